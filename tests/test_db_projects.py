@@ -65,6 +65,8 @@ async def test_deleting_a_project_deletes_everything_in_it(committed: Sessions) 
     async with committed.begin() as session:
         await projects.delete(session, task.project_id)
         for table in models.Base.metadata.sorted_tables:
+            if table.name == "audit_entries":  # they outlive their projects
+                continue
             assert await session.scalar(select(func.count()).select_from(table)) == 0, table.name
         with pytest.raises(NotFoundError):
             await projects.delete(session, task.project_id)

@@ -120,4 +120,4 @@ async def test_nothing_is_recorded_where_no_skill_was_found(project: LedgerProje
     task_id, _ = await run(project)
     async with project.sessions() as session:
         assert await offers.selection_of(session, task_id) is None
-    assert (await project.row(task_id)).state is TaskState.DONE
+    assert (await project.row(task_id)).state is TaskState.FAILED  # nothing was done

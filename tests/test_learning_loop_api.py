@@ -111,6 +111,7 @@ async def test_the_second_task_of_a_scenario_is_solved_with_the_skill_of_the_fir
     assert [(each["name"], each["version"], each["task_id"]) for each in written] == [
         ("write_entry", 1, first["id"])
     ]
+    assert second["skills"].pop("selection")["choices"][0]["offered"] is True
     assert second["skills"] == {"offered": written, "withheld": [], "used": written, "written": []}
     assert second["turns"] < first["turns"]
     assert second["generated_tokens"] < first["generated_tokens"]

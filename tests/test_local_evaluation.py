@@ -53,7 +53,7 @@ async def test_a_missing_adapter_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "give --key, an admin key of the server"),
+        ([], "set SAGE_KEY to an admin key"),
         (["--adapter", "gone"], "no adapter in gone"),
         (["--in-process", "--environment", "mars"], "sage.environments has no 'mars'"),
     ],

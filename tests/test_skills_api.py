@@ -80,9 +80,9 @@ async def test_a_skill_shows_the_task_that_wrote_it_and_the_tasks_that_used_it(a
 
     reference = {"id": str(skill.id), "name": "archive", "version": 1, "state": "active", "task_id": str(maker)}
     made = (await api.client.get(f"/v1/tasks/{maker}")).json()["skills"]
-    assert made == {"offered": [], "withheld": [], "used": [], "written": [reference]}
+    assert made == {"offered": [], "withheld": [], "used": [], "written": [reference], "selection": None}
     used = (await api.client.get(f"/v1/tasks/{user}")).json()["skills"]
-    assert used == {"offered": [reference], "withheld": [], "used": [reference], "written": []}
+    assert used == {"offered": [reference], "withheld": [], "used": [reference], "written": [], "selection": None}
 
 
 async def test_an_offered_skill_that_never_returned_was_not_used(api: ApiApp) -> None:

@@ -67,8 +67,8 @@ class ExportController(Controller):
                 project_id=await project_filter(session, access, project),
                 state=models.TaskState.DONE,
                 scenario=scenario,
-                created_after=in_utc(created_after),
-                created_before=in_utc(created_before),
+                created_after=in_utc(created_after, "created_after"),
+                created_before=in_utc(created_before, "created_before"),
                 min_score=min_score,
             )
             names = await project_names(session)

@@ -44,7 +44,7 @@ MOST = 2**31 - 1
 LastEventId: TypeAlias = Annotated[int, HeaderParameter(name="Last-Event-ID", ge=0, le=MOST)]
 
 
-def in_utc(time: datetime | str | None) -> datetime | None:
+def in_utc(time: datetime | str | None, name: str = "time") -> datetime | None:
     """A time without a zone is taken as UTC, not as the time zone of the database. Raises InvalidError for a text
     that is no time.
     """
@@ -52,5 +52,5 @@ def in_utc(time: datetime | str | None) -> datetime | None:
         try:
             time = msgspec.convert(time, datetime)
         except msgspec.ValidationError as error:
-            raise InvalidError(f"{time!r} is not a time such as 2026-01-31T12:00:00Z") from error
+            raise InvalidError(f"{name}: {time!r} is not a time such as 2026-01-31T12:00:00Z") from error
     return time.replace(tzinfo=UTC) if time and time.tzinfo is None else time

@@ -30,7 +30,8 @@ class AuthenticatedCaller:
             if refusal.status not in _DENIED:
                 raise
             renew = refusal.status == 401
-            if not await self._secrets.refused(app, operation, refusal.message, renew=renew):
+            status = f"Response status code is {refusal.status}"  # the rest may repeat a secret of the task
+            if not await self._secrets.refused(app, operation, status, renew=renew):
                 raise
             if not operation.safe:
                 reason = f"{refusal.message} (the credentials have been renewed since: call it again)"
