@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 from litestar import Litestar
 
@@ -20,6 +21,7 @@ from app.db.migrate import check_schema
 from app.engine.model_scope import ModelScope
 from app.gateway.certificates import Certificates
 from app.gateway.http_client import open_client
+from app.gateway.mcp_client.mcp_commands import read_commands
 from app.hot_swap.loader import AdapterLoader
 from app.project.project_settings import Limits
 from app.release.first_release import FirstRelease
@@ -27,6 +29,7 @@ from app.release.promote import Promoter
 from app.release.reconciler import ReleaseReconciler
 from app.runner.api_refresh import ApiRefresh
 from app.runner.approval_expiry import ApprovalExpiry
+from app.runner.mcp_refresh import McpRefresh
 from app.runner.retention_loop import RetentionLoop
 from app.runner.verifier_sender import VerifierSender
 from app.runner.webhook_sender import WebhookSender
@@ -60,15 +63,13 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
         listener = await stack.enter_async_context(open_listener(settings))
         private = settings.allow_private_hosts
         certificates = Certificates.of(settings)
-        documents = open_client(allow_private_hosts=private, timeout=_FETCH_SECONDS, certificates=certificates)
-        webhooks = open_client(
-            allow_private_hosts=private, certificates=certificates
-        )  # slow documents do not delay webhooks
-        await stack.enter_async_context(documents)
-        verifiers = open_client(allow_private_hosts=private, certificates=certificates)  # nor do slow verifiers
-        await stack.enter_async_context(webhooks)
-        await stack.enter_async_context(verifiers)
+        others: dict[str, Any] = {"allow_private_hosts": private, "certificates": certificates}
+        documents = await stack.enter_async_context(open_client(timeout=_FETCH_SECONDS, **others))
+        webhooks = await stack.enter_async_context(open_client(**others))  # not delayed by slow documents
+        verifiers = await stack.enter_async_context(open_client(**others))  # nor by slow webhooks
         reader = await stack.enter_async_context(DocumentReader())
+        commands = read_commands(settings.mcp_commands)
+        await stack.enter_async_context(McpRefresh(sessions, documents, commands, reader))
         await stack.enter_async_context(ApprovalExpiry(sessions))
         await stack.enter_async_context(ApiRefresh(sessions, reader, documents, settings.api_refresh_hours))
         await stack.enter_async_context(WebhookSender(sessions, webhooks))
@@ -88,6 +89,7 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
             notify_workers=worker_notifier(settings),
             http_client=documents,
             document_reader=reader,
+            mcp_commands=commands,
             readiness_checks={
                 "database": lambda: check_schema(services.database.engine),
                 "engine": services.engine.ready,

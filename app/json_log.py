@@ -10,8 +10,9 @@ from app.security.log_masking import mask_fields_of_log
 def configure_logging(level: str) -> None:
     """Log one JSON object per line to standard output, without the secrets of the task at work.
 
-    The loggers of libraries are not changed.
+    The loggers of libraries are not changed, but for the MCP SDK's: it would log what servers answered.
     """
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

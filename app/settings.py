@@ -217,6 +217,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     client_certificates: Path | None = None
     """Directory of client certificates for mutual TLS: PEM files, each with its chain and key, that credentials of
     APIs name."""
+    mcp_commands: str = ""
+    """A TOML file with the MCP servers that run as commands of this machine, in bubblewrap. Empty: none."""
 
     # Training
     train_dtype: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -23,12 +23,15 @@ from app.engine.retry import RetryingEngine
 from app.errors import AppError, SettingError
 from app.gateway.certificates import Certificates
 from app.gateway.http_client import open_client
+from app.gateway.mcp_client.connection_pool import McpServers
+from app.gateway.mcp_client.mcp_commands import read_commands
 from app.hot_swap.loader import AdapterLoader
 from app.judge import NamedJudge, load_judge
 from app.liveness import LivenessReporter
 from app.project.project_settings import Limits
 from app.runner.disk_watch import DiskWatch
 from app.runner.execute import TaskExecutor
+from app.runner.mcp_refresh import mark_changed
 from app.runner.measurement import SpansOf
 from app.runner.presence import RunnerPresence
 from app.runner.process_limits import MemoryWatch, Watchdog, limit_memory
@@ -120,7 +123,9 @@ async def _open(parts: Parts, judge: NamedJudge | None, spans_of: SpansOf | None
         loader = AdapterLoader(services.engine, sessions, services.adapters)  # loads what a task needs, not ahead
         client = await stack.enter_async_context(_api_client(settings))
         agent = _agent(parts, RetryingEngine(loader), sandbox)
-        executor = TaskExecutor(sessions, agent, services.library, client, settings, judge, spans_of)
+        mcp = McpServers(client, read_commands(settings.mcp_commands), mark_changed(sessions))
+        await stack.enter_async_context(mcp)
+        executor = TaskExecutor(sessions, agent, services.library, client, settings, judge, spans_of, mcp)
         listener = await stack.enter_async_context(open_listener(settings))
         runner = await _start_runner(stack, executor, listener, services.engine)
         yield _Opened(executor, runner, sandbox, services.engine)

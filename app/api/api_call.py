@@ -23,6 +23,7 @@ from app.db import apis, manifests
 from app.db.database import Sessions
 from app.errors import HostError, InvalidError
 from app.gateway.authenticated_caller import AuthenticatedCaller
+from app.gateway.callers import Callers
 from app.gateway.http_call import HttpCaller
 from app.gateway.request_secrets import RequestSecrets
 from app.records import Json
@@ -84,7 +85,9 @@ class ApiCallController(Controller):
         )
         credentials = StoredCredentials(sessions, http_client, [document], data.principal)
         secrets = RequestSecrets(data.variables, credentials, None, SecretValues())
-        return await _made(call, AuthenticatedCaller(HttpCaller(http_client, timeout=_SECONDS), secrets), data)
+        return await _made(
+            call, AuthenticatedCaller(Callers(HttpCaller(http_client, timeout=_SECONDS)), secrets), data
+        )
 
 
 async def _made(call: SampleCall, caller: AuthenticatedCaller, data: ApiCallRequest) -> ApiCallView:

@@ -1,6 +1,8 @@
-"""Routes for the APIs of a project, each an OpenAPI document that the agent may call."""
+"""Routes for the APIs of a project, each an OpenAPI document or an MCP server that the agent may call."""
 
+from collections.abc import Mapping
 from typing import Annotated
+from uuid import UUID
 
 import httpx
 import msgspec
@@ -8,6 +10,7 @@ from litestar import Controller, delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 from msgspec import UNSET, UnsetType
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Caller, Db, find_project
 from app.api.api_credentials import base_of
@@ -25,6 +28,9 @@ from app.credentials.prepared import prepare
 from app.db import api_credentials, apis
 from app.engine.model_scope import ModelScope
 from app.errors import ApiDocumentError, InvalidError
+from app.gateway.mcp_client.connection_pool import McpServers
+from app.gateway.mcp_client.mcp_commands import SCHEME, McpCommand
+from app.gateway.mcp_client.tool_listing import fetch_listing
 from app.records import Json
 from app.release import manifest
 
@@ -35,6 +41,16 @@ Document = Annotated[
         description="an OpenAPI 3.0, 3.1 or 3.2 or Swagger 2.0 document: as an object, or as JSON or YAML text. "
         "`x-safe: true` at an operation marks it as read-only, `x-safe: false` as writing, where the method does "
         "not show it"
+    ),
+]
+McpServer = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=2_000,
+        pattern=r"^(https?://[^\s{}\x00]+|stdio:[A-Za-z0-9_.-]{1,64})(?!\n)$",
+        description="an MCP server, of which the tools become operations: its address (streamable HTTP), or "
+        "`stdio:NAME` for a command of `SAGE_MCP_COMMANDS`",
+        examples=["https://mcp.example.com/mcp"],
     ),
 ]
 Server = Annotated[Text, msgspec.Meta(max_length=2_000, description="overrides the server named in the document")]
@@ -68,12 +84,13 @@ Token = Annotated[
 
 
 class ApiRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Send `url` or `document`. The agent calls the operations as `apis.<name>.<operation>(...)`."""
+    """Send `url`, `document` or `mcp`. The agent calls the operations as `apis.<name>.<operation>(...)`."""
 
     name: AppName
     project: str | None = None
     url: Url | None = None
     document: Document | UnsetType = UNSET
+    mcp: McpServer | None = None
     server: Server | None = None
     bearer_token: Token | UnsetType | None = UNSET
     credentials: Credentials = {}
@@ -108,16 +125,21 @@ class ApiController(Controller):
         http_client: NamedDependency[httpx.AsyncClient],
         document_reader: NamedDependency[DocumentReader],
         model_scope: NamedDependency[ModelScope],
+        mcp_commands: NamedDependency[Mapping[str, McpCommand]],
     ) -> ApiView:
-        """Fetches, parses and stores the document, replacing one of the same name.
+        """Fetches, parses and stores the document, or the tools of the MCP server, replacing one of the same name.
 
         Without `bearer_token`, `bind` or `token_origins` a replaced API keeps them; null removes. If tasks have
         started with the active release, a new release with the new tools becomes active: rolling back restores the
         documents. `remarks` say what to look at, such as a server that does not answer, or a model that was not
         made for this API."""
         project = await find_project(session, access, data.project)
+        token = await _token(data, session, project.id)
         await session.commit()  # no transaction is held while a document is fetched
-        content = await _content(data, http_client)
+        if data.mcp is None:
+            content = await _content(data, http_client)
+        else:
+            content = await fetch_listing(McpServers(http_client, mcp_commands), data.mcp.rstrip("/"), token)
         bind = data.bind if data.bind is not UNSET else await apis.bindings(session, project.id, data.name)
         await session.commit()
         place = ReadRequest(name=data.name, source=data.url, server=data.server, bind=bind or {})
@@ -131,7 +153,7 @@ class ApiController(Controller):
             session,
             project.id,
             data.name,
-            source=data.url or "upload",
+            source=data.url or (data.mcp or "upload").rstrip("/"),
             server=data.server,
             document=document,
             digest=app.digest,
@@ -220,10 +242,23 @@ class ApiController(Controller):
         await session.commit()
 
 
+async def _token(data: ApiRequest, session: AsyncSession, project_id: UUID) -> str | None:
+    """The bearer token for an MCP server. Raises InvalidError for fields that exclude one another."""
+    if data.mcp is None:
+        return None
+    if data.url is not None or data.document is not UNSET or data.server is not None:
+        raise InvalidError("send `mcp` without `url`, `document` and `server`: an MCP server describes itself")
+    if data.mcp.startswith(SCHEME) and isinstance(data.bearer_token, str):
+        raise InvalidError("bearer_token: a command takes none; give it its secrets in SAGE_MCP_COMMANDS")
+    if data.bearer_token is not UNSET:
+        return data.bearer_token
+    return await apis.stored_token(session, project_id, data.name)
+
+
 async def _content(data: ApiRequest, client: httpx.AsyncClient) -> bytes:
     """The text of the document, not decoded."""
     if (data.url is None) == (data.document is UNSET):
-        raise InvalidError("send either `url` or `document`, and not both")
+        raise InvalidError("send either `url`, `document` or `mcp`, and only one of them")
     if data.url is not None:
         if not data.url.lower().startswith(("http://", "https://")):  # a path would be a file of this machine
             raise ApiDocumentError("url: must begin with http:// or https://; send a file's text as `document`")

@@ -16,6 +16,7 @@ from app.db.notifications import NotificationListener
 from app.engine.dispatcher import Occupancy
 from app.engine.model_scope import ModelScope
 from app.engine.tokenizer import ChatTokenizer
+from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.project.project_settings import Limits
 from app.records import Offer
@@ -47,6 +48,7 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     notify_workers: NotifyWorkers
     http_client: httpx.AsyncClient  # fetches OpenAPI documents
     document_reader: DocumentReader
+    mcp_commands: Mapping[str, McpCommand] = {}
     readiness_checks: Mapping[str, ReadinessCheck]
     datasets: DatasetStore
     data_rules: DataRules = DataRules()

@@ -44,8 +44,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
 
     app: str
     name: str  # a Python identifier from the operationId, or from method and path
-    method: str  # upper case
-    path: str  # with {wire_name} for path parameters
+    method: str  # of HTTP in upper case, or of MCP's JSON-RPC
+    path: str  # with {wire_name} for path parameters; of MCP the server's name of the tool
     summary: str
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
@@ -55,6 +55,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
     body_required: bool = False  # True: a body without fields is sent as {}
     server: str | None = None  # if the document sets another server than the app's
     declared_safe: bool | None = None  # `x-safe` of the document
+    idempotent: bool = False  # repeating a call changes nothing more, though it is not read-only
     risk: Risk | None = None  # `x-risk` of the document
     returns: dict[str, Json] = {}  # JSON Schema of the success response, references resolved
     security: Security | None = None  # if it differs from the app's
@@ -84,6 +85,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
             if self.declared_safe is None
             else self.declared_safe
         )
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a call whose result was lost may be sent again."""
+        return self.safe or self.idempotent
 
 
 class LeftOut(msgspec.Struct, frozen=True):

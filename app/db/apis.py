@@ -57,6 +57,13 @@ async def bindings(session: AsyncSession, project_id: UUID, name: str) -> dict[s
     return await session.scalar(query) or {}
 
 
+async def stored_token(session: AsyncSession, project_id: UUID, name: str) -> str | None:
+    """The token of an API; None if it has none, or if there is no such API yet. Raises SettingError."""
+    query = select(models.Api).where(models.Api.project_id == project_id, models.Api.name == name)
+    row = await session.scalar(query.options(WITHOUT_DOCUMENT))
+    return None if row is None else token_of(session, row)
+
+
 def sealed(session: AsyncSession, token: str | UnsetType | None) -> dict[str, str | None]:
     """The columns that store a token, encrypted; none if it is UNSET."""
     if token is UNSET:

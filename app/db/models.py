@@ -153,10 +153,13 @@ class Key(Entity):
 
 
 class Api(Entity):
-    """An OpenAPI document of a project. The gateway adds its static bearer token."""
+    """An API document of a project. The gateway adds its static bearer token."""
 
     __tablename__ = "apis"
-    __table_args__ = (UniqueConstraint("project_id", "name"),)
+    __table_args__ = (
+        UniqueConstraint("project_id", "name"),
+        Index("ix_apis_refresh", "refresh_at", postgresql_where=text("refresh_at IS NOT NULL")),
+    )
 
     project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
     name: Mapped[str]
@@ -170,6 +173,8 @@ class Api(Entity):
     token_origins: Mapped[list[str]] = mapped_column(default=list, server_default="{}")  # besides its server's
     checked_at: Mapped[datetime | None]  # its document was fetched again
     check_failure: Mapped[str | None]  # why it could not be, the last time
+    refresh_at: Mapped[datetime | None]  # when its MCP server is to be asked for its tools again
+    refresh_tries: Mapped[int] = mapped_column(SmallInteger, default=0, server_default="0")
 
 
 _COUNTED = [

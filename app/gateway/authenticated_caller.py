@@ -2,7 +2,8 @@
 
 from app.apis.catalog import App, Operation
 from app.apis.protocol import OutgoingRequest
-from app.gateway.http_call import HttpCaller, Sending
+from app.gateway.callers import Callers
+from app.gateway.http_call import Sending
 from app.gateway.request_secrets import RequestSecrets
 from app.sandbox.protocol import Answer, RefusalError
 
@@ -12,8 +13,8 @@ _DENIED = (401, 403)
 class AuthenticatedCaller:
     """For the calls of one rollout."""
 
-    def __init__(self, http: HttpCaller, secrets: RequestSecrets) -> None:
-        self._http = http
+    def __init__(self, callers: Callers, secrets: RequestSecrets) -> None:
+        self._callers = callers
         self._secrets = secrets
 
     async def send(
@@ -46,7 +47,7 @@ class AuthenticatedCaller:
         self, app: App, operation: Operation, url: str, request: OutgoingRequest, sending: Sending | None
     ) -> Answer:
         authentication = await self._secrets.authentication(app, operation)
-        return await self._http.send(
+        return await self._callers.of(app).send(
             operation.method,
             authentication.url(url),
             authentication.merged(request.headers),

@@ -21,6 +21,7 @@ from app.gateway.approval_gate import ApprovalGate, UnstableCallError
 from app.gateway.authenticated_caller import AuthenticatedCaller
 from app.gateway.built_in_calls import checked_answer, look_up
 from app.gateway.call_journal import CallJournal, InDoubtError
+from app.gateway.callers import Caller, Callers
 from app.gateway.http_call import HttpCaller
 from app.gateway.kept_bytes import KeptBytes
 from app.gateway.live_calls import LiveCalls, error_of
@@ -44,7 +45,7 @@ class Gateway:
     limits the calls sent. Safe calls are repeated after a `Retry-After`, for `patience` seconds in a turn. With a
     `recording` none is sent, and one that it cannot answer is in doubt. Look-ups and the completion of the task
     are answered here: they are neither counted nor recorded. `secrets` collects what must not be stored in the
-    clear.
+    clear. `callers` are the senders of protocols that are not plain HTTP.
     """
 
     def __init__(  # noqa: PLR0913 - the only way out, with many rules
@@ -64,6 +65,7 @@ class Gateway:
         secrets: SecretValues | None = None,
         store: SecretStore | None = None,
         recording: RecordedCalls | None = None,
+        callers: Mapping[str, Caller] | None = None,
     ) -> None:
         self._catalog = with_builtins(catalog)
         self._variables = variables
@@ -88,7 +90,7 @@ class Gateway:
         self.secrets = SecretValues() if secrets is None else secrets
         self.secrets.note("", variables)
         self._request_secrets = RequestSecrets(variables, credentials, store, self.secrets)
-        caller = AuthenticatedCaller(HttpCaller(client, timeout=timeout), self._request_secrets)
+        caller = AuthenticatedCaller(Callers(HttpCaller(client, timeout=timeout), callers), self._request_secrets)
         self._live = LiveCalls(caller, self._request_secrets, Patience(patience), self._kept)
 
     def names(self) -> dict[str, list[str]]:
@@ -191,7 +193,7 @@ class Gateway:
             return await self._refuse(call, refusal)
         if self._recording is not None:
             return self._answered(call, self._recording)
-        return await self._begin(call, operation.safe) or await self._send(call, operation, url, request)
+        return await self._begin(call, operation.repeatable) or await self._send(call, operation, url, request)
 
     async def _prepare(
         self, app: App, operation: Operation, arguments: dict[str, Json]
@@ -275,7 +277,7 @@ class Gateway:
 
     async def _send(self, call: Call, operation: Operation, url: str, request: OutgoingRequest) -> Call:
         app, journal = self._catalog.apps[operation.app], self._journal
-        sending = None if journal is None or operation.safe else journal.sending
+        sending = None if journal is None or operation.repeatable else journal.sending
         done = await self._live.make(call, app, operation, url, request, sending)
         if journal is not None:
             await journal.end(done)

@@ -48,8 +48,8 @@ class LiveCalls:
             answer, attempts = await self._patience.send(once, call.turn, repeatable=operation.safe)
             result, error = recordable(answer.value), None
             self._kept.add(result, answer.value)
-            assert answer.status is not None
-            response = CallResponse(status=answer.status, headers=dict(answer.headers), attempts=attempts)
+            if answer.status is not None:  # a protocol may have none
+                response = CallResponse(status=answer.status, headers=dict(answer.headers), attempts=attempts)
         except HostError as raised:
             result, error = None, hidden.mask(f"{raised.kind}: {raised.message}")
             response = hidden.mask_value(raised.response) if isinstance(raised, RefusalError) else None

@@ -17,8 +17,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis.api_documents import download
 from app.apis.app_view import AppView, OperationTraits
 from app.apis.document_reader import DocumentReader
+from app.apis.mcp_document import is_listing
 from app.apis.read_process import ReadRequest
-from app.db import api_changes, apis, manifests, models, skill_moves
+from app.db import api_changes, apis, manifests, mcp_changes, models, skill_moves
 from app.db.database import TRANSIENT, Sessions
 from app.db.models import SkillState
 from app.errors import ApiDocumentError
@@ -44,6 +45,11 @@ async def refresh_api(
         if row is None or row.source == "upload":
             return None
         old_content = await manifests.document(session, row.id, row.digest)
+    if is_listing(old_content):
+        async with sessions.begin() as session:
+            await api_changes.checked(session, api_id)
+            await mcp_changes.mark(session, row.project_id, row.source)  # for `McpRefresh`
+        return None
     request = ReadRequest(name=row.name, source=row.source, server=row.server, bind=dict(row.bind))
     try:
         content = await download(client, row.source)

@@ -1,6 +1,5 @@
 """Executes one claimed task, from its row to its trajectory: all parts of the app meet here."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from uuid import UUID
@@ -12,7 +11,6 @@ from sqlalchemy.exc import DataError
 
 from app.agent.rollout_loop import Agent, run_rollout
 from app.agent.stop_signal import StopSignal, SuspendedError
-from app.apis.catalog import Catalog
 from app.credentials.stored_credentials import StoredCredentials
 from app.db import models, offers, suspects, task_queue, trajectories
 from app.db.database import UNAVAILABLE, Sessions, direct, is_lost_connection
@@ -20,12 +18,13 @@ from app.db.models import TaskState
 from app.errors import AppError, InvalidError, SandboxError, first_line
 from app.gateway.approval_gate import ApprovalGate
 from app.gateway.gateway import Gateway
+from app.gateway.mcp_client.connection_pool import McpServers
+from app.gateway.mcp_client.mcp_calls import mcp_callers
 from app.judge import NamedJudge, ask_judge
 from app.project.project_settings import ProjectSettings
 from app.records import Policy, Stop, Task, Trajectory
 from app.release import manifest
 from app.release.catalogs import Catalogs
-from app.release.manifest import ApiDocument
 from app.release.project_secrets import ProjectSecrets
 from app.runner.check_report import CheckReport, run_check
 from app.runner.condemned import recorded_trajectory, unrecorded_failure_of
@@ -37,6 +36,7 @@ from app.runner.postponed import PostponedError, is_postponed
 from app.runner.skill_keeping import SkillKeeping
 from app.runner.skill_replays import SkillReplays
 from app.runner.skill_selection import SkillSelection
+from app.runner.task_context import TaskContext
 from app.runner.task_journal import TaskJournal
 from app.security.log_masking import mask_logs
 from app.security.secret_values import SecretValues
@@ -51,17 +51,6 @@ _SANDBOX_TRIES = 3
 _MAX_DEATHS = 5  # after more, a condemned task ends without its record, which may be what kills runners
 
 
-class TaskContext(msgspec.Struct, frozen=True):
-    """The policy and the APIs that a project gives its tasks."""
-
-    policy: Policy
-    project: str
-    apis: Sequence[ApiDocument]
-    catalog: Catalog
-    settings: ProjectSettings
-    release: models.ReleaseState
-
-
 @dataclass(frozen=True)
 class TaskExecutor:
     """Executes tasks, with the parts that all of them share."""
@@ -73,6 +62,7 @@ class TaskExecutor:
     settings: Settings
     judge: NamedJudge | None = None  # of tasks without a check
     spans_of: SpansOf | None = None  # of traced tasks
+    mcp: McpServers | None = None  # None: none is called
 
     @cached_property
     def catalogs(self) -> Catalogs:
@@ -232,6 +222,7 @@ class TaskExecutor:
             patience=self.agent.limits.session.wall_seconds / 2,
             secrets=secrets,
             store=ProjectSecrets(self.sessions, row.project_id),
+            callers=mcp_callers(self.mcp, row.project_id, row.principal, self.settings.api_timeout_seconds),
         )
 
     @timed(Phase.CHECK)

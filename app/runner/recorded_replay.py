@@ -11,8 +11,9 @@ from app.gateway.recorded_calls import RecordedCalls
 from app.records import Task, Trajectory
 from app.release.project_secrets import ProjectSecrets
 from app.runner.check_report import run_check
-from app.runner.execute import TaskContext, TaskExecutor
+from app.runner.execute import TaskExecutor
 from app.runner.mask_trajectory import masked
+from app.runner.task_context import TaskContext
 from app.runner.task_journal import seed_of
 from app.security.log_masking import mask_logs
 from app.security.secret_values import SecretValues

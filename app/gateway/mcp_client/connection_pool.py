@@ -1,0 +1,137 @@
+"""The sessions of a process with MCP servers: one for each server, project and principal, while it is in use."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import NamedTuple, Self
+from uuid import UUID
+
+import httpx
+import httpx2
+from mcp.client.streamable_http import streamable_http_client
+
+from app.errors import HostError
+from app.gateway.mcp_client.connection import MAX_BYTES, McpConnection, OnChange, OpenStreams
+from app.gateway.mcp_client.http_bridge import HttpBridge
+from app.gateway.mcp_client.mcp_commands import SCHEME, McpCommand, command_streams
+from app.loop import Loop
+
+_IDLE_SECONDS = 60.0
+_SWEEP_SECONDS = 5.0
+_MAX_SESSIONS = 200
+
+Changed = Callable[["McpTarget"], Awaitable[None]]
+"""Called when a server says that its tools have changed."""
+
+
+class McpTarget(NamedTuple):
+    """Whose session it is, and with which server. `headers` are its credentials."""
+
+    url: str
+    project: UUID | None = None
+    principal: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_command(self) -> bool:
+        return self.url.startswith(SCHEME)
+
+
+class _Entry:
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.connection: McpConnection | None = None
+        self.users = 0
+        self.used_at = time.monotonic()
+
+
+class McpServers:
+    """Opens sessions through the gateway's client, and as commands that the operator permits."""
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        commands: Mapping[str, McpCommand] | None = None,
+        changed: Changed | None = None,
+    ) -> None:
+        self._client = client
+        self._commands = commands or {}
+        self._changed = changed
+        self._entries: dict[McpTarget, _Entry] = {}
+        self._sweeping = Loop("close idle MCP sessions", self._sweep, _SWEEP_SECONDS)
+
+    async def __aenter__(self) -> Self:
+        self._sweeping.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._sweeping.stop()
+        entries, self._entries = list(self._entries.values()), {}
+        await asyncio.gather(*(each.connection.close() for each in entries if each.connection is not None))
+
+    def connect(self, target: McpTarget, seconds: float) -> McpConnection:
+        """A session that is nobody else's: enter it."""
+        return McpConnection(self._streams(target), seconds=seconds)
+
+    @asynccontextmanager
+    async def session(self, target: McpTarget, seconds: float) -> AsyncIterator[McpConnection]:
+        """The session of the target, opened if there is none. Raises HostError."""
+        entry = self._entries.get(target)
+        if entry is None:
+            if len(self._entries) >= _MAX_SESSIONS:
+                raise HostError("ApiError", f"all {_MAX_SESSIONS} sessions with MCP servers are in use; try again")
+            entry = self._entries[target] = _Entry()
+        entry.users += 1
+        try:
+            yield await self._opened(entry, target, seconds)
+        finally:
+            entry.users -= 1
+            entry.used_at = time.monotonic()
+
+    async def forget(self, target: McpTarget, connection: McpConnection) -> None:
+        """The server has forgotten the session: the next one is new."""
+        entry = self._entries.get(target)
+        if entry is not None and entry.connection is connection:
+            entry.connection = None
+        await connection.close()
+
+    async def _opened(self, entry: _Entry, target: McpTarget, seconds: float) -> McpConnection:
+        async with entry.lock:
+            if entry.connection is None or not entry.connection.alive:
+                opened = McpConnection(self._streams(target), seconds=seconds, on_change=self._tell(target))
+                await opened.open()
+                entry.connection = opened
+            return entry.connection
+
+    def _tell(self, target: McpTarget) -> OnChange | None:
+        changed = self._changed
+        if changed is None:
+            return None
+
+        async def tell() -> None:
+            await changed(target)
+
+        return tell
+
+    def _streams(self, target: McpTarget) -> OpenStreams:
+        if target.is_command:
+            return lambda: command_streams(target.url.removeprefix(SCHEME), self._commands)
+        return lambda: _http_streams(self._client, target)
+
+    async def _sweep(self) -> None:
+        before = time.monotonic() - _IDLE_SECONDS
+        idle = [key for key, each in self._entries.items() if not each.users and each.used_at < before]
+        for key in idle:
+            entry = self._entries.pop(key)
+            if entry.connection is not None:
+                await entry.connection.close()
+
+
+@asynccontextmanager
+async def _http_streams(client: httpx.AsyncClient, target: McpTarget) -> AsyncIterator[tuple[object, object]]:
+    async with (
+        httpx2.AsyncClient(transport=HttpBridge(client), headers=dict(target.headers), trust_env=False) as ours,
+        streamable_http_client(target.url, http_client=ours, max_sse_event_size=MAX_BYTES) as streams,
+    ):
+        yield streams

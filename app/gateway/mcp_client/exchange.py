@@ -1,0 +1,29 @@
+"""What belongs to one request to an MCP server, wherever the SDK's tasks carry it out."""
+
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import TypeAlias
+
+from app.errors import HostError
+
+Sending: TypeAlias = Callable[[], Awaitable[None]]
+
+
+class Exchange:
+    """A request and its answers: their size, what is told before it goes out, and why it failed below JSON-RPC.
+
+    The SDK's tasks run in the context of the caller who caused them, so that `exchange` there is this one.
+    """
+
+    def __init__(self, max_bytes: int, seconds: float, sending: Sending | None = None) -> None:
+        self.bytes_left = max_bytes
+        self.seconds = seconds  # for each part of an answer
+        self.sending = sending
+        self.failure: HostError | None = None  # of the latest HTTP request
+        self.unreachable = False  # the latest HTTP request got no answer
+        self.forgotten = False  # the server does not know the session any more, so it did nothing
+        self.withheld: BaseException | None = None  # what `sending` raised: nothing was sent
+        self.endless = False  # an answer that goes on while the session is open
+
+
+exchange: ContextVar[Exchange] = ContextVar("exchange")

@@ -1,0 +1,95 @@
+"""Asks MCP servers for their tools again once they have told that these changed."""
+
+from collections.abc import Mapping
+from typing import Self
+
+import httpx
+import structlog
+
+from app.apis.app_view import AppView
+from app.apis.document_reader import DocumentReader
+from app.apis.read_process import ReadRequest
+from app.db import apis, mcp_changes, models
+from app.db.database import TRANSIENT, Sessions
+from app.errors import InvalidError, NotFoundError, SettingError, first_line
+from app.gateway.mcp_client.connection_pool import Changed, McpServers, McpTarget
+from app.gateway.mcp_client.mcp_commands import McpCommand
+from app.gateway.mcp_client.tool_listing import fetch_listing
+from app.loop import Loop
+from app.release import manifest
+
+log = structlog.get_logger(__name__)
+
+_SECONDS = 2.0
+
+
+def mark_changed(sessions: Sessions) -> Changed:
+    """For a runner's sessions with MCP servers: what they tell is noted for `McpRefresh`."""
+
+    async def mark(target: McpTarget) -> None:
+        assert target.project is not None
+        try:
+            async with sessions.begin() as session:
+                await mcp_changes.mark(session, target.project, target.url)
+        except TRANSIENT as error:
+            log.warning("a change of an MCP server's tools is not noted", cause=first_line(error))
+
+    return mark
+
+
+class McpRefresh:
+    """Stores changed tools while it is entered, as a new release of the project. Any number of processes may."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        client: httpx.AsyncClient,
+        commands: Mapping[str, McpCommand],
+        reader: DocumentReader,
+        *,
+        pause: float = _SECONDS,
+    ) -> None:
+        self._sessions = sessions
+        self._servers = McpServers(client, commands)
+        self._reader = reader
+        self._loop = Loop("refresh the tools of MCP servers", self._refresh_next, pause, expected=TRANSIENT)
+
+    async def __aenter__(self) -> Self:
+        await self._loop.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._loop.stop()
+
+    async def _refresh_next(self) -> float | None:
+        async with self._sessions.begin() as session:
+            row = await mcp_changes.claim_due(session)
+        if row is None:
+            return None
+        try:
+            await self._refresh(row)
+        except (InvalidError, NotFoundError, SettingError) as error:
+            left = mcp_changes.MAX_TRIES - row.refresh_tries
+            log.warning(
+                "the tools of an MCP server cannot be refreshed", api=row.name, tries_left=left, cause=str(error)
+            )
+        return 0
+
+    async def _refresh(self, row: models.Api) -> None:
+        async with self._sessions() as session:
+            token = apis.token_of(session, row)
+        content = await fetch_listing(self._servers, row.source, token)
+        app, document = await self._reader.read(ReadRequest(name=row.name, bind=row.bind), content)
+        await self._store(row, app, document)
+
+    async def _store(self, row: models.Api, app: AppView, document: bytes) -> None:
+        async with self._sessions.begin() as session:
+            serving = await manifest.lock_active(session, row.project_id)
+            now = await apis.get(session, row.project_id, row.name, document=False)
+            if (now.id, now.source) != (row.id, row.source):  # another API took its name
+                return
+            if now.digest != app.digest:
+                where = (session, row.project_id, row.name)
+                await apis.put(*where, source=row.source, document=document, digest=app.digest)
+                await manifest.update_tools(session, serving, [row.name], manifest.SERVER)
+            await mcp_changes.done(session, row.id, row.refresh_tries)

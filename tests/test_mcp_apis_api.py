@@ -1,0 +1,148 @@
+"""MCP servers over REST: registered, shown, refused, and asked again when their tools have changed."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from app.apis.document_reader import DocumentReader
+from app.db import apis, mcp_changes
+from app.db.database import Sessions
+from app.gateway.mcp_client.connection_pool import McpTarget
+from app.runner.mcp_refresh import McpRefresh, mark_changed
+from tests.api_app import ApiApp, open_api_app, problem
+from tests.ledger_project import until
+from tests.notebook_server import Notebook
+
+
+@pytest.fixture
+async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
+    async with open_api_app(committed, database_url) as opened:
+        yield opened
+
+
+async def names(api: ApiApp) -> list[str]:
+    return [each["name"] for each in (await api.client.get("/v1/apis/notes")).json()["operations"]]
+
+
+async def put(api: ApiApp, **fields: Any) -> httpx.Response:
+    return await api.client.post("/v1/apis", json={"name": "notes", **fields})
+
+
+async def test_the_tools_of_a_server_become_operations(api: ApiApp) -> None:
+    notebook = Notebook()
+    async with notebook.listening() as url:
+        added = await put(api, mcp=f"{url}/", bearer_token="t0p-s3cret-t0ken")
+        assert added.status_code == 201, added.text
+    shown = added.json()
+    assert (shown["source"], shown["base_url"], shown["has_token"]) == (url, url, True)
+    assert shown["description"] == "The notes of a person."
+    assert shown["operations"][0] == {
+        "name": "write",
+        "method": "tools/call",
+        "path": "write",
+        "signature": "write(text, times=1) -> object: Write a note.",
+        "summary": "Write a note.",
+    }
+    assert set(notebook.tokens) == {"Bearer t0p-s3cret-t0ken"}
+    assert (await api.client.get("/v1/apis/notes")).json()["operations"] == shown["operations"]
+    changed = await api.client.patch("/v1/apis/notes", json={"bind": {"write": {"text": "secret:note"}}})
+    assert changed.json()["operations"][0]["signature"].startswith("write(times=1)")
+
+
+async def test_the_stored_token_is_used_when_the_tools_are_fetched_again(api: ApiApp) -> None:
+    notebook = Notebook()
+    async with notebook.listening() as url:
+        await put(api, mcp=url, bearer_token="t0p-s3cret-t0ken")
+        notebook.tokens.clear()
+        assert (await put(api, mcp=url)).status_code == 201
+    assert set(notebook.tokens) == {"Bearer t0p-s3cret-t0ken"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "reason"),
+    [
+        ({"mcp": "http://localhost:1/mcp"}, 400, "does not answer as an MCP server: the server cannot be reached"),
+        ({"mcp": "ftp://localhost/mcp"}, 400, "mcp"),
+        ({"mcp": "http://localhost/{world}/mcp"}, 400, "mcp"),
+        ({"mcp": "stdio:memory"}, 400, "stdio:memory is not in SAGE_MCP_COMMANDS, which names none"),
+        ({"mcp": "stdio:memory", "bearer_token": "x"}, 400, "bearer_token: a command takes none"),
+        ({"mcp": "http://a.test/mcp", "url": "http://a.test"}, 400, "send `mcp` without `url`"),
+        ({"mcp": "http://a.test/mcp", "server": "http://a.test"}, 400, "send `mcp` without `url`"),
+        ({}, 400, "send either `url`, `document` or `mcp`"),
+    ],
+)
+async def test_what_cannot_be_a_server_is_refused(
+    api: ApiApp, fields: dict[str, str], status: int, reason: str
+) -> None:
+    answer = await put(api, **fields)
+    assert answer.status_code == status
+    assert reason in str(problem(answer)), answer.text
+
+
+async def test_a_token_in_the_refusal_of_a_server_is_masked(committed: Sessions, database_url: str) -> None:
+    refusing = httpx.MockTransport(lambda request: httpx.Response(401, text=request.headers["authorization"]))
+    async with (
+        httpx.AsyncClient(transport=refusing) as client,
+        open_api_app(committed, database_url, http_client=client) as api,
+    ):
+        answer = await put(api, mcp="http://notes.test/mcp", bearer_token="t0p-s3cret-t0ken")
+    detail = str(problem(answer)["detail"])
+    assert "Response status code is 401" in detail
+    assert "t0p-s3cret" not in detail
+
+
+async def test_changed_tools_are_fetched_again(api: ApiApp) -> None:
+    notebook = Notebook()
+    async with (
+        notebook.listening() as url,
+        httpx.AsyncClient() as client,
+        DocumentReader() as reader,
+        McpRefresh(api.sessions, client, {}, reader, pause=0.05),
+    ):
+        await put(api, mcp=url)
+        notebook.server.add_tool(lambda: "thin", name="underline", description="underline it")
+        await mark_changed(api.sessions)(McpTarget(url, api.demo.id))
+
+        async def is_known() -> bool:
+            return "underline" in await names(api)
+
+        await until(is_known)
+        await until(lambda: _is_settled(api))
+
+
+async def test_a_server_that_is_down_is_asked_again_later_and_keeps_its_tools(api: ApiApp) -> None:
+    async with httpx.AsyncClient() as client, DocumentReader() as reader:
+        async with Notebook().listening() as url:
+            await put(api, mcp=url)
+        before = await names(api)
+        async with McpRefresh(api.sessions, client, {}, reader, pause=0.05):
+            await mark_changed(api.sessions)(McpTarget(url, api.demo.id))
+
+            async def was_tried() -> bool:
+                async with api.sessions() as session:
+                    return (await apis.get(session, api.demo.id, "notes")).refresh_tries == 1
+
+            await until(was_tried)
+        assert await names(api) == before
+        assert not await _is_settled(api)
+
+
+async def test_tries_end(api: ApiApp) -> None:
+    async with Notebook().listening() as url:
+        await put(api, mcp=url)
+    async with api.sessions.begin() as session:
+        row = await apis.get(session, api.demo.id, "notes")
+        row.refresh_tries = mcp_changes.MAX_TRIES - 1
+        row.refresh_at = row.created_at
+    async with api.sessions.begin() as session:
+        claimed = await mcp_changes.claim_due(session)
+        assert claimed is not None
+        assert (claimed.refresh_tries, claimed.refresh_at) == (mcp_changes.MAX_TRIES, None)
+        assert await mcp_changes.claim_due(session) is None
+
+
+async def _is_settled(api: ApiApp) -> bool:
+    async with api.sessions() as session:
+        return (await apis.get(session, api.demo.id, "notes")).refresh_at is None
