@@ -145,5 +145,5 @@ print(parse_document("plain", document).protocol)
     sums = 'procedures http://sums.test /call {"call":"add","with":{"a":1,"b":2}}'
     assert run(script, tmp_path) == f"{sums}\nopenapi\n"
     assert registry.load("sage.api_protocols", "tests.third_party_parts:PROCEDURES") is PROCEDURES
-    with pytest.raises(ApiDocumentError, match=r"of no known kind \(openapi\)"):
+    with pytest.raises(ApiDocumentError, match=r"of no known kind \(mcp, openapi\)"):
         parse_document("sums", {"procedures": {}})

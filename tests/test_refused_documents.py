@@ -52,7 +52,7 @@ def test_aliases_and_merges_of_reasonable_size_are_plain_values() -> None:
     ("change", "reason"),
     [
         ({"openapi": None, "swagger": "1.2"}, r"OpenAPI 1.2 is not supported; 2.0 \(Swagger\)"),
-        ({"openapi": None}, r"of no known kind \(openapi\); an OpenAPI document has its version at the top"),
+        ({"openapi": None}, r"of no known kind \(mcp, openapi\); an OpenAPI document has its version at the top"),
         ({"openapi": "4.0.0"}, "OpenAPI 4.0.0 is not supported"),
         ({"paths": {}}, "nothing to call"),
         ({"paths": {"/a": {}}}, "nothing to call"),
