@@ -4,7 +4,6 @@ import datetime as dt
 from typing import Any
 from uuid import UUID
 
-import msgspec
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -85,7 +84,7 @@ async def fill(session: AsyncSession, name: str) -> dict[str, str]:
 
 
 async def _secure(session: AsyncSession, api: models.Api) -> None:
-    value = msgspec.json.encode(Credential(value=MARK)).decode()
+    value = Credential(value=MARK).to_json()
     about: dict[str, Any] = {"kind": "api_key", "value": value, "authorized": True}
     await api_credentials.put(session, api.id, "vault-scheme", MARK, **about)
 

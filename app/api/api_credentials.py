@@ -18,7 +18,6 @@ from app.api.credential_view import CredentialView
 from app.api.problem import problems
 from app.api.submission import Principal
 from app.api.validation import ProjectName
-from app.apis.app_view import AppView
 from app.apis.document_reader import DocumentReader
 from app.credentials.consent import begin_consent
 from app.credentials.credential import Credential
@@ -82,7 +81,7 @@ class CredentialController(Controller):
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name, document=False)
         app = await read_api(document_reader, session, row, row.bind)
-        prepared = await prepare(scheme, data, app.schemes, base_of(app), http_client)
+        prepared = await prepare(scheme, data, app.schemes, app.default_url, http_client)
         row = await apis.get(session, owner.id, name, document=False)  # it may be gone
         stored = await prepared.store(session, row.id, principal)
         await _audit(session, owner.id, access, AuditAction.SECRET_STORED, name, scheme, principal)
@@ -132,14 +131,6 @@ class CredentialController(Controller):
         url, expires_at = await begin_consent(session, credential, principal, callback)
         await session.commit()
         return ConsentView(url, expires_at)
-
-
-def base_of(app: AppView) -> str:
-    """The address of an API, with the defaults of its variables."""
-    base = app.base_url
-    for name, default in app.variables.items():
-        base = base.replace(f"{{{name}}}", default)
-    return base
 
 
 async def _to_connect(

@@ -13,7 +13,6 @@ from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Caller, Db, find_project
-from app.api.api_credentials import base_of
 from app.api.api_reading import read_api
 from app.api.api_view import ApiSummary, ApiView
 from app.api.json_request import DocumentRequest
@@ -145,7 +144,7 @@ class ApiController(Controller):
         place = ReadRequest(name=data.name, source=data.url, server=data.server, bind=bind or {})
         app, document = await document_reader.read(place, content, lambda url: download(http_client, url))
         prepared = [
-            await prepare(name, each, app.schemes, base_of(app), http_client)
+            await prepare(name, each, app.schemes, app.default_url, http_client)
             for name, each in data.credentials.items()
         ]
         serving = await manifest.lock_active(session, project.id)

@@ -59,6 +59,14 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
     schemes: dict[str, SecurityScheme] = {}
     traits: dict[str, OperationTraits]  # of each operation
 
+    @property
+    def default_url(self) -> str:
+        """The base URL with the defaults of its variables. Those without one stay in braces."""
+        url = self.base_url
+        for name, default in self.variables.items():
+            url = url.replace(f"{{{name}}}", default)
+        return url
+
     @classmethod
     def of(cls, app: App) -> Self:
         known = fingerprints(app)

@@ -80,11 +80,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
 
         Decided by the method, unless the document sets `x-safe` (true for a log-in or a search by POST).
         """
-        return (
-            self.method in {"GET", "HEAD", "OPTIONS", "QUERY"}
-            if self.declared_safe is None
-            else self.declared_safe
-        )
+        return self.method in _READING if self.declared_safe is None else self.declared_safe
 
     @property
     def repeatable(self) -> bool:

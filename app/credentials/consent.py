@@ -54,10 +54,10 @@ async def end_consent(sessions: Sessions, client: httpx.AsyncClient, state: str,
         credential, credential_id = _credential(session, row), row.id
         _, verifier, redirect_url = attempt
     tokens = await oauth.exchange(client, credential, code, verifier, redirect_url)
-    value = msgspec.json.encode(with_tokens(credential, tokens)).decode()
+    value = with_tokens(credential, tokens).to_json()
     async with sessions.begin() as session:
         await api_credentials.end_renewal(session, credential_id, value=value, expires_at=tokens.expires_at)
 
 
 def _credential(session: AsyncSession, row: models.ApiCredential) -> Credential:
-    return msgspec.json.decode(keys_of(session).decrypt(row.value or ""), type=Credential)
+    return Credential.from_json(keys_of(session).decrypt(row.value or ""))

@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 import msgspec
 
@@ -51,6 +51,14 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     place: KeyPlace | None = None
     name: Annotated[_Name, _about("of the header, query parameter or cookie")] | None = None
     prefix: Annotated[_Name, _about("before the value, such as Token; default: the scheme's")] | None = None
+
+    def to_json(self) -> str:
+        """As it is stored, before it is encrypted."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        return msgspec.json.decode(text, type=cls)
 
 
 def checked(name: str, credential: Credential, scheme: SecurityScheme | None) -> tuple[Credential, str]:

@@ -32,7 +32,7 @@ class PreparedCredential(msgspec.Struct, frozen=True, kw_only=True):
             self.scheme,
             principal,
             kind=self.kind,
-            value=msgspec.json.encode(self.credential).decode(),
+            value=self.credential.to_json(),
             authorized=self.authorized,
             expires_at=expires_at,
         )

@@ -189,7 +189,7 @@ class StoredCredentials:
         held.credential = with_tokens(held.credential, tokens)
         held.expires_at, held.renewed = tokens.expires_at, time.monotonic()
         async with self._sessions.begin() as session:
-            value = msgspec.json.encode(held.credential).decode()
+            value = held.credential.to_json()
             await api_credentials.end_renewal(session, held.id, value=value, expires_at=tokens.expires_at)
 
 
@@ -212,7 +212,7 @@ def _read(session: AsyncSession, app: str, row: models.ApiCredential) -> _Held:
         kind=row.kind,
         authorized=row.authorized,
         expires_at=row.expires_at,
-        credential=msgspec.json.decode(value, type=Credential),
+        credential=Credential.from_json(value),
     )
 
 
