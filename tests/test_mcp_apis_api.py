@@ -1,19 +1,23 @@
 """MCP servers over REST: registered, shown, refused, and asked again when their tools have changed."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
+from mcp_types import ToolAnnotations
 
 from app.apis.document_reader import DocumentReader
-from app.db import apis, mcp_changes
+from app.db import apis, mcp_changes, skills
 from app.db.database import Sessions
 from app.gateway.mcp_client.connection_pool import McpTarget
 from app.runner.mcp_refresh import McpRefresh, mark_changed
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.ledger_project import until
 from tests.notebook_server import Notebook
+from tests.rows import new_skill
 
 
 @pytest.fixture
@@ -93,23 +97,37 @@ async def test_a_token_in_the_refusal_of_a_server_is_masked(committed: Sessions,
     assert "t0p-s3cret" not in detail
 
 
-async def test_changed_tools_are_fetched_again(api: ApiApp) -> None:
+async def test_changed_tools_are_fetched_again_and_recorded_by_operation(api: ApiApp) -> None:
     notebook = Notebook()
-    async with (
-        notebook.listening() as url,
-        httpx.AsyncClient() as client,
-        DocumentReader() as reader,
-        McpRefresh(api.sessions, client, {}, reader, pause=0.05),
-    ):
+    async with notebook.listening() as url, refreshing(api):
         await put(api, mcp=url)
+        await add_skill(api, "tears", "tear")
         notebook.server.add_tool(lambda: "thin", name="underline", description="underline it")
-        await mark_changed(api.sessions)(McpTarget(url, api.demo.id))
+        notebook.server.remove_tool("tear")
+        await told(api, url)
+        [change] = (await api.client.get("/v1/apis/notes/changes")).json()
+    assert "underline" in await names(api)
+    assert (change["applied"], change["added"], change["removed"]) == (True, ["underline"], ["tear"])
+    [skill] = (await api.client.get("/v1/skills")).json()["skills"]
+    assert change["skills"] == [skill["id"]]
+    assert (skill["state"], skill["reason"]) == ("quarantined", "no longer what they were: notes.tear")
 
-        async def is_known() -> bool:
-            return "underline" in await names(api)
 
-        await until(is_known)
-        await until(lambda: _is_settled(api))
+@pytest.mark.parametrize("hint", ["read_only_hint", "idempotent_hint", "destructive_hint"])
+async def test_hints_that_ask_for_less_supervision_wait_for_a_person(api: ApiApp, hint: str) -> None:
+    notebook, careful = Notebook(), ToolAnnotations(destructive_hint=True)
+    notebook.server.add_tool(lambda: "wiped", name="wipe", annotations=careful)
+    async with notebook.listening() as url, refreshing(api):
+        before = (await put(api, mcp=url)).json()["digest"]
+        eased = careful.model_copy(update={hint: hint != "destructive_hint"})
+        notebook.server.remove_tool("wipe")
+        notebook.server.add_tool(lambda: "wiped", name="wipe", annotations=eased)
+        for _ in range(2):
+            await told(api, url)
+        [change] = (await api.client.get("/v1/apis/notes/changes")).json()
+        assert (change["applied"], change["eased"], change["changed"]) == (False, ["wipe"], ["wipe"])
+        assert (await api.client.get("/v1/apis/notes")).json()["digest"] == before
+        assert (await put(api, mcp=url)).json()["digest"] == change["digest"]
 
 
 async def test_a_server_that_is_down_is_asked_again_later_and_keeps_its_tools(api: ApiApp) -> None:
@@ -120,9 +138,11 @@ async def test_a_server_that_is_down_is_asked_again_later_and_keeps_its_tools(ap
         async with McpRefresh(api.sessions, client, {}, reader, pause=0.05):
             await mark_changed(api.sessions)(McpTarget(url, api.demo.id))
 
+            async def failure() -> str:
+                return (await api.client.get("/v1/apis/notes")).json()["check_failure"] or ""
+
             async def was_tried() -> bool:
-                async with api.sessions() as session:
-                    return (await apis.get(session, api.demo.id, "notes")).refresh_tries == 1
+                return "does not answer as an MCP server" in await failure()
 
             await until(was_tried)
         assert await names(api) == before
@@ -141,6 +161,30 @@ async def test_tries_end(api: ApiApp) -> None:
         assert claimed is not None
         assert (claimed.refresh_tries, claimed.refresh_at) == (mcp_changes.MAX_TRIES, None)
         assert await mcp_changes.claim_due(session) is None
+
+
+@asynccontextmanager
+async def refreshing(api: ApiApp) -> AsyncIterator[None]:
+    async with (
+        httpx.AsyncClient() as client,
+        DocumentReader() as reader,
+        McpRefresh(api.sessions, client, {}, reader, pause=0.05),
+    ):
+        yield
+
+
+async def told(api: ApiApp, url: str) -> None:
+    """A runner was told by the server that its tools have changed, and they were fetched again."""
+    await mark_changed(api.sessions)(McpTarget(url, api.demo.id))
+    await until(lambda: _is_settled(api))
+
+
+async def add_skill(api: ApiApp, name: str, tool: str) -> None:
+    allowed = {"method": "tools/call", "safe": False, "arguments": {"page": ["constant"]}}
+    manifest = {"operations": {f"notes.{tool}": allowed}}
+    async with api.sessions.begin() as session:
+        new = msgspec.structs.replace(new_skill(name), apis=[f"notes.{tool}"], manifest=manifest)
+        await skills.add(session, api.demo.id, new)
 
 
 async def _is_settled(api: ApiApp) -> bool:

@@ -34,6 +34,7 @@ class OperationTraits(msgspec.Struct, frozen=True):
     fingerprint: str
     arguments: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
+    repeatable: bool = False
 
     @classmethod
     def of(cls, operation: Operation, fingerprint: str) -> Self:
@@ -44,6 +45,7 @@ class OperationTraits(msgspec.Struct, frozen=True):
             fingerprint,
             operation.arguments,
             operation.required,
+            operation.repeatable,
         )
 
 

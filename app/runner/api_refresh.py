@@ -2,7 +2,8 @@
 
 A new document serves at once, in a new release, as if it had been registered: the API's server has changed
 already. Skills that call what is gone are quarantined. A document that asks for less supervision than before, by
-`x-risk` or `x-safe`, is only recorded: that is for a person to decide, who registers it again.
+`x-risk` or `x-safe` or the hints of an MCP server, is only recorded: that is for a person to decide, who registers
+it again.
 """
 
 from collections.abc import Mapping
@@ -60,18 +61,19 @@ async def refresh_api(
             await api_changes.checked(session, api_id, str(error)[:2_000])
         return None
     async with sessions.begin() as session:
-        await api_changes.checked(session, api_id)
-        if app.digest == row.digest or await api_changes.waiting(session, api_id, app.digest):
-            return None
-        return await _change(session, row, old, app, document)
+        return await apply_change(session, row, old, app, document)
 
 
-async def _change(
+async def apply_change(
     session: AsyncSession, row: models.Api, old: AppView, new: AppView, document: bytes
 ) -> models.ApiChange | None:
+    """Record and apply what was fetched. None if nothing has changed, or what has is recorded already."""
+    await api_changes.checked(session, row.id)
+    if new.digest == row.digest or await api_changes.waiting(session, row.id, new.digest):
+        return None
     serving = await manifest.lock_active(session, row.project_id)
     now = await apis.get(session, row.project_id, row.name, document=False)
-    if (now.digest, now.source) != (row.digest, row.source):  # it was registered again meanwhile
+    if (now.id, now.digest, now.source) != (row.id, row.digest, row.source):  # it was registered again meanwhile
         return None
     eased = sorted(name for name, traits in new.traits.items() if _is_eased(old.traits.get(name), traits))
     changes = compare(old.traits, new.traits)
@@ -97,7 +99,8 @@ async def _change(
 def _is_eased(old: OperationTraits | None, new: OperationTraits) -> bool:
     if old is None:
         return False
-    return _RISKS.index(new.risk) < _RISKS.index(old.risk) or (new.safe and not old.safe)
+    freer = (new.safe and not old.safe) or (new.repeatable and not old.repeatable)
+    return freer or _RISKS.index(new.risk) < _RISKS.index(old.risk)
 
 
 async def _quarantine(

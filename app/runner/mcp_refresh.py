@@ -6,17 +6,16 @@ from typing import Self
 import httpx
 import structlog
 
-from app.apis.app_view import AppView
 from app.apis.document_reader import DocumentReader
 from app.apis.read_process import ReadRequest
-from app.db import apis, mcp_changes, models
+from app.db import api_changes, apis, manifests, mcp_changes, models
 from app.db.database import TRANSIENT, Sessions
 from app.errors import InvalidError, NotFoundError, SettingError, first_line
 from app.gateway.mcp_client.connection_pool import Changed, McpServers, McpTarget
 from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.gateway.mcp_client.tool_listing import fetch_listing
 from app.loop import Loop
-from app.release import manifest
+from app.runner.api_refresh import apply_change
 
 log = structlog.get_logger(__name__)
 
@@ -73,23 +72,20 @@ class McpRefresh:
             log.warning(
                 "the tools of an MCP server cannot be refreshed", api=row.name, tries_left=left, cause=str(error)
             )
+            async with self._sessions.begin() as session:
+                await api_changes.checked(session, row.id, str(error)[:2_000])
         return 0
 
     async def _refresh(self, row: models.Api) -> None:
         async with self._sessions() as session:
             token = apis.token_of(session, row)
+            old_content = await manifests.document(session, row.id, row.digest)
         content = await fetch_listing(self._servers, row.source, token)
-        app, document = await self._reader.read(ReadRequest(name=row.name, bind=row.bind), content)
-        await self._store(row, app, document)
-
-    async def _store(self, row: models.Api, app: AppView, document: bytes) -> None:
+        request = ReadRequest(name=row.name, bind=row.bind)
+        app, document = await self._reader.read(request, content, check=False)
+        old = await self._reader.view(request, old_content, row.digest)
         async with self._sessions.begin() as session:
-            serving = await manifest.lock_active(session, row.project_id)
-            now = await apis.get(session, row.project_id, row.name, document=False)
-            if (now.id, now.source) != (row.id, row.source):  # another API took its name
-                return
-            if now.digest != app.digest:
-                where = (session, row.project_id, row.name)
-                await apis.put(*where, source=row.source, document=document, digest=app.digest)
-                await manifest.update_tools(session, serving, [row.name], manifest.SERVER)
+            change = await apply_change(session, row, old, app, document)
             await mcp_changes.done(session, row.id, row.refresh_tries)
+        if change is not None:
+            log.info("the tools of an MCP server have changed", api=row.name, applied=change.applied)
