@@ -73,6 +73,13 @@ class Task(msgspec.Struct, frozen=True):
     variables: dict[str, str] = {}  # values for the server variables of the project's OpenAPI documents
 
 
+class SkillRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A skill that a task calls, with arguments by parameter, instead of having the policy write code."""
+
+    skill_id: UUID
+    arguments: dict[str, Json] = {}
+
+
 class CallResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What an API answered a call with, besides the result."""
 

@@ -46,6 +46,7 @@ from app.api.runs import RunController
 from app.api.schedule import ScheduleController
 from app.api.secrets import SecretController
 from app.api.shadows import ShadowController
+from app.api.skill_runs import SkillRunController
 from app.api.skills import SkillController
 from app.api.statistics import StatisticsController
 from app.api.task_events import TaskEventsController
@@ -65,6 +66,7 @@ _CONTROLLERS = [
     ExportController,
     StatisticsController,
     SkillController,
+    SkillRunController,
     FeedbackController,
     JudgeController,
     ApiController,

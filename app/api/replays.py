@@ -12,7 +12,7 @@ from app.api.access import Caller, Db, find_task
 from app.api.problem import problems
 from app.api.validation import MOST
 from app.db import models, releases, shadows, trajectories
-from app.errors import NotFoundError
+from app.errors import ConflictError, NotFoundError
 from app.records import Call, Json, Stop, Trajectory, Turn
 
 
@@ -83,6 +83,8 @@ class ReplayController(Controller):
         task made, and none goes out; a call that these cannot answer ends the replay. 404 until the task has
         ended, or once its trajectory was deleted."""
         task = await find_task(session, access, task_id)
+        if task.skill_run is not None:
+            raise ConflictError("the task ran a skill, without a model: no release would do it otherwise")
         served = await trajectories.of_task(session, task.id)
         release = await releases.numbered(session, task.project_id, data.release)
         replay = await shadows.add_replay(session, release.id, task.id)

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.columns import columns
 from app.db import approvals, events, models, offers, projects, quotas, releases, skills, verifications
 from app.project.project_settings import Limits
-from app.records import Json, Stop
+from app.records import Json, SkillRun, Stop
 from app.skills.skill_choices import SkillSelectionRecord
 
 
@@ -150,6 +150,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
     waits_for: str | None  # the limit of its project that keeps it from starting
     variables: dict[str, Json]
     use_skills: bool
+    skill_run: SkillRun | None  # the call that it makes, instead of having the agent work
     check: str | None
     overruled_score: float | None  # of another source, which counts for less
     verification: VerificationView | None
@@ -181,6 +182,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
             waits_for=waits_for,
             variables=task.variables,
             use_skills=task.use_skills,
+            skill_run=None if task.skill_run is None else msgspec.convert(task.skill_run, SkillRun),
             check=task.check_code,
             overruled_score=task.overruled_score,
             verification=VerificationView.of(verification) if verification else None,

@@ -187,6 +187,7 @@ async def usual_kinds(session: AsyncSession, project_id: UUID, before: datetime)
         _task.project_id == project_id,
         _task.finished_at < before,
         _task.state.in_([TaskState.DONE, TaskState.FAILED]),
+        _task.skill_run.is_(None),
     )
     last = select(_task).where(ended).order_by(_task.finished_at.desc()).limit(_KINDS_WINDOW).subquery()
     measured = measures(last)
@@ -215,6 +216,7 @@ async def typical_cost(session: AsyncSession, project_id: UUID, before: datetime
             _task.created_at < before,
             _task.finished_at < before,
             _task.state == TaskState.DONE,
+            _task.skill_run.is_(None),
         )
         .order_by(_task.created_at.desc())
         .limit(_COST_WINDOW)

@@ -258,7 +258,7 @@ class Task(Entity, Leased):
     release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id"))  # pinned when it is first claimed
     pinned: Mapped[bool] = mapped_column(
         default=False, server_default=false()
-    )  # by its submitter: chosen, not drawn
+    )  # its release, or its code, was chosen by its submitter: it is not compared with others
     rerun_of: Mapped[UUID | None] = mapped_column(ForeignKey("tasks.id", ondelete="SET NULL"))
     principal: Mapped[str] = mapped_column(default="", server_default="")  # on whose behalf it is carried out
     priority: Mapped[int] = mapped_column(SmallInteger, default=0, server_default="0")  # higher goes first
@@ -267,6 +267,9 @@ class Task(Entity, Leased):
     variables: Mapped[dict[str, Any]] = mapped_column(default=dict)  # of the documents' server URLs
     use_skills: Mapped[bool] = mapped_column(default=True)
     check_code: Mapped[str | None]  # Python that scores the finished task
+    skill_run: Mapped[dict[str, Any] | None] = mapped_column(
+        JSONB(none_as_null=True)
+    )  # `records.SkillRun`; NULL: the policy works on the instruction
     idempotency_key: Mapped[str | None]
     request_digest: Mapped[str | None]  # of the submission, to distinguish a repetition from a conflict
     state: Mapped[TaskState] = mapped_column(default=TaskState.ACCEPTED)

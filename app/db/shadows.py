@@ -105,13 +105,14 @@ async def records(
 ) -> AsyncIterator[tuple[UUID, bytes]]:
     """The project's latest finished tasks, newest first, with their stored trajectories.
 
-    Tasks of the release `other_than` are left out.
+    Those of the release `other_than`, and those that ran a skill, are left out.
     """
     task, trajectory = models.Task, models.Trajectory
     newest = (
         select(task.id, trajectory.record)
         .join(trajectory, trajectory.task_id == task.id)
         .where(task.project_id == project_id, task.state == TaskState.DONE, task.release_id != other_than)
+        .where(task.skill_run.is_(None))
         .order_by(task.created_at.desc(), task.id.desc())
     )
     for start in range(0, limit, _BATCH):

@@ -91,7 +91,7 @@ async def of_skill(session: AsyncSession, skill: models.Skill) -> SkillEvidence:
 async def latest_outcomes(session: AsyncSession, skill: models.Skill, tasks: int) -> Outcomes:
     """Of the latest tasks that wrote it, used it, or on whose calls it matched another version of its name.
 
-    A task without a score counts, as a failure, if the skill only raised in it.
+    A task without a score counts, as a failure, if the skill only raised in it, and the agent chose to call it.
     """
     raised = exists().where(
         _offer.task_id == _task.id, _offer.skill_id == skill.id, _offer.calls > 0, _offer.returned == 0
@@ -103,7 +103,7 @@ async def latest_outcomes(session: AsyncSession, skill: models.Skill, tasks: int
     query = (
         select(func.coalesce(proven(), 0))
         .where(or_(_task.id == skill.task_id, _task.id.in_(select(used.c.task_id))))
-        .where(_task.finished_at.is_not(None), or_(proven().is_not(None), raised))
+        .where(_task.finished_at.is_not(None), or_(proven().is_not(None), raised & _task.skill_run.is_(None)))
         .order_by(_task.finished_at.desc(), _task.id)
         .limit(tasks)
     )

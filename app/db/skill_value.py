@@ -40,7 +40,7 @@ async def compared_tasks(
     query = (
         select(_task.scenario, withheld.label("withheld"), _task.score)
         .where(_task.project_id == project_id, _task.score.is_not(None), _task.finished_at.is_not(None))
-        .where(or_(offered, withheld))
+        .where(_task.skill_run.is_(None), or_(offered, withheld))
         .order_by(_task.finished_at.desc(), _task.id)
         .limit(_MOST)
     )

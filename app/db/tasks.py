@@ -18,7 +18,7 @@ from app.db.quotas import admit
 from app.errors import ConflictError, NotFoundError
 from app.project.project_settings import Limits
 from app.project.score_source import ScoreSource
-from app.records import Stop
+from app.records import Json, Stop
 
 CHANNEL = "sage_tasks"  # NOTIFY: tasks may be claimed
 
@@ -37,7 +37,8 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     request_digest: str | None = None
     rerun_of: UUID | None = None
     release_id: UUID | None = None
-    pinned: bool = False  # to this release
+    pinned: bool = False  # to this release, or to the code of `skill_run`
+    skill_run: dict[str, Json] | None = None  # `records.SkillRun`
 
 
 _CONFLICT = 0.5  # between two scores of a task

@@ -52,6 +52,7 @@ async def latest(session: AsyncSession, project_id: UUID) -> Sequence[UnscoredTa
         .where(
             _task.project_id == project_id,
             _task.state == TaskState.DONE,
+            _task.skill_run.is_(None),
             proven().is_(None),
             _task.finished_at >= from_now(-_WINDOW.total_seconds()),
         )

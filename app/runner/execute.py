@@ -35,6 +35,7 @@ from app.runner.outcome import outcome_of, tell_end, unchecked
 from app.runner.postponed import PostponedError, is_postponed
 from app.runner.skill_keeping import SkillKeeping
 from app.runner.skill_replays import SkillReplays
+from app.runner.skill_run import begin_call, run_outcome
 from app.runner.skill_selection import SkillSelection
 from app.runner.task_context import TaskContext
 from app.runner.task_journal import TaskJournal
@@ -133,7 +134,7 @@ class TaskExecutor:
             except SandboxError as error:
                 await self._finish(row, owner, trajectory, unchecked(trajectory, error), journal)
                 return
-        elif self.judge and not context.settings.verifier and trajectory.stop != Stop.CANCELLED:
+        elif self.judge and not (row.skill_run or context.settings.verifier) and trajectory.stop != Stop.CANCELLED:
             with phase(Phase.CHECK):
                 scored = await ask_judge(self.judge, masked(trajectory, journal.secrets))
         if trajectory.stop == Stop.COMPLETED and scored != 0:
@@ -142,6 +143,7 @@ class TaskExecutor:
                 await self.skill_replays.run(row, context.catalog, trajectory)
         judged_by = self.judge.name() if self.judge and scored is not None and not row.check_code else None
         outcome = outcome_of(trajectory, scored, failure, judged_by=judged_by)
+        outcome = run_outcome(row, outcome, trajectory)
         await self._finish(row, owner, trajectory, outcome, journal)
         if scored is not None:
             count_score(context.release, scored)
@@ -188,8 +190,9 @@ class TaskExecutor:
                 offered = await self.skill_selection.select(row, resume, owner, context.catalog, limit=limit)
                 journal.offered = offered
                 journal.guard = gateway.guard = await self.skill_selection.guard(offered)
+            agent, resume = await begin_call(self.agent, row, offered, resume, journal)
             try:
-                return await run_rollout(self.agent, task, context.policy, gateway, offered, resume, journal)
+                return await run_rollout(agent, task, context.policy, gateway, offered, resume, journal)
             except SandboxError as error:
                 if not left:
                     raise

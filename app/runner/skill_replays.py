@@ -116,14 +116,18 @@ def invocation(source: str, name: str, arguments: dict[str, Json]) -> str:
     >>> invocation("def f(a: int, *rest: int, b: int = 0) -> None: ...", "f", {"a": 1, "rest": [2], "b": 3})
     'import json\\nf(*json.loads("[1, 2]"), **json.loads("{\\\\"b\\\\": 3}"))'
     """
+    return f"import json\n{call_of(source, name, arguments)}"
+
+
+def call_of(source: str, name: str, arguments: dict[str, Json]) -> str:
+    """The call, in one line, as an expression. The module `json` has to be there."""
     functions = [
         node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == name
     ]
     given, left = functions[-1].args, dict(arguments)
-    positional: list[Json] = []
-    if given.posonlyargs or (given.vararg and given.vararg.arg in left):
-        positional = [left.pop(each.arg) for each in [*given.posonlyargs, *given.args] if each.arg in left]
-    if given.vararg:
-        positional += left.pop(given.vararg.arg, [])
+    by_position, positional = [each.arg for each in (*given.posonlyargs, *given.args)], list[Json]()
+    rest = left.pop(given.vararg.arg, []) if given.vararg and left.keys() >= set(by_position) else []
+    if given.posonlyargs or rest:
+        positional = [left.pop(each) for each in by_position if each in left] + rest
     values = (json.dumps(json.dumps(each)) for each in (positional, left))
-    return "import json\n{}(*json.loads({}), **json.loads({}))".format(name, *values)
+    return "{}(*json.loads({}), **json.loads({}))".format(name, *values)

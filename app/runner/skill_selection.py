@@ -14,10 +14,11 @@ from app.db import events, models, offers, skills
 from app.db.database import Sessions, direct, reading
 from app.errors import SandboxError
 from app.gateway.skill_guard import GuardedSkill, SkillGuard
-from app.records import Offer
+from app.records import Offer, SkillRun
+from app.runner.skill_run import skill_run_of
 from app.runner.task_journal import skill_event
 from app.sandbox.protocol import Function, Sandbox, SessionLimits
-from app.skills.admission import stored_manifest
+from app.skills.admission import is_offered, stored_manifest
 from app.skills.library import Library
 from app.skills.skill_choices import SURPLUS, WITHHELD, RetrievalTrace
 
@@ -64,22 +65,14 @@ class SkillSelection:
             earlier = await offers.offered(handle, row.id)
         if earlier or resume.recorded or resume.begun or not row.use_skills:
             return tuple((await self._check(row, earlier))[0])
-        trace = RetrievalTrace()
-        relevant = await self._library.find(
-            row.project_id,
-            row.instruction,
-            row.scenario,
-            _WIDER * limit,
-            principal=row.principal,
-            release=row.release_id,
-            trace=trace,
-        )
+        trace, run = RetrievalTrace(), skill_run_of(row)
+        relevant = await (self._named(row, run) if run else self._found(row, trace, _WIDER * limit))
         current, obsolete = await self._sorted_out(relevant, catalog)
         good, rejected = await self._check(row, current, limit)
         left_out = [*obsolete, *rejected]
         tried = {offer.skill_id for offer in (*good, *(offer for offer, _ in left_out))}
         others = left_out + [(offer, SURPLUS) for offer in current if offer.skill_id not in tried]
-        if good and is_withheld(row.id, self._withheld):
+        if good and run is None and is_withheld(row.id, self._withheld):
             withheld = [events.NewEvent("skill", skill_event("withheld", offer)) for offer in good]
             chosen = trace.record([], [*((offer, WITHHELD) for offer in good), *others])
             async with direct(self._sessions) as handle:
@@ -93,6 +86,24 @@ class SkillSelection:
             async with direct(self._sessions) as handle:
                 await offers.show(handle, row.id, owner, good, new, msgspec.to_builtins(chosen))
         return tuple(good)
+
+    async def _found(self, row: models.Task, trace: RetrievalTrace, limit: int) -> Sequence[Offer]:
+        """Skills that fit the instruction, best first."""
+        return await self._library.find(
+            row.project_id,
+            row.instruction,
+            row.scenario,
+            limit,
+            principal=row.principal,
+            release=row.release_id,
+            trace=trace,
+        )
+
+    async def _named(self, row: models.Task, run: SkillRun) -> Sequence[Offer]:
+        """The skill that the task is to call, unless it was withdrawn meanwhile."""
+        async with reading(self._sessions) as session:
+            skill = await skills.get(session, run.skill_id, row.project_id)
+            return [offers.offer_of(skill)] if await is_offered(session, skill, row.principal) else []
 
     async def reuse(self, row: models.Task) -> tuple[Offer, ...]:
         """Return the skills that a finished task was offered, if they still load. Records nothing."""

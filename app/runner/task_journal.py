@@ -42,6 +42,7 @@ class TaskJournal(RolloutHooks):
         super().__init__(stop_signal)
         self.secrets = SecretValues()
         self.secrets.note("", task.variables)
+        self.secrets.note("", task.skill_run or {})
         self.offered: tuple[Offer, ...] = ()  # skills whose uses become events
         self.guard = SkillGuard({})  # of these skills
         self.decisions: Sequence[ApprovalDecision] = ()  # about calls of earlier attempts

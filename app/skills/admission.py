@@ -171,6 +171,13 @@ async def _rejection(session: AsyncSession, new: NewSkill) -> StartingState | No
     return StartingState(SkillState.RETIRED, reason, actor=skill_moves.CANARY)
 
 
+async def is_offered(session: AsyncSession, skill: models.Skill, principal: str) -> bool:
+    """Whether it is the version of its name that tasks of the principal are offered."""
+    live = await skill_moves.live_versions(session, skill.project_id, skill.name)
+    served = serving(live, principal)
+    return served is not None and served.id == skill.id
+
+
 def serving(live: Sequence[models.Skill], principal: str | None) -> models.Skill | None:
     """The live version of one name that a principal's tasks are offered; None: those of principals without any."""
     offered = [each for each in live if not each.held]
