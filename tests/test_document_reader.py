@@ -49,6 +49,15 @@ async def test_a_document_is_described_and_stored_without_nul() -> None:
             await read(reader, b"\xff")
 
 
+async def test_a_new_document_with_a_misspelled_risk_is_refused_and_a_stored_one_stays_readable() -> None:
+    content = DOCUMENT.replace(b'{"/x": ', b'{"/y": {"get": {"x-risk": "hihg"}}, "/x": ')
+    async with DocumentReader() as reader:
+        with pytest.raises(ApiDocumentError, match=r"GET /y: `x-risk` is one of none, low, .* not 'hihg'"):
+            await reader.read(ReadRequest(name="mail"), content)
+        stored = await reader.view(ReadRequest(name="mail"), content, "digest")
+    assert [each.operation for each in stored.left_out] == ["GET /y"]
+
+
 async def test_a_document_that_takes_too_much_to_read_is_refused_and_the_next_one_is_read() -> None:
     before = children()
     async with DocumentReader(cpu_seconds=1, memory_bytes=400 << 20) as reader:

@@ -95,6 +95,10 @@ class LeftOut(msgspec.Struct, frozen=True):
     reason: str
 
 
+class MisspelledRisk(LeftOut, frozen=True):
+    """An operation whose `x-risk` is none: a new document with one is refused."""
+
+
 class App(msgspec.Struct, frozen=True, kw_only=True):
     """One API document, under the name the agent knows it by."""
 

@@ -6,7 +6,7 @@ from typing import NamedTuple, cast, get_args
 
 import msgspec
 
-from app.apis.catalog import LeftOut, Operation, Parameter
+from app.apis.catalog import LeftOut, MisspelledRisk, Operation, Parameter
 from app.apis.document_budget import DocumentSizeError
 from app.apis.media_types import result_schema
 from app.apis.names import UniqueNames, argument_name, operation_name
@@ -23,6 +23,10 @@ _OPERATION_STEPS = 20
 _PATH_CHARS = 2_000
 _METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace", "query"}
 _OTHER_METHOD = re.compile(r"(?!CONNECT$)[A-Z][A-Z0-9-]{0,39}", re.IGNORECASE)  # of `additionalOperations`
+
+
+class RiskError(ApiDocumentError):
+    """The `x-risk` of an operation is not one of the levels."""
 
 
 class Parsed(NamedTuple):
@@ -46,6 +50,8 @@ def operations(app: str, document: Mapping[str, Json], references: References) -
             found.operations[name] = _operation(app, name, path, method, item, node, references)
         except DocumentSizeError:
             raise
+        except RiskError as error:
+            found.left_out.append(MisspelledRisk(where, str(error)))
         except ApiDocumentError as error:
             found.left_out.append(LeftOut(where, str(error)))
     return found
@@ -167,7 +173,7 @@ def _risk(node: Mapping[str, Json], where: str) -> Risk | None:
     for level in get_args(Risk):
         if value == level:
             return cast(Risk, level)
-    raise ApiDocumentError(f"{where}: `x-risk` is one of {', '.join(get_args(Risk))}, not {str(value)[:50]!r}")
+    raise RiskError(f"{where}: `x-risk` is one of {', '.join(get_args(Risk))}, not {str(value)[:50]!r}")
 
 
 def _summary(node: Mapping[str, Json]) -> str:

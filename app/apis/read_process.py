@@ -18,6 +18,7 @@ from app.apis import bundle
 from app.apis.api_documents import parse_document, protocols, read_document
 from app.apis.app_view import AppView
 from app.apis.bound_parameters import bind_parameters, check_bindings
+from app.apis.catalog import App, MisspelledRisk
 from app.apis.sample_call import CallPlan, SampleCall, sample_call
 from app.apis.yaml_json import to_json_text
 from app.errors import ApiDocumentError, InvalidError
@@ -108,12 +109,21 @@ def _read(request: ReadRequest, content: bytes, contents: list[bytes]) -> tuple[
             return ReadResult(wanted=more), b""
         document = bundle.bundled(document, request.source, {url: each for url, each in others.items() if each})
     app = parse_document(request.name, document, source=request.source, server=request.server)
+    if request.store:
+        _refuse_misspelled(app)
     if request.check:
         check_bindings(app, request.bind)
     app = bind_parameters(app, request.bind)
     if request.call is not None:
         return ReadResult(call=sample_call(app, request.call)), b""
     return ReadResult(app=AppView.of(app)), _storable(document) if request.store else b""
+
+
+def _refuse_misspelled(app: App) -> None:
+    """Whoever wrote the risk wants calls to be supervised, and should know that it is not understood."""
+    for each in app.left_out:
+        if isinstance(each, MisspelledRisk):
+            raise ApiDocumentError(each.reason)
 
 
 def _readable(content: bytes) -> dict[str, Json]:
