@@ -7,14 +7,17 @@ import pytest
 
 from app.api.health import ReadinessCheck
 from app.api.readiness import check_scope
+from app.apis.api_documents import parse_document
 from app.db.database import Sessions
 from app.engine.model_scope import ModelScope
 from app.engine.tokenizer import read_card
 from app.model_catalog import SEED, SEED_DIR
+from app.records import Json
 from tests.api_app import ApiApp, open_api_app
 from tests.approving import ApprovingProject
 from tests.ledger import Ledger
-from trainer.environments.office.documents import APP_NAMES
+from trainer.environments.office.documents import APP_NAMES, document
+from trainer.environments.office.site import Site
 
 SCOPE = ModelScope.of(SEED, read_card(SEED_DIR))
 REMARK = "will do nothing useful with ledger: set SAGE_MODEL to an instruct model"
@@ -27,20 +30,34 @@ async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
         yield opened
 
 
+def office(seed: int, app: str) -> dict[str, Json]:
+    return document(Site.of(seed), app, "http://office.test")
+
+
 def test_the_seed_policy_was_made_for_the_office_suite() -> None:
-    assert SCOPE.apis == set(APP_NAMES)
-    assert SCOPE.remark(APP_NAMES) is None
-    assert ModelScope.of("any", {}).remark(["ledger"]) is None
+    assert SCOPE.apis.keys() == set(APP_NAMES)
+    for seed in range(20):
+        apps = {app: parse_document(app, office(seed, app)).operations for app in APP_NAMES}
+        assert SCOPE.remark(apps) is None
+    assert ModelScope.of("any", {}).remark({"ledger": ["add_entry"]}) is None
+
+
+def test_a_card_may_name_apis_alone() -> None:
+    scope = ModelScope.of("own", {"made_for_apis": ["mail", "ledger"]})
+    assert scope.remark({"ledger": ["add_entry"]}) is None
+    assert scope.others({"ledger": ["add_entry"], "bank": ["pay"]}) == ["bank"]
 
 
 async def test_an_api_that_the_model_was_not_made_for_is_remarked_on(api: ApiApp) -> None:
-    body = {"document": Ledger().document("http://ledger.test")}
-    known = (await api.client.post("/v1/apis", json={**body, "name": "mail"})).json()
+    known = (await api.client.post("/v1/apis", json={"document": office(7, "mail"), "name": "mail"})).json()
     assert known["remarks"] == []
     ready = (await api.client.get("/readyz")).json()
     assert (ready["components"], ready["warnings"]) == ({"model": "ready"}, {})
+    body = {"document": Ledger().document("http://ledger.test")}
     [remark] = (await api.client.post("/v1/apis", json={**body, "name": "ledger"})).json()["remarks"]
     assert REMARK in remark
+    [remark] = (await api.client.post("/v1/apis", json={**body, "name": "mail"})).json()["remarks"]
+    assert "will do nothing useful with mail, which has other operations: set SAGE_MODEL" in remark
     answer = await api.client.get("/readyz")
     assert (answer.status_code, answer.json()["components"]) == (200, {"model": "ready"})
     assert answer.json()["warnings"]["model"].startswith("1 of 1 projects with APIs have some that the model seed")

@@ -168,7 +168,7 @@ class ApiController(Controller):
         await manifest.update_tools(session, serving, [data.name], access.actor)
         stored = await api_credentials.of_api(session, row.id)
         await session.commit()
-        remarks = [model_scope.remark([data.name])]
+        remarks = [model_scope.remark({data.name: [each.name for each in app.operations]})]
         if data.url is not None and data.server is None:
             remarks.append(await server_remark(http_client, app, data.url))
         return ApiView.full(row, project.name, app, stored, [each for each in remarks if each is not None])

@@ -57,7 +57,7 @@ async def check_runners(sessions: Sessions) -> str:
 
 
 async def check_scope(sessions: Sessions, scope: ModelScope) -> str:
-    """A warning if projects have APIs that the model was not made for. Their names are not for everyone."""
+    """A warning if projects have APIs, by name, that the model was not made for. It shows no names."""
     if not scope.apis:
         return ""
     try:
@@ -65,7 +65,7 @@ async def check_scope(sessions: Sessions, scope: ModelScope) -> str:
             named = await apis.names_by_project(session)
     except TRANSIENT:  # another component says so
         return ""
-    affected = sum(bool(scope.others(names)) for names in named.values())
+    affected = sum(bool(scope.others(dict.fromkeys(names, ()))) for names in named.values())
     if not affected:
         return ""
     return (

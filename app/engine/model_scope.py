@@ -1,6 +1,6 @@
 """The APIs that a model was made for, as its card says."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Self
 
 import msgspec
@@ -11,33 +11,46 @@ _CARD_FIELD = "made_for_apis"
 
 
 class ModelScope(msgspec.Struct, frozen=True):
-    """`apis` are names; empty: the model's card names none, so that it may serve any."""
+    """`apis` are names, each with the operations that the model knows; without any, it knows those of every API of
+    this name. Empty: the model's card names none, so that it may serve any.
+    """
 
     model: str = ""
-    apis: frozenset[str] = frozenset()
+    apis: Mapping[str, Collection[str]] = {}
 
     @classmethod
     def of(cls, model: str, card: Mapping[str, Json]) -> Self:
-        """`model` is as SAGE_MODEL names it."""
+        """`model` is as SAGE_MODEL names it. The card has a list of names, or a mapping to lists of operations."""
         listed = card.get(_CARD_FIELD)
-        return cls(model, frozenset(map(str, listed)) if isinstance(listed, list) else frozenset())
+        if isinstance(listed, list):
+            listed = dict.fromkeys(listed)
+        known = listed if isinstance(listed, dict) else {}
+        return cls(model, {str(name): frozenset(map(str, names or ())) for name, names in known.items()})
 
-    def others(self, apis: Iterable[str]) -> list[str]:
-        """Those of the APIs that the model was not made for."""
-        return sorted(set(apis) - self.apis) if self.apis else []
+    def others(self, apis: Mapping[str, Collection[str]]) -> list[str]:
+        """Those of the APIs, given with their operations, that the model was not made for."""
+        return sorted(name for name, operations in apis.items() if self._is_other(name, operations))
 
-    def remark(self, apis: Iterable[str]) -> str | None:
+    def remark(self, apis: Mapping[str, Collection[str]]) -> str | None:
         """What to tell about a project with these APIs; None if the model may serve them all.
 
-        >>> ModelScope("seed", frozenset({"mail", "notes"})).remark(["billing"]).partition(":")[0]
+        >>> scope = ModelScope("seed", {"mail": {"send", "list"}, "notes": ()})
+        >>> scope.remark({"billing": ["pay"]}).partition(":")[0]
         'the model seed was made for the APIs mail, notes alone and will do nothing useful with billing'
-        >>> ModelScope("seed", frozenset({"mail"})).remark(["mail"]), ModelScope("any").remark(["billing"])
+        >>> scope.remark({"mail": ["list", "archive"]}).partition("for ")[2].partition(":")[0]
+        'the APIs mail, notes alone and will do nothing useful with mail, which has other operations'
+        >>> scope.remark({"mail": ["list"], "notes": ["add"]}), ModelScope("any").remark({"billing": ["pay"]})
         (None, None)
         """
         if not (others := self.others(apis)):
             return None
+        shown = [f"{name}, which has other operations" if name in self.apis else name for name in others]
         return (
             f"the model {self.model} was made for the APIs {', '.join(sorted(self.apis))} alone and will do "
-            f"nothing useful with {', '.join(others)}: set SAGE_MODEL to an instruct model (`sage models list` "
+            f"nothing useful with {', '.join(shown)}: set SAGE_MODEL to an instruct model (`sage models list` "
             "shows some) and restart"
         )
+
+    def _is_other(self, name: str, operations: Collection[str]) -> bool:
+        known = self.apis.get(name)
+        return bool(self.apis) and (known is None or (bool(known) and not set(operations) <= set(known)))

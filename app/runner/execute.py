@@ -121,7 +121,7 @@ class TaskExecutor:
             await self._give_up(row, owner, journal)
             return
         context = await self.context(row.project_id, row.release_id, serves=True)
-        await journal.begin_attempt(self.agent, self.settings.model, [each.name for each in context.apis])
+        await journal.begin_attempt(self.agent, self.settings.model, context.catalog.names())
         trajectory = await self._rollout(row, context, journal, owner)
         await journal.flush()
         failure = trajectory.detail or None

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 import structlog
@@ -85,9 +85,9 @@ class TaskJournal(RolloutHooks):
         )
 
     @timed(Phase.JOURNAL)
-    async def begin_attempt(self, agent: Agent, model: str, apis: Iterable[str]) -> None:
-        """Report, as events, that `model`, as SAGE_MODEL names it, was not made for the project's APIs, and that
-        the task goes on under another prompt than it began under.
+    async def begin_attempt(self, agent: Agent, model: str, apis: Mapping[str, Collection[str]]) -> None:
+        """Report, as events, that `model`, as SAGE_MODEL names it, was not made for the project's APIs, given with
+        their operations, and that the task goes on under another prompt than it began under.
         """
         remark = ModelScope.of(model, agent.tokenizer.card).remark(apis)
         if remark is not None:

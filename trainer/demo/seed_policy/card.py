@@ -6,7 +6,7 @@ import msgspec
 
 from trainer.demo.seed_policy.pretrain import TrainingCost
 from trainer.demo.seed_policy.recipe import Recipe
-from trainer.environments.office.documents import APP_NAMES
+from trainer.environments.office.documents import operation_names
 from trainer.evaluation.metrics_table import metrics_table
 from trainer.evaluation.policy_metrics import PolicyMetrics
 
@@ -16,7 +16,8 @@ library_name: transformers
 pipeline_tag: text-generation
 prompt_profile: compact
 tags: [agent, code]
-made_for_apis: [{apis}]
+made_for_apis:
+{apis}
 ---
 # Seed policy
 
@@ -51,7 +52,7 @@ def card(provenance: Provenance, with_library: PolicyMetrics, without: PolicyMet
     facts = msgspec.structs.asdict(provenance) | {
         "parameters": provenance.training.parameters,
         "minutes": provenance.training.seconds / 60,
-        "apis": ", ".join(sorted(APP_NAMES)),
+        "apis": "\n".join(f"  {app}: [{', '.join(names)}]" for app, names in operation_names().items()),
         "machine": provenance.training.machine,
         "recipe": json.dumps(msgspec.to_builtins(provenance.recipe)),
         "figures": metrics_table({"with its library": with_library, "without": without}),

@@ -5,8 +5,8 @@ Log-ins are declared `x-safe`: they change nothing, so checks, which may only re
 
 from app.errors import NotFoundError
 from app.records import Json
-from trainer.environments.office.apps import ACTS, APPS
-from trainer.environments.office.site import AppSite, Site
+from trainer.environments.office.apps import ACTS, APPS, LOGIN_NAMES, MEMBER_NAMES
+from trainer.environments.office.site import AppSite, Site, candidates
 
 APP_NAMES = (*APPS, "contacts", "supervisor")
 
@@ -30,6 +30,13 @@ def document(site: Site, app: str, base: str) -> dict[str, Json]:
         "servers": [{"url": url, "variables": {"world": {"default": "demo"}}}],
         "paths": _paths(site, app),
     }
+
+
+def operation_names() -> dict[str, list[str]]:
+    """Every name that an operation may have at some site, by app, both sorted."""
+    names = {app: {name for each in candidates(spec).values() for name in each} for app, spec in APPS.items()}
+    names |= {"contacts": {*LOGIN_NAMES, *MEMBER_NAMES}, "supervisor": {"show_passwords", "show_profile"}}
+    return {app: sorted(found) for app, found in sorted(names.items())}
 
 
 def _description(app: str) -> str:
