@@ -7,13 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from app.engine.model_memory import memory_available, memory_needed, weights_in
+from app.engine.embedded import decoder
+from app.engine.embedded.decoder import Decoder
+from app.engine.embedded.fused_layers import copied_weights
+from app.engine.embedded.int8_layers import can_pack
+from app.engine.model_memory import check_memory, memory_available, memory_needed, tied_weights, weights_in
 from app.errors import ModelError, ModelMemoryError
 from tests.engine_process import engine_command
 from tests.tiny_model import make_model_dir
 from trainer.learning.model import load_model
 
-ROWS, WIDTH = 1 << 20, 1 << 20  # 4 TB in float32; the file has holes instead of numbers
+ROWS, WIDTH = 1 << 20, 1 << 20  # 4 TB in float32, held twice; the file has holes instead of numbers
 
 
 @pytest.fixture
@@ -32,7 +36,7 @@ def test_the_engine_says_what_a_model_needs_before_it_loads_it(huge: Path) -> No
     command = engine_command("--model", str(huge), "--port", "0", "--device", "cpu", "--kv-mb", "100")
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"Error: the model in {huge} needs 4,195,254 MB of memory (1,099,511,627,776")
+    assert done.stderr.startswith(f"Error: the model in {huge} needs 8,389,558 MB of memory (1,099,511,627,776")
     assert "100 MB of KV cache" in done.stderr
     assert done.stderr.count("\n") == 1
 
@@ -49,6 +53,25 @@ def test_a_model_that_fits_is_counted_by_its_headers(tmp_path: Path) -> None:
     available = memory_available()
     assert available is not None
     assert memory_needed(path, 4) < available
+
+
+def test_a_tied_output_layer_that_gets_weights_of_its_own_counts(tmp_path: Path) -> None:
+    path, tied = make_model_dir(tmp_path / "tiny"), 259 * 64
+    assert tied_weights(path) == copied_weights(path, torch.float32) == tied
+    assert copied_weights(path, torch.int8) == (tied if can_pack() else 0)
+    assert copied_weights(path, torch.bfloat16) == 0
+    held = Decoder(decoder.load_model(path, "cpu", torch.float32), kv_mb=1).weight_bytes
+    counted = memory_needed(path, 4, tied) - memory_needed(path, 0)
+    assert counted <= held < counted + tied  # some small buffers more
+    assert copied_weights(make_model_dir(tmp_path / "llama", "llama"), torch.float32) == 0
+
+
+def test_the_weights_that_are_held_twice_are_said(tmp_path: Path) -> None:
+    path = make_model_dir(tmp_path / "tiny")
+    available = memory_available()
+    assert available is not None
+    with pytest.raises(ModelMemoryError, match="of 4 bytes, 999,999,999,999 of them twice, 850 MB for"):
+        check_memory(path, 4, copied=999_999_999_999)
 
 
 def test_a_file_that_was_cut_off_is_named(tmp_path: Path) -> None:

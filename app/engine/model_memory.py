@@ -9,44 +9,60 @@ from safetensors import SafetensorError, safe_open
 from app.errors import ModelError, ModelMemoryError
 
 _PROCESS = 850 << 20  # bytes: interpreter, torch, embeddings, buffers; measured with SmolLM2-135M
+_EMBEDDINGS, _OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def check_memory(path: Path, bytes_per_weight: int, *, caches: int = 0, bytes_to_read: int = 0) -> None:
+def check_memory(
+    path: Path, bytes_per_weight: int, *, copied: int = 0, caches: int = 0, bytes_to_read: int = 0
+) -> None:
     """Raises ModelMemoryError if this process may use less than the model and `caches` bytes need, or than reading
-    the model needs with `bytes_to_read` for a weight.
+    the model needs with `bytes_to_read` for a weight. `copied` weights are held twice once it is read.
     """
     available = memory_available()
-    needed = memory_needed(path, bytes_per_weight) + caches
+    needed = memory_needed(path, bytes_per_weight, copied) + caches
     if (reading := memory_needed(path, bytes_to_read)) > needed:
-        needed, bytes_per_weight, caches = reading, bytes_to_read, 0
+        needed, bytes_per_weight, copied, caches = reading, bytes_to_read, 0, 0
     if available is not None and needed > available:
+        twice = f", {copied:,} of them twice" if copied else ""
         cached = f", {caches >> 20:,} MB of KV cache" if caches else ""
         raise ModelMemoryError(
             f"the model in {path} needs {needed >> 20:,} MB of memory ({weights_in(path):,} weights of "
-            f"{bytes_per_weight} bytes{cached}, {_PROCESS >> 20} MB for the process), {available >> 20:,} MB are "
-            "free: stop other programs, choose a smaller model, or serve it on another machine (ENGINE_URLS)"
+            f"{bytes_per_weight} bytes{twice}{cached}, {_PROCESS >> 20} MB for the process), "
+            f"{available >> 20:,} MB are free: stop other programs, choose a smaller model, or serve it on "
+            "another machine (ENGINE_URLS)"
         )
 
 
-def memory_needed(path: Path, bytes_per_weight: int) -> int:
-    """Bytes for the weights and the process, without caches."""
-    return weights_in(path) * bytes_per_weight + _PROCESS
+def memory_needed(path: Path, bytes_per_weight: int, copied: int = 0) -> int:
+    """Bytes for the weights, `copied` of them twice, and the process, without caches."""
+    return (weights_in(path) + copied) * bytes_per_weight + _PROCESS
 
 
 def weights_in(path: Path) -> int:
     """The number of weights, by the headers of the files. Raises ModelError for a damaged one."""
-    count = 0
+    return sum(_sizes(path).values())
+
+
+def tied_weights(path: Path) -> int:
+    """Those that the output layer shares with the embeddings; 0 if it has its own. Raises as `weights_in`."""
+    sizes = _sizes(path)
+    return 0 if _OUTPUT in sizes else sizes.get(_EMBEDDINGS, 0)
+
+
+def _sizes(path: Path) -> dict[str, int]:
+    """The number of weights of each tensor."""
+    sizes: dict[str, int] = {}
     for file in sorted(path.glob("model*.safetensors")):
         try:
             with safe_open(file, "np") as opened:
-                count += sum(prod(opened.get_slice(name).get_shape()) for name in opened.offset_keys())
+                sizes |= {name: prod(opened.get_slice(name).get_shape()) for name in opened.offset_keys()}
         except (SafetensorError, OSError) as error:
             raise ModelError(
                 f"the model in {path} cannot be loaded: {file.name} was cut off or damaged ({error}). "
                 "Copy the model directory again."
             ) from error
-    return count
+    return sizes
 
 
 def memory_available() -> int | None:

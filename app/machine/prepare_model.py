@@ -2,7 +2,7 @@
 
 import click
 
-from app.engine.model_memory import memory_available, memory_needed
+from app.engine.model_memory import memory_available, memory_needed, tied_weights
 from app.errors import ModelError, SettingError
 from app.model_catalog import CATALOG, models_dir, pulled
 from app.model_store.model_checks import load_served
@@ -36,7 +36,8 @@ def _pull(settings: Settings) -> None:
 
 
 def _memory(settings: Settings) -> str:
-    needed = memory_needed(settings.model_dir, _BYTES_PER_WEIGHT) + (settings.engine_kv_mb << 20)
+    path = settings.model_dir
+    needed = memory_needed(path, _BYTES_PER_WEIGHT, tied_weights(path)) + (settings.engine_kv_mb << 20)
     free = memory_available()
     here = "" if free is None else f"; {free >> 20:,} MB are free"
     return f"model {settings.model}: up to {needed >> 20:,} MB of memory{here}"

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 from transformers.cache_utils import DynamicLayer
 from transformers.utils import logging as transformers_logging
 
-from app.engine.embedded.fused_layers import fuse_layers
+from app.engine.embedded.fused_layers import copied_weights, fuse_layers
 from app.engine.embedded.int8_layers import PackedInt8Linear, is_quantized, quantize_layers
 from app.engine.embedded.joined_layers import HalfLinear
 from app.engine.embedded.kv_cache import ATTENTION, BLOCK, PagedCache, register_attention
@@ -141,7 +141,8 @@ def load_model(model_dir: Path, device: str, dtype: torch.dtype, *, kv_mb: int =
     """
     read = saved_dtype(model_dir) if dtype == torch.int8 else dtype
     if device == "cpu":
-        check_memory(model_dir, dtype.itemsize, caches=kv_mb * MB, bytes_to_read=read.itemsize)
+        copied = copied_weights(model_dir, dtype)
+        check_memory(model_dir, dtype.itemsize, copied=copied, caches=kv_mb * MB, bytes_to_read=read.itemsize)
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()  # problems of the weights are reported below, in one line
     try:

@@ -1,5 +1,6 @@
 """Decoder layers of the Llama family in few calls: a step of a small model takes as long as the calls it makes."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,10 +10,14 @@ from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 
-from app.engine.embedded.joined_layers import JoinedLinear
+from app.engine.embedded.joined_layers import JoinedLinear, copies_weights
 from app.engine.embedded.kv_cache import PagedCache
+from app.engine.embedded.model_dtype import saved_dtype
+from app.engine.model_memory import tied_weights
+from app.engine.tokenizer import read_json
 
 _FUSED = (LlamaDecoderLayer, Qwen2DecoderLayer)
+_MODEL_TYPES = ("llama", "qwen2")  # that have them
 
 
 def fuse_layers(model: PreTrainedModel) -> None:
@@ -32,6 +37,12 @@ def fuse_layers(model: PreTrainedModel) -> None:
     body.rotary_emb = SignedRotary(body.rotary_emb)
     whole: Any = model
     whole.lm_head = JoinedLinear({"lm_head": whole.lm_head})
+
+
+def copied_weights(model_dir: Path, dtype: torch.dtype) -> int:
+    """The weights of the output layer of a model on the CPU, if `fuse_layers` copies them from the embeddings."""
+    fused = read_json(model_dir, "config.json").get("model_type") in _MODEL_TYPES
+    return tied_weights(model_dir) if fused and copies_weights(dtype, saved_dtype(model_dir)) else 0
 
 
 class SignedRotary(nn.Module):

@@ -79,6 +79,17 @@ class PackedLinear(nn.Module):
         return y
 
 
+def copies_weights(dtype: torch.dtype, saved: torch.dtype) -> bool:
+    """Whether a layer on the CPU adds to the memory of weights that others use too, at its most.
+
+    Not where float16 holds what was saved: half of the memory of the other layers is free again then.
+    """
+    if dtype == torch.int8:
+        return can_pack()
+    half = saved != torch.float32 and "fbgemm" in torch.backends.quantized.supported_engines
+    return dtype == torch.float32 and not half and torch.backends.mkldnn.is_available()
+
+
 def fits_half(weight: Tensor) -> bool:
     """Whether float16 holds these weights, as those that were saved in half precision, and the CPU has products
     for them.
