@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from app.db import canaries, models, releases, skill_moves, skills
+from app.db import canaries, models, projects, releases, skill_withdrawals, skills
 from app.db.database import Sessions
 from app.db.models import ReleaseState, SkillState
 from app.skills import lifecycle
@@ -68,10 +68,30 @@ async def test_after_the_trial_the_skills_follow_the_release(sessions: Sessions,
     async with sessions.begin() as session:
         await canaries.end(session, canary.id, state, {})
         if state is ReleaseState.REJECTED:
-            await skill_moves.withdraw(session, canary.id, here, "it was rejected")
+            await skill_withdrawals.withdraw(session, canary.id, here, "it was rejected")
     await library.refresh(here)
     offered = [1] if state is ReleaseState.CANDIDATE else []
     assert await versions_found(library, here, None, "") == offered
+
+
+async def test_a_project_that_offers_every_skill_at_once_waits_for_the_end_of_the_trial(
+    sessions: Sessions,
+) -> None:
+    here = await project(sessions)
+    canary = await begun(sessions, here)
+    async with sessions.begin() as session:
+        await projects.change_settings(session, here, {"skills": "open"})
+    library = Library(sessions)
+    await library.save(here, [draft()], SkillOrigin(principal="ann"))
+    await library.save(here, [draft(OTHER)], SkillOrigin(principal="ann", release_id=canary.id))
+    assert await versions_found(library, here, None) == [1]
+    assert await versions_found(library, here, canary.id) == [2]
+    async with sessions.begin() as session:
+        await releases.activate(session, canary.id)
+        states = [each.state for each in await skills.versions(session, here, "archive_mails_by_person")]
+    assert states == [ACTIVE, SUPERSEDED]
+    await library.refresh(here)
+    assert await versions_found(library, here, None, "bob") == [2]
 
 
 async def test_evidence_activates_it_only_after_the_trial(sessions: Sessions) -> None:

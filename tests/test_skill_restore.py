@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, releases, skill_moves
+from app.db import models, releases, skill_moves, skill_withdrawals
 from app.db.database import Sessions
 from app.db.models import ReleaseState, SkillState
 from app.errors import ConflictError
@@ -132,7 +132,7 @@ async def test_what_a_withdrawn_version_had_replaced_returns_to_the_state_that_i
     third = await project.write("three", release_id=canary.id)
     await skill_moves.approve(project.session, third.id, "key me")
     assert await project.states() == [(3, ACTIVE), (2, SUPERSEDED), (1, SUPERSEDED)]
-    await skill_moves.withdraw(project.session, canary.id, project.id, "it was rejected")
+    await skill_withdrawals.withdraw(project.session, canary.id, project.id, "it was rejected")
     assert await project.states() == [(3, RETIRED), (2, SUPERSEDED), (1, PROBATION)]
 
 
@@ -148,7 +148,7 @@ async def test_a_skill_stored_while_its_release_is_being_rejected_is_retired(com
 
     async with committed.begin() as session:
         (await releases.get(session, canary.id)).state = ReleaseState.REJECTED
-        await skill_moves.withdraw(session, canary.id, project.id, "it was rejected")
+        await skill_withdrawals.withdraw(session, canary.id, project.id, "it was rejected")
         writing = asyncio.create_task(write())
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(writing), 0.3)

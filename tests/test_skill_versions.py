@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import releases, skill_evidence, skill_moves, skills
+from app.db import releases, skill_evidence, skill_moves, skill_withdrawals, skills
 from app.db.models import ReleaseState, SkillState
 from app.skills import lifecycle
 from tests.rows import project_row
@@ -110,7 +110,7 @@ async def test_the_skills_of_a_rejected_release_are_withdrawn_and_what_they_repl
     written = await project.write("two", release_id=canary.id)
     await skill_moves.approve(project.session, written.id, "key me")
     assert await project.states() == [(2, ACTIVE), (1, SUPERSEDED)]
-    await skill_moves.withdraw(project.session, canary.id, project.id, "it was rejected")
+    await skill_withdrawals.withdraw(project.session, canary.id, project.id, "it was rejected")
     assert await project.states() == [(2, RETIRED), (1, ACTIVE)]
     canary.state = ReleaseState.REJECTED
     await project.session.flush()

@@ -6,7 +6,7 @@ from uuid import UUID
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, skill_moves
+from app.db import models, projects, skill_moves
 from app.db.models import RELEASE_MOVES, ReleaseState
 from app.errors import ConflictError, NotFoundError
 from app.records import BASE, Json
@@ -206,12 +206,19 @@ async def move(session: AsyncSession, release: models.Release, state: ReleaseSta
     """Change the state of a `locked` release. Raises ConflictError if that move is not allowed."""
     if state not in RELEASE_MOVES[release.state]:
         raise ConflictError(f"release {release.number} is {release.state}: it cannot be {state}")
-    on_trial = ReleaseState.CANARY in (release.state, state)
-    release.state = state
+    before, release.state = release.state, state
+    on_trial = ReleaseState.CANARY in (before, state)
     await session.flush()
     if on_trial:
         await skill_moves.announce(session, release.id, release.project_id)
+    if before is ReleaseState.CANARY and state is not ReleaseState.REJECTED and await _is_open(session, release):
+        await skill_moves.end_trial(session, release.id, release.project_id)
     return await _notified(session, release)
+
+
+async def _is_open(session: AsyncSession, release: models.Release) -> bool:
+    """Whether its project offers every skill at once."""
+    return projects.settings_of(await projects.by_id(session, release.project_id)).skills == "open"
 
 
 async def _notified(session: AsyncSession, release: models.Release) -> models.Release:

@@ -6,7 +6,7 @@ The counter row serializes the writers of one project, so that revisions become 
 from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Text, or_, select, type_coerce, update
+from sqlalchemy import Text, select, type_coerce, update
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -231,68 +231,13 @@ async def announce(session: AsyncSession, release_id: UUID, project_id: UUID) ->
         await session.execute(update(skill).where(*written).values(rev=rev))
 
 
-async def withdraw(
-    session: AsyncSession,
-    release_id: UUID,
-    project_id: UUID,
-    reason: str,
-    *,
-    actor: str = CANARY,
-    state: SkillState = SkillState.RETIRED,
-) -> list[models.Skill]:
-    """Take out the skills that tasks of a release wrote, and bring back the versions that active ones replaced."""
+async def end_trial(session: AsyncSession, release_id: UUID, project_id: UUID) -> None:
+    """Offer to all, as a project wants that offers every skill at once, the newest that a canary's tasks wrote."""
     skill = models.Skill
     rev = await next_rev(session, project_id)
-    rows = await session.scalars(
-        select(skill)
-        .where(skill.release_id == release_id, skill.state.in_(LIVE_SKILLS))
-        .order_by(skill.name, skill.version)
-        .execution_options(populate_existing=True)
-    )
-    withdrawn = list(rows)
-    for row in withdrawn:
-        was_active = row.state is SkillState.ACTIVE
-        await move(session, row, state, rev, actor=actor, reason=reason)
-        if was_active:
-            others = models.Skill.release_id.is_distinct_from(release_id)
-            await _bring_back(session, await _replaced_by(session, row, others), rev, actor)
-    return withdrawn
-
-
-async def withdraw_harmful(session: AsyncSession, skill: models.Skill, rev: int, reason: str) -> None:
-    """Take out a version that is not active, and bring back the one that it replaced for its principal."""
-    await move(session, skill, SkillState.RETIRED, rev, actor=SCORES, reason=reason)
-    live = await live_versions(session, skill.project_id, skill.name)
-    if not any(each.state is SkillState.ACTIVE or each.principal == skill.principal for each in live):
-        own = models.Skill.principal == skill.principal
-        await _bring_back(session, await _replaced_by(session, skill, own), rev, SCORES)
-
-
-async def _bring_back(session: AsyncSession, former: models.Skill | None, rev: int, actor: str) -> None:
-    if former is not None:
-        state = state_to_restore(former)
-        await move(session, former, state, rev, actor=actor, reason="its successor was withdrawn")
-
-
-async def _replaced_by(
-    session: AsyncSession, skill: models.Skill, which: ColumnElement[bool]
-) -> models.Skill | None:
-    """The newest of these versions that this one superseded, preferably one that was active."""
-    row = models.Skill
-    was_active = or_(row.former.is_(None), row.former == SkillState.ACTIVE)
-    return await session.scalar(
-        select(row)
-        .where(
-            row.project_id == skill.project_id,
-            row.name == skill.name,
-            row.version < skill.version,
-            row.state == SkillState.SUPERSEDED,
-            row.moved_by != ADMISSION,
-            which,
-            row.violations == 0,
-            ~row.held,
-        )
-        .order_by(was_active.desc(), row.version.desc())
-        .limit(1)
-        .execution_options(populate_existing=True)
-    )
+    tried = (skill.release_id == release_id, skill.state == SkillState.PROBATION)
+    for name in await session.scalars(select(skill.name).where(*tried).distinct().order_by(skill.name)):
+        live = await live_versions(session, project_id, name)
+        newest = next(each for each in live if each.state is SkillState.ACTIVE or each.release_id == release_id)
+        if newest.state is SkillState.PROBATION:
+            await activate(session, newest, rev, reason="the trial of its release is over")

@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, canaries, clock, models, projects, releases, skill_moves
+from app.db import audit, canaries, clock, models, projects, releases, skill_withdrawals
 from app.db.advisory_locks import swap_lock
 from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
@@ -119,7 +119,7 @@ async def end(
         await _audit(session, row, actor, status)
         if rejected:
             reason = f"its release {row.number} was rejected as a canary"
-            await skill_moves.withdraw(session, row.id, row.project_id, reason)
+            await skill_withdrawals.withdraw(session, row.id, row.project_id, reason)
         return row
 
 

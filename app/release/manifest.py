@@ -13,7 +13,17 @@ import msgspec
 from sqlalchemy import Row, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import api_credentials, apis, audit, manifests, models, projects, releases, skill_moves, skill_sets
+from app.db import (
+    api_credentials,
+    apis,
+    audit,
+    manifests,
+    models,
+    projects,
+    releases,
+    skill_sets,
+    skill_withdrawals,
+)
 from app.db.database import Handle
 from app.db.manifests import SkillName
 from app.db.models import AuditAction, ReleaseState, SkillState
@@ -273,7 +283,7 @@ async def _restore_skills(
     moved = msgspec.structs.asdict(await skill_sets.restore(session, release.project_id, states))
     if previous.number > release.number:
         reason, out = f"its release {previous.number} was rolled back", SkillState.SUPERSEDED
-        of_canary = await skill_moves.withdraw(
+        of_canary = await skill_withdrawals.withdraw(
             session, previous.id, release.project_id, reason, actor=SERVER, state=out
         )
         moved["withdrawn"] = [*moved["withdrawn"], *of_canary]

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, clock, models, projects, releases, skill_moves, watches, webhooks
+from app.db import audit, clock, models, projects, releases, skill_moves, skill_withdrawals, watches, webhooks
 from app.db.database import Sessions
 from app.db.models import AuditAction
 from app.errors import ConflictError
@@ -96,7 +96,7 @@ async def _roll_back(promoter: Promoter, watched: models.Release, status: WatchS
         await watches.reject(session, row, _evidence(row, status, "rolled back"))
         await _audit(session, row, status, "rolled back")
         reason = f"its release {row.number} was rolled back"
-        await skill_moves.withdraw(session, row.id, row.project_id, reason, actor=ACTOR)
+        await skill_withdrawals.withdraw(session, row.id, row.project_id, reason, actor=ACTOR)
         told: dict[str, Json] = {"release": row.number, "serves": former.number, "reason": status.decision.reason}
         about = row.project_id, None
         await webhooks.enqueue(session, *about, "release.rolled_back", told, release_id=row.id)

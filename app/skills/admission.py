@@ -15,6 +15,7 @@ from app.gateway.skill_manifest import SkillManifest, widenings
 from app.project.project_settings import SkillPolicy
 
 _LATEST = 5  # tasks by which a version has proved itself, or no longer
+_ON_TRIAL = StartingState(SkillState.PROBATION, "until the trial of its release is over")
 
 
 def stored_manifest(skill: models.Skill | NewSkill) -> SkillManifest:
@@ -54,7 +55,8 @@ async def admit(
     rev = await skill_moves.next_rev(session, project_id)  # first: it waits for a rejection that is being written
     rejected = await _rejection(session, new)
     policy = projects.settings_of(await projects.by_id(session, project_id)).skills
-    if policy == "open" and rejected is None:
+    openly = policy == "open" and rejected is None
+    if openly and not await _is_on_trial(session, project_id, new):
         return await skills.add(session, project_id, new)
     every = await skill_moves.live_versions(session, project_id, new.name)
     obsolete = [each for each in every if _is_obsolete(each, catalog)]
@@ -67,11 +69,11 @@ async def admit(
     if former is not None:
         return former
     wider = widenings(stored_manifest(new), stored_manifest(served)) if served else []
-    start = starting_state(policy, new.taint, wider)
+    start = _ON_TRIAL if openly else starting_state(policy, new.taint, wider)
     if out := rejected or (skills.RETIRED_NAME if retired else None):
         start = msgspec.structs.replace(out, held=start.held, former=start.state)
         return await skills.insert(session, project_id, new, rev, start)
-    skill = await _start(session, project_id, new, rev, start, served)
+    skill = await _start(session, project_id, new, rev, start, None if openly else served)
     if skill.state in LIVE_SKILLS and not skill.held:
         await skill_moves.supersede(session, obsolete, skill, rev)
     if skill.state in LIVE_SKILLS:
@@ -160,6 +162,11 @@ async def _replace_unseen(
     own = [each for each in live if each.principal == skill.principal and each is not keep]
     unseen = [each for each in own if each.held == skill.held and each.state is not SkillState.ACTIVE]
     await skill_moves.supersede(session, unseen, skill, rev)
+
+
+async def _is_on_trial(session: AsyncSession, project_id: UUID, new: NewSkill) -> bool:
+    canary = await canaries.of_project(session, project_id)
+    return canary is not None and canary.id == new.release_id
 
 
 async def _rejection(session: AsyncSession, new: NewSkill) -> StartingState | None:

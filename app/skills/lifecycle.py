@@ -6,7 +6,7 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, projects, releases, skill_evidence, skill_moves, skills
+from app.db import models, projects, releases, skill_evidence, skill_moves, skill_withdrawals, skills
 from app.db.models import LIVE_SKILLS, NEXT_SKILL_STATE, ReleaseState, SkillState
 from app.db.skill_evidence import GOOD, Outcomes, SkillEvidence
 from app.project.project_settings import SkillPolicy
@@ -94,7 +94,7 @@ async def _take_back(session: AsyncSession, skill_id: UUID, reason: str) -> None
     if skill.state is SkillState.ACTIVE:
         await skill_moves.move(session, skill, SkillState.PROBATION, rev, reason=reason)
     elif skill.state in LIVE_SKILLS and not skill.held and not await has_proved_itself(session, skill):
-        await skill_moves.withdraw_harmful(session, skill, rev, reason)
+        await skill_withdrawals.withdraw_harmful(session, skill, rev, reason)
 
 
 async def _release(session: AsyncSession, skill: models.Skill) -> models.Release | None:
