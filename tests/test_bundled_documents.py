@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from app.apis.api_documents import parse_document
+from app.apis.bundle import wanted
 from app.apis.document_reader import DocumentReader
 from app.apis.read_process import ReadRequest
 from app.errors import ApiDocumentError
@@ -64,6 +65,12 @@ async def test_other_documents_of_the_same_origin_become_part_of_it() -> None:
     assert mails.returns["properties"]["reply"]["properties"]["to"] == {"type": "string"}
     assert app.operations["notes"].returns == {}, "another origin"
     assert app.operations["add"].parameters[0].schema == {}, "it cannot be fetched"
+
+
+def test_the_default_port_is_the_same_origin() -> None:
+    references = [f"http://{place}/x.json" for place in ("a.test:80", "A.test", "a.test:81", "b.test")]
+    document: dict[str, Json] = {"x": [{"$ref": f"{each}#/y"} for each in references]}
+    assert wanted(document, SOURCE, {}) == sorted(references[:2])
 
 
 async def test_a_document_that_is_uploaded_refers_to_nothing_else() -> None:

@@ -27,6 +27,18 @@ def origin(url: str) -> str:
     return f"{parts.scheme}://{host.rstrip('.')}:{parts.port or {'http': 80, 'https': 443}.get(parts.scheme, 0)}"
 
 
+def same_origin(url: str, other: str) -> bool:
+    """Whether both are URLs of one origin.
+
+    >>> same_origin("https://mail.test:443/v1", "https://mail.test"), same_origin("http://mail.test", "no URL")
+    (True, False)
+    """
+    try:
+        return origin(url) == origin(other)
+    except ValueError:
+        return False
+
+
 def address(app: App, server: str, given: Mapping[str, str]) -> str:
     """`server` with the given values, or the document's defaults.
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import urldefrag, urljoin, urlsplit
 
+from app.apis.address import same_origin
 from app.records import Json
 
 _PART = "x-documents"  # of a bundled document: the other documents, by number
@@ -17,7 +18,7 @@ def wanted(document: Json, source: str | None, known: Mapping[str, Json]) -> lis
     if source is None:
         return []
     found = {url for base, each in [(source, document), *known.items()] for url in _targets(each, base)}
-    return sorted(url for url in found - known.keys() if url != source and _origin(url) == _origin(source))
+    return sorted(url for url in found - known.keys() if url != source and same_origin(url, source))
 
 
 def bundled(document: dict[str, Json], source: str | None, others: Mapping[str, Json]) -> dict[str, Json]:
@@ -54,11 +55,6 @@ def _target(reference: str, base: str) -> tuple[str, str]:
     except ValueError:
         return "", ""
     return url, fragment
-
-
-def _origin(url: str) -> tuple[str, str]:
-    split = urlsplit(url)
-    return split.scheme, split.netloc
 
 
 def _references(node: Json) -> Iterator[str]:
