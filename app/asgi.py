@@ -14,6 +14,7 @@ from app.api.readiness import check_scope, readiness_checks
 from app.apis.document_reader import DocumentReader
 from app.broker.celery_broker import worker_notifier
 from app.composition import Parts, freeze_memory, load_parts, open_listener, open_services
+from app.console.routes import console_router
 from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
 from app.db.disk_space import DiskSpace
@@ -46,7 +47,7 @@ def app(shutdown: Shutdown | None = None) -> Litestar:
     Services that may still be starting, such as the database or the engine, are checked by /readyz.
     """
     parts = load_parts()
-    return create_app(lambda: _open_dependencies(parts, shutdown or Shutdown()))
+    return create_app(lambda: _open_dependencies(parts, shutdown or Shutdown()), [console_router()])
 
 
 @asynccontextmanager

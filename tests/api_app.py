@@ -16,6 +16,7 @@ from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.health import ReadinessCheck
 from app.apis.document_reader import DocumentReader
+from app.console.routes import console_router
 from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
 from app.db import keys, models, projects
@@ -134,7 +135,7 @@ async def open_api_app(  # noqa: PLR0913  what a test replaces
                 tokenizer=tokenizer,
             )
 
-    app = create_app(open_dependencies)
+    app = create_app(open_dependencies, [console_router()])
     headers = {"Authorization": f"Bearer {secret}"}
     async with running(app), asgi_client(app, headers) as client:
         yield ApiApp(

@@ -1,5 +1,6 @@
 """Authentication and authorization. Every route under /v1 names the scope it needs in its `opt`."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -15,6 +16,10 @@ from app.api.key_gate import KeyGate
 from app.db import keys, models, projects, releases, tasks
 from app.db.database import reading
 from app.errors import ForbiddenError, InvalidError, NotFoundError, UnauthorizedError
+from app.project.project_settings import ProjectSettings
+
+FindKey = Callable[[AsyncSession, str], Awaitable[tuple[models.Key, ProjectSettings] | None]]
+"""Finds the valid key of a secret, and the settings of its project."""
 
 Connection = ASGIConnection[Any, Any, Any, Any]
 ANY_KEY = ""  # the scope of routes that need a key with any scopes
@@ -36,6 +41,11 @@ class Access(msgspec.Struct, frozen=True):
     def allows(self, scope: str) -> bool:
         return scope in self.scopes or "admin" in self.scopes or scope == ANY_KEY
 
+    def require(self, scope: str) -> None:
+        """Raises ForbiddenError."""
+        if not self.allows(scope):
+            raise ForbiddenError(f"this key lacks the scope {scope!r}; ask an administrator for a key that has it")
+
     def sees(self, project_id: UUID) -> bool:
         return self.project_id in (None, project_id)
 
@@ -46,24 +56,22 @@ Db: TypeAlias = NamedDependency[AsyncSession]
 
 async def authorize(connection: Connection, handler: BaseRouteHandler) -> None:
     """A guard: runs before the body is read, so that a request without a key learns nothing about its form."""
-    access = await _read_access(connection)
-    scope = handler.opt["scope"]
-    if not access.allows(scope):
-        raise ForbiddenError(f"this key lacks the scope {scope!r}; ask an administrator for a key that has it")
-    connection.state["access"] = access
-
-
-async def _read_access(connection: Connection) -> Access:
     kind, _, secret = connection.headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer" or not secret.strip():
         raise UnauthorizedError("send a key: Authorization: Bearer <key>")
-    secret = secret.strip()
+    access = await read_access(connection, secret.strip())
+    access.require(handler.opt["scope"])
+    connection.state["access"] = access
+
+
+async def read_access(connection: Connection, secret: str, find: FindKey = keys.by_secret) -> Access:
+    """The key of a secret, within the limits on keys. Raises UnauthorizedError, LimitError."""
     dependencies: Dependencies = connection.app.state["dependencies"]
     gate: KeyGate = connection.app.state["key_gate"]
     address, failures = connection.client.host if connection.client else "", dependencies.failed_keys_per_minute
     gate.admit(address, secret, failures)
     async with reading(dependencies.sessions) as session:
-        found = await keys.by_secret(session, secret)
+        found = await find(session, secret)
     if found is None:
         gate.failed(address, secret, failures)
         raise UnauthorizedError("this key is unknown or was revoked")

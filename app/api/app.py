@@ -1,6 +1,6 @@
 """The HTTP application: its routes, and the dependencies that their handlers name."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
 from typing import Any
@@ -98,7 +98,8 @@ OpenDependencies = Callable[[], AbstractAsyncContextManager[Dependencies]]
 """Opens the dependencies when the application starts, and closes them when it stops."""
 
 
-def create_app(open_dependencies: OpenDependencies) -> Litestar:
+def create_app(open_dependencies: OpenDependencies, others: Sequence[Router] = ()) -> Litestar:
+    """`others` are served beside the API."""
     v1 = Router(
         "/v1",
         route_handlers=_CONTROLLERS,
@@ -116,7 +117,7 @@ def create_app(open_dependencies: OpenDependencies) -> Litestar:
 
     provided = {name: _provide(name) for name in Dependencies.__struct_fields__}
     return Litestar(
-        route_handlers=[v1, healthz, livez, readyz, metrics, oauth_callback, *docs_routes(), *manual_routes()],
+        route_handlers=[v1, healthz, livez, readyz, metrics, oauth_callback, *docs_routes(), *manual_routes(), *others],
         dependencies={"session": Provide(_open_session), **provided},
         exception_handlers=HANDLERS,
         middleware=[log_requests, REQUESTS.middleware, answer_options],

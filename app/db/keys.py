@@ -7,7 +7,7 @@ from enum import StrEnum
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
@@ -49,11 +49,18 @@ async def create(
 
 async def by_secret(session: AsyncSession, secret: str) -> tuple[models.Key, ProjectSettings] | None:
     """The key and the settings of its project; None if the secret is unknown or its key revoked."""
+    return await valid(session, models.Key.hash == _hash(secret))
+
+
+async def valid(session: AsyncSession, which: ColumnElement[bool]) -> tuple[models.Key, ProjectSettings] | None:
+    """The key that meets the condition, and the settings of its project; None if there is none, or it is
+    revoked.
+    """
     row = (
         await session.execute(
             select(models.Key, models.Project.settings)
             .outerjoin(models.Project, models.Project.id == models.Key.project_id)
-            .where(models.Key.hash == _hash(secret), models.Key.revoked_at.is_(None))
+            .where(which, models.Key.revoked_at.is_(None))
         )
     ).one_or_none()
     return (row[0], msgspec.convert(row[1] or {}, ProjectSettings)) if row else None

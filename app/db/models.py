@@ -42,6 +42,7 @@ from app.db.release_rows import (
 from app.db.retention_rows import RetentionKind, RetentionMark, RunTask
 from app.db.search_rows import TaskWords
 from app.db.secret_rows import Secret
+from app.db.sign_in_rows import SignIn
 from app.db.skill_rows import (
     LIVE_SKILLS,
     NEXT_SKILL_STATE,
@@ -103,6 +104,7 @@ __all__ = [
     "ScoreSource",
     "Secret",
     "Shadow",
+    "SignIn",
     "Skill",
     "SkillOffer",
     "SkillReplay",

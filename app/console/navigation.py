@@ -1,0 +1,28 @@
+"""The pages that every page leads to, in their order."""
+
+import msgspec
+
+from app.api.access import ANY_KEY
+
+
+class NavigationEntry(msgspec.Struct, frozen=True):
+    """Shown to keys with the scope. `g` and then `key` on the keyboard leads to it."""
+
+    title: str
+    path: str
+    scope: str
+    key: str
+
+    def leads_to(self, path: str) -> bool:
+        """
+        >>> tasks = NavigationEntry("Tasks", "/console/tasks", "tasks", "t")
+        >>> tasks.leads_to("/console/tasks/1"), tasks.leads_to("/console/tasksets")
+        (True, False)
+        """
+        return path == self.path or path.startswith(f"{self.path}/")
+
+
+HOME = "/console"
+NAVIGATION = (
+    NavigationEntry("Home", HOME, ANY_KEY, "h"),
+)

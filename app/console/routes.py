@@ -1,0 +1,34 @@
+"""The routes of the console: pages for people who are signed in, and those that sign them in."""
+
+from litestar import Router
+from litestar.di import Provide
+
+from app.console.assets import show_asset
+from app.console.home import HomePages
+from app.console.problem_pages import PROBLEM_PAGES, show_nothing
+from app.console.secure_headers import secure_headers
+from app.console.session import authorize_visit
+from app.console.sign_in import SessionPages, SignInPages
+from app.console.visit import provide_visit
+
+_PAGES = [
+    HomePages,
+    SessionPages,
+    show_nothing,
+]
+
+
+def console_router() -> Router:
+    pages = Router(
+        "/",
+        route_handlers=_PAGES,
+        guards=[authorize_visit],
+        dependencies={"visit": Provide(provide_visit)},
+    )
+    return Router(
+        "/console",
+        route_handlers=[pages, SignInPages, show_asset],
+        middleware=[secure_headers],
+        exception_handlers=PROBLEM_PAGES,
+        include_in_schema=False,
+    )

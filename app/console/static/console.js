@@ -1,0 +1,120 @@
+// What pages do beyond links and forms, which work without it:
+// live parts, filters that replace only their results, and the keyboard.
+
+const $ = (selector, within = document) => within.querySelector(selector);
+const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
+
+// --- parts of a page, fetched again -------------------------------------------------------------
+
+// Replaces the element with this id by its newer self from the page at this address.
+async function replace(id, address) {
+  const answer = await fetch(address, { headers: { Accept: "text/html" }, cache: "no-store" });
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(id);
+  if (answer.redirected && !fresh) return location.assign(answer.url); // the session has ended
+  const old = document.getElementById(id);
+  if (!fresh || !old || fresh.outerHTML === old.outerHTML) return;
+  const focused = old.contains(document.activeElement) && document.activeElement.id;
+  old.replaceWith(document.adoptNode(fresh));
+  if (focused) document.getElementById(focused)?.focus();
+  prepare(fresh);
+}
+
+// <form data-results="ID">: its fields filter the element with that id while they change.
+function filter(form) {
+  let last = 0;
+  const apply = async () => {
+    const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ""));
+    const address = `${form.getAttribute("action") ?? location.pathname}?${query}`;
+    const turn = ++last;
+    await new Promise((done) => setTimeout(done, 200));
+    if (turn !== last) return;
+    history.replaceState(null, "", address);
+    form.setAttribute("aria-busy", "true");
+    await replace(form.dataset.results, address).finally(() => form.removeAttribute("aria-busy"));
+  };
+  form.addEventListener("input", apply);
+  form.addEventListener("submit", (event) => (event.preventDefault(), apply()));
+}
+
+// <div id data-refresh="SECONDS">: fetched again while somebody looks, unless they work in it.
+function refresh() {
+  for (const part of $$("[data-refresh]")) {
+    const due = (part.looked ??= Date.now()) + part.dataset.refresh * 1000;
+    if (document.hidden || Date.now() < due || part.contains(document.activeElement)) continue;
+    part.looked = Date.now();
+    replace(part.id, location.href).catch(() => {}); // it is tried again
+  }
+}
+
+// --- live streams -------------------------------------------------------------------------------
+
+// <div data-stream="ADDRESS">: messages are HTML. An element replaces the one with its id, or is added at the end
+// of the one whose id is in its data-into. The browser connects again by itself, with the last message's id.
+function stream(box) {
+  const source = new EventSource(box.dataset.stream);
+  const status = $("[data-stream-status]");
+  const tell = (text) => status && (status.textContent = text);
+  source.addEventListener("open", () => tell("live"));
+  source.addEventListener("error", () => tell(source.readyState === EventSource.CLOSED ? "" : "connecting again…"));
+  source.addEventListener("message", ({ data }) => {
+    const template = document.createElement("template");
+    template.innerHTML = data;
+    const follows = innerHeight + scrollY > document.body.scrollHeight - 160;
+    for (const part of [...template.content.children]) {
+      const old = part.id && document.getElementById(part.id);
+      if (old) old.replaceWith(part);
+      else document.getElementById(part.dataset.into)?.append(part);
+      prepare(part);
+    }
+    if (follows && box.dataset.follow !== undefined) scrollTo({ top: document.body.scrollHeight });
+  });
+  source.addEventListener("end", () => {
+    source.close();
+    tell("");
+    if (box.dataset.then === "reload") replace(box.id, location.href);
+  });
+}
+
+// --- the keyboard -------------------------------------------------------------------------------
+
+const KEYS_OFF = "sage-keys-off";
+let pressedG = 0;
+
+function shortcut(event) {
+  const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
+  if (typing || event.ctrlKey || event.metaKey || event.altKey || localStorage.getItem(KEYS_OFF)) return;
+  const after = Date.now() - pressedG < 1500;
+  pressedG = event.key === "g" ? Date.now() : 0;
+  if (after) {
+    const link = $(`a[data-key="${CSS.escape(event.key)}"]`);
+    if (link) location.assign(link.href);
+  } else if (event.key === "/") {
+    const search = $("input[type=search]");
+    if (search) event.preventDefault(), search.focus();
+  } else if (event.key === "?") {
+    $("#shortcuts")?.showModal();
+  } else if (event.key === "j" || event.key === "k") {
+    const links = $$("main tbody tr > :first-child a, main [data-row] > a:first-of-type");
+    const next = links.indexOf(document.activeElement) + (event.key === "j" ? 1 : -1);
+    links[Math.max(0, Math.min(next, links.length - 1))]?.focus();
+  }
+}
+
+// --- starting -----------------------------------------------------------------------------------
+
+function prepare(part) {
+  const within = (selector) => [...(part.matches?.(selector) ? [part] : []), ...$$(selector, part)];
+  within("form[data-results]").forEach(filter);
+  within("form[data-auto]").forEach((form) => form.addEventListener("change", () => form.requestSubmit()));
+  within("[data-stream]").forEach(stream);
+}
+
+document.documentElement.classList.add("script");
+prepare(document);
+setInterval(refresh, 1000);
+addEventListener("keydown", shortcut);
+const off = $("#keys-off");
+if (off) {
+  off.checked = Boolean(localStorage.getItem(KEYS_OFF));
+  off.addEventListener("change", () => off.checked ? localStorage.setItem(KEYS_OFF, "1") : localStorage.removeItem(KEYS_OFF));
+}

@@ -1,0 +1,43 @@
+"""The templates of the console, and what they may call."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from app.console import formats
+from app.console.assets import asset_url
+from app.console.code import code_block, json_block
+from app.console.navigation import NAVIGATION
+
+_DIRECTORY = Path(__file__).parent / "templates"
+
+
+def render(template: str, **values: object) -> str:
+    """Values are escaped, and a name that is not given is an error."""
+    return _environment().get_template(template).render(**values)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_DIRECTORY),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.do"],
+    )
+    filters: dict[str, Any] = {
+        "count": formats.count,
+        "percent": formats.percent,
+        "duration": formats.duration,
+        "score": formats.score,
+        "when": formats.when,
+        "code": code_block,
+        "as_json": json_block,
+    }
+    environment.filters.update(filters)
+    environment.globals.update(navigation=NAVIGATION, asset=asset_url)
+    return environment

@@ -1,0 +1,70 @@
+"""Sessions of the console, and the links that start them. Both end with the key that they stand for."""
+
+import hashlib
+import secrets
+from datetime import timedelta
+from uuid import UUID
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import keys, models
+from app.errors import UnauthorizedError
+from app.project.project_settings import ProjectSettings
+
+SESSION = timedelta(hours=12)
+LINK = timedelta(minutes=15)
+
+
+async def begin(session: AsyncSession, key_id: UUID) -> str:
+    """Begin a session of the console, and return its secret."""
+    return await _add(session, key_id, SESSION, link=False)
+
+
+async def offer_link(session: AsyncSession, key_id: UUID) -> str:
+    """The secret of a link that starts one session, within minutes."""
+    return await _add(session, key_id, LINK, link=True)
+
+
+async def redeem(session: AsyncSession, secret: str) -> str:
+    """Use a link up: begin its session. Raises UnauthorizedError if another request was faster."""
+    row = models.SignIn
+    used = delete(row).where(row.hash == _hash(secret), row.link, row.expires_at > func.now())
+    key_id = await session.scalar(used.returning(row.key_id))
+    if key_id is None:
+        raise UnauthorizedError("this link was used already or has expired: `sage console` prints a new one")
+    return await begin(session, key_id)
+
+
+async def key_of(session: AsyncSession, secret: str) -> tuple[models.Key, ProjectSettings] | None:
+    """The key of a session and the settings of its project; None if the session or its key has ended."""
+    return await _key(session, secret, link=False)
+
+
+async def key_of_link(session: AsyncSession, secret: str) -> tuple[models.Key, ProjectSettings] | None:
+    """The key that a link signs in with; None if the link was used, or it or its key has ended."""
+    return await _key(session, secret, link=True)
+
+
+async def end(session: AsyncSession, secret: str) -> None:
+    await session.execute(delete(models.SignIn).where(models.SignIn.hash == _hash(secret)))
+
+
+async def _key(session: AsyncSession, secret: str, *, link: bool) -> tuple[models.Key, ProjectSettings] | None:
+    row = models.SignIn
+    own = select(row.key_id).where(row.hash == _hash(secret), row.link.is_(link), row.expires_at > func.now())
+    return await keys.valid(session, models.Key.id == own.scalar_subquery())
+
+
+async def _add(session: AsyncSession, key_id: UUID, lifetime: timedelta, *, link: bool) -> str:
+    """Also forget what has expired: there is never more than was added since."""
+    await session.execute(delete(models.SignIn).where(models.SignIn.expires_at <= func.now()))
+    secret = secrets.token_urlsafe(32)
+    expires = func.now() + lifetime
+    session.add(models.SignIn(hash=_hash(secret), key_id=key_id, link=link, expires_at=expires))
+    await session.flush()
+    return secret
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()

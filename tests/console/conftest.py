@@ -1,0 +1,68 @@
+"""One server with a history and one browser for all tests of the console."""
+
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+
+from app.db.migrate import migrate
+from app.sandbox.forked_sandbox import ForkedSandbox
+from tests.conftest import new_database
+from tests.console.console_server import ConsoleServer, console_server
+from tests.console.page_checks import PageWatch, check_everywhere
+
+_CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+CheckPage = Callable[[str], Awaitable[Page]]
+
+
+@pytest.fixture(scope="session")
+async def console(server_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ConsoleServer]:
+    """A server with a history of tasks, in a database of its own. Tests may add to it."""
+    directory = Path(tmp_path_factory.mktemp("console"))
+    for url in new_database(server_url):
+        migrate(url)
+        async with ForkedSandbox(bwrap=False) as sandbox, console_server(url, sandbox, directory) as server:
+            yield server
+
+
+@pytest.fixture(scope="session")
+async def chromium() -> AsyncIterator[Browser]:
+    if _CHROMIUM is None:
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture
+async def context(chromium: Browser, console: ConsoleServer) -> AsyncIterator[BrowserContext]:
+    """A browser in which nobody has signed in."""
+    opened = await chromium.new_context(base_url=console.url, reduced_motion="reduce")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def page(context: BrowserContext, console: ConsoleServer) -> AsyncIterator[Page]:
+    """A page of an administrator who is signed in."""
+    await console.sign_in(context)
+    opened = await context.new_page()
+    opened.set_default_timeout(15_000)
+    watch = PageWatch(opened, console.url)
+    yield opened
+    assert not watch.problems, watch.problems
+
+
+@pytest.fixture
+async def check_page(page: Page, console: ConsoleServer) -> CheckPage:
+    """`await check_page("/console/tasks")`: nothing is wrong with it in both themes, at 375 and 1600 px."""
+
+    async def check(address: str) -> Page:
+        await check_everywhere(PageWatch(page, console.url), address)
+        return page
+
+    return check

@@ -1,0 +1,47 @@
+"""The first page, and signing in to it."""
+
+from playwright.async_api import BrowserContext, expect
+
+from tests.console.conftest import CheckPage
+from tests.console.console_server import ConsoleServer
+from tests.console.page_checks import PageWatch, check_everywhere
+
+
+async def test_home_is_right_everywhere(check_page: CheckPage) -> None:
+    page = await check_page("/console")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Home")
+
+
+async def test_a_person_signs_in_with_a_key_and_out(context: BrowserContext, console: ConsoleServer) -> None:
+    page = await context.new_page()
+    await check_everywhere(PageWatch(page, console.url), "/console?project=demo")
+    await page.get_by_label("Key").fill("sage_wrong")
+    await page.get_by_role("button", name="Sign in").click()
+    await expect(page.get_by_role("alert")).to_have_text("this key is unknown or was revoked")
+    await page.get_by_label("Key").fill((await console.api.key("tasks"))["Authorization"].removeprefix("Bearer "))
+    await page.get_by_role("button", name="Sign in").click()
+    await page.wait_for_url("**/console?project=demo")
+    await page.set_viewport_size({"width": 1600, "height": 1000})
+    await page.get_by_role("button", name="Sign out").click()
+    await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    await page.goto("/console")
+    await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+async def test_the_page_of_an_error_has_the_layout(check_page: CheckPage) -> None:
+    page = await check_page("/console/nowhere")
+    await expect(page.get_by_text("The console has no page /nowhere.")).to_be_visible()
+    await page.set_viewport_size({"width": 1600, "height": 1000})
+    await expect(page.get_by_role("navigation", name="Console")).to_be_visible()
+
+
+async def test_the_theme_is_chosen_and_kept(check_page: CheckPage) -> None:
+    page = await check_page("/console")
+    await page.set_viewport_size({"width": 1600, "height": 1000})
+    await page.emulate_media(color_scheme="light")
+    await page.get_by_role("button", name="Dark").click()
+    await expect(page.get_by_role("button", name="Dark")).to_have_attribute("aria-pressed", "true")
+    assert await page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(13, 17, 23)"
+    await page.get_by_role("button", name="Auto").click()
+    await expect(page.get_by_role("button", name="Auto")).to_have_attribute("aria-pressed", "true")
+    assert await page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
