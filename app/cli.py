@@ -100,6 +100,17 @@ def worker() -> None:
     celery_command.main([*arguments, "--loglevel", "warning", "--without-mingle", "--without-gossip"])
 
 
+@main.command("console")
+def console_command() -> None:
+    """Print a link that signs you in to the console, once, as this machine's first admin key."""
+    from app.machine.console_link import console_link  # noqa: PLC0415
+    from app.machine.local_database import use_existing  # noqa: PLC0415
+
+    settings = Settings.from_env()
+    with use_existing(settings) as url:
+        click.echo(asyncio.run(console_link(url, settings)))
+
+
 @main.command("doctor")
 def doctor_command() -> None:
     """Check this deployment and say what to mend. The exit code is 1 if tasks cannot be served."""

@@ -117,7 +117,17 @@ def create_app(open_dependencies: OpenDependencies, others: Sequence[Router] = (
 
     provided = {name: _provide(name) for name in Dependencies.__struct_fields__}
     return Litestar(
-        route_handlers=[v1, healthz, livez, readyz, metrics, oauth_callback, *docs_routes(), *manual_routes(), *others],
+        route_handlers=[
+            v1,
+            healthz,
+            livez,
+            readyz,
+            metrics,
+            oauth_callback,
+            *docs_routes(),
+            *manual_routes(),
+            *others,
+        ],
         dependencies={"session": Provide(_open_session), **provided},
         exception_handlers=HANDLERS,
         middleware=[log_requests, REQUESTS.middleware, answer_options],

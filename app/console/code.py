@@ -13,14 +13,14 @@ _MOST = 100_000  # characters that are highlighted: the rest of a page would wai
 
 def code_block(text: str, language: str = "python") -> Markup:
     """
-    >>> print(code_block("x < 1"))
-    <pre class="code" tabindex="0"><code><span class="n">x</span> <span class="o">&lt;</span> <span class="mi">1</span>
+    >>> print(code_block("<1"))
+    <pre class="code" tabindex="0"><code><span class="o">&lt;</span><span class="mi">1</span>
     </code></pre>
     """
     if len(text) > _MOST:
         return Markup('<pre class="code" tabindex="0"><code>{}</code></pre>').format(text)
     marked = highlight(text, get_lexer_by_name(language, stripnl=False), HtmlFormatter(nowrap=True))
-    return Markup(f'<pre class="code" tabindex="0"><code>{marked}</code></pre>')  # noqa: S704  escaped by pygments
+    return Markup(f'<pre class="code" tabindex="0"><code>{marked}</code></pre>')  # escaped by pygments
 
 
 def json_block(value: Json) -> Markup:

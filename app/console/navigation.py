@@ -23,6 +23,4 @@ class NavigationEntry(msgspec.Struct, frozen=True):
 
 
 HOME = "/console"
-NAVIGATION = (
-    NavigationEntry("Home", HOME, ANY_KEY, "h"),
-)
+NAVIGATION = (NavigationEntry("Home", HOME, ANY_KEY, "h"),)

@@ -13,6 +13,7 @@ from litestar.types import ExceptionHandlersMap
 from app.api.access import ANY_KEY
 from app.api.problem import HANDLERS, Problem
 from app.console.templates import render
+from app.console.visit import Visitor
 from app.errors import NotFoundError, UnauthorizedError
 
 _Answer = Callable[[Request[Any, Any, Any], Any], Response[Problem]]
@@ -20,7 +21,7 @@ SIGN_IN = "/console/sign-in"
 
 
 @get("/{path:path}", opt={"scope": ANY_KEY})
-async def show_nothing(path: FromPath[str]) -> None:
+async def show_nothing(path: FromPath[str], visit: Visitor) -> None:  # noqa: ARG001  the page has its layout
     raise NotFoundError(f"the console has no page {path}")
 
 

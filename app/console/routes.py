@@ -1,5 +1,7 @@
 """The routes of the console: pages for people who are signed in, and those that sign them in."""
 
+from typing import Any
+
 from litestar import Router
 from litestar.di import Provide
 
@@ -11,7 +13,7 @@ from app.console.session import authorize_visit
 from app.console.sign_in import SessionPages, SignInPages
 from app.console.visit import provide_visit
 
-_PAGES = [
+_PAGES: list[Any] = [
     HomePages,
     SessionPages,
     show_nothing,

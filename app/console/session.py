@@ -43,7 +43,7 @@ async def authorize_visit(connection: Connection, handler: BaseRouteHandler) -> 
         notice=notices.read(connection.cookies),
     )
     access.require(handler.opt["scope"])
-    if connection.scope["method"] not in _READS:
+    if isinstance(connection, Request) and connection.method not in _READS:
         await _refuse_forged(connection, csrf)
 
 
@@ -53,7 +53,8 @@ def check_origin(connection: Connection) -> None:
     own = {connection.headers.get("host", ""), urlsplit(connection.app.state["dependencies"].public_url).netloc}
     if origin is not None and urlsplit(origin).netloc not in own - {""}:
         raise ForbiddenError(
-            f"this form was sent from {origin[:200]}, which is not this server: if it is, set SAGE_PUBLIC_URL to it"
+            f"this form was sent from {origin[:200]}, which is not this server's address: if it is, set "
+            "SAGE_PUBLIC_URL to it"
         )
 
 
@@ -86,15 +87,8 @@ def is_secure(connection: Connection) -> bool:
     return connection.url.scheme == "https" or public.startswith("https:")
 
 
-async def _refuse_forged(connection: Connection, csrf: str) -> None:
-    check_origin(connection)
-    sent = connection.headers.get(_CSRF_HEADER)
-    if sent is None and isinstance(connection, Request):
-        sent = await _csrf_field(connection)
-    if not hmac.compare_digest((sent or "").encode("utf-8", "replace"), csrf.encode()):
+async def _refuse_forged(request: Request[Any, Any, Any], csrf: str) -> None:
+    check_origin(request)
+    sent = request.headers.get(_CSRF_HEADER) or (await request.form()).get(_CSRF_FIELD)
+    if not isinstance(sent, str) or not hmac.compare_digest(sent.encode("utf-8", "replace"), csrf.encode()):
         raise ForbiddenError("this form belongs to another session: go back, load the page again, and repeat it")
-
-
-async def _csrf_field(request: Request[Any, Any, Any]) -> str | None:
-    value = (await request.form()).get(_CSRF_FIELD)
-    return value if isinstance(value, str) else None

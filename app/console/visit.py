@@ -11,8 +11,9 @@ from litestar import MediaType, Request, Response
 from litestar.datastructures import Cookie
 from litestar.di import NamedDependency
 from litestar.response import Redirect
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, find_project
+from app.api.access import Access, Db, find_project
 from app.console import notices
 from app.console.templates import render
 from app.db import clock, models, projects
@@ -71,24 +72,22 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
 Visitor: TypeAlias = NamedDependency[Visit]
 
 
-async def provide_visit(request: Request[Any, Any, Any], session: NamedDependency[Any]) -> Visit:
+async def provide_visit(request: Request[Any, Any, Any], session: Db) -> Visit:
     """The project is the one in the address, else the key's own, else the one that was looked at last."""
     visit: Visit = request.state["visit"]
     known = [each for each in await projects.list_all(session) if visit.access.sees(each.id)]
     names = tuple(each.name for each in known)
-    name = request.query_params.get("project")
-    if name is not None:
+    last = request.cookies.get(_PROJECT_COOKIE)
+    chosen = next((each for each in known if each.name == last), known[0] if known else None)
+    if (name := request.query_params.get("project")) is not None:
         chosen = await find_project(session, visit.access, name)
-    else:
-        last = request.cookies.get(_PROJECT_COOKIE)
-        chosen = next((each for each in known if each.name == last), known[0] if known else None)
     now = await clock.now(session)
     visit = msgspec.structs.replace(visit, chosen=chosen, projects=names, now=now)
     request.state["visit"] = visit
     return visit
 
 
-async def visit_project(visit: Visit, session: Any, project_id: UUID) -> Visit:
+async def visit_project(visit: Visit, session: AsyncSession, project_id: UUID) -> Visit:
     """The visit of a page about something of this project. Raises NotFoundError if the key may not see it."""
     if not visit.access.sees(project_id):
         raise NotFoundError("there is nothing at this address")

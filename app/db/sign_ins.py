@@ -9,6 +9,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import keys, models
+from app.db.clock import from_now
 from app.errors import UnauthorizedError
 from app.project.project_settings import ProjectSettings
 
@@ -29,7 +30,7 @@ async def offer_link(session: AsyncSession, key_id: UUID) -> str:
 async def redeem(session: AsyncSession, secret: str) -> str:
     """Use a link up: begin its session. Raises UnauthorizedError if another request was faster."""
     row = models.SignIn
-    used = delete(row).where(row.hash == _hash(secret), row.link, row.expires_at > func.now())
+    used = delete(row).where(row.hash == _hash(secret), row.link, row.expires_at > func.clock_timestamp())
     key_id = await session.scalar(used.returning(row.key_id))
     if key_id is None:
         raise UnauthorizedError("this link was used already or has expired: `sage console` prints a new one")
@@ -52,15 +53,17 @@ async def end(session: AsyncSession, secret: str) -> None:
 
 async def _key(session: AsyncSession, secret: str, *, link: bool) -> tuple[models.Key, ProjectSettings] | None:
     row = models.SignIn
-    own = select(row.key_id).where(row.hash == _hash(secret), row.link.is_(link), row.expires_at > func.now())
+    own = select(row.key_id).where(
+        row.hash == _hash(secret), row.link.is_(link), row.expires_at > func.clock_timestamp()
+    )
     return await keys.valid(session, models.Key.id == own.scalar_subquery())
 
 
 async def _add(session: AsyncSession, key_id: UUID, lifetime: timedelta, *, link: bool) -> str:
     """Also forget what has expired: there is never more than was added since."""
-    await session.execute(delete(models.SignIn).where(models.SignIn.expires_at <= func.now()))
+    await session.execute(delete(models.SignIn).where(models.SignIn.expires_at <= func.clock_timestamp()))
     secret = secrets.token_urlsafe(32)
-    expires = func.now() + lifetime
+    expires = from_now(lifetime.total_seconds())
     session.add(models.SignIn(hash=_hash(secret), key_id=key_id, link=link, expires_at=expires))
     await session.flush()
     return secret

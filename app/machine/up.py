@@ -14,6 +14,7 @@ import click
 from app.db import keys, projects
 from app.db.database import open_database
 from app.machine.child_process import ChildProcess
+from app.machine.console_link import console_link
 from app.machine.data_dir_lock import lock_data_dir
 from app.machine.demo import PROJECT, DemoIndex, first_task, register_demo
 from app.machine.local_database import run_database
@@ -60,7 +61,8 @@ async def _run(settings: Settings, stack: AsyncExitStack) -> None:
     await supervisor.start(_workers(settings, url))
     await supervisor.ready()
     has_key = await _keep_first_key(url, settings.data_dir)
-    click.echo(_welcome(settings, has_key=has_key, demo=demo))
+    link = await console_link(url, settings) if has_key else None
+    click.echo(_welcome(settings, link=link, demo=demo))
     await asyncio.Event().wait()
 
 
@@ -159,13 +161,19 @@ async def _keep_first_key(url: str, data_dir: Path) -> bool:
         return True
 
 
-def _welcome(settings: Settings, *, has_key: bool, demo: DemoIndex | None) -> str:
+def _welcome(settings: Settings, *, link: str | None, demo: DemoIndex | None) -> str:
     address = base_url(settings.host, settings.port)
     file = admin_key_file(settings.data_dir.absolute())
-    key = f"$(cat {shlex.quote(str(file))})" if has_key else "...  # create one: sage keys create-admin"
+    key = f"$(cat {shlex.quote(str(file))})" if link else "...  # create one: sage keys create-admin"
     lines = [f"  API   {address}   docs {address}/docs   manual {address}/manual"]
     lines += [f"  logs  {settings.data_dir / 'logs'}"]
-    lines += [f"  key   {file}, where `sage` commands on this machine find it"] if has_key else []
+    if link:
+        lines += [f"  key   {file}, where `sage` commands on this machine find it"]
+        lines += [
+            "",
+            "  The console, signed in once and within 15 minutes; `sage console` prints another link:",
+            f"  {link}",
+        ]
     lines += ["", f"  export KEY={key}"]
     if demo is not None:
         lines += first_task(address, demo.task)

@@ -11,7 +11,9 @@ def upgrade() -> None:
     op.create_table(
         "sign_ins",
         sa.Column("id", sa.Uuid(), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.func.clock_timestamp(), nullable=False),
+        sa.Column(
+            "created_at", sa.DateTime(timezone=True), server_default=sa.func.clock_timestamp(), nullable=False
+        ),
         sa.Column("hash", sa.Text(), nullable=False),
         sa.Column("key_id", sa.Uuid(), nullable=False),
         sa.Column("link", sa.Boolean(), nullable=False),

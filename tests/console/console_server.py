@@ -47,8 +47,9 @@ class ConsoleServer:
         """Give a browser the cookie of such a session."""
         name = f"sage_console_{httpx.URL(self.url).port}"
         value = await self.session(*scopes, project_id=project_id)
-        cookie = {"name": name, "value": value, "url": f"{self.url}/console", "httpOnly": True}
-        await context.add_cookies([{**cookie, "sameSite": "Strict"}])  # type: ignore[list-item]
+        await context.add_cookies(
+            [{"name": name, "value": value, "url": self.url, "httpOnly": True, "sameSite": "Strict"}]
+        )
 
     async def done(self, instruction: str, **fields: object) -> UUID:
         """Submit a task and wait for its end."""
@@ -58,7 +59,9 @@ class ConsoleServer:
 
 
 @asynccontextmanager
-async def console_server(database_url: str, sandbox: ForkedSandbox, directory: Path) -> AsyncIterator[ConsoleServer]:
+async def console_server(
+    database_url: str, sandbox: ForkedSandbox, directory: Path
+) -> AsyncIterator[ConsoleServer]:
     ledger, tokenizer = Ledger(), byte_tokenizer(directory)
     async with (
         open_database(database_url, keys=TEST_KEYS) as database,

@@ -45,7 +45,7 @@ class PageWatch:
 async def check_everywhere(watch: PageWatch, address: str) -> None:
     """Load a page of the console and assert, in both themes at both widths, that nothing is wrong with it.
 
-    Pictures of it go to the directory SAGE_SCREENSHOTS, if that is set.
+    Pictures of it go to the directory SCREENSHOTS, if that is set.
     """
     page = watch.page
     assert await _fastest(watch, address) <= _MOST_MS
@@ -63,7 +63,7 @@ async def check_everywhere(watch: PageWatch, address: str) -> None:
 
 async def _fastest(watch: PageWatch, address: str) -> float:
     """The server's time in ms: of another attempt too, if others took its processors."""
-    times = []
+    times: list[float] = []
     while len(times) < _ATTEMPTS and min(times, default=_MOST_MS + 1) > _MOST_MS:
         await watch.page.goto(address)
         times.append(watch.server_ms)
@@ -71,8 +71,10 @@ async def _fastest(watch: PageWatch, address: str) -> float:
 
 
 async def _picture(page: Page, name: str) -> None:
-    directory = os.environ.get("SAGE_SCREENSHOTS")
+    directory = os.environ.get("SCREENSHOTS")
     if directory:
         parts = urlsplit(page.url)
-        label = re.sub(r"[^a-z]+", "-", f"{parts.path} {parts.query}".removeprefix("/console")).strip("-") or "home"
+        label = (
+            re.sub(r"[^a-z]+", "-", f"{parts.path} {parts.query}".removeprefix("/console")).strip("-") or "home"
+        )
         await page.screenshot(path=Path(directory) / f"{label}-{name}.png", full_page=True)

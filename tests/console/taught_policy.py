@@ -6,13 +6,13 @@ from app.engine.tokenizer import ChatTokenizer
 from tests.ledger_policies import DONE, writing
 from tests.scripted_engine import Answer, ScriptedEngine, block
 
-COUNT = '''
+COUNT = """
 entries = []
 page = 0
 while rows := apis.ledger.list_entries(page=page):
     entries += rows
     page += 1
-print(f"{len(entries)} entries, the last one says {entries[-1]['text']!r}")'''
+print(f"{len(entries)} entries, the last one says {entries[-1]['text']!r}")"""
 MISTAKE = "rows = apis.ledger.list_entries(page=0)\nprint(rows[0]['balance'])"
 RECOVERY = "print(sum(row['amount'] for row in rows))"
 ANSWER = "apis.supervisor.complete_task(answer=str(len(rows)))"
