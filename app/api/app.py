@@ -46,6 +46,7 @@ from app.api.runs import RunController
 from app.api.schedule import ScheduleController
 from app.api.secrets import SecretController
 from app.api.shadows import ShadowController
+from app.api.skill_folders import SkillFolderController
 from app.api.skill_runs import SkillRunController
 from app.api.skills import SkillController
 from app.api.statistics import StatisticsController
@@ -67,6 +68,7 @@ _CONTROLLERS = [
     StatisticsController,
     SkillController,
     SkillRunController,
+    SkillFolderController,
     FeedbackController,
     JudgeController,
     ApiController,

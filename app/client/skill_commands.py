@@ -1,6 +1,9 @@
 """`sage skills`."""
 
-from collections.abc import Mapping
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -9,6 +12,7 @@ import click
 from app.client.listing import listing_of
 from app.client.listing_group import ListingGroup
 from app.client.options import page_options, project_option, server_command
+from app.client.skill_folders import UnreadableFolder, read_folders, write_folder
 
 if TYPE_CHECKING:
     from app.client.server_session import ServerSession
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
 SKILL_STATES = ("quarantined", "probation", "active", "superseded", "retired", "deleted")
 _LISTING = listing_of("id", "name", "version", "state", "created_at", "instruction", items="skills")
 _FOUND = listing_of("id", "name", "version", "signature")
+_IMPORTED = listing_of("folder", "result", "id", "state", "error", "detail", items="folders")
+_AT_ONCE = 100  # folders of one request
 _MOVES = {
     "approve": "Move a skill from quarantine to probation, or from probation to active.",
     "retire": "Offer no version of this skill again, until one is restored.",
@@ -62,6 +68,55 @@ def search_skills(session: "ServerSession", instruction: str, **only: Any) -> No
 def show_skill(session: "ServerSession", skill: UUID) -> None:
     """Show the source of a skill, its use, and the evidence for its state."""
     session.show(session.server.request("GET", f"/v1/skills/{skill}"), _without_manifest, code="source")
+
+
+@skills.command("export")
+@server_command
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@project_option
+@click.option("--state", type=click.Choice(SKILL_STATES[:-1]), help="[default: those that are offered to all]")
+@click.option("--name", help="of the function")
+@click.option("--scenario", help="written in this scenario")
+def export_skills(session: "ServerSession", directory: Path, **only: Any) -> None:
+    """Write skills into DIRECTORY, a folder for each, in the format of Agent Skills.
+
+    Files that are there already are replaced.
+    """
+    written = []
+    for line in session.server.lines("/v1/skills/export", **only):
+        skill = json.loads(line)
+        folder = write_folder(directory, skill.pop("folder"))
+        written.append({**skill, "folder": folder.name})
+    session.confirm(written, f"wrote {len(written)} skills into {directory}")
+
+
+@skills.command("import")
+@server_command
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@project_option
+def import_skills(session: "ServerSession", directory: Path, project: str | None) -> None:
+    """Import the Agent Skills in DIRECTORY: those whose code calls the project's APIs.
+
+    They are offered to no task before `sage skills approve`. Exits with code 1 if one is refused.
+    """
+    folders, unreadable = read_folders(directory)
+    report = _refused_here(unreadable)
+    for start in range(0, len(folders), _AT_ONCE):
+        body = {"folders": folders[start : start + _AT_ONCE], "project": project}
+        answer = session.server.request("POST", "/v1/skills/import", body)
+        report = {name: value + answer[name] for name, value in report.items()}
+    session.show(report, table=_IMPORTED)
+    sys.exit(1 if report["refused"] else 0)
+
+
+def _refused_here(unreadable: Sequence[UnreadableFolder]) -> dict[str, Any]:
+    """As the server reports those that it refuses."""
+    nothing = {"id": None, "name": None, "version": None, "state": None}
+    refused = [
+        {"folder": each.name, "result": "refused", "error": each.error, "detail": each.detail, **nothing}
+        for each in unreadable
+    ]
+    return {"imported": 0, "present": 0, "refused": len(refused), "folders": refused}
 
 
 def _add_move(name: str, summary: str) -> None:

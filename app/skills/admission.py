@@ -14,6 +14,7 @@ from app.db.skills import NewSkill, StartingState
 from app.gateway.skill_manifest import SkillManifest, widenings
 from app.project.project_settings import SkillPolicy
 
+_IMPORTED = "it was imported: it waits for a person"
 _LATEST = 5  # tasks by which a version has proved itself, or no longer
 _ON_TRIAL = StartingState(SkillState.PROBATION, "until the trial of its release is over")
 
@@ -79,6 +80,24 @@ async def admit(
     if skill.state in LIVE_SKILLS:
         await _replace_unseen(session, replaceable, skill, rev)
     return skill
+
+
+async def admit_import(
+    session: AsyncSession, project_id: UUID, new: NewSkill, actor: str
+) -> tuple[models.Skill, bool]:
+    """Add a skill that no task here wrote. Under any policy, nobody is offered it until it is approved.
+
+    A version of its name with the same source is returned instead, and False.
+    """
+    rev = await skill_moves.next_rev(session, project_id)
+    versions = await skills.versions(session, project_id, new.name)
+    if (same := next((each for each in versions if each.source == new.source), None)) is not None:
+        return same, False
+    start = StartingState(SkillState.QUARANTINED, _IMPORTED, held=True, actor=actor)
+    live = any(each.state in LIVE_SKILLS for each in versions)
+    if not live and await skills.retired_by_hand(session, project_id, new.name):
+        start = msgspec.structs.replace(skills.RETIRED_NAME, held=True, actor=actor, former=start.state)
+    return await skills.insert(session, project_id, new, rev, start), True
 
 
 async def _start(

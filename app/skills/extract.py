@@ -161,17 +161,15 @@ def _draft(name: str, session: _Session, trajectory: Trajectory) -> Draft:
     source = session.closure(name)
     tree = parse(source) if len(source) <= MAX_CHARS else None
     tree = tree or ast.parse(f"def {name}(): ...")  # refused later: nothing can be said about it
-    node = next(each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == name)
     apis, dynamic = api_references(tree)
     if dynamic:
         turns = [turn for turn in since if any(use.function == name for use in turn.uses)]
         apis += [call.api for turn in turns for call in turn.calls]
-    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
     return Draft(
         name=name,
-        signature=f"{name}({ast.unparse(node.args)}){returns}",
+        signature=_signature(tree, name),
         source=source,
-        summary=(ast.get_docstring(node) or "").partition("\n")[0],
+        summary=_summary(tree, name),
         apis=tuple(sorted(set(apis))),
         instruction=trajectory.task.instruction,
         slots=_slots(trajectory.task.instruction, session.arguments[name]),
@@ -180,6 +178,47 @@ def _draft(name: str, session: _Session, trajectory: Trajectory) -> Draft:
         turn=session.written[name],
         last_turn=max(session.written.get(each, 0) for each in session.needed(name)),
     )
+
+
+def draft_of(source: str, tree: ast.Module, name: str, instruction: str, slots: Iterable[str]) -> Draft:
+    """The top-level function `name` of a source that no rollout wrote. `tree` is from `parse`."""
+    return Draft(
+        name=name,
+        signature=_signature(tree, name),
+        source=source,
+        summary=_summary(tree, name),
+        apis=tuple(sorted(set(api_references(tree)[0]))),
+        instruction=instruction,
+        slots=tuple(slots),
+        calls=0,
+        returned=0,
+    )
+
+
+def summary_of(source: str, name: str) -> str:
+    """The first line of the docstring of a function of a skill, or ""."""
+    tree = parse(source)
+    return _summary(tree, name) if tree and name in functions_of(tree) else ""
+
+
+def functions_of(tree: ast.Module) -> list[str]:
+    """The names of the functions at the top level."""
+    return [each.name for each in tree.body if isinstance(each, ast.FunctionDef)]
+
+
+def _function(tree: ast.Module, name: str) -> ast.FunctionDef:
+    """The definition that holds once the source has run: the last one."""
+    return next(each for each in tree.body[::-1] if isinstance(each, ast.FunctionDef) and each.name == name)
+
+
+def _signature(tree: ast.Module, name: str) -> str:
+    node = _function(tree, name)
+    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    return f"{name}({ast.unparse(node.args)}){returns}"
+
+
+def _summary(tree: ast.Module, name: str) -> str:
+    return (ast.get_docstring(_function(tree, name)) or "").partition("\n")[0]
 
 
 def api_references(tree: ast.AST) -> tuple[list[str], bool]:

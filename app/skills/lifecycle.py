@@ -22,6 +22,8 @@ async def judge(session: AsyncSession, skill: models.Skill) -> tuple[SkillEviden
     evidence = await skill_evidence.of_skill(session, skill)
     if skill.held and skill.state is SkillState.QUARANTINED:
         return evidence, Standing(SkillState.PROBATION, ("a person's approval",))
+    if skill.task_id is None and (goal := NEXT_SKILL_STATE.get(skill.state)):
+        return evidence, Standing(goal, ("a person's approval, because there is no task that wrote it",))
     release = await _release(session, skill) if skill.state in NEXT_SKILL_STATE else None
     if release is not None and release.state is ReleaseState.CANARY:
         return evidence, Standing(skill.state, (f"the end of the trial of release {release.number}",))

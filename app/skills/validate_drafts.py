@@ -1,5 +1,7 @@
 """Validates the functions of a rollout before they are kept as skills. Pure."""
 
+from collections.abc import Collection
+
 import msgspec
 
 from app.apis.catalog import Catalog
@@ -23,8 +25,12 @@ def validate_drafts(trajectory: Trajectory, catalog: Catalog) -> ValidatedDrafts
     return ValidatedDrafts(kept, {draft.name: against for draft, against in reasons.items() if against})
 
 
-def refusals(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> list[str]:
+def refusals(
+    draft: Draft, trajectory: Trajectory, catalog: Catalog, *, without: Collection[str] = ()
+) -> list[str]:
     """The objections of all registered checks, in the order of their names; empty if the draft is accepted.
+
+    `without` are the names of checks that do not apply.
 
     A check is a function `(Draft, Trajectory, Catalog) -> Iterable[str]` of the entry-point group
     `sage.skill_checks`. It may rely on a draft that compiles.
@@ -35,5 +41,6 @@ def refusals(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> list[str
         return ["It does not compile."]
     if parse(draft.source) is None:
         return ["It is too deep to be analysed."]
-    checks = registry.load_all("sage.skill_checks").values()
-    return [reason for check in checks for reason in check(draft, trajectory, catalog)]
+    checks = registry.load_all("sage.skill_checks")
+    used = [check for name, check in checks.items() if name not in without]
+    return [reason for check in used for reason in check(draft, trajectory, catalog)]
