@@ -1,0 +1,216 @@
+"""Charts as pictures that carry their numbers: where everything is drawn, in percent across and pixels down.
+
+Pure. The macros of `charts.html` draw them; a table of the same numbers is behind each, and a file of them.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from math import ceil, floor, log10
+
+import msgspec
+
+HEIGHT = 160.0  # pixels of the area between the axes
+_LABEL_ROOM = 7.0  # percent of the width that the label of a mark takes
+_DAY = 86_400.0
+
+
+class Axis(msgspec.Struct, frozen=True):
+    low: float
+    high: float
+    ticks: tuple[tuple[float, str], ...]
+
+    def share(self, value: float) -> float:
+        """Where the value lies, from 0 to 1."""
+        return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
+
+
+class Point(msgspec.Struct, frozen=True):
+    """`title` is shown for it. A point without `y` interrupts its line; `low` and `high` are its interval."""
+
+    x: float
+    y: float | None
+    title: str
+    low: float | None = None
+    high: float | None = None
+
+
+class Series(msgspec.Struct, frozen=True):
+    name: str
+    points: Sequence[Point]
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """Something that happened, such as a release: a line across the chart."""
+
+    x: float
+    label: str
+    title: str
+
+
+class DrawnSeries(msgspec.Struct, frozen=True):
+    """`lines` and `bands` are the coordinates of polylines and polygons, x in thousandths of the width."""
+
+    name: str
+    lines: list[str]
+    bands: list[str]
+    dots: list[tuple[float, float, str]]  # percent, pixels, title
+
+
+class LineChart(msgspec.Struct, frozen=True):
+    label: str
+    series: list[DrawnSeries]
+    marks: list[tuple[float, str, str]]  # percent, label or "" where it has no room, title
+    x_ticks: list[tuple[float, str, str]]  # percent, text, anchor
+    y_ticks: list[tuple[float, str]]  # pixels, text
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """A named value, as `text`. `low` and `high` are its interval."""
+
+    name: str
+    value: float
+    text: str
+    href: str | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+class DrawnBar(msgspec.Struct, frozen=True):
+    """In percent of the width: the bar from `start`, `length` long, and the ends of its interval."""
+
+    bar: Bar
+    start: float
+    length: float
+    interval: tuple[float, float] | None
+
+
+def line_chart(label: str, series: Iterable[Series], x: Axis, y: Axis, marks: Iterable[Mark] = ()) -> LineChart:
+    """Points outside the axes are drawn at their ends, marks outside of `x` are left out."""
+    shown = sorted((mark for mark in marks if x.low <= mark.x <= x.high), key=lambda mark: mark.x)
+    return LineChart(
+        label=label,
+        series=[_draw(each, x, y) for each in series],
+        marks=_labelled([(x.share(mark.x) * 100, mark) for mark in shown]),
+        x_ticks=[(round(x.share(value) * 100, 2), text, _anchor(x.share(value))) for value, text in x.ticks],
+        y_ticks=[(_down(y, value), text) for value, text in y.ticks],
+    )
+
+
+def bar_chart(bars: Sequence[Bar]) -> list[DrawnBar]:
+    """Bars from zero, to the right for positive values and to the left for negative ones.
+
+    >>> [(each.start, each.length) for each in bar_chart([Bar("a", 3, "3"), Bar("b", -1, "-1")])]
+    [(25.0, 75.0), (0.0, 25.0)]
+    """
+    ends = [end for bar in bars for end in (bar.value, bar.low, bar.high) if end is not None]
+    low, high = min([0.0, *ends]), max([0.0, *ends])
+    axis = Axis(low, high if high > low else low + 1, ())
+
+    def at(value: float) -> float:
+        return round(axis.share(value) * 100, 2)
+
+    return [
+        DrawnBar(
+            bar=bar,
+            start=at(min(0.0, bar.value)),
+            length=round(at(max(0.0, bar.value)) - at(min(0.0, bar.value)), 2),
+            interval=None if bar.low is None or bar.high is None else (at(bar.low), at(bar.high)),
+        )
+        for bar in bars
+    ]
+
+
+def percent_axis() -> Axis:
+    return Axis(0.0, 1.0, ((0.0, "0"), (0.5, "50"), (1.0, "100 %")))
+
+
+def number_axis(values: Iterable[float], text: Callable[[float], str], *, zero: bool = True) -> Axis:
+    """An axis with round ticks around the values.
+
+    >>> number_axis([3, 97], str).ticks
+    ((0.0, '0.0'), (50.0, '50.0'), (100.0, '100.0'))
+    >>> number_axis([0.21, 0.27], str, zero=False).ticks[0]
+    (0.2, '0.2')
+    """
+    known = list(values) or [0.0]
+    low, high = min([0.0, *known] if zero else known), max([0.0, *known] if zero else known)
+    step = _round_step((high - low) / 2 or abs(high) or 1.0)
+    first, last = floor(low / step), ceil(high / step)
+    last = max(last, first + 1)
+    ticks = tuple((round(number * step, 10), text(round(number * step, 10))) for number in range(first, last + 1))
+    return Axis(ticks[0][0], ticks[-1][0], ticks)
+
+
+def time_axis(since: datetime, until: datetime, most: int = 6) -> Axis:
+    """An axis of times in UTC, as seconds, with a tick at the beginning of some days.
+
+    >>> axis = time_axis(datetime(2026, 1, 30, 12, tzinfo=UTC), datetime(2026, 2, 2, tzinfo=UTC))
+    >>> [text for _, text in axis.ticks]
+    ['31 Jan', '1 Feb', '2 Feb']
+    """
+    low, high = since.timestamp(), until.timestamp()
+    step = max(1, ceil((high - low) / _DAY / most))
+    first = datetime.fromtimestamp(ceil(low / _DAY) * _DAY, UTC)
+    ticks = []
+    while first.timestamp() <= high:
+        ticks.append((first.timestamp(), f"{first.day} {first:%b}"))
+        first += timedelta(days=step)
+    return Axis(low, high if high > low else low + 1, tuple(ticks))
+
+
+def _draw(series: Series, x: Axis, y: Axis) -> DrawnSeries:
+    lines: list[str] = []
+    bands: list[str] = []
+    for run in _runs(series.points):
+        lines.append(_coordinates((x.share(point.x), _down(y, point.y)) for point in run if point.y is not None))
+        edges = [(x.share(point.x), point.low, point.high) for point in run]
+        upper = [(at, _down(y, high)) for at, _, high in edges if high is not None]
+        lower = [(at, _down(y, low)) for at, low, _ in edges if low is not None]
+        if len(upper) > 1 and len(lower) > 1:
+            bands.append(_coordinates([*upper, *reversed(lower)]))
+    dots = [
+        (round(x.share(point.x) * 100, 2), _down(y, point.y), point.title)
+        for point in series.points
+        if point.y is not None
+    ]
+    return DrawnSeries(series.name, lines, bands, dots)
+
+
+def _runs(points: Iterable[Point]) -> list[list[Point]]:
+    """The points between those without a value."""
+    runs: list[list[Point]] = [[]]
+    for point in points:
+        if point.y is None:
+            runs.append([])
+        else:
+            runs[-1].append(point)
+    return [run for run in runs if run]
+
+
+def _coordinates(places: Iterable[tuple[float, float]]) -> str:
+    return " ".join(f"{across * 1000:.1f},{down:g}" for across, down in places)
+
+
+def _down(y: Axis, value: float) -> float:
+    return round((1 - y.share(value)) * HEIGHT, 1)
+
+
+def _anchor(share: float) -> str:
+    return "start" if share < 0.06 else "end" if share > 0.94 else "middle"
+
+
+def _labelled(marks: Sequence[tuple[float, Mark]]) -> list[tuple[float, str, str]]:
+    """Marks that are close to the last one with a label have none."""
+    drawn = []
+    last = -_LABEL_ROOM
+    for at, mark in marks:
+        room = at - last >= _LABEL_ROOM
+        last = at if room else last
+        drawn.append((round(at, 2), mark.label if room else "", mark.title))
+    return drawn
+
+
+def _round_step(rough: float) -> float:
+    """The next 1, 2 or 5 times a power of ten."""
+    size = 10.0 ** floor(log10(rough))
+    return next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough * 0.9999)
