@@ -2,16 +2,20 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from app.api.columns import columns
+from app.api.console_links import ConsoleLinks
 from app.api.credential_view import CredentialView, shared_credentials
 from app.apis.app_view import AppView, OperationView
 from app.apis.catalog import LeftOut
 from app.db import models
 from app.records import Json
+
+_COMPUTED = ("has_token", "links")
 
 
 class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,12 +33,11 @@ class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     checked_at: datetime | None  # its document was last fetched
     check_failure: str | None  # why it could not be, the last time
+    links: ConsoleLinks
 
     @classmethod
     def of(cls, row: models.Api, project: str) -> "ApiSummary":
-        return ApiSummary(
-            project=project, has_token=_has_token(row), **columns(row, ApiSummary, "project", "has_token")
-        )
+        return ApiSummary(project=project, **_computed(row), **columns(row, ApiSummary, "project", *_COMPUTED))
 
 
 class ApiView(ApiSummary, frozen=True, kw_only=True):
@@ -62,7 +65,6 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
     ) -> "ApiView":
         return ApiView(
             project=project,
-            has_token=_has_token(row),
             description=app.description,
             base_url=app.base_url,
             variables=app.variables,
@@ -70,8 +72,13 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
             left_out=app.left_out,
             credentials=shared_credentials(app.schemes, stored, has_token=_has_token(row)),
             remarks=list(remarks),
-            **columns(row, ApiSummary, "project", "has_token"),
+            **_computed(row),
+            **columns(row, ApiSummary, "project", *_COMPUTED),
         )
+
+
+def _computed(row: models.Api) -> dict[str, Any]:
+    return {"has_token": _has_token(row), "links": ConsoleLinks.of("apis", row.id)}
 
 
 def _has_token(row: models.Api) -> bool:

@@ -11,6 +11,7 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 
 from app.api.access import Caller, Db, find_project, find_release
 from app.api.columns import columns
+from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
 from app.api.validation import ProjectName, Text
 from app.db import adapters as adapter_rows
@@ -59,10 +60,12 @@ class ReleaseView(msgspec.Struct, frozen=True, kw_only=True):
     evidence: dict[str, Json] | None
     created_at: datetime
     activated_at: datetime | None
+    links: ConsoleLinks
 
     @classmethod
     def of(cls, row: models.Release) -> Self:
-        return cls(watched=row.watched_against is not None, **columns(row, cls, "watched"))
+        links = ConsoleLinks.of("releases", row.id)
+        return cls(watched=row.watched_against is not None, links=links, **columns(row, cls, "watched", "links"))
 
 
 class ReleaseController(Controller):

@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import project_names
 from app.api.columns import columns
+from app.api.console_links import ConsoleLinks
 from app.db import models, offers
 from app.db.offers import SkillStats
 from app.db.skill_evidence import SkillEvidence
@@ -41,10 +42,12 @@ class SkillSummary(msgspec.Struct, frozen=True, kw_only=True):
     scenario: str | None
     task_id: UUID | None
     created_at: datetime
+    links: ConsoleLinks
 
     @classmethod
     def of(cls, skill: models.Skill, project: str) -> "SkillSummary":
-        return SkillSummary(project=project, **columns(skill, SkillSummary, "project"))
+        links = ConsoleLinks.of("skills", skill.id)
+        return SkillSummary(project=project, links=links, **columns(skill, SkillSummary, "project", "links"))
 
 
 class SkillPage(msgspec.Struct, frozen=True):
@@ -117,5 +120,6 @@ async def view_skill(session: AsyncSession, skill: models.Skill) -> SkillView:
         release_id=skill.release_id,
         embedder=skill.embedder,
         stats=(await offers.stats(session, [skill.id]))[skill.id],
-        **columns(skill, SkillSummary, "project"),
+        links=ConsoleLinks.of("skills", skill.id),
+        **columns(skill, SkillSummary, "project", "links"),
     )

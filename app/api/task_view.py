@@ -8,6 +8,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.columns import columns
+from app.api.console_links import console_path
 from app.db import approvals, events, models, offers, projects, quotas, releases, skills, verifications
 from app.project.project_settings import Limits
 from app.records import Json, SkillRun, Stop
@@ -20,11 +21,12 @@ class TaskLinks(msgspec.Struct, frozen=True):
     self: str
     events: str
     trajectory: str
+    console: str
 
     @classmethod
     def of(cls, task_id: UUID) -> "TaskLinks":
         own = f"/v1/tasks/{task_id}"
-        return cls(own, f"{own}/events", f"{own}/trajectory")
+        return cls(own, f"{own}/events", f"{own}/trajectory", console_path("tasks", task_id))
 
 
 class Accepted(msgspec.Struct, frozen=True):
