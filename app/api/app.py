@@ -31,6 +31,7 @@ from app.api.judge_agreement import JudgeController
 from app.api.key_gate import KeyGate
 from app.api.keys import KeyController
 from app.api.manual import manual_routes
+from app.api.mcp_server.endpoint import mcp, running_server
 from app.api.oauth_callback import oauth_callback
 from app.api.openapi_pages import docs_routes, openapi_config
 from app.api.problem import HANDLERS
@@ -115,7 +116,8 @@ def create_app(open_dependencies: OpenDependencies, others: Sequence[Router] = (
         async with open_dependencies() as dependencies:
             app.state["dependencies"] = dependencies
             app.state["key_gate"] = KeyGate()
-            yield
+            async with running_server(dependencies) as app.state["mcp"]:
+                yield
 
     provided = {name: _provide(name) for name in Dependencies.__struct_fields__}
     return Litestar(
@@ -126,6 +128,7 @@ def create_app(open_dependencies: OpenDependencies, others: Sequence[Router] = (
             readyz,
             metrics,
             oauth_callback,
+            mcp,
             *docs_routes(),
             *manual_routes(),
             *others,

@@ -187,6 +187,13 @@ def _answer_unexpected(request: AnyRequest, error: Exception) -> Response[Proble
     return answer(500, "InternalError", "internal error; see the server's log")
 
 
+def problem_for(request: Any, error: Exception) -> Problem:
+    """The body of the response to an error."""
+    kind = next(each for each in type(error).__mro__ if each in HANDLERS)
+    found: Problem = HANDLERS[kind](request, error).content
+    return found
+
+
 HANDLERS: ExceptionHandlersMap = {
     AppError: _answer_app_error,
     LimitError: _answer_limit_error,

@@ -78,9 +78,7 @@ class SkillController(Controller):
         Empty if none fits.
         """
         owner = await find_project(session, access, project)
-        await session.commit()  # the search may wait for the embedder
-        found = await library.find(owner.id, q, scenario, limit, principal=principal)
-        return [SkillMatch.of(offer) for offer in found]
+        return await search_skills(session, library, owner.id, q, scenario, principal, limit)
 
     @get("/value", summary="Show what skills are worth", responses=_READ)
     async def value(
@@ -145,6 +143,21 @@ class SkillController(Controller):
     async def remove(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> None:
         """Deletes its source irrevocably; references to it keep its name. The agent may write it again."""
         await _move(session, access, skill_id, skill_moves.delete)
+
+
+async def search_skills(
+    session: AsyncSession,
+    library: SkillSearch,
+    project_id: UUID,
+    instruction: str,
+    scenario: str | None,
+    principal: str,
+    limit: int,
+) -> list[SkillMatch]:
+    """Best first. Ends the transaction: the search may wait for the embedder."""
+    await session.commit()
+    found = await library.find(project_id, instruction, scenario, limit, principal=principal)
+    return [SkillMatch.of(offer) for offer in found]
 
 
 async def _find(session: AsyncSession, access: Access, skill_id: UUID) -> models.Skill:

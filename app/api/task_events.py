@@ -56,28 +56,36 @@ class TaskEventsController(Controller):
         """All events so far, then new ones as they happen, up to `done`."""
         async with sessions() as session:
             task = await find_task(session, access, task_id)
-        reader = _TaskReader(sessions, task.id, last_event_id)
-        return await event_stream(listener, task.id, reader.read)
+        reader = TaskReader(sessions, task.id, last_event_id)
+
+        async def read() -> EventBatch:
+            rows, ended = await reader.read()
+            messages = [message(row.kind, {**row.data, "at": row.created_at}, row.seq) for row in rows]
+            return EventBatch(messages, ended=ended)
+
+        return await event_stream(listener, task.id, read)
 
 
-class _TaskReader:
+class TaskReader:
+    """Reads the events of a task after number `position`, as they come."""
+
     def __init__(self, sessions: Sessions, task_id: UUID, position: int) -> None:
         self._sessions = sessions
         self._task_id = task_id
-        self._position = position  # of the last event sent
+        self._position = position  # of the last event read
 
-    async def read(self) -> EventBatch:
+    async def read(self) -> tuple[list[TaskEvent], bool]:
+        """The events since the last read, oldest first, and whether there will be no more."""
         async with self._sessions() as session:
             rows = await self._rows(session)
             if not rows and await self._has_ended(session):
                 rows = await self._rows(session)  # it may have ended in between
                 if not rows:
-                    return EventBatch([], ended=True)
+                    return [], True
         if not rows:
-            return EventBatch([])
+            return [], False
         self._position = rows[-1].seq
-        messages = [message(row.kind, {**row.data, "at": row.created_at}, row.seq) for row in rows]
-        return EventBatch(messages, ended=rows[-1].kind == "done")
+        return rows, rows[-1].kind == "done"
 
     async def _rows(self, session: AsyncSession) -> list[TaskEvent]:
         return list(await event_rows.after(session, self._task_id, self._position, BATCH_SIZE))

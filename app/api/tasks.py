@@ -8,8 +8,9 @@ import msgspec
 from litestar import Controller, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody, QueryParameter
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller, Db, find_task, project_filter, project_names
+from app.api.access import Access, Caller, Db, find_task, project_filter, project_names
 from app.api.problem import problems
 from app.api.rerun import Rerun, repeat
 from app.api.submission import Submission, submit_all
@@ -102,16 +103,7 @@ class TaskController(Controller):
             max_score=max_score,
             overruled=overruled,
         )
-        try:
-            async with asyncio.timeout(_SEARCH_SECONDS):
-                page = await tasks.page(session, only, cursor=cursor, limit=limit)
-        except TimeoutError as error:
-            raise InvalidError(
-                f"the search takes more than {_SEARCH_SECONDS:g} s: give a scenario, rarer words in `q`, or a "
-                "shorter time from `created_after` to `created_before`"
-            ) from error
-        names = await project_names(session)
-        return TaskPage([TaskSummary.of(row, names[row.project_id]) for row in page.items], page.cursor)
+        return await list_tasks(session, only, cursor, limit)
 
     @get("/{task_id:uuid}", summary="Show a task", responses=problems(400, 401, 403, 404))
     async def show(
@@ -159,11 +151,31 @@ class TaskController(Controller):
     ) -> TaskView:
         """A queued or waiting task is cancelled immediately, a running one within about a second. 409 if it has
         ended."""
-        await find_task(session, access, task_id)
-        task = await tasks.request_cancel(session, task_id)
-        if task.state is models.TaskState.CANCELLED and not await events.has(session, task_id, "done"):
-            # no runner has it, so none will record its end
-            ended = task_queue.TaskOutcome(state=task.state, stop=task.stop)
-            await events.append(session, task_id, "done", msgspec.to_builtins(ended))
+        task = await cancel_task(session, access, task_id)
         await session.commit()
         return await view_task(session, task, limits)
+
+
+async def list_tasks(session: AsyncSession, only: tasks.TaskFilter, cursor: str | None, limit: int) -> TaskPage:
+    """Newest first. Raises InvalidError for a search that takes too long."""
+    try:
+        async with asyncio.timeout(_SEARCH_SECONDS):
+            page = await tasks.page(session, only, cursor=cursor, limit=limit)
+    except TimeoutError as error:
+        raise InvalidError(
+            f"the search takes more than {_SEARCH_SECONDS:g} s: give a scenario, rarer words in `q`, or a "
+            "shorter time from `created_after` to `created_before`"
+        ) from error
+    names = await project_names(session)
+    return TaskPage([TaskSummary.of(row, names[row.project_id]) for row in page.items], page.cursor)
+
+
+async def cancel_task(session: AsyncSession, access: Access, task_id: UUID) -> models.Task:
+    """The caller commits. Raises NotFoundError, and ConflictError if it has ended."""
+    await find_task(session, access, task_id)
+    task = await tasks.request_cancel(session, task_id)
+    if task.state is models.TaskState.CANCELLED and not await events.has(session, task_id, "done"):
+        # no runner has it, so none will record its end
+        ended = task_queue.TaskOutcome(state=task.state, stop=task.stop)
+        await events.append(session, task_id, "done", msgspec.to_builtins(ended))
+    return task

@@ -90,6 +90,12 @@ async def after(
     return (await session.scalars(query)).all()
 
 
+async def latest(session: AsyncSession, task_id: UUID) -> int:
+    """The number of the last event; 0 without one."""
+    query = select(func.max(models.TaskEvent.seq)).where(models.TaskEvent.task_id == task_id)
+    return await session.scalar(query) or 0
+
+
 async def used(session: AsyncSession, task_id: UUID) -> dict[str, int]:
     """The turns, generated tokens and calls of a task, by its events."""
     event = models.TaskEvent
