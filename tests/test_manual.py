@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -67,8 +68,12 @@ def test_every_link_in_the_repository_leads_to_a_file_and_a_heading(source: Path
         assert target.is_relative_to(REPOSITORY), f"{source}: {link}"
         assert target.exists(), f"{source}: {link}"
         if parts.fragment:
-            anchors = {each.anchor for each in render(target.read_text(), str).sections}
-            assert parts.fragment in anchors, f"{source}: {link}"
+            assert parts.fragment in _anchors(target), f"{source}: {link}"
+
+
+@cache
+def _anchors(page: Path) -> set[str]:
+    return {each.anchor for each in render(page.read_text(), str).sections}
 
 
 async def test_every_page_is_served_and_every_link_of_it_leads_somewhere_here(client: httpx.AsyncClient) -> None:

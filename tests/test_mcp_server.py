@@ -53,13 +53,14 @@ async def refused(client: Client, tool: str, **arguments: Any) -> str:
 async def test_a_task_is_submitted_and_followed_to_its_answer(demo: ApprovingProject, mode: str) -> None:
     told: list[tuple[float, str | None]] = []
 
-    async def progress(number: float, _: float | None, message: str | None) -> None:
-        told.append((number, message))
+    async def tell(progress: float, total: float | None, message: str | None) -> None:
+        assert total is None
+        told.append((progress, message))
 
     engine = ScriptedEngine(demo.project.tokenizer, block("print('hello')"), block(ANSWER))
     async with connected(demo, "tasks", mode=mode) as client, demo.project.runner(engine):
         wanted = {"instruction": "write one", "scenario": "writing", "wait_seconds": 60}
-        result = await client.call_tool("submit_task", wanted, progress_callback=progress)
+        result = await client.call_tool("submit_task", wanted, progress_callback=tell)
         task = result.structured_content
         assert isinstance(task, dict), result.content
         shown = await called(client, "get_task", task_id=task["id"], turns=True)
