@@ -3,23 +3,13 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import msgspec
 
-from app.errors import SettingError
 from app.model_catalog import DEFAULT_MODEL, find_model
-from app.setting_lists import check_servers, check_value, from_text
-
-_PLAIN = {  # names that other tools also set
-    "database_url",
-    "database_direct_url",
-    "broker_url",
-    "engine_urls",
-    "embeddings_url",
-    "otel_exporter_otlp_endpoint",
-    "notify_socket",
-}
+from app.setting_lists import check_servers
+from app.setting_variables import values_in
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
@@ -285,17 +275,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Self:
         """Raises SettingError with the name of the variable that has an invalid value."""
-        values: dict[str, Any] = {}
-        for name in cls.__struct_fields__:
-            variable = variable_of(name)
-            if variable in env:
-                kind = cls.__annotations__[name]
-                try:
-                    values[name] = msgspec.convert(env[variable], kind, strict=False, dec_hook=from_text)
-                except msgspec.ValidationError as error:
-                    raise SettingError(f"{variable}={env[variable]!r}: {error}") from error
-                check_value(name, variable, env[variable])
-        settings = cls(**values)
+        settings = cls(**values_in(env, cls.__annotations__))
         check_servers(
             settings.engine_urls,
             settings.engine_router_url,
@@ -304,12 +284,3 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             sleep=settings.engine_sleep != "never",
         )
         return settings
-
-
-def variable_of(name: str) -> str:
-    """The environment variable of a setting.
-
-    >>> variable_of("port"), variable_of("database_url")
-    ('SAGE_PORT', 'DATABASE_URL')
-    """
-    return name.upper() if name in _PLAIN else f"SAGE_{name.upper()}"

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from sqlalchemy import func, update
 
-from app.db import models, releases, task_queue
+from app.db import audit, models, releases, task_queue
 from app.db.database import Sessions
 from app.db.models import TaskState
 from app.records import Stop
@@ -88,3 +88,9 @@ async def evaluate(project: Project, rules: CanaryRules | None = None) -> Canary
 
 async def apply_decision(project: Project) -> CanaryAction:
     return (await canary.apply_decision(project.promoter, project.sessions, project.candidate)).decision.action
+
+
+async def entries(project: Project) -> list[models.AuditEntry]:
+    """Of the audit log, newest first."""
+    async with project.sessions() as session:
+        return (await audit.page(session, project.id, limit=9)).items

@@ -13,7 +13,8 @@ import msgspec
 from msgspec import inspect as types
 
 from app.run_settings import RunSettings
-from app.settings import Settings, variable_of
+from app.setting_variables import variable_of
+from app.settings import Settings
 
 _HEAD = """# Settings
 

@@ -2,33 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import httpx
 import pytest
 
-from app.apis.api_documents import parse_document
-from app.apis.catalog import Catalog
-from app.credentials.stored_credentials import StoredCredentials
-from app.db import api_credentials, apis
 from app.db.database import Sessions
-from app.gateway.gateway import Gateway
 from app.gateway.http_client import open_client
-from app.release import manifest
 from tests.api_app import ApiApp, open_api_app
 from tests.echo_service import raised
-from tests.secured_service import CLIENT, KEY, PASSWORD, SECRET, WAYS, SecuredService
-
-STATIC: dict[str, dict[str, Any]] = {
-    "header_key": {"value": KEY},
-    "query_key": {"value": KEY},
-    "cookie_key": {"value": KEY},
-    "basic": {"username": "iris", "password": PASSWORD},
-    "bearer": {"value": KEY},
-    "token": {"value": KEY},
-    "client": {"client_id": CLIENT, "client_secret": SECRET},
-    "login": {"username": "iris", "password": PASSWORD},
-}
+from tests.secured_service import KEY, PASSWORD, SECRET, WAYS, SecuredService
+from tests.vault_api import STATIC, credentials_of, gateway, register
 
 
 @pytest.fixture
@@ -48,41 +31,6 @@ async def service() -> AsyncIterator[SecuredService]:
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     async with open_client(allow_private_hosts=True) as opened:
         yield opened
-
-
-async def register(api: ApiApp, service: SecuredService, **fields: Any) -> dict[str, Any]:
-    sent = {"name": "vault", "document": service.document(), **fields}
-    answer = await api.client.post("/v1/apis", json=sent)
-    assert answer.status_code == 201, answer.text
-    return {each["scheme"]: each for each in answer.json()["credentials"]}
-
-
-async def credentials_of(api: ApiApp) -> dict[str, Any]:
-    shown = await api.client.get("/v1/apis/vault")
-    assert shown.status_code == 200, shown.text
-    return {each["scheme"]: each for each in shown.json()["credentials"]}
-
-
-async def gateway(
-    api: ApiApp, service: SecuredService, client: httpx.AsyncClient, principal: str = "", **rules: Any
-) -> Gateway:
-    """As a runner opens it for a task of the principal."""
-    async with api.sessions() as session:
-        documents = [
-            await manifest.api_document(session, row) for row in await apis.of_project(session, api.demo.id)
-        ]
-    credentials = StoredCredentials(api.sessions, client, documents, principal)
-    catalog = Catalog({"vault": parse_document("vault", service.document())})
-    return Gateway(catalog, client, credentials=credentials, **rules)
-
-
-async def connect(api: ApiApp, service: SecuredService, scheme: str, **params: str) -> httpx.Response:
-    """As a person does: open the address, consent, and come back."""
-    asked = await api.client.get("/v1/apis/vault/authorize", params={"scheme": scheme, **params})
-    assert asked.status_code == 200, asked.text
-    back = service.consent(asked.json()["url"])
-    assert back.pop("callback").endswith("/oauth/callback")
-    return await api.client.get("/oauth/callback", params=back, headers={"Authorization": ""})
 
 
 async def test_registration_says_what_is_missing_by_the_field_to_send(
@@ -198,142 +146,3 @@ async def test_the_use_and_failure_of_a_static_token_are_recorded(
     assert (await credentials_of(api))["bearer_token"]["state"] == "ready"
     assert (await (await gateway(api, service, client))("vault.who_bearer", [], {}))["user"] == "iris"
     assert (await credentials_of(api))["bearer_token"]["used_at"] is not None
-
-
-@pytest.mark.parametrize("way", ["person", "openid"])
-async def test_a_person_consents_and_their_tasks_use_their_own_connection(
-    api: ApiApp, service: SecuredService, client: httpx.AsyncClient, way: str
-) -> None:
-    found = await register(api, service, credentials={way: {"client_id": CLIENT, "client_secret": SECRET}})
-    assert found[way]["state"] == "not_authorized"
-    error = await raised(await gateway(api, service, client), f"vault.who_{way}")
-    assert error.message == f"vault is not connected: a person has to authorise {way} first"
-    page = await connect(api, service, way, principal="noa")
-    assert (page.status_code, "Connected" in page.text) == (200, True)
-    calls = await gateway(api, service, client, principal="noa")
-    assert (await calls(f"vault.who_{way}", [], {}))["user"] == "a person"
-    assert (await raised(await gateway(api, service, client), f"vault.who_{way}")).kind == "ApiError"
-    listed = (await api.client.get("/v1/apis/vault/credentials")).json()
-    assert {each["principal"]: each["state"] for each in listed} == {"": "not_authorized", "noa": "ready"}
-
-    service.expire()
-    calls = await gateway(api, service, client, principal="noa")
-    assert (await calls(f"vault.who_{way}", [], {}))["user"] == "a person"
-    assert service.asked["refresh_token"] == 1
-    service.expire()
-    service.refresh_tokens.clear()
-    error = await raised(await gateway(api, service, client, principal="noa"), f"vault.who_{way}")
-    assert error.message == f"vault is not connected for noa: a person has to authorise {way} first"
-    gone = await api.client.delete(f"/v1/apis/vault/credentials/{way}", params={"principal": "noa"})
-    assert gone.status_code == 204
-
-
-async def test_an_address_of_consent_is_good_for_one_return(api: ApiApp, service: SecuredService) -> None:
-    await register(api, service, credentials={"person": {"client_id": CLIENT}})
-    asked = await api.client.get("/v1/apis/vault/authorize")
-    back = service.consent(asked.json()["url"])
-    for params, status in (
-        ({"state": back["state"]}, 400),
-        ({"state": "guessed", "code": back["code"]}, 400),
-        ({"state": back["state"], "code": back["code"]}, 200),
-        ({"state": back["state"], "code": back["code"]}, 400),
-        ({"state": back["state"], "error": "<script>"}, 400),
-    ):
-        page = await api.client.get("/oauth/callback", params=params)
-        assert page.status_code == status, page.text
-        assert "<script>" not in page.text
-
-
-@pytest.mark.parametrize(
-    ("sent", "reason"),
-    [
-        ({"header_key": {"username": "iris"}}, "credentials.header_key: api_key needs `value`"),
-        ({"basic": {"username": "iris"}}, "credentials.basic: basic needs `password`"),
-        (
-            {"client": {"client_id": CLIENT}},
-            "give `client_id` and `client_secret` for the grant client_credentials",
-        ),
-        ({"person": {}}, "credentials.person: give `client_id` for the grant authorization_code"),
-        ({"unknown": {"value": KEY}}, "credentials.unknown: the document declares no scheme of this name"),
-        ({"own": {"value": KEY, "place": "header", "name": "Content-Length"}}, "cannot be the name of a header"),
-        ({"basic": {"username": "iris", "password": "a\nb"}}, "credentials"),
-    ],
-)
-async def test_incomplete_credentials_are_refused_by_field_and_nothing_is_stored(
-    api: ApiApp, service: SecuredService, sent: dict[str, Any], reason: str
-) -> None:
-    body = {"name": "vault", "document": service.document(), "credentials": sent}
-    answer = await api.client.post("/v1/apis", json=body)
-    assert answer.status_code == 400
-    assert reason in answer.text
-    assert (await api.client.get("/v1/apis/vault")).status_code == 404
-
-
-async def test_a_document_that_changes_does_not_get_the_secret_of_the_client(
-    api: ApiApp, service: SecuredService, client: httpx.AsyncClient
-) -> None:
-    await register(api, service, credentials={"client": STATIC["client"]})
-    document = service.document()
-    flows = document["components"]["securitySchemes"]["client"]["flows"]
-    flows["clientCredentials"]["tokenUrl"] = "http://127.0.0.1:9/steal"
-    changed = await api.client.post("/v1/apis", json={"name": "vault", "document": document})
-    assert changed.status_code == 201
-    calls = await gateway(api, service, client)
-    assert (await calls("vault.who_client", [], {}))["user"] == "the client"
-
-
-async def test_what_an_authorization_server_says_is_recorded_without_secrets(
-    api: ApiApp, service: SecuredService, client: httpx.AsyncClient
-) -> None:
-    wrong = {"client_id": CLIENT, "client_secret": "wr0ng-secret", "client_auth": "post"}
-    await register(api, service, credentials={"client": wrong})
-    error = await raised(await gateway(api, service, client), "vault.who_client")
-    shown = (await credentials_of(api))["client"]
-    assert shown["state"] == "not_authorized"
-    assert "invalid_grant" in shown["failure"]
-    assert "wr0ng-secret" not in error.message + shown["failure"]
-
-
-@pytest.mark.parametrize(
-    ("sent", "operation", "ok", "text"),
-    [
-        ({}, "open", True, '[""]'),
-        ({"operation": "who_header_key"}, "who_header_key", True, '"iris"'),
-        ({"operation": "who_basic"}, "who_basic", False, "Response status code is 401"),
-    ],
-)
-async def test_one_call_shows_whether_an_api_answers(
-    api: ApiApp, service: SecuredService, sent: dict[str, str], operation: str, ok: bool, text: str
-) -> None:
-    await register(api, service, credentials={"header_key": {"value": KEY}})
-    answer = await api.client.post("/v1/apis/vault/test", json=sent)
-    assert answer.status_code == 200, answer.text
-    shown = answer.json()
-    assert (shown["operation"], shown["ok"]) == (operation, ok)
-    assert text in (shown["answer"] or shown["error"])
-    assert KEY not in answer.text
-
-
-async def test_a_test_call_only_reads(api: ApiApp, service: SecuredService) -> None:
-    await register(api, service)
-    for sent, reason in (
-        ({"operation": "write"}, "operation: write changes things (POST)"),
-        ({"operation": "wipe"}, "vault has no operation 'wipe'"),
-        ({"operation": "open", "arguments": {"a": 1}}, "arguments: "),
-    ):
-        answer = await api.client.post("/v1/apis/vault/test", json=sent)
-        assert (answer.status_code, reason in answer.text) == (400, True), answer.text
-    assert service.writes == 0
-
-
-async def test_credentials_are_encrypted_and_end_with_their_api(api: ApiApp, service: SecuredService) -> None:
-    await register(api, service, credentials={"header_key": {"value": KEY}})
-    async with api.sessions() as session:
-        row = await apis.get(session, api.demo.id, "vault")
-        stored = await api_credentials.of_api(session, row.id)
-    assert KEY not in (stored[0].value or "")
-    assert (await api.client.delete("/v1/apis/vault")).status_code == 204
-    async with api.sessions() as session:
-        assert not await api_credentials.of_api(session, row.id)
-    unknown = await api.client.delete("/v1/apis/vault/credentials/header_key")
-    assert unknown.status_code == 404

@@ -1,4 +1,4 @@
-"""Health, metrics, the OpenAPI document, and how the application reports failures."""
+"""Health, metrics, and how the application reports failures."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,7 +35,6 @@ from tests.api_app import (
     running,
 )
 from tests.recording_swapper import RecordingSwapper
-from tests.rest_reference import openapi_document
 from tests.rows import runner_report
 from tests.single_connection import single_connection
 
@@ -156,79 +155,6 @@ async def test_the_server_is_ready_only_with_a_live_runner_whose_sandbox_works(a
     async with api.sessions.begin() as session:
         await session.execute(update(models.RunnerProcess).values(seen_at=from_now(-60)))
     assert "start one with `sage runner`" in await told()
-
-
-async def test_the_openapi_document_shows_errors_keys_and_every_route(api: ApiApp) -> None:
-    del api.client.headers["Authorization"]
-    document = (await api.client.get("/schema/openapi.json")).json()
-    assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            if path.startswith("/v1"):
-                assert operation["security"] == [{"key": []}], (method, path)
-                refusals = {"401"} if path == "/v1/environments" else {"401", "403"}  # any key may list those
-                assert refusals <= operation["responses"].keys(), (method, path)
-                assert operation["summary"], (method, path)
-    submit = document["paths"]["/v1/tasks"]["post"]
-    assert submit["operationId"] == "tasks_submit"
-    assert {"202", "400", "404", "409", "413"} <= submit["responses"].keys()
-    for status in ("400", "401", "409"):
-        content = submit["responses"][status]["content"]
-        assert content["application/problem+json"]["schema"] == {"$ref": "#/components/schemas/Problem"}
-    names = {parameter["name"] for parameter in document["paths"]["/v1/tasks"]["get"]["parameters"]}
-    assert {"state", "stop_reason", "scenario", "project", "cursor", "limit", "created_after"} <= names
-    used = {tag for methods in document["paths"].values() for each in methods.values() for tag in each["tags"]}
-    assert used <= {tag["name"] for tag in document["tags"]}
-
-
-async def test_the_documentation_page_loads_nothing_from_other_hosts(api: ApiApp) -> None:
-    del api.client.headers["Authorization"]
-    page = await api.client.get("/docs")
-    assert page.headers["content-type"].startswith("text/html")
-    assert "//" not in page.text.replace("<!doctype", "")
-    for name in ("swagger-ui-bundle.js", "swagger-ui.css", "favicon-32x32.png"):
-        assert f"/docs/static/{name}" in page.text
-        assert (await api.client.get(f"/docs/static/{name}")).status_code == 200
-
-
-def test_every_error_in_the_document_is_a_problem() -> None:
-    operations = [
-        (path, operation["responses"])
-        for path, methods in openapi_document()["paths"].items()
-        for operation in methods.values()
-        if path.startswith("/v1")
-    ]
-    for path, responses in operations:
-        problems = {status: each for status, each in responses.items() if status >= "400"}
-        assert {"400", "401", "429", "500", "503"} <= problems.keys(), path
-        for each in problems.values():
-            assert list(each["content"]) == ["application/problem+json"], path
-
-
-def test_every_body_in_the_document_is_closed_as_the_server_closes_it() -> None:
-    document = openapi_document()
-    schemas = document["components"]["schemas"]
-    bodies = {
-        reference["$ref"].rpartition("/")[2]
-        for methods in document["paths"].values()
-        for operation in methods.values()
-        for each in operation.get("requestBody", {"content": {}})["content"].values()
-        for reference in each["schema"].get("oneOf", [each["schema"]])
-        if "$ref" in reference
-    }
-    assert {"Submission", "ApiPatch", "RunRequest", "Rerun"} <= bodies
-    open_bodies = {name for name in bodies | {"TaskRequest", "RunSettings"} if "properties" in schemas[name]
-                   and schemas[name].get("additionalProperties") is not False}  # fmt: skip
-    assert open_bodies == set()
-
-
-async def test_the_root_and_the_usual_place_of_the_document_lead_to_them(api: ApiApp) -> None:
-    del api.client.headers["Authorization"]
-    root = await api.client.get("/", follow_redirects=True)
-    assert root.url.path == "/docs"
-    assert root.status_code == 200
-    document = await api.client.get("/openapi.json", follow_redirects=True)
-    assert document.json()["info"]["title"] == "sage-server"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 from app.cli import main
 from app.manual.site.manual_pages import DIRECTORY
 from app.run_settings import RunSettings
-from app.settings import Settings, variable_of
+from app.setting_variables import variable_of
+from app.settings import Settings
 from tests.page_commands import blocks, commands
 from tests.rest_reference import openapi_document
 

@@ -4,26 +4,23 @@ Every change needs a migration.
 """
 
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
     BigInteger,
-    CheckConstraint,
     ForeignKey,
     Index,
     SmallInteger,
     UniqueConstraint,
-    false,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSON, JSONB
+from sqlalchemy.dialects.postgresql import JSON
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.api_change_rows import ApiChange
 from app.db.approval_rows import Approval, ApprovalState
-from app.db.base import Base, Entity, Leased, listing_indexes
+from app.db.base import Base, Entity
 from app.db.credential_rows import ApiCredential, OAuthAttempt
 from app.db.dataset_rows import Dataset
 from app.db.exam_rows import Exam, ExamSource, ExamTask
@@ -55,12 +52,12 @@ from app.db.skill_rows import (
     WithheldSkill,
 )
 from app.db.task_journal_rows import TaskCall, TaskEvent, TaskTurn
+from app.db.task_rows import TASK_END_STATES, TASK_MOVES, Feedback, Task, TaskState, Trajectory
 from app.db.training_rows import RUN_MOVES, Adapter, Evaluation, RunState, RunStep, Schedule, TrainingRun
 from app.db.verification_rows import Verification, VerificationState
 from app.db.webhook_rows import DeliveryState, WebhookDelivery
 from app.db.worker_rows import RunnerProcess, WorkerEnvironment
 from app.project.score_source import ScoreSource
-from app.records import Stop
 
 __all__ = [
     "LIVE_SKILLS",
@@ -177,145 +174,3 @@ class Api(Entity):
     check_failure: Mapped[str | None]  # why it could not be, the last time
     refresh_at: Mapped[datetime | None]  # when its MCP server is to be asked for its tools again
     refresh_tries: Mapped[int] = mapped_column(SmallInteger, default=0, server_default="0")
-
-
-_COUNTED = [
-    "id",
-    "state",
-    "scenario",
-    "release_id",
-    "score",
-    "turns",
-    "generated_tokens",
-    "started_at",
-]  # by `statistics`
-
-
-class TaskState(StrEnum):
-    ACCEPTED = "accepted"
-    RUNNING = "running"
-    WAITING = "waiting"  # for a person's approval of a call; nothing of it runs
-    DONE = "done"  # the rollout ended; `stop` is the reason
-    FAILED = "failed"  # it could not be executed, or nothing was done; `failure` is the reason
-    CANCELLED = "cancelled"
-
-
-TASK_MOVES = {
-    TaskState.ACCEPTED: {TaskState.RUNNING, TaskState.CANCELLED},
-    TaskState.RUNNING: {TaskState.WAITING, TaskState.DONE, TaskState.FAILED, TaskState.CANCELLED},
-    TaskState.WAITING: {TaskState.RUNNING, TaskState.CANCELLED},
-    TaskState.DONE: set[TaskState](),
-    TaskState.FAILED: set[TaskState](),
-    TaskState.CANCELLED: set[TaskState](),
-}
-TASK_END_STATES = {state for state, moves in TASK_MOVES.items() if not moves}
-
-
-class Task(Entity, Leased):
-    """A submitted task. The accepted rows are the queue."""
-
-    __tablename__ = "tasks"
-    __table_args__ = (
-        UniqueConstraint("project_id", "idempotency_key"),
-        Index("ix_tasks_queue", "created_at", postgresql_where=text("state IN ('accepted', 'running')")),
-        Index(
-            "ix_tasks_waiting",
-            "project_id",
-            text("priority DESC"),
-            "created_at",
-            "id",
-            postgresql_where=text("state = 'accepted'"),
-        ),
-        Index("ix_tasks_running", "project_id", "lease_until", postgresql_where=text("state = 'running'")),
-        *listing_indexes("tasks"),
-        *listing_indexes("tasks", "state"),
-        *listing_indexes("tasks", "stop", sparse=True),
-        *listing_indexes("tasks", "scenario", sparse=True),
-        Index(
-            "ix_tasks_finished",
-            "project_id",
-            "finished_at",
-            postgresql_include=_COUNTED,
-            postgresql_where=text("finished_at IS NOT NULL"),
-        ),
-        Index("ix_tasks_release", "release_id", "started_at"),
-        listing_indexes("tasks", "release_id", sparse=True)[1],
-        Index("ix_tasks_rerun_of", "rerun_of", postgresql_where=text("rerun_of IS NOT NULL")),
-        Index("ix_tasks_principal", "project_id", "principal"),
-        Index("ix_tasks_scored", "project_id", "score", postgresql_where=text("score IS NOT NULL")),
-        Index("ix_tasks_score", "score", postgresql_where=text("score IS NOT NULL")),
-        Index(
-            "ix_tasks_overruled",
-            "project_id",
-            "created_at",
-            "id",
-            postgresql_where=text("overruled_score IS NOT NULL"),
-        ),
-        Index("ix_tasks_judged", "project_id", "judged_by", postgresql_where=text("judged_by IS NOT NULL")),
-        Index("ix_tasks_suspects", "lease_until", postgresql_where=text("deaths > 0 AND state = 'running'")),
-        CheckConstraint("score BETWEEN 0 AND 1", name="score"),
-    )
-
-    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
-    release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id"))  # pinned when it is first claimed
-    pinned: Mapped[bool] = mapped_column(
-        default=False, server_default=false()
-    )  # its release, or its code, was chosen by its submitter: it is not compared with others
-    rerun_of: Mapped[UUID | None] = mapped_column(ForeignKey("tasks.id", ondelete="SET NULL"))
-    principal: Mapped[str] = mapped_column(default="", server_default="")  # on whose behalf it is carried out
-    priority: Mapped[int] = mapped_column(SmallInteger, default=0, server_default="0")  # higher goes first
-    instruction: Mapped[str]
-    scenario: Mapped[str | None]
-    variables: Mapped[dict[str, Any]] = mapped_column(default=dict)  # of the documents' server URLs
-    use_skills: Mapped[bool] = mapped_column(default=True)
-    check_code: Mapped[str | None]  # Python that scores the finished task
-    skill_run: Mapped[dict[str, Any] | None] = mapped_column(
-        JSONB(none_as_null=True)
-    )  # `records.SkillRun`; NULL: the policy works on the instruction
-    idempotency_key: Mapped[str | None]
-    request_digest: Mapped[str | None]  # of the submission, to distinguish a repetition from a conflict
-    state: Mapped[TaskState] = mapped_column(default=TaskState.ACCEPTED)
-    stop: Mapped[Stop | None]
-    answer: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
-    failure: Mapped[str | None]
-    score: Mapped[float | None]  # in [0, 1]: of the latest feedback, or without any of the next source
-    score_source: Mapped[ScoreSource | None]
-    checked: Mapped[bool] = mapped_column(default=False)  # it had a score of its check or a judge when it ended
-    overruled_score: Mapped[float | None]  # the first score that a source that counts for more has replaced
-    judged_by: Mapped[str | None]  # the judge whose score it is, or the overruled one
-    turns: Mapped[int] = mapped_column(default=0)
-    generated_tokens: Mapped[int] = mapped_column(default=0)
-    calls: Mapped[int] = mapped_column(default=0)
-    cancel_requested: Mapped[bool] = mapped_column(default=False)
-    deaths: Mapped[int] = mapped_column(default=0, server_default="0")  # of runners that had it
-    lone_deaths: Mapped[int] = mapped_column(default=0, server_default="0")  # in a row, of those without another
-    sandbox_failures: Mapped[int] = mapped_column(default=0, server_default="0")  # for which it was postponed
-    alone: Mapped[bool] = mapped_column(default=False, server_default=false())  # its latest runner had no other
-    prompt: Mapped[str | None]  # hash of the prompt that it began under
-    started_at: Mapped[datetime | None]  # of the first attempt; also the clock the sandbox shows
-
-
-class Trajectory(Entity):
-    """The trajectory of a task, as msgpack of `records.Trajectory`; columns repeat only what is queried."""
-
-    __tablename__ = "trajectories"
-
-    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), unique=True)
-    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"), index=True)
-    release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id"))
-    record: Mapped[bytes]
-
-
-class Feedback(Entity):
-    """A person's score of a task."""
-
-    __tablename__ = "feedback"
-    __table_args__ = (CheckConstraint("score BETWEEN 0 AND 1", name="score"),)
-
-    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), index=True)
-    score: Mapped[float]
-    comment: Mapped[str | None]
-    author: Mapped[str | None]  # "key <name>"; NULL before this was recorded
-    turn: Mapped[int | None]  # that it is about, counted from 0; NULL: the whole task
-    lowest: Mapped[float] = mapped_column(default=0.0)  # of the scale that the score was given on
-    highest: Mapped[float] = mapped_column(default=1.0)

@@ -1,0 +1,60 @@
+"""The API of `SecuredService`, registered as `vault` and used as tasks and people do."""
+
+from typing import Any
+
+import httpx
+
+from app.apis.api_documents import parse_document
+from app.apis.catalog import Catalog
+from app.credentials.stored_credentials import StoredCredentials
+from app.db import apis
+from app.gateway.gateway import Gateway
+from app.release import manifest
+from tests.api_app import ApiApp
+from tests.secured_service import CLIENT, KEY, PASSWORD, SECRET, SecuredService
+
+STATIC: dict[str, dict[str, Any]] = {
+    "header_key": {"value": KEY},
+    "query_key": {"value": KEY},
+    "cookie_key": {"value": KEY},
+    "basic": {"username": "iris", "password": PASSWORD},
+    "bearer": {"value": KEY},
+    "token": {"value": KEY},
+    "client": {"client_id": CLIENT, "client_secret": SECRET},
+    "login": {"username": "iris", "password": PASSWORD},
+}
+
+
+async def register(api: ApiApp, service: SecuredService, **fields: Any) -> dict[str, Any]:
+    sent = {"name": "vault", "document": service.document(), **fields}
+    answer = await api.client.post("/v1/apis", json=sent)
+    assert answer.status_code == 201, answer.text
+    return {each["scheme"]: each for each in answer.json()["credentials"]}
+
+
+async def credentials_of(api: ApiApp) -> dict[str, Any]:
+    shown = await api.client.get("/v1/apis/vault")
+    assert shown.status_code == 200, shown.text
+    return {each["scheme"]: each for each in shown.json()["credentials"]}
+
+
+async def gateway(
+    api: ApiApp, service: SecuredService, client: httpx.AsyncClient, principal: str = "", **rules: Any
+) -> Gateway:
+    """As a runner opens it for a task of the principal."""
+    async with api.sessions() as session:
+        documents = [
+            await manifest.api_document(session, row) for row in await apis.of_project(session, api.demo.id)
+        ]
+    credentials = StoredCredentials(api.sessions, client, documents, principal)
+    catalog = Catalog({"vault": parse_document("vault", service.document())})
+    return Gateway(catalog, client, credentials=credentials, **rules)
+
+
+async def connect(api: ApiApp, service: SecuredService, scheme: str, **params: str) -> httpx.Response:
+    """As a person does: open the address, consent, and come back."""
+    asked = await api.client.get("/v1/apis/vault/authorize", params={"scheme": scheme, **params})
+    assert asked.status_code == 200, asked.text
+    back = service.consent(asked.json()["url"])
+    assert back.pop("callback").endswith("/oauth/callback")
+    return await api.client.get("/oauth/callback", params=back, headers={"Authorization": ""})
