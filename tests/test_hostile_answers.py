@@ -10,6 +10,7 @@ import pytest
 from app.errors import HostError
 from app.gateway.http_call import HttpCaller
 from app.gateway.http_client import open_client
+from app.gateway.wire_request import WireRequest
 from app.records import Json
 from app.untrusted.json_text import JsonError, count_values, decode_json
 from tests.event_loop import longest_stall
@@ -22,7 +23,7 @@ GZIP = "Content-Encoding: gzip"
 async def ask(answer: bytes) -> Json:
     """What a call returns whose API sends these bytes."""
     async with raw_server(answer) as url, open_client(allow_private_hosts=True) as client:
-        return (await HttpCaller(client, timeout=20).send("GET", url, {}, None)).value
+        return (await HttpCaller(client, timeout=20).send(WireRequest("GET", url))).value
 
 
 async def refusal(answer: bytes) -> str:
@@ -160,7 +161,7 @@ async def test_cookies_of_answers_are_not_collected() -> None:
         raw_server(http_answer(b"", *cookies)) as url,
         open_client(allow_private_hosts=True) as client,
     ):
-        await HttpCaller(client, timeout=9).send("GET", url, {}, None)
+        await HttpCaller(client, timeout=9).send(WireRequest("GET", url))
         assert len(client.cookies.jar) == 0
 
 

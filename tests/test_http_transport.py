@@ -14,6 +14,7 @@ from app.engine import vllm_api
 from app.errors import EngineError, HostError
 from app.gateway.http_call import HttpCaller
 from app.gateway.http_client import open_client
+from app.gateway.wire_request import WireRequest
 
 _AT_ONCE, _ROUNDS = 50, 20
 
@@ -53,7 +54,7 @@ async def errors_of(request: Request, url: str) -> Counter[type[BaseException]]:
 async def call_apis(url: str) -> Counter[type[BaseException]]:
     async with open_client(allow_private_hosts=True) as client:
         caller = HttpCaller(client, timeout=30)
-        return await errors_of(lambda target: caller.send("POST", target, {}, b"{}"), url)
+        return await errors_of(lambda target: caller.send(WireRequest("POST", target, {}, b"{}")), url)
 
 
 async def ask_engine(url: str) -> Counter[type[BaseException]]:

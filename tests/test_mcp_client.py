@@ -18,6 +18,7 @@ from app.gateway.http_client import open_client
 from app.gateway.mcp_client.connection_pool import McpServers, McpTarget
 from app.gateway.mcp_client.mcp_calls import McpCaller, mcp_callers
 from app.gateway.mcp_client.tool_listing import fetch_listing
+from app.gateway.wire_request import WireRequest
 from app.records import Call
 from tests.ledger_project import until
 from tests.notebook_server import Notebook
@@ -115,9 +116,9 @@ async def test_a_server_that_vanishes_is_named_and_found_again_when_it_is_back(n
         async with notebook.listening() as url:
             caller = McpCaller(opened, PROJECT, "iris", timeout=2)
             write = msgspec.json.encode({"name": "write", "arguments": {"text": "x"}})
-            assert (await caller.send("tools/call", url, {}, write)).value == {"count": 1}
+            assert (await caller.send(WireRequest("tools/call", url, {}, write))).value == {"count": 1}
         with pytest.raises(HostError, match="the server cannot be reached"):
-            await caller.send("tools/call", url, {}, write)
+            await caller.send(WireRequest("tools/call", url, {}, write))
     assert notebook.notes == ["x"]
 
 
@@ -138,7 +139,7 @@ async def test_each_principal_has_a_session_of_its_own() -> None:
     async with notebook.listening() as url, servers() as opened:
         read = msgspec.json.encode({"name": "readNotes", "arguments": {}})
         for principal in ("iris", "omar", "iris"):
-            await McpCaller(opened, PROJECT, principal, timeout=5).send("tools/call", url, {}, read)
+            await McpCaller(opened, PROJECT, principal, timeout=5).send(WireRequest("tools/call", url, {}, read))
     assert notebook.sessions == 2
 
 
@@ -147,7 +148,7 @@ async def test_concurrent_calls_share_a_session(notebook: Notebook) -> None:
         caller = McpCaller(opened, PROJECT, "", timeout=5)
         write = msgspec.json.encode({"name": "write", "arguments": {"text": "x"}})
         notebook.answers.clear()
-        calls = [asyncio.create_task(caller.send("tools/call", url, {}, write)) for _ in range(5)]
+        calls = [asyncio.create_task(caller.send(WireRequest("tools/call", url, {}, write))) for _ in range(5)]
         await until(lambda: len(notebook.notes) == 5)
         notebook.answers.set()
         assert [each.value for each in await asyncio.gather(*calls)] == [{"count": 5}] * 5
@@ -163,9 +164,10 @@ async def test_a_server_tells_that_its_tools_have_changed(notebook: Notebook) ->
     async with notebook.listening() as url, servers(changed) as opened:
         caller = McpCaller(opened, PROJECT, "iris", timeout=5)
         ask = msgspec.json.encode({"name": "readNotes", "arguments": {}})
-        await caller.send("tools/call", url, {}, ask)
+        await caller.send(WireRequest("tools/call", url, {}, ask))
         await asyncio.sleep(0.3)  # until it listens: nothing tells when
-        await caller.send("tools/call", url, {}, msgspec.json.encode({"name": "extend", "arguments": {}}))
+        extend = msgspec.json.encode({"name": "extend", "arguments": {}})
+        await caller.send(WireRequest("tools/call", url, {}, extend))
         await until(lambda: bool(told), 5)
     assert told[0].url == url
     assert told[0].project == PROJECT

@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from app.gateway.http_call import HttpCaller
+from app.gateway.wire_request import WireRequest
 from trainer.environments.office.direct import DirectClient
 from trainer.environments.office.services import create_services
 from trainer.environments.office.worlds import Worlds
@@ -41,7 +42,7 @@ async def test_a_direct_call_is_answered_as_over_http(asked: OperationCall) -> N
 async def test_the_gateway_reads_a_direct_answer_which_has_no_stream() -> None:
     async with _client(Worlds(), direct=True) as client:
         answer = await HttpCaller(client, timeout=30).send(
-            "GET", f"http://office{DEMO}/supervisor/show_passwords", {}, None
+            WireRequest("GET", f"http://office{DEMO}/supervisor/show_passwords")
         )
     assert "mail" in answer.value
 

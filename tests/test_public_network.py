@@ -10,6 +10,7 @@ from app.errors import ApiDocumentError, HostError
 from app.gateway.http_call import HttpCaller
 from app.gateway.http_client import open_client
 from app.gateway.ssrf import PublicNetwork
+from app.gateway.wire_request import WireRequest
 from tests.raw_server import raw_server
 from tests.small_internet import SmallInternet, found, moved
 
@@ -36,7 +37,7 @@ async def test_a_call_of_an_api_does_not_follow_a_name_that_turns_private() -> N
     internet = SmallInternet({"rebind.test": ["9.9.9.9", "::ffff:10.0.0.1"]}, {"/x": moved("/y", "close")})
     async with internet.online(), client(internet) as opened:
         with pytest.raises(HostError, match="private address") as caught:
-            await HttpCaller(opened, timeout=5).send("GET", "http://rebind.test/x", {}, None)
+            await HttpCaller(opened, timeout=5).send(WireRequest("GET", "http://rebind.test/x"))
     assert caught.value.kind == "ApiError"
     assert internet.reached == ["9.9.9.9"]
 

@@ -13,6 +13,7 @@ from app.apis.patterns import compiled
 from app.errors import ApiDocumentError, HostError
 from app.gateway.http_call import HttpCaller
 from app.gateway.http_client import open_client
+from app.gateway.wire_request import WireRequest
 from app.records import Json
 from tests.document_parts import REF, answer, body, get, openapi, parsed, query, use, within
 from tests.raw_server import gzipped, http_answer, raw_server
@@ -85,7 +86,7 @@ async def test_a_hostile_answer_is_a_short_api_error(kind: str) -> None:
     started = time.process_time()
     async with raw_server(REFUSED_ANSWERS[kind]) as url, caller() as http:
         with pytest.raises(HostError) as caught:
-            await http.send("GET", url, {}, None)
+            await http.send(WireRequest("GET", url))
     assert caught.value.kind == "ApiError"
     assert len(caught.value.message) < 70_000
     assert time.process_time() - started < 2
@@ -105,7 +106,7 @@ PRIVATE_HOSTS = """
 async def test_no_form_of_a_private_host_is_called(host: str) -> None:
     async with caller(private=False) as http:
         with pytest.raises(HostError) as caught:
-            await http.send("GET", f"http://{host}/latest", {}, None)
+            await http.send(WireRequest("GET", f"http://{host}/latest"))
     assert caught.value.kind == "ApiError"
     assert any(
         said in caught.value.message

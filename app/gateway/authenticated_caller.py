@@ -3,8 +3,8 @@
 from app.apis.catalog import App, Operation
 from app.apis.protocol import OutgoingRequest
 from app.gateway.callers import Callers
-from app.gateway.http_call import Sending
 from app.gateway.request_secrets import RequestSecrets
+from app.gateway.wire_request import Sending, WireRequest
 from app.sandbox.protocol import Answer, RefusalError
 
 _DENIED = (401, 403)
@@ -47,12 +47,13 @@ class AuthenticatedCaller:
         self, app: App, operation: Operation, url: str, request: OutgoingRequest, sending: Sending | None
     ) -> Answer:
         authentication = await self._secrets.authentication(app, operation)
-        return await self._callers.of(app).send(
+        outgoing = WireRequest(
             operation.method,
             authentication.url(url),
             authentication.merged(request.headers),
             request.content,
-            clean=self._secrets.hidden.mask,
-            sending=sending,
-            certificate=authentication.certificate,
+            self._secrets.hidden.mask,
+            sending,
+            authentication.certificate,
         )
+        return await self._callers.of(app).send(outgoing)

@@ -1,28 +1,20 @@
 """Which part sends the calls of an app: by HTTP, unless its protocol has a sender of its own."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from app.apis.catalog import App
 from app.apis.mcp_document import PROTOCOL
 from app.errors import HostError
-from app.gateway.http_call import HttpCaller, Sending
+from app.gateway.http_call import HttpCaller
+from app.gateway.wire_request import WireRequest
 from app.sandbox.protocol import Answer
 
 
 class Caller(Protocol):
     """As `HttpCaller`."""
 
-    async def send(
-        self,
-        method: str,
-        url: str,
-        headers: dict[str, str],
-        content: bytes | None,
-        clean: Callable[[str], str] = str,
-        sending: Sending | None = None,
-        certificate: str | None = None,
-    ) -> Answer: ...
+    async def send(self, request: WireRequest) -> Answer: ...
 
 
 class Callers:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
 
 import httpx
 
@@ -10,6 +9,7 @@ from app.errors import HostError
 from app.gateway.answer_value import ReadResponse, refusal, value_of
 from app.gateway.certificate_transport import CERTIFICATE
 from app.gateway.response_headers import passed_headers
+from app.gateway.wire_request import Sending, WireRequest
 from app.records import CallResponse
 from app.sandbox.protocol import Answer, RefusalError
 from app.untrusted.http_body import BodyError, BodySizeError, read_body
@@ -22,9 +22,6 @@ _HEADERS = {
     "User-Agent": "sage-server",
 }
 
-Sending: TypeAlias = Callable[[], Awaitable[None]]
-"""Awaited when the connection is open, right before a request is written. If it raises, nothing is sent."""
-
 
 class HttpCaller:
     """Sends requests through a shared client. Nothing of a response, such as a cookie, reaches other requests."""
@@ -34,29 +31,21 @@ class HttpCaller:
         self._timeout = timeout
         self._extensions: dict[str, object] = {"timeout": httpx.Timeout(timeout).as_dict()}
 
-    async def send(
-        self,
-        method: str,
-        url: str,
-        headers: dict[str, str],
-        content: bytes | None,
-        clean: Callable[[str], str] = str,
-        sending: Sending | None = None,
-        certificate: str | None = None,
-    ) -> Answer:
+    async def send(self, request: WireRequest) -> Answer:
         """The parsed response. Redirects to other servers are refused.
 
-        Raises HostError, an ApiError, for every failure: a RefusalError for a status other than 2xx. `clean`
-        removes secrets from a text that is truncated, `certificate` names a file for mutual TLS.
+        Raises HostError, an ApiError, for every failure: a RefusalError for a status other than 2xx.
         """
-        extensions = self._extensions if sending is None else self._extensions | {"trace": _before(sending)}
-        if certificate is not None:
-            extensions = extensions | {CERTIFICATE: certificate}
+        extensions = self._extensions
+        if request.sending is not None:
+            extensions = extensions | {"trace": _before(request.sending)}
+        if request.certificate is not None:
+            extensions = extensions | {CERTIFICATE: request.certificate}
         try:
             async with asyncio.timeout(self._timeout):
-                answer = await self._follow(httpx.URL(url), method, headers, content, extensions)
+                answer = await self._follow(request, extensions)
                 if not 200 <= answer.status < 300:
-                    raise refusal(answer, clean)
+                    raise refusal(answer, request.clean)
                 return Answer(value_of(answer), answer.status, answer.headers)
         except (TimeoutError, httpx.TimeoutException) as error:
             raise HostError("ApiError", f"no answer within {self._timeout:g} seconds") from error
@@ -64,19 +53,12 @@ class HttpCaller:
             reason = str(error) or type(error).__name__
             raise HostError("ApiError", f"the server cannot be reached: {reason}") from error
 
-    async def _follow(
-        self,
-        url: httpx.URL,
-        method: str,
-        headers: dict[str, str],
-        content: bytes | None,
-        extensions: dict[str, object],
-    ) -> ReadResponse:
+    async def _follow(self, request: WireRequest, extensions: dict[str, object]) -> ReadResponse:
+        url, method, headers, content = httpx.URL(request.url), request.method, request.headers, request.content
         for _ in range(_REDIRECTS):
-            request = httpx.Request(
-                method, url, headers={**_HEADERS, **headers}, content=content, extensions=extensions
+            answer = await self._once(
+                httpx.Request(method, url, headers={**_HEADERS, **headers}, content=content, extensions=extensions)
             )
-            answer = await self._once(request)
             if answer.location is None:
                 return answer
             target = url.join(answer.location)

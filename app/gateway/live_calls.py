@@ -11,10 +11,10 @@ from app.apis.catalog import App, Operation
 from app.apis.protocol import OutgoingRequest
 from app.errors import HostError
 from app.gateway.authenticated_caller import AuthenticatedCaller
-from app.gateway.http_call import Sending
 from app.gateway.kept_bytes import KeptBytes
 from app.gateway.request_secrets import RequestSecrets
 from app.gateway.retry_after import Patience
+from app.gateway.wire_request import Sending
 from app.records import Call, CallResponse
 from app.sandbox.protocol import Answer, RefusalError
 

@@ -1,12 +1,9 @@
 """What belongs to one request to an MCP server, wherever the SDK's tasks carry it out."""
 
-from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import TypeAlias
 
 from app.errors import HostError
-
-Sending: TypeAlias = Callable[[], Awaitable[None]]
+from app.gateway.wire_request import Sending
 
 
 class Exchange:

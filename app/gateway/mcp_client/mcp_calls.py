@@ -13,7 +13,8 @@ from app.errors import HostError
 from app.gateway.http_call import MAX_ANSWER_BYTES
 from app.gateway.mcp_client.connection import ForgottenError, McpConnection
 from app.gateway.mcp_client.connection_pool import McpServers, McpTarget
-from app.gateway.mcp_client.exchange import Exchange, Sending
+from app.gateway.mcp_client.exchange import Exchange
+from app.gateway.wire_request import Sending, WireRequest
 from app.records import Json
 from app.sandbox.frames import MAX_DEPTH, MAX_NODES
 from app.sandbox.protocol import Answer
@@ -33,30 +34,21 @@ class McpCaller:
         self._principal = principal
         self._timeout = timeout
 
-    async def send(
-        self,
-        method: str,
-        url: str,
-        headers: dict[str, str],
-        content: bytes | None,
-        clean: Callable[[str], str] = str,
-        sending: Sending | None = None,
-        certificate: str | None = None,  # noqa: ARG002 - as `HttpCaller`
-    ) -> Answer:
-        """The value of a result: structured content, or else text. `content` are the params of the method.
+    async def send(self, request: WireRequest) -> Answer:
+        """The value of a result: structured content, or else text.
 
         A call that may have been sent is not repeated: only one that a server refused because it has forgotten
         the session. Raises HostError, an ApiError, for every failure.
         """
-        target = McpTarget(url, self._project, self._principal, tuple(sorted(headers.items())))
-        params: dict[str, Json] = msgspec.json.decode(content or b"{}")
+        target = McpTarget(request.url, self._project, self._principal, tuple(sorted(request.headers.items())))
+        params: dict[str, Json] = msgspec.json.decode(request.content or b"{}")
         try:
             async with asyncio.timeout(self._timeout):
-                return Answer(_bounded(await self._call(target, method, params, sending)))
+                return Answer(_bounded(await self._call(target, request.method, params, request.sending)))
         except TimeoutError as error:
             raise HostError("ApiError", f"no answer within {self._timeout:g} seconds") from error
         except HostError as error:
-            raise HostError(error.kind, short(error.message, clean)) from error
+            raise HostError(error.kind, short(error.message, request.clean)) from error
 
     async def _call(
         self, target: McpTarget, method: str, params: dict[str, Json], sending: Sending | None
