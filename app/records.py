@@ -71,6 +71,7 @@ class Task(msgspec.Struct, frozen=True):
     project: str = ""
     scenario: str | None = None
     variables: dict[str, str] = {}  # values for the server variables of the project's OpenAPI documents
+    conversation: str = ""  # what was said before
 
 
 class SkillRun(msgspec.Struct, frozen=True, kw_only=True):

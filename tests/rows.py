@@ -57,7 +57,7 @@ def turn_of(text: str = "hello", uses: tuple[Use, ...] = (), calls: tuple[Call, 
 
 def trajectory_of(task: models.Task, *turns: Turn, offered: tuple[Offer, ...] = ()) -> Trajectory:
     return Trajectory(
-        task=Task(id=task.id, instruction=task.instruction),
+        task=Task(id=task.id, instruction=task.instruction, conversation=task.conversation),
         policy=Policy(release=task.release_id),
         profile="compact",
         turns=turns,

@@ -1,7 +1,8 @@
 """Prompts and observations of both profiles."""
 
-from uuid import uuid4
+from uuid import UUID, uuid4
 
+import msgspec
 import pytest
 
 from app.agent.observation import RESTARTED
@@ -76,6 +77,16 @@ def test_full_lists_skills_as_source_with_their_instructions() -> None:
     assert OFFER.source.strip() in user.content
     assert OFFER.instruction in user.content
     assert user.content.endswith(f"Task: {TASK.instruction}")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_what_was_said_before_is_in_the_prompt_only_where_there_is_some(profile: str) -> None:
+    task = Task(UUID(int=1), "and those from omar", conversation="user: archive the mails from iris")
+    said = PROFILES[profile].opening(task, [], {})[-1].content
+    unsaid = PROFILES[profile].opening(msgspec.structs.replace(task, conversation=""), [], {})[-1].content
+    assert task.conversation in said
+    assert "before" not in unsaid
+    assert task.instruction in unsaid
 
 
 def test_full_names_the_look_ups_the_four_skill_operations_and_the_end() -> None:

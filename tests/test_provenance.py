@@ -99,6 +99,13 @@ def test_a_quarantined_skill_that_was_offered_taints_what_is_written() -> None:
     assert taints_of([draft], trajectory, catalog({}), ["g"]) == {"f": "the quarantined skill g"}
 
 
+def test_what_was_said_before_the_task_counts_as_text_from_outside() -> None:
+    plain = rollout("go", ran(WRITTEN, Use("f", False, 1, 1)))
+    for said, expected in ((HOSTILE, "the conversation before its task"), ("hello", ""), ("", "")):
+        task = msgspec.structs.replace(plain.task, conversation=said)
+        assert of_function(msgspec.structs.replace(plain, task=task), {}) == expected
+
+
 def test_more_texts_than_are_read_count_as_text_from_outside() -> None:
     calls = tuple(Call(seq=seq, turn=0, api="mail.read", arguments={}, result=["a"] * 90_000) for seq in range(12))
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import delete
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, releases, trajectories
+from app.db import exams, models, releases, trajectories
 from app.db.models import ReleaseState, RunState, TaskState
 from app.errors import InvalidError
 from app.records import Stop
@@ -53,6 +53,25 @@ async def test_without_scenarios_the_words_of_the_instruction_make_the_group(sho
         await shop.task(score, scenario=None, instruction=instruction)
     assert [each.reward for each in await rollouts(shop)] == [1.0, 0.0]
     assert (await read(shop)).data.dropped == {"no_peers": 1}
+
+
+async def test_tasks_that_follow_a_conversation_are_learned_from_in_their_scenario_only(
+    shop: ServedProject,
+) -> None:
+    for score in (1.0, 0.0):
+        await shop.task(score, scenario=None, instruction="yes, do it", conversation="user: archive all")
+    with pytest.raises(InvalidError, match="2 conversation"):
+        await read(shop)
+    await pair(shop)
+    for score in (1.0, 0.0):
+        await shop.task(score, conversation="user: archive all")
+    assert len(await rollouts(shop)) == 4
+
+
+async def test_an_exam_has_no_task_that_follows_a_conversation(shop: ServedProject) -> None:
+    await shop.task(conversation="user: archive all")
+    alone = await shop.task()
+    assert [each.task_id for each in await exams.from_log(shop.session, shop.project.id)] == [alone.id]
 
 
 @pytest.mark.parametrize(

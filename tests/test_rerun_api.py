@@ -12,6 +12,7 @@ from tests.api_app import ApiApp, open_api_app, problem
 
 SENT = {
     "instruction": "archive my mails",
+    "conversation": "user: hello",
     "scenario": "archive",
     "principal": "iris",
     "priority": 3,

@@ -7,7 +7,7 @@ from app.apis.catalog import Catalog, Parameter
 from app.records import Use
 from app.skills.api_terms import api_terms
 from app.skills.extract import extract
-from app.skills.skill_checks import MAX_SOURCE, is_wrapper
+from app.skills.skill_checks import MAX_SOURCE, is_wrapper, task_details
 from app.skills.validate_drafts import refusals, validate_drafts
 from tests.written_functions import ARCHIVE, CATALOG, archived, ran, rollout
 
@@ -112,6 +112,15 @@ def test_an_unknown_api_is_refused() -> None:
 def test_a_detail_of_the_task_in_the_body_is_refused(literal: str) -> None:
     [reason] = reasons(f"return {SEND}, {literal}")
     assert reason.startswith("It hard-codes details of its task that should be parameters: ")
+
+
+def test_a_detail_of_the_conversation_before_the_task_in_the_body_is_refused() -> None:
+    said = archived("omar", f"def f(who: str) -> int:\n    return {SEND}, 'iris'\n", "f")
+    [draft] = extract(said)
+    assert [*task_details(draft, said, CATALOG)] == []
+    task = msgspec.structs.replace(said.task, instruction="do it", conversation="user: mail iris")
+    [against] = task_details(draft, msgspec.structs.replace(said, task=task), CATALOG)
+    assert "'iris'" in against
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ _ERROR_LIMIT = 400
 
 
 class Compact(msgspec.Struct, frozen=True):
-    """One user message: the instruction verbatim, then a line per offered skill. No system message."""
+    """One user message: the instruction verbatim, a line per offered skill, and what was said before."""
 
     name: ClassVar[str] = "compact"
     stop_strings: ClassVar[tuple[str, ...]] = ()
@@ -24,6 +24,8 @@ class Compact(msgspec.Struct, frozen=True):
         lines = [task.instruction]
         if offers:
             lines += ["skills:", *(f"{offer.signature}: {offer.instruction}" for offer in offers)]
+        if task.conversation:
+            lines += ["said before:", task.conversation]
         return [Message("user", "\n".join(lines))]
 
     def observation(self, observation: Observation) -> str:

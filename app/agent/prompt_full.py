@@ -90,12 +90,14 @@ class Full(msgspec.Struct, frozen=True):
 
     def opening(self, task: Task, offers: Sequence[Offer], apps: Mapping[str, str]) -> list[Message]:
         listed = "\n".join(f"- {name}: {description}" for name, description in apps.items()) or "(none)"
-        skills = [_skill(offer) for offer in offers]
-        if skills:
-            skills.insert(0, "Skills that are already defined:")
+        parts = [_skill(offer) for offer in offers]
+        if parts:
+            parts.insert(0, "Skills that are already defined:")
+        if task.conversation:
+            parts.append(f"What was said before, which the task may refer to:\n{task.conversation}")
         return [
             Message("system", _SYSTEM.format(apps=listed)),
-            Message("user", "\n\n".join([*skills, f"Task: {task.instruction}"])),
+            Message("user", "\n\n".join([*parts, f"Task: {task.instruction}"])),
         ]
 
     def observation(self, observation: Observation) -> str:

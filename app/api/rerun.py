@@ -8,7 +8,16 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.submission import Check, Instruction, Principal, Priority, Variables, refuse_blank, refuse_unparsable
+from app.api.submission import (
+    Check,
+    Conversation,
+    Instruction,
+    Principal,
+    Priority,
+    Variables,
+    refuse_blank,
+    refuse_unparsable,
+)
 from app.api.validation import MOST, Scenario
 from app.db import models, releases, tasks
 from app.db.models import ReleaseState
@@ -29,6 +38,7 @@ class Rerun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Fields that are left out are those of the task; null removes scenario, check and release."""
 
     instruction: Instruction | UnsetType = UNSET
+    conversation: Conversation | UnsetType = UNSET
     scenario: Scenario | UnsetType | None = UNSET
     principal: Principal | UnsetType = UNSET
     priority: Priority | UnsetType = UNSET
@@ -49,6 +59,7 @@ async def repeat(
     release_id = await _servable(session, task, changes.release) if isinstance(changes.release, int) else None
     new = tasks.NewTask(
         instruction=_either(changes.instruction, task.instruction),
+        conversation=_either(changes.conversation, task.conversation),
         scenario=_either(changes.scenario, task.scenario),
         principal=_either(changes.principal, task.principal),
         priority=_either(changes.priority, task.priority),

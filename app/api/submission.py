@@ -25,6 +25,14 @@ Instruction = Annotated[
         examples=["archive every one of my mails from iris"],
     ),
 ]
+Conversation = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=20_000,
+        pattern=r"^[^\x00]*$",
+        description="what was said before the instruction: the agent reads it, and skills are not searched by it",
+    ),
+]
 Check = Annotated[
     str,
     msgspec.Meta(
@@ -63,6 +71,7 @@ class TaskFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     instruction: Instruction | UnsetType = UNSET
     project: TaskProject | None = None
+    conversation: Conversation = ""
     scenario: Scenario | None = None
     principal: Principal = ""
     priority: Priority = 0
@@ -122,6 +131,7 @@ async def submit_all(
     for index, task in enumerate(requests):
         new = tasks.NewTask(
             instruction=task.instruction,
+            conversation=task.conversation,
             scenario=task.scenario,
             principal=task.principal,
             priority=task.priority,

@@ -53,6 +53,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     id: UUID
     project: str
     instruction: str
+    conversation: str  # before the instruction
     scenario: str | None
     principal: str
     priority: int

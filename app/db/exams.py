@@ -202,6 +202,7 @@ def _scored(project_id: UUID) -> Select[Any]:
     return (
         select(*(getattr(_task, name) for name in _COLUMNS))
         .where(_task.project_id == project_id, proven().is_not(None), _task.skill_run.is_(None))
+        .where(_task.conversation == "")  # the instruction says all
         .where(or_(_task.state == TaskState.DONE, _task.stop == Stop.NOTHING_DONE))
         .order_by(_task.finished_at.desc(), _task.id)
         .limit(_READ)

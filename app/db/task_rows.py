@@ -99,6 +99,7 @@ class Task(Entity, Leased):
     principal: Mapped[str] = mapped_column(default="", server_default="")  # on whose behalf it is carried out
     priority: Mapped[int] = mapped_column(SmallInteger, default=0, server_default="0")  # higher goes first
     instruction: Mapped[str]
+    conversation: Mapped[str] = mapped_column(default="", server_default="")  # what was said before
     scenario: Mapped[str | None]
     variables: Mapped[dict[str, Any]] = mapped_column(default=dict)  # of the documents' server URLs
     use_skills: Mapped[bool] = mapped_column(default=True)

@@ -27,6 +27,7 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     """A submission. The same idempotency key means the same task; the digest detects a different one."""
 
     instruction: str
+    conversation: str = ""
     principal: str = ""
     priority: int = 0
     scenario: str | None = None

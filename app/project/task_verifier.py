@@ -56,6 +56,7 @@ def question(trajectory: Trajectory) -> dict[str, Json]:
     """What a verifier is told about a task: its trajectory as it is stored, without secrets, cut to size."""
     return {
         "instruction": trajectory.task.instruction,
+        "conversation": trajectory.task.conversation[-_CHARS:],
         "scenario": trajectory.task.scenario,
         "stop_reason": trajectory.stop,
         "answer": _shortened(trajectory.answer),

@@ -5,7 +5,8 @@ import structlog
 
 from app.db import calls, models, offers, projects, releases, turns
 from app.db.database import Sessions
-from app.records import Call, Policy, Stop, Task, Trajectory, Turn
+from app.records import Call, Policy, Stop, Trajectory, Turn
+from app.runner.task_context import task_of
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +30,7 @@ async def recorded_trajectory(
         failure = failure_of(row, len(done))
         log.error("a task is given up", task=str(row.id), project=project.name, deaths=row.deaths, reason=failure)
     return Trajectory(
-        task=Task(row.id, row.instruction, project.name, row.scenario, row.variables),
+        task=task_of(row, project.name),
         policy=policy,
         profile=profile,
         turns=tuple(done),

@@ -22,7 +22,7 @@ from app.gateway.mcp_client.connection_pool import McpServers
 from app.gateway.mcp_client.mcp_calls import mcp_callers
 from app.judge import NamedJudge, ask_judge
 from app.project.project_settings import ProjectSettings
-from app.records import Policy, Stop, Task, Trajectory
+from app.records import Policy, Stop, Trajectory
 from app.release import manifest
 from app.release.catalogs import Catalogs
 from app.release.project_secrets import ProjectSecrets
@@ -37,7 +37,7 @@ from app.runner.skill_keeping import SkillKeeping
 from app.runner.skill_replays import SkillReplays
 from app.runner.skill_run import begin_call, run_outcome
 from app.runner.skill_selection import SkillSelection
-from app.runner.task_context import TaskContext
+from app.runner.task_context import TaskContext, task_of
 from app.runner.task_journal import TaskJournal
 from app.security.log_masking import mask_logs
 from app.security.secret_values import SecretValues
@@ -181,7 +181,7 @@ class TaskExecutor:
     async def _rollout(
         self, row: models.Task, context: TaskContext, journal: TaskJournal, owner: str
     ) -> Trajectory:
-        task = Task(row.id, row.instruction, context.project, row.scenario, row.variables)
+        task = task_of(row, context.project)
         for left in reversed(range(_SANDBOX_TRIES)):
             resume = await journal.resume_state()
             gateway = self.gateway(row, context, journal.secrets, journal=journal)

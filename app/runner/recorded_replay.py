@@ -8,12 +8,12 @@ from app.db.shadows import ShadowOutcome
 from app.errors import InvalidError
 from app.gateway.gateway import Gateway
 from app.gateway.recorded_calls import RecordedCalls
-from app.records import Task, Trajectory
+from app.records import Trajectory
 from app.release.project_secrets import ProjectSecrets
 from app.runner.check_report import run_check
 from app.runner.execute import TaskExecutor
 from app.runner.mask_trajectory import masked
-from app.runner.task_context import TaskContext
+from app.runner.task_context import TaskContext, task_of
 from app.runner.task_journal import seed_of
 from app.security.log_masking import mask_logs
 from app.security.secret_values import SecretValues
@@ -41,7 +41,7 @@ async def replay_recorded(executor: TaskExecutor, shadow: models.Shadow) -> Reco
     gateway = _gateway(executor, row, context, recording, secrets)
     offered = await executor.skill_selection.reuse(row)
     gateway.guard = await executor.skill_selection.guard(offered)
-    task = Task(row.id, row.instruction, context.project, row.scenario, row.variables)
+    task = task_of(row, context.project)
     resume = ResumeState(seed=seed_of(row), now=row.started_at)
     trajectory = await run_rollout(executor.agent, task, context.policy, gateway, offered, resume)
     same, failure, scored = recording.complete, trajectory.detail or None, None

@@ -18,11 +18,12 @@ from app.db.lease import new_claim
 from app.db.shadows import ShadowOutcome
 from app.errors import AppError, EngineError, EngineRefusalError, InvalidError, SandboxError
 from app.loop import Loop
-from app.records import Task, Trajectory
+from app.records import Trajectory
 from app.runner.counted_calls import counted_calls
 from app.runner.execute import TaskExecutor
 from app.runner.process_identity import new_owner
 from app.runner.recorded_replay import replay_recorded
+from app.runner.task_context import task_of
 from app.runner.task_journal import seed_of
 from app.security.log_masking import mask_logs
 from app.security.secret_values import SecretValues
@@ -123,7 +124,7 @@ async def replay(executor: TaskExecutor, shadow: models.Shadow) -> ShadowOutcome
     gateway = executor.gateway(row, context, secrets, read_only=True)
     offered = await executor.skill_selection.reuse(row)
     gateway.guard = await executor.skill_selection.guard(offered)
-    task = Task(row.id, row.instruction, context.project, row.scenario, row.variables)
+    task = task_of(row, context.project)
     resume = ResumeState(seed=seed_of(row), now=row.started_at)
     owner = shadow.owner or ""
     async with counted_calls(executor.sessions, row.project_id, owner, gateway):

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import msgspec
 
 from app.apis.catalog import Catalog
+from app.db import models
 from app.db.models import ReleaseState
 from app.project.project_settings import ProjectSettings
-from app.records import Policy
+from app.records import Policy, Task
 from app.release.manifest import ApiDocument
 
 
@@ -20,3 +21,15 @@ class TaskContext(msgspec.Struct, frozen=True):
     catalog: Catalog
     settings: ProjectSettings
     release: ReleaseState
+
+
+def task_of(row: models.Task, project: str) -> Task:
+    """The task as a rollout gets it."""
+    return Task(
+        id=row.id,
+        instruction=row.instruction,
+        project=project,
+        scenario=row.scenario,
+        variables=row.variables,
+        conversation=row.conversation,
+    )

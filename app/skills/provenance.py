@@ -46,6 +46,8 @@ def taints_of(
     `unproven` are the names of the offered skills that are quarantined: their sources are such text. Reads at most
     1,000,000 texts of the answers, and takes what comes after them for text from outside: run it in a thread.
     """
+    if is_prose(trajectory.task.conversation):
+        return dict.fromkeys((each.name for each in drafts), "the conversation before its task")
     if unproven:
         return dict.fromkeys((each.name for each in drafts), f"the quarantined skill {min(unproven)}")
     turn, api = _first_text(trajectory, catalog) or (len(trajectory.turns), "")

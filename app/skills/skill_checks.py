@@ -72,7 +72,8 @@ def api_calls(draft: Draft, _trajectory: Trajectory, catalog: Catalog) -> Iterat
 
 def task_details(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> Iterator[str]:
     """A skill takes the details of its task as parameters instead of hard-coding them."""
-    instruction, known = trajectory.task.instruction, api_terms(catalog)
+    task, known = trajectory.task, api_terms(catalog)
+    instruction = f"{task.instruction}\n{task.conversation}"
     words = _WORD.findall(instruction.lower())
     numbers = {float(number.replace(",", "")) for number in _NUMBER.findall(instruction)}
     details = [value for value in _constants(ast.parse(draft.source)) if _is_detail(value, words, numbers, known)]

@@ -62,6 +62,8 @@ def _given(draft: Draft, trajectory: Trajectory, made: Sequence[Call]) -> ValueO
     seen = ValueOrigins()
     seen.add(CONSTANT, list(constants_of(draft.source)))
     seen.add(PARAMETER, trajectory.task.instruction)
+    if trajectory.task.conversation:
+        seen.add(PARAMETER, trajectory.task.conversation)
     for turn in trajectory.turns:
         seen.add(PARAMETER, list(_constants_at_top(extract_code(turn.text) or "")))
     for call in trajectory.calls:

@@ -14,6 +14,7 @@ class DropReason(StrEnum):
     LEARNED = "learned"  # the policy that serves could learn from it already
     HELD_OUT = "held_out"  # candidates are examined on it, or on one that is nearly the same
     STALE = "stale"  # sampled by a release too many releases ago
+    CONVERSATION = "conversation"  # without a scenario, its instruction alone does not say what it is like
     SECRET = "secret"  # the policy read or wrote a secret, so the trajectory has no tokens
     OTHER_BASE = "other_base"  # sampled by another base model
     OTHER_PROMPT = "other_prompt"  # sampled under another prompt than the one that is served, or under several
@@ -41,6 +42,7 @@ ADVICE = {
     DropReason.LEARNED: "wait for new tasks, raise `replay`, or set `since`",
     DropReason.HELD_OUT: "lower `holdout_percent`, a setting of the project, or make its exams smaller",
     DropReason.STALE: "raise `max_staleness`, or wait for tasks of the active release",
+    DropReason.CONVERSATION: "give tasks that follow a conversation a `scenario`",
     DropReason.SECRET: "fill in the secrets of the APIs with `bind`, so that the policy does not meet them",
     DropReason.OTHER_BASE: "wait for tasks of the model that is being served",
     DropReason.OTHER_PROMPT: "wait for tasks of the version, or the prompt profile, that serves now",

@@ -93,7 +93,9 @@ class _Scores(msgspec.Struct):
 
 def _attempt(trajectory: Trajectory, chars: int) -> str:
     shown = "\n".join(_turn(turn) for turn in trajectory.turns)
-    head = f"Instruction: {_cut(trajectory.task.instruction, _PIECE)}"
+    task = trajectory.task
+    before = f"Said before: {_cut(task.conversation, _PIECE)}\n" if task.conversation else ""
+    head = f"{before}Instruction: {_cut(task.instruction, _PIECE)}"
     end = f"Ended: {trajectory.stop}. Answer: {_cut(_text(trajectory.answer), _PIECE)}"
     return f"{head}\n{_cut(shown, max(chars - len(head) - len(end), 0))}\n{end}"
 

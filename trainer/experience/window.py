@@ -108,6 +108,8 @@ async def _scored_tasks(
         row = rows[trajectory.task.id]
         assert row.release_id is not None  # a finished task has a release
         flaw = DropReason.HELD_OUT if trajectory.task in held_out else find_flaw(trajectory, row.base, base)
+        if flaw is None and trajectory.task.conversation and trajectory.task.scenario is None:
+            flaw = DropReason.CONVERSATION
         if flaw is None and has_other_prompt(trajectory, prompts[row.release_id], active.prompt):
             flaw = DropReason.OTHER_PROMPT
         tasks.append(_scored_task(row, trajectory, numbers[row.release_id], staleness[row.release_id], flaw))

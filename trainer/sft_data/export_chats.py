@@ -44,6 +44,7 @@ class _TaskSummary(msgspec.Struct, frozen=True):
     instruction: str
     scenario: str | None
     score: float
+    conversation: str = ""
 
 
 class _TurnView(msgspec.Struct, frozen=True):
@@ -116,7 +117,7 @@ def _tasks(server: SageClient, wanted: ExportFilter) -> Iterator[tuple[_TaskSumm
 def _trajectory(task: _TaskSummary, view: _TrajectoryView) -> Trajectory:
     """Without tokens, which a chat does not contain."""
     return Trajectory(
-        task=Task(task.id, task.instruction, task.project, task.scenario),
+        task=Task(task.id, task.instruction, task.project, task.scenario, conversation=task.conversation),
         policy=view.policy,
         profile=view.profile,
         turns=tuple(map(_turn, view.turns)),
