@@ -79,6 +79,7 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
         await stack.enter_async_context(services.library.filling())
         listener.on_release(loader.wake)
         listener.on_release(reconciler.wake)
+        disk = DiskSpace(sessions, settings)
         freeze_memory()
         yield Dependencies(
             sessions=sessions,
@@ -96,9 +97,11 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
                 "engine": services.engine.ready,
                 "adapters": loader.ready,
                 "model": lambda: check_scope(sessions, scope),
-                **readiness_checks(sessions, DiskSpace(sessions, settings), shutdown),
+                **readiness_checks(sessions, disk, shutdown),
             },
             occupancy=services.engine.occupancy,
+            model_servers=services.engine.servers,
+            disks=disk.disks,
             model_scope=scope,
             tokenizer=parts.tokenizer,
             limits=Limits.defaults(settings),

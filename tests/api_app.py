@@ -21,18 +21,38 @@ from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
 from app.db import keys, models, projects
 from app.db.database import Sessions
+from app.db.disk_space import DiskSpace
 from app.db.notifications import NotificationListener
 from app.engine.dispatcher import Occupancy
 from app.engine.model_scope import ModelScope
+from app.engine.model_server import ModelServer
 from app.engine.replica import ReplicaState
 from app.engine.tokenizer import ChatTokenizer
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.records import Offer
 from app.release.first_release import FirstRelease
 from app.release.promote import Promoter
+from app.settings import Settings
 from tests.recording_swapper import RecordingSwapper
 
 BUSY = Occupancy({ReplicaState.LIVE: 2, ReplicaState.OUT: 1}, in_flight=3, waiting=4)
+_SERVER = ModelServer(
+    url="http://gpu-1:8000",
+    state=ReplicaState.LIVE,
+    cause="",
+    in_flight=3,
+    max_in_flight=64,
+    adapters=("a" * 64,),
+    most_adapters=4,
+    version="0.19.1",
+)
+_LOST = "no connection to http://gpu-2:8000: is it running?"
+SERVERS = (
+    _SERVER,
+    msgspec.structs.replace(
+        _SERVER, url="http://gpu-2:8000", state=ReplicaState.OUT, cause=_LOST, in_flight=0, adapters=()
+    ),
+)
 PROMPT = "the prompt's hash"
 BASE_ALONE = FirstRelease(None, Path("model"), AdapterStore(Path("adapters")), base="seed")
 
@@ -129,6 +149,8 @@ async def open_api_app(  # noqa: PLR0913  what a test replaces
                 document_reader=document_reader,
                 readiness_checks=checks or {},
                 occupancy=lambda: BUSY,
+                model_servers=lambda: SERVERS,
+                disks=DiskSpace(sessions, Settings(data_dir=directory or Path(), database_url=database_url)).disks,
                 datasets=DatasetStore((directory or Path("data")) / "datasets"),
                 data_rules=data_rules,
                 model_scope=model_scope,

@@ -1,12 +1,12 @@
 """Routes for the audit log: who changed what serves and what is permitted, and when."""
 
 from datetime import datetime
-from typing import Self
+from typing import Annotated, Self
 from uuid import UUID
 
 import msgspec
 from litestar import Controller, get
-from litestar.params import FromQuery
+from litestar.params import FromQuery, QueryParameter
 
 from app.api.access import Caller, Db, project_filter
 from app.api.columns import columns
@@ -47,12 +47,14 @@ class AuditController(Controller):
     opt = {"scope": "admin"}  # noqa: RUF012
 
     @get(summary="List audit entries", responses=problems(400, 401, 403, 404))
-    async def index(
+    async def index(  # noqa: PLR0913 - each is a query parameter
         self,
         session: Db,
         access: Caller,
         project: ProjectName = None,
         release_id: FromQuery[UUID | None] = None,
+        action: FromQuery[models.AuditAction | None] = None,
+        actor: Annotated[str, QueryParameter(description="a part of the actor's name")] = "",
         cursor: Cursor = None,
         limit: Limit = 50,
     ) -> AuditPage:
@@ -62,5 +64,8 @@ class AuditController(Controller):
         `project`, a key for all projects sees those too.
         """
         only = await project_filter(session, access, project)
-        page = await audit.page(session, only, release_id=release_id, cursor=cursor, limit=limit)
+        actions = () if action is None else (action,)
+        page = await audit.page(
+            session, only, release_id=release_id, actions=actions, actor=actor, cursor=cursor, limit=limit
+        )
         return AuditPage([AuditEntryView.of(row) for row in page.items], page.cursor)

@@ -1,6 +1,6 @@
 """The parts that request handlers use, as one value, so that tests can hand in their own."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 from uuid import UUID
 
@@ -12,9 +12,11 @@ from app.apis.document_reader import DocumentReader
 from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
 from app.db.database import Sessions
+from app.db.disk_space import Disk
 from app.db.notifications import NotificationListener
 from app.engine.dispatcher import Occupancy
 from app.engine.model_scope import ModelScope
+from app.engine.model_server import ModelServer
 from app.engine.tokenizer import ChatTokenizer
 from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.hot_swap.adapter_directory import AdapterDirectory
@@ -36,6 +38,10 @@ class SkillSearch(Protocol):
     ) -> list[Offer]: ...
 
 
+async def no_disks() -> Sequence[Disk]:
+    return ()
+
+
 class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     """A request handler gets each of these by naming it as a parameter."""
 
@@ -54,6 +60,8 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     data_rules: DataRules = DataRules()
     public_url: str = ""  # where users reach this server
     occupancy: Callable[[], Occupancy]  # of the model servers
+    model_servers: Callable[[], Sequence[ModelServer]] = tuple
+    disks: Callable[[], Awaitable[Sequence[Disk]]] = no_disks  # of this machine
     model_scope: ModelScope = ModelScope()
     tokenizer: ChatTokenizer | None = None  # None: trajectories come without the text of their prompts
     limits: Limits = Limits()  # of projects that have none of their own

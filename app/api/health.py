@@ -49,11 +49,16 @@ async def readyz(readiness_checks: NamedDependency[Mapping[str, ReadinessCheck]]
     """Checks the database, the model servers (`engine`), active adapters, disks, notifications and background
     work, and the runners: whether one is alive, claims tasks, and has a sandbox that works.
     """
-    results = await asyncio.gather(*(_run(check) for check in readiness_checks.values()))
-    components = {name: state for name, (state, _) in zip(readiness_checks, results, strict=True)}
-    warnings = {name: warning for name, (_, warning) in zip(readiness_checks, results, strict=True) if warning}
-    ready = all(state == "ready" for state in components.values())
-    return Response(Readiness(ready, components, warnings), status_code=200 if ready else 503)
+    found = await readiness(readiness_checks)
+    return Response(found, status_code=200 if found.ready else 503)
+
+
+async def readiness(checks: Mapping[str, ReadinessCheck]) -> Readiness:
+    """Runs all checks at once, each for at most some seconds."""
+    results = await asyncio.gather(*(_run(check) for check in checks.values()))
+    components = {name: state for name, (state, _) in zip(checks, results, strict=True)}
+    warnings = {name: warning for name, (_, warning) in zip(checks, results, strict=True) if warning}
+    return Readiness(all(state == "ready" for state in components.values()), components, warnings)
 
 
 async def _run(check: ReadinessCheck) -> tuple[str, str]:

@@ -58,27 +58,44 @@ class KeyController(Controller):
     @post(summary="Create a key", responses=problems(400, 401, 403, 404))
     async def create(self, data: JSONBody[KeyRequest], session: Db, access: Caller) -> CreatedKey:
         """Without `project` the key is valid for all projects, unless the calling key is limited to one itself."""
-        limited = data.project is not None or access.project_id is not None
-        project = await find_project(session, access, data.project) if limited else None
-        key, secret = await keys.create(session, data.name, data.scopes, project.id if project else None)
-        await _record(session, access, key, AuditAction.KEY_CREATED)
+        created = await add_key(session, access, data)
         await session.commit()
-        return CreatedKey(secret=secret, **_columns(key, await project_names(session)))
+        return created
 
     @get(summary="List keys", responses=problems(401, 403))
     async def index(self, session: Db, access: Caller) -> list[KeyView]:
         """Including revoked keys. Secrets are never shown."""
-        names = await project_names(session)
-        rows = await keys.listing(session, access.project_id)
-        return [KeyView.of(key, names) for key in rows]
+        return await list_keys(session, access)
 
     @delete("/{key_id:uuid}", summary="Revoke a key", responses=problems(400, 401, 403, 404))
     async def revoke(self, key_id: FromPath[UUID], session: Db, access: Caller) -> None:
         """Effective immediately."""
-        if key_id not in {key.id for key in await keys.listing(session, access.project_id)}:
-            raise NotFoundError(f"no key has the id {key_id}; GET /v1/keys lists them")
-        await _record(session, access, await keys.revoke(session, key_id), AuditAction.KEY_REVOKED)
+        await revoke_key(session, access, key_id)
         await session.commit()
+
+
+async def list_keys(session: AsyncSession, access: Access) -> list[KeyView]:
+    """Those that the caller may see, oldest first."""
+    names = await project_names(session)
+    return [KeyView.of(key, names) for key in await keys.listing(session, access.project_id)]
+
+
+async def add_key(session: AsyncSession, access: Access, request: KeyRequest) -> CreatedKey:
+    """Create a key; one of a project creates others of that alone. Raises NotFoundError, InvalidError."""
+    limited = request.project is not None or access.project_id is not None
+    project = await find_project(session, access, request.project) if limited else None
+    key, secret = await keys.create(session, request.name, request.scopes, project.id if project else None)
+    await _record(session, access, key, AuditAction.KEY_CREATED)
+    return CreatedKey(secret=secret, **_columns(key, await project_names(session)))
+
+
+async def revoke_key(session: AsyncSession, access: Access, key_id: UUID) -> models.Key:
+    """Raises NotFoundError also for a key that the caller may not see."""
+    if key_id not in {key.id for key in await keys.listing(session, access.project_id)}:
+        raise NotFoundError(f"no key has the id {key_id}; GET /v1/keys lists them")
+    key = await keys.revoke(session, key_id)
+    await _record(session, access, key, AuditAction.KEY_REVOKED)
+    return key
 
 
 async def _record(session: AsyncSession, access: Access, key: models.Key, action: AuditAction) -> None:

@@ -6,11 +6,9 @@ from litestar import MediaType, Response, get
 from litestar.di import NamedDependency
 from litestar.plugins.prometheus import PrometheusConfig
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Gauge, generate_latest
-from sqlalchemy import func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import approvals, models, runners, runs
-from app.db.fair_queue import ACCEPTED, RUNNING
+from app.db import models, queue_depth, runners, runs
 from app.db.models import TaskState
 from app.engine.dispatcher import Occupancy
 from app.guarded_output import dropped_lines
@@ -42,16 +40,13 @@ async def metrics(
 
 
 async def _add_tasks(registry: CollectorRegistry, session: AsyncSession) -> None:
-    task = models.Task
-    age = func.extract("epoch", func.clock_timestamp() - func.min(task.created_at))
-    query = select(task.state, func.count(), age).where(or_(ACCEPTED, RUNNING)).group_by(task.state)
-    found = {state: (count, seconds) for state, count, seconds in await session.execute(query)}
+    depth = await queue_depth.read(session)
     gauge = Gauge("sage_tasks", "Tasks that have not ended", ["state"], registry=registry)
-    for state in (TaskState.ACCEPTED, TaskState.RUNNING):
-        gauge.labels(state.value).set(found.get(state, (0, 0))[0])
-    gauge.labels(TaskState.WAITING.value).set(await approvals.count_waiting(session))
+    gauge.labels(TaskState.ACCEPTED.value).set(depth.queued)
+    gauge.labels(TaskState.RUNNING.value).set(depth.running)
+    gauge.labels(TaskState.WAITING.value).set(depth.waiting)
     gauge = Gauge("sage_task_queue_age_seconds", "Time since the oldest queued task was sent", registry=registry)
-    gauge.set(found.get(TaskState.ACCEPTED, (0, 0))[1])
+    gauge.set(depth.oldest_seconds)
 
 
 async def _add_runs(registry: CollectorRegistry, session: AsyncSession) -> None:

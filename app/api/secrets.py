@@ -2,12 +2,14 @@
 
 from datetime import datetime
 from typing import Annotated, Self
+from uuid import UUID
 
 import msgspec
 from litestar import Controller, delete, get, put
 from litestar.params import FromPath, JSONBody
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller, Db, find_project
+from app.api.access import Access, Caller, Db, find_project
 from app.api.problem import problems
 from app.api.validation import Name, ProjectName, Text
 from app.db import audit, models, secrets
@@ -53,8 +55,7 @@ class SecretController(Controller):
         """Replaces the one of that name. It is encrypted, and only the gateway reads it: see `bind` of an API."""
         _check_name(name)
         owner = await find_project(session, access, project)
-        row = await secrets.put(session, owner.id, name, data.value)
-        await audit.add(session, owner.id, None, access.actor, AuditAction.SECRET_STORED, {"name": name})
+        row = await store_secret(session, access, owner.id, name, data.value)
         await session.commit()
         return SecretView.of(row, owner.name)
 
@@ -68,9 +69,23 @@ class SecretController(Controller):
     async def remove(self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None) -> None:
         """Calls that are bound to it fail from then on."""
         owner = await find_project(session, access, project)
-        await secrets.delete(session, owner.id, name)
-        await audit.add(session, owner.id, None, access.actor, AuditAction.SECRET_DELETED, {"name": name})
+        await delete_secret(session, access, owner.id, name)
         await session.commit()
+
+
+async def store_secret(
+    session: AsyncSession, access: Access, project_id: UUID, name: str, value: str
+) -> models.Secret:
+    """Replaces the one of that name. Audited."""
+    row = await secrets.put(session, project_id, name, value)
+    await audit.add(session, project_id, None, access.actor, AuditAction.SECRET_STORED, {"name": name})
+    return row
+
+
+async def delete_secret(session: AsyncSession, access: Access, project_id: UUID, name: str) -> None:
+    """Audited. Raises NotFoundError."""
+    await secrets.delete(session, project_id, name)
+    await audit.add(session, project_id, None, access.actor, AuditAction.SECRET_DELETED, {"name": name})
 
 
 def _check_name(name: str) -> None:

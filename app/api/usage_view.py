@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import models, projects, quotas, usage
 from app.project.project_settings import Limits
 
-_DAYS = 30
+DAYS = 30
 
 
 class UsageView(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ class UsageView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def view_usage(session: AsyncSession, project: models.Project, defaults: Limits) -> UsageView:
-    days = await usage.of_days(session, project.id, _DAYS)
+    days = await usage.of_days(session, project.id, DAYS)
     now = await usage.clock(session)
     today = days[0] if days and days[0].day == now.date() else usage.UsageCounts()
     queued, running = await quotas.in_progress(session, project.id)

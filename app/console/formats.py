@@ -54,6 +54,17 @@ def duration(seconds: float | None) -> str:
     return _longest(round(seconds), 2)
 
 
+def size(bytes_: int | None) -> str:
+    """
+    >>> size(12), size(2_500_000), size(3 << 40), size(None)
+    ('12 B', '2.5 MB', '3.3 TB', '-')
+    """
+    if bytes_ is None:
+        return _NOTHING
+    power = min(4, max(0, len(str(bytes_)) - 1) // 3)
+    return f"{bytes_ / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+
+
 def when(time: datetime | None, now: datetime) -> Markup:
     """How long ago, or the date if that is long; the exact time in UTC is its title.
 

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from litestar import Request
 
+from app.console.form_messages import readable
 from app.errors import AppError
 
 T = TypeVar("T")
@@ -22,6 +23,7 @@ class Form(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     value: T | None = None
     errors: Mapping[str, str] = {}
     error: str | None = None
+    status: int = 200  # of the page that shows it
 
     def refused(self, error: AppError) -> "Form[T]":
         """The same form, with what the server has against it, beside the field that its message begins with.
@@ -33,8 +35,9 @@ class Form(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
         """
         found = _LEADING.match(str(error))
         if found and found["field"] in self.values:
-            return msgspec.structs.replace(self, value=None, errors={found["field"]: found["what"]})
-        return msgspec.structs.replace(self, value=None, error=str(error))
+            wrong = {found["field"]: found["what"]}
+            return msgspec.structs.replace(self, value=None, errors=wrong, status=error.status)
+        return msgspec.structs.replace(self, value=None, error=str(error), status=error.status)
 
 
 async def read_form(request: Request[Any, Any, Any], kind: type[T]) -> Form[T]:
@@ -51,7 +54,7 @@ def parse_form(values: Mapping[str, str], kind: type[T]) -> Form[T]:
     >>> parse_form({"size": "3", "tea": " "}, Cup).value
     Cup(size=3, tea='green')
     >>> parse_form({"size": "big"}, Cup).errors, parse_form({"tea": "black"}, Cup).errors
-    ({'size': 'expected `int`, got `str`'}, {'size': 'must be filled in'})
+    ({'size': 'enter a whole number'}, {'size': 'must be filled in'})
     """
     known = {field.encode_name for field in msgspec.structs.fields(kind)}  # type: ignore[arg-type]
     values = {name: value.replace("\r\n", "\n") for name, value in values.items() if name in known}
@@ -61,8 +64,8 @@ def parse_form(values: Mapping[str, str], kind: type[T]) -> Form[T]:
     except msgspec.ValidationError as error:
         field, what = _read(str(error))
         if field is None:
-            return Form(values=values, error=what)
-        return Form(values={field: "", **values}, errors={field: what})
+            return Form(values=values, error=what, status=400)
+        return Form(values={field: "", **values}, errors={field: readable(what, kind, field)}, status=400)
 
 
 def _read(message: str) -> tuple[str | None, str]:
@@ -71,4 +74,4 @@ def _read(message: str) -> tuple[str | None, str]:
         return missing[1], "must be filled in"
     found = _PLACE.match(message)
     assert found is not None
-    return found["field"], found["what"][:1].lower() + found["what"][1:]
+    return found["field"], found["what"]

@@ -23,4 +23,12 @@ class NavigationEntry(msgspec.Struct, frozen=True):
 
 
 HOME = "/console"
-NAVIGATION = (NavigationEntry("Home", HOME, ANY_KEY, "h"),)
+NAVIGATION = (
+    NavigationEntry("Home", HOME, ANY_KEY, "h"),
+    NavigationEntry("Secrets", "/console/secrets", "admin", "x"),
+    NavigationEntry("Keys", "/console/keys", "admin", "k"),
+    NavigationEntry("Usage", "/console/usage", "tasks", "u"),
+    NavigationEntry("Audit", "/console/audit", "admin", "l"),
+    NavigationEntry("Webhook", "/console/webhooks", "admin", "w"),
+    NavigationEntry("Health", "/console/health", "admin", "y"),
+)

@@ -6,15 +6,27 @@ from litestar import Router
 from litestar.di import Provide
 
 from app.console.assets import show_asset
+from app.console.audit import AuditPages
+from app.console.health import HealthPages
 from app.console.home import HomePages
+from app.console.keys import KeyPages
 from app.console.problem_pages import PROBLEM_PAGES, show_nothing
+from app.console.secrets import SecretPages
 from app.console.secure_headers import secure_headers
 from app.console.session import authorize_visit
 from app.console.sign_in import SessionPages, SignInPages
+from app.console.usage import UsagePages
 from app.console.visit import provide_visit
+from app.console.webhooks import WebhookPages
 
 _PAGES: list[Any] = [
     HomePages,
+    SecretPages,
+    KeyPages,
+    UsagePages,
+    AuditPages,
+    WebhookPages,
+    HealthPages,
     SessionPages,
     show_nothing,
 ]

@@ -34,6 +34,7 @@ def _environment() -> Environment:
         "percent": formats.percent,
         "duration": formats.duration,
         "score": formats.score,
+        "size": formats.size,
         "when": formats.when,
         "code": code_block,
         "as_json": json_block,

@@ -1,5 +1,6 @@
 """The audit log of changes of what serves. Entries are only added."""
 
+from collections.abc import Collection
 from uuid import UUID
 
 from sqlalchemy import select
@@ -58,13 +59,22 @@ async def page(
     project_id: UUID | None,
     *,
     release_id: UUID | None = None,
+    actions: Collection[AuditAction] = (),
+    actor: str = "",
     cursor: str | None = None,
     limit: int,
 ) -> Page[models.AuditEntry]:
-    """Newest first; of every project if `project_id` is None. Raises InvalidError for an invalid cursor."""
+    """Newest first; of every project if `project_id` is None. `actor` is a part of the name.
+
+    Raises InvalidError for an invalid cursor.
+    """
     query = select(models.AuditEntry)
     if project_id is not None:
         query = query.where(models.AuditEntry.project_id == project_id)
     if release_id is not None:
         query = query.where(models.AuditEntry.release_id == release_id)
+    if actions:
+        query = query.where(models.AuditEntry.action.in_(actions))
+    if actor:
+        query = query.where(models.AuditEntry.actor.icontains(actor, autoescape=True))
     return await read_page(session, query, models.AuditEntry, cursor, limit)

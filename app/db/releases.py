@@ -1,12 +1,13 @@
 """Releases in the database. Only this module changes which one serves."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, projects, skill_moves
+from app.db.in_array import in_array
 from app.db.models import RELEASE_MOVES, ReleaseState
 from app.errors import ConflictError, NotFoundError
 from app.records import BASE, Json
@@ -105,6 +106,12 @@ async def serving(session: AsyncSession, project_id: UUID | None = None) -> Sequ
     if project_id is not None:
         query = query.where(release.project_id == project_id)
     return [(name, row) for name, row in await session.execute(query)]
+
+
+async def numbers(session: AsyncSession, release_ids: Collection[UUID]) -> dict[UUID, int]:
+    """By id, of those that there are."""
+    query = select(models.Release.id, models.Release.number).where(in_array(models.Release.id, release_ids))
+    return {row.id: row.number for row in await session.execute(query)}
 
 
 async def in_state(session: AsyncSession, state: ReleaseState) -> Sequence[models.Release]:

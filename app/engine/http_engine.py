@@ -16,6 +16,7 @@ from app.engine.discovery import Resolve, Servers, addresses_of
 from app.engine.dispatcher import Dispatcher, Occupancy
 from app.engine.embedder import HttpEmbedder
 from app.engine.health_monitor import HealthChecks, HealthMonitor
+from app.engine.model_server import ModelServer
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Replica, ReplicaLimits
 from app.engine.router import Router
@@ -114,6 +115,10 @@ class HttpEngine:
 
     def occupancy(self) -> Occupancy:
         return self._dispatcher.occupancy
+
+    def servers(self) -> list[ModelServer]:
+        """As they are known now."""
+        return [ModelServer.of(replica) for replica in self.replicas]
 
     @property
     def answers(self) -> bool:

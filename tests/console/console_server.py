@@ -1,6 +1,6 @@
 """The console of a server with a history: tasks that a runner executed on a real ledger, under two releases."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,10 +11,15 @@ import httpx
 from playwright.async_api import BrowserContext
 from sqlalchemy import update
 
+from app.api.health import ReadinessCheck
+from app.api.http_server import Shutdown
+from app.api.readiness import readiness_checks
 from app.db import keys, models, releases, sign_ins
-from app.db.database import open_database
+from app.db.database import Sessions, open_database
+from app.db.disk_space import DiskSpace
 from app.records import BASE
 from app.sandbox.forked_sandbox import ForkedSandbox
+from app.settings import Settings
 from tests.api_app import ApiApp, open_api_app
 from tests.console.taught_policy import TaughtPolicy
 from tests.encryption_keys import TEST_KEYS
@@ -65,7 +70,13 @@ async def console_server(
     ledger, tokenizer = Ledger(), byte_tokenizer(directory)
     async with (
         open_database(database_url, keys=TEST_KEYS) as database,
-        open_api_app(database.sessions, database_url, directory=directory, tokenizer=tokenizer) as api,
+        open_api_app(
+            database.sessions,
+            database_url,
+            _checks(database.sessions, database_url, directory),
+            directory=directory,
+            tokenizer=tokenizer,
+        ) as api,
         ledger.client() as client,
         served(api) as served_client,
     ):
@@ -77,6 +88,11 @@ async def console_server(
             server = ConsoleServer(str(served_client.base_url).rstrip("/"), api, project, policy)
             await _make_history(server)
             yield server
+
+
+def _checks(sessions: Sessions, database_url: str, directory: Path) -> Mapping[str, ReadinessCheck]:
+    settings = Settings(data_dir=directory, database_url=database_url)
+    return readiness_checks(sessions, DiskSpace(sessions, settings), Shutdown())
 
 
 async def _make_history(server: ConsoleServer) -> None:

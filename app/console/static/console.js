@@ -12,8 +12,10 @@ async function replace(id, address) {
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(id);
   if (answer.redirected && !fresh) return location.assign(answer.url); // the session has ended
   const old = document.getElementById(id);
-  if (!fresh || !old || fresh.outerHTML === old.outerHTML) return;
+  if (!fresh || !old) return;
   const focused = old.contains(document.activeElement) && document.activeElement.id;
+  for (const open of $$("details[id][open]", old)) fresh.querySelector(`#${CSS.escape(open.id)}`)?.setAttribute("open", "");
+  if (fresh.outerHTML === old.outerHTML) return;
   old.replaceWith(document.adoptNode(fresh));
   if (focused) document.getElementById(focused)?.focus();
   prepare(fresh);
@@ -75,6 +77,14 @@ function stream(box) {
   });
 }
 
+// --- copying ------------------------------------------------------------------------------------
+
+// <button data-copy="TEXT">: copies it, and says so.
+async function copy(button) {
+  await navigator.clipboard.writeText(button.dataset.copy);
+  button.textContent = "Copied";
+}
+
 // --- the keyboard -------------------------------------------------------------------------------
 
 const KEYS_OFF = "sage-keys-off";
@@ -106,6 +116,7 @@ function prepare(part) {
   const within = (selector) => [...(part.matches?.(selector) ? [part] : []), ...$$(selector, part)];
   within("form[data-results]").forEach(filter);
   within("form[data-auto]").forEach((form) => form.addEventListener("change", () => form.requestSubmit()));
+  within("[data-copy]").forEach((button) => button.addEventListener("click", () => copy(button)));
   within("[data-stream]").forEach(stream);
 }
 

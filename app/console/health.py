@@ -1,0 +1,85 @@
+"""Health: whether tasks can be served, what to do if not, and the processes, servers and disks behind it."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+from uuid import UUID
+
+import msgspec
+from litestar import Controller, Response, get
+from litestar.di import NamedDependency
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.api.access import Db
+from app.api.health import ReadinessCheck, readiness
+from app.console.visit import Visitor, page
+from app.db import audit, environments, models, queue_depth, releases, runners, runs
+from app.db.disk_space import Disk
+from app.db.models import AuditAction
+from app.engine.model_server import ModelServer
+
+_SWAPS: Final = (AuditAction.ACTIVATED, AuditAction.REFUSED, AuditAction.RESTORED)
+_MEANINGS: Final = {
+    "database": "it answers, with the schema of this version",
+    "engine": "a model server can be used",
+    "adapters": "the adapters of active releases can be loaded",
+    "model": "the model was made for the APIs of the projects",
+    "process": "this API process is not shutting down",
+    "runners": "a runner can execute tasks",
+    "claims": "runners claim tasks",
+    "sandbox": "runners can open sandboxes",
+    "disk": "there is space for the API and the runners",
+    "notifications": "this process hears of changes in the database",
+    "background": "the background work of this process succeeds",
+}
+
+
+class Fleet(msgspec.Struct, frozen=True, kw_only=True):
+    """What all projects share."""
+
+    queue: queue_depth.QueueDepth
+    servers: Sequence[ModelServer]
+    serving: Mapping[str, list[str]]  # by adapter, the releases that serve with it
+    runners: Sequence[models.RunnerProcess]
+    workers: Sequence[str]
+    runs: runs.OpenRuns
+    disks: Sequence[Disk]
+    swaps: Sequence[models.AuditEntry]
+    numbers: Mapping[UUID, int]  # of the releases that were swapped
+
+
+class HealthPages(Controller):
+    path = "/health"
+    opt = {"scope": "admin"}  # noqa: RUF012
+
+    @get()
+    async def show(
+        self,
+        visit: Visitor,
+        session: Db,
+        readiness_checks: NamedDependency[Mapping[str, ReadinessCheck]],
+        model_servers: NamedDependency[Callable[[], Sequence[ModelServer]]],
+        disks: NamedDependency[Callable[[], Awaitable[Sequence[Disk]]]],
+    ) -> Response[str]:
+        """A key of one project sees whether the server is ready, and not what other projects share with it."""
+        all_ = visit.access.project_id is None
+        fleet = await _fleet(session, model_servers(), await disks()) if all_ else None
+        found = await readiness(readiness_checks)
+        return page(visit, "health.html", found=found, meanings=_MEANINGS, fleet=fleet)
+
+
+async def _fleet(session: AsyncSession, servers: Sequence[ModelServer], disks: Sequence[Disk]) -> Fleet:
+    serving: dict[str, list[str]] = {}
+    for project, release in await releases.serving(session):
+        serving.setdefault(release.model, []).append(f"{project}, release {release.number}")
+    swaps = (await audit.page(session, None, actions=_SWAPS, limit=10)).items
+    return Fleet(
+        queue=await queue_depth.read(session),
+        servers=servers,
+        serving=serving,
+        runners=await runners.live(session),
+        workers=await environments.workers(session),
+        runs=await runs.progress(session),
+        disks=disks,
+        swaps=swaps,
+        numbers=await releases.numbers(session, {each.release_id for each in swaps if each.release_id}),
+    )
