@@ -9,7 +9,7 @@ from app.db import apis
 from app.db.database import Sessions
 from app.records import Json
 from app.release.catalogs import Catalogs
-from app.release.manifest import ApiDocument
+from app.release.tool_documents import ApiDocument
 from tests.rows import project_row
 
 

@@ -13,7 +13,7 @@ from app.db import apis, manifests, projects, releases, task_queue
 from app.db.database import Sessions
 from app.errors import ApiDocumentError
 from app.machine.demo import PROJECT, first_task, register_demo
-from app.release import manifest
+from app.release import manifest, tool_documents
 from tests.rows import LEASE, task_row
 from trainer.demo.serve_apis import create_demo_apis
 from trainer.environments.office.documents import APP_NAMES
@@ -63,7 +63,7 @@ async def test_registering_again_does_not_undo_a_roll_back(
     await register_demo(database_url, services)
     async with committed() as session:
         active = await releases.active(session, project.id)
-        [mail] = await manifest.api_documents(session, active)
+        [mail] = await tool_documents.api_documents(session, active)
         document = json.loads(await manifests.document(session, mail.id, mail.digest))
     assert (active.id, mail.name, document) == (serving.id, "mail", {"old": True})
 

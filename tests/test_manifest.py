@@ -11,8 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import apis, audit, manifests, models, releases, task_queue
 from app.db.database import Sessions
 from app.db.models import ReleaseState
-from app.release import manifest
-from app.release.manifest import ApiDocument
+from app.release import manifest, tool_documents
+from app.release.tool_documents import ApiDocument
 from tests.release_steps import activate
 from tests.rows import LEASE, project_row, task_row
 
@@ -40,7 +40,7 @@ async def begin_task(session: AsyncSession, project_id: UUID) -> models.Task:
 
 async def served(session: AsyncSession, release: models.Release) -> list[tuple[str, int]]:
     """Name and version of each document that its tasks see."""
-    found = await manifest.api_documents(session, release)
+    found = await tool_documents.api_documents(session, release)
     return [(each.name, (await document_of(session, each))["version"]) for each in found]
 
 
@@ -100,7 +100,7 @@ async def test_an_old_document_is_used_with_the_current_server(session: AsyncSes
         server="http://now",
         token="s",
     )
-    [document] = await manifest.api_documents(session, first)
+    [document] = await tool_documents.api_documents(session, first)
     assert (await document_of(session, document), document.digest) == ({"version": 1}, "mail 1")
     assert (document.source, document.server, document.token) == ("upload", "http://now", "s")
 

@@ -130,7 +130,7 @@ async def test_every_part_that_differs_is_shown_and_reversed_in_the_other_direct
         "tools": {
             "added": ["files"],
             "removed": ["notes"],
-            "changed": {"mail": {"added": ["trash"], "removed": ["send"], "changed": []}},
+            "changed": {"mail": {"added": ["trash"], "removed": ["send"], "changed": [], "renamed": {}}},
         },
         "prompt": {"from": "p", "to": "q"},
         "empty": False,
@@ -138,7 +138,9 @@ async def test_every_part_that_differs_is_shown_and_reversed_in_the_other_direct
     back = await project.diff(third.id, first.id)
     assert back["model"] == {"from": "f00d", "to": "base"}
     assert back["skills"] == {"added": [named[0]], "removed": [named[1]]}
-    assert back["tools"]["changed"] == {"mail": {"added": ["send"], "removed": ["trash"], "changed": []}}
+    assert back["tools"]["changed"] == {
+        "mail": {"added": ["send"], "removed": ["trash"], "changed": [], "renamed": {}}
+    }
     assert await project.diff(third.id, third.id) == NOTHING
 
 

@@ -9,7 +9,7 @@ from app.apis.catalog import Catalog
 from app.credentials.stored_credentials import StoredCredentials
 from app.db import apis
 from app.gateway.gateway import Gateway
-from app.release import manifest
+from app.release import tool_documents
 from tests.api_app import ApiApp
 from tests.secured_service import CLIENT, KEY, PASSWORD, SECRET, SecuredService
 
@@ -44,7 +44,7 @@ async def gateway(
     """As a runner opens it for a task of the principal."""
     async with api.sessions() as session:
         documents = [
-            await manifest.api_document(session, row) for row in await apis.of_project(session, api.demo.id)
+            await tool_documents.api_document(session, row) for row in await apis.of_project(session, api.demo.id)
         ]
     credentials = StoredCredentials(api.sessions, client, documents, principal)
     catalog = Catalog({"vault": parse_document("vault", service.document())})

@@ -27,7 +27,7 @@ from app.gateway.callers import Callers
 from app.gateway.http_call import HttpCaller
 from app.gateway.request_secrets import RequestSecrets
 from app.records import Json
-from app.release import manifest
+from app.release import tool_documents
 from app.sandbox.protocol import RefusalError
 from app.security.secret_values import SecretValues
 
@@ -75,7 +75,7 @@ class ApiCallController(Controller):
         """With the stored credentials, as a task would. An error of the API is an answer of this route."""
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name, document=False)
-        document = await manifest.api_document(session, row)
+        document = await tool_documents.api_document(session, row)
         content = await manifests.document(session, row.id, row.digest)
         request = read_request(row, row.bind)
         await session.commit()  # no transaction is held during the call

@@ -9,6 +9,7 @@ from app.apis.document_reader import DocumentReader
 from app.apis.read_process import ReadRequest
 from app.db import manifests, models
 from app.records import Json
+from app.release.tool_documents import presentation_of
 
 
 async def read_api(
@@ -23,4 +24,11 @@ async def read_api(
 def read_request(row: models.Api, bind: Mapping[str, Json]) -> ReadRequest:
     """How the API's document is read. New bindings are checked."""
     source = None if row.source == "upload" else row.source
-    return ReadRequest(name=row.name, source=source, server=row.server, bind=dict(bind), check=bind != row.bind)
+    return ReadRequest(
+        name=row.name,
+        source=source,
+        server=row.server,
+        presentation=presentation_of(row),
+        bind=dict(bind),
+        check=bind != row.bind,
+    )

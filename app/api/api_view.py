@@ -12,10 +12,12 @@ from app.api.console_links import ConsoleLinks
 from app.api.credential_view import CredentialView, shared_credentials
 from app.apis.app_view import AppView, OperationView
 from app.apis.catalog import LeftOut
+from app.apis.naming import Naming
 from app.db import models
 from app.records import Json
+from app.release.tool_documents import presentation_of
 
-_COMPUTED = ("has_token", "links")
+_COMPUTED = ("has_token", "links", "naming")
 
 
 class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +32,7 @@ class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
     has_token: bool
     bind: dict[str, Json]
     token_origins: list[str]
+    naming: Naming
     created_at: datetime
     checked_at: datetime | None  # its document was last fetched
     check_failure: str | None  # why it could not be, the last time
@@ -78,7 +81,8 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
 
 
 def _computed(row: models.Api) -> dict[str, Any]:
-    return {"has_token": _has_token(row), "links": ConsoleLinks.of("apis", row.id)}
+    naming = presentation_of(row).naming
+    return {"has_token": _has_token(row), "links": ConsoleLinks.of("apis", row.id), "naming": naming}
 
 
 def _has_token(row: models.Api) -> bool:

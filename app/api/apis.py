@@ -1,7 +1,7 @@
 """Routes for the APIs of a project, each an OpenAPI document or an MCP server that the agent may call."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from contextlib import suppress
 from uuid import UUID
 
 import httpx
@@ -13,16 +13,27 @@ from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Caller, Db, find_project
+from app.api.api_fields import (
+    ApiNaming,
+    Bindings,
+    Credentials,
+    Document,
+    McpServer,
+    Server,
+    Token,
+    TokenOrigins,
+    Url,
+)
 from app.api.api_reading import read_api
 from app.api.api_view import ApiSummary, ApiView
 from app.api.json_request import DocumentRequest
 from app.api.problem import problems
-from app.api.validation import AppName, ProjectName, Text
+from app.api.validation import AppName, ProjectName
 from app.apis.api_documents import download
 from app.apis.document_reader import DocumentReader
+from app.apis.presentation import Presentation
 from app.apis.read_process import ReadRequest
 from app.apis.server_remark import server_remark
-from app.credentials.credential import Credential
 from app.credentials.prepared import prepare
 from app.db import api_credentials, apis
 from app.engine.model_scope import ModelScope
@@ -30,56 +41,8 @@ from app.errors import ApiDocumentError, InvalidError
 from app.gateway.mcp_client.connection_pool import McpServers
 from app.gateway.mcp_client.mcp_commands import SCHEME, McpCommand
 from app.gateway.mcp_client.tool_listing import fetch_listing
-from app.records import Json
 from app.release import manifest
-
-Url = Annotated[Text, msgspec.Meta(max_length=2_000, examples=["http://127.0.0.1:8100/sites/0/mail/openapi.json"])]
-Document = Annotated[
-    dict[str, Json] | str,
-    msgspec.Meta(
-        description="an OpenAPI 3.0, 3.1 or 3.2 or Swagger 2.0 document: as an object, or as JSON or YAML text. "
-        "`x-safe: true` at an operation marks it as read-only, `x-safe: false` as writing, where the method does "
-        "not show it"
-    ),
-]
-McpServer = Annotated[
-    str,
-    msgspec.Meta(
-        max_length=2_000,
-        pattern=r"^(https?://[^\s{}\x00]+|stdio:[A-Za-z0-9_.-]{1,64})(?!\n)$",
-        description="an MCP server, of which the tools become operations: its address (streamable HTTP), or "
-        "`stdio:NAME` for a command of `SAGE_MCP_COMMANDS`",
-        examples=["https://mcp.example.com/mcp"],
-    ),
-]
-Server = Annotated[Text, msgspec.Meta(max_length=2_000, description="overrides the server named in the document")]
-Bindings = Annotated[
-    dict[str, str | dict[str, str]],
-    msgspec.Meta(
-        description='parameters that the server fills in: `{"password": "secret:NAME"}` in every operation that '
-        'has it, `{"log_in": {"password": "secret:NAME"}}` in one. The agent does not see them',
-        examples=[{"log_in": {"password": "secret:mail"}}],
-    ),
-]
-Credentials = Annotated[
-    dict[str, Credential],
-    msgspec.Meta(max_length=20, description="by the name of the security scheme; those of other schemes stay"),
-]
-TokenOrigins = Annotated[
-    list[
-        Annotated[
-            str, msgspec.Meta(pattern=r"^https?://([^/?#@:\s\x00]{1,250}|\[[0-9a-f:.]+\])(:\d{1,5})?/?(?!\n)$")
-        ]
-    ],
-    msgspec.Meta(
-        max_length=100,
-        description="origins, such as `https://files.example.com`, that get the token and bound secrets, too, if "
-        "the document names them as the server of an operation",
-    ),
-]
-Token = Annotated[
-    Text, msgspec.Meta(min_length=1, max_length=10_000, description="sent with every call, and never shown")
-]
+from app.release.tool_documents import presentation_of
 
 
 class ApiRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,6 +58,7 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     credentials: Credentials = {}
     bind: Bindings | UnsetType | None = UNSET
     token_origins: TokenOrigins | UnsetType = UNSET
+    naming: ApiNaming | None = None
 
 
 class ApiPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -128,7 +92,8 @@ class ApiController(Controller):
     ) -> ApiView:
         """Fetches, parses and stores the document, or the tools of the MCP server, replacing one of the same name.
 
-        Without `bearer_token`, `bind` or `token_origins` a replaced API keeps them; null removes. If tasks have
+        Without `bearer_token`, `bind` or `token_origins` a replaced API keeps them; null removes. Operations that
+        it had keep their names, by operationId or by method and path, unless `naming` changes. If tasks have
         started with the active release, a new release with the new tools becomes active: rolling back restores the
         documents. `remarks` say what to look at, such as a server that does not answer, or a model that was not
         made for this API."""
@@ -139,10 +104,8 @@ class ApiController(Controller):
             content = await _content(data, http_client)
         else:
             content = await fetch_listing(McpServers(http_client, mcp_commands), data.mcp.rstrip("/"), token)
-        bind = data.bind if data.bind is not UNSET else await apis.bindings(session, project.id, data.name)
-        await session.commit()
-        place = ReadRequest(name=data.name, source=data.url, server=data.server, bind=bind or {})
-        app, document = await document_reader.read(place, content, lambda url: download(http_client, url))
+        request = await _request(data, session, document_reader, project.id)
+        app, document = await document_reader.read(request, content, lambda url: download(http_client, url))
         prepared = [
             await prepare(name, each, app.schemes, app.default_url, http_client)
             for name, each in data.credentials.items()
@@ -157,7 +120,8 @@ class ApiController(Controller):
             document=document,
             digest=app.digest,
             token=data.bearer_token,
-            bind=bind or {},
+            bind=request.bind,
+            presentation=msgspec.to_builtins(app.presentation),
         )
         if data.token_origins is not UNSET:
             row.token_origins = list(data.token_origins)
@@ -252,6 +216,30 @@ async def _token(data: ApiRequest, session: AsyncSession, project_id: UUID) -> s
     if data.bearer_token is not UNSET:
         return data.bearer_token
     return await apis.stored_token(session, project_id, data.name)
+
+
+async def _request(
+    data: ApiRequest, session: AsyncSession, reader: DocumentReader, project_id: UUID
+) -> ReadRequest:
+    """How the document is read, after the one that it replaces. Ends the transaction."""
+    row = await apis.find(session, project_id, data.name)
+    former = Presentation(naming="readable") if row is None else presentation_of(row)
+    naming = data.naming or former.naming
+    names = None
+    if row is not None and naming == former.naming:
+        with suppress(ApiDocumentError):  # one that is stored, of an earlier version of this server
+            names = (await read_api(reader, session, row, row.bind)).names
+    bind = data.bind if data.bind is not UNSET else {} if row is None else row.bind
+    await session.commit()
+    presentation = msgspec.structs.replace(former, naming=naming, names={})
+    return ReadRequest(
+        name=data.name,
+        source=data.url,
+        server=data.server,
+        presentation=presentation,
+        names=names,
+        bind=bind or {},
+    )
 
 
 async def _content(data: ApiRequest, client: httpx.AsyncClient) -> bytes:

@@ -6,6 +6,8 @@ import msgspec
 
 from app.apis.catalog import App, LeftOut, Operation
 from app.apis.fingerprint import fingerprints
+from app.apis.naming import keys_of, place_of
+from app.apis.presentation import AS_WRITTEN, Presentation
 from app.apis.security_schemes import SecurityScheme
 from app.apis.signature import signature
 from app.project.approval import Risk
@@ -35,9 +37,12 @@ class OperationTraits(msgspec.Struct, frozen=True):
     arguments: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     repeatable: bool = False
+    key: str = ""  # see `apis.naming`
+    place: str = ""
+    former_names: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, operation: Operation, fingerprint: str) -> Self:
+    def of(cls, operation: Operation, fingerprint: str, key: str) -> Self:
         return cls(
             operation.method,
             operation.safe,
@@ -46,6 +51,9 @@ class OperationTraits(msgspec.Struct, frozen=True):
             operation.arguments,
             operation.required,
             operation.repeatable,
+            key,
+            place_of(operation),
+            operation.former_names,
         )
 
 
@@ -60,6 +68,7 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
     left_out: list[LeftOut] = []
     schemes: dict[str, SecurityScheme] = {}
     traits: dict[str, OperationTraits]  # of each operation
+    presentation: Presentation = AS_WRITTEN
 
     @property
     def default_url(self) -> str:
@@ -69,9 +78,16 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
             url = url.replace(f"{{{name}}}", default)
         return url
 
+    @property
+    def names(self) -> dict[str, str]:
+        """Those of the operations, by key and by place."""
+        by_place = {each.place: name for name, each in self.traits.items()}
+        return by_place | {each.key: name for name, each in self.traits.items()}
+
     @classmethod
-    def of(cls, app: App) -> Self:
+    def of(cls, app: App, presentation: Presentation = AS_WRITTEN) -> Self:
         known = fingerprints(app)
+        keyed = zip(keys_of(list(app.operations.values())), app.operations.items(), strict=True)
         return cls(
             digest=app.digest,
             description=app.description,
@@ -80,5 +96,6 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
             operations=[OperationView.of(each) for each in app.operations.values()],
             left_out=list(app.left_out),
             schemes=app.schemes,
-            traits={name: OperationTraits.of(each, known[name]) for name, each in app.operations.items()},
+            traits={name: OperationTraits.of(each, known[name], key) for key, (name, each) in keyed},
+            presentation=presentation,
         )

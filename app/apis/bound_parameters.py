@@ -25,7 +25,8 @@ def check_bindings(app: App, bind: Mapping[str, Json]) -> None:
     """Raises InvalidError that names what the API does not have, or what is not `secret:NAME`."""
     for name, target in bind.items():
         if isinstance(target, Mapping):
-            operation = app.operations.get(name)
+            known = (each for each in app.operations.values() if name in each.former_names)
+            operation = app.operations.get(name) or next(known, None)
             if operation is None:
                 raise InvalidError(f"bind: {app.name} has no operation {name!r}, {nearest(name, app.operations)}")
             _check(target, {each.name for each in operation.parameters}, f"{app.name}.{name}")
@@ -39,7 +40,7 @@ def bind_parameters(app: App, bind: Mapping[str, Json]) -> App:
     if not bind:
         return app
     operations = {
-        name: _bound(operation, dict(_targets(name, bind))) for name, operation in app.operations.items()
+        name: _bound(operation, dict(_targets(operation, bind))) for name, operation in app.operations.items()
     }
     return msgspec.structs.replace(app, operations=operations)
 
@@ -65,11 +66,13 @@ def _check(targets: Mapping[str, Json], known: set[str], owner: str) -> None:
             raise InvalidError(f"bind: {name!r} must be `secret:NAME`, the name of a stored secret")
 
 
-def _targets(operation: str, bind: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+def _targets(operation: Operation, bind: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
     """Parameter and name of its secret; what is bound for one operation comes last and wins."""
-    own = bind.get(operation)
     flat = {name: target for name, target in bind.items() if isinstance(target, str)}
-    for name, target in (flat | (dict(own) if isinstance(own, Mapping) else {})).items():
+    for known in (*operation.former_names, operation.name):
+        own = bind.get(known)
+        flat |= dict(own) if isinstance(own, Mapping) else {}
+    for name, target in flat.items():
         if match := _REFERENCE.fullmatch(target):
             yield name, match[1]
 

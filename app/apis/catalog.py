@@ -43,10 +43,12 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
     """
 
     app: str
-    name: str  # a Python identifier from the operationId, or from method and path
+    name: str  # a Python identifier, see `apis.naming`
     method: str  # of HTTP in upper case, or of MCP's JSON-RPC
     path: str  # with {wire_name} for path parameters; of MCP the server's name of the tool
     summary: str
+    operation_id: str = ""  # as the document writes it
+    former_names: tuple[str, ...] = ()  # by which rules and bindings may know it
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
     bound: tuple[BoundParameter, ...] = ()

@@ -15,6 +15,7 @@ import structlog
 
 from app.apis.api_documents import MAX_DOCUMENT_BYTES
 from app.apis.app_view import AppView, OperationTraits
+from app.apis.presentation import AS_WRITTEN, Presentation
 from app.apis.read_process import LENGTH_BYTES, NEXT, ReadRequest, ReadResult, frame
 from app.apis.sample_call import CallPlan, SampleCall
 from app.errors import ApiDocumentError, InvalidError
@@ -105,9 +106,12 @@ class DocumentReader:
         assert result.call is not None
         return result.call
 
-    async def traits(self, name: str, content: bytes, digest: str) -> dict[str, OperationTraits]:
+    async def traits(
+        self, name: str, content: bytes, digest: str, presentation: Presentation = AS_WRITTEN
+    ) -> dict[str, OperationTraits]:
         """Those of the operations of a stored document, wherever it is served. Raises ApiDocumentError."""
-        return (await self.view(ReadRequest(name=name, server=_ANYWHERE), content, digest)).traits
+        request = ReadRequest(name=name, server=_ANYWHERE, presentation=presentation)
+        return (await self.view(request, content, digest)).traits
 
     async def _read(self, request: ReadRequest, *contents: bytes) -> tuple[ReadResult, bytes]:
         async with self._slots:

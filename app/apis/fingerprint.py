@@ -10,7 +10,8 @@ from app.records import Json
 
 def fingerprints(app: App) -> dict[str, str]:
     """By operation. The URL of the app's server does not count, nor do credentials, which the gateway adds."""
-    seen = {name: msgspec.structs.replace(each, security=None) for name, each in app.operations.items()}
+    unseen = {"security": None, "operation_id": "", "former_names": ()}
+    seen = {name: msgspec.structs.replace(each, **unseen) for name, each in app.operations.items()}
     known: dict[int, str] = {}
     return {name: _fingerprint(operation, known) for name, operation in seen.items()}
 

@@ -35,6 +35,15 @@ def argument_name(wire_name: str) -> str:
     return _not_keyword(f"x_{name}" if name[0].isdigit() else name)
 
 
+def valid_name(words: str) -> str:
+    """Words joined by underscores, as an identifier.
+
+    >>> [valid_name(words) for words in ("list_mails", "2fa", "class")]
+    ['list_mails', 'op_2fa', 'class_']
+    """
+    return _not_keyword(f"op_{words}" if words[:1].isdigit() else words)
+
+
 class UniqueNames:
     """Numbers names that are taken, from 2 on, in time linear in their number."""
 
@@ -81,8 +90,7 @@ def _close(name: str, names: Iterable[str], limit: int) -> list[str]:
 
 
 def _snake(text: str) -> str:
-    name = _NOT_NAME.sub("_", _WORD_START.sub("_", text)).strip("_").lower()
-    return _not_keyword(f"op_{name}" if name[:1].isdigit() else name)
+    return valid_name(_NOT_NAME.sub("_", _WORD_START.sub("_", text)).strip("_").lower())
 
 
 def _not_keyword(name: str) -> str:

@@ -75,6 +75,7 @@ def _operation(
         method=method.upper(),
         path=path,
         summary=_summary(node),
+        operation_id=_text(node, "operationId"),
         description=_text(node, "description"),
         parameters=_arguments(parameters(item, node, references, where), body),
         body_is_object=body.is_object,

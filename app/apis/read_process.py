@@ -19,6 +19,7 @@ from app.apis.api_documents import parse_document, protocols, read_document
 from app.apis.app_view import AppView
 from app.apis.bound_parameters import bind_parameters, check_bindings
 from app.apis.catalog import App, MisspelledRisk
+from app.apis.presentation import AS_WRITTEN, Presentation, keep_names, present
 from app.apis.sample_call import CallPlan, SampleCall, sample_call
 from app.apis.yaml_json import to_json_text
 from app.errors import ApiDocumentError, InvalidError
@@ -35,6 +36,8 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     source: str | None = None
     server: str | None = None
+    presentation: Presentation = AS_WRITTEN
+    names: dict[str, str] | None = None  # of an earlier version, to be kept: by key or by place
     bind: dict[str, Json] = {}
     check: bool = False  # whether the document has what `bind` names
     store: bool = False  # whether the document is returned, to be stored
@@ -111,12 +114,16 @@ def _read(request: ReadRequest, content: bytes, contents: list[bytes]) -> tuple[
     app = parse_document(request.name, document, source=request.source, server=request.server)
     if request.store:
         _refuse_misspelled(app)
+    presentation = request.presentation
+    if request.names is not None:
+        presentation = keep_names(app, presentation, request.names)
+    app = present(app, presentation)
     if request.check:
         check_bindings(app, request.bind)
     app = bind_parameters(app, request.bind)
     if request.call is not None:
         return ReadResult(call=sample_call(app, request.call)), b""
-    return ReadResult(app=AppView.of(app)), _storable(document) if request.store else b""
+    return ReadResult(app=AppView.of(app, presentation)), _storable(document) if request.store else b""
 
 
 def _refuse_misspelled(app: App) -> None:

@@ -50,6 +50,7 @@ def show_api(session: "ServerSession", name: str, project: str | None) -> None:
 @click.argument("document")
 @project_option
 @click.option("--server", help="URL that overrides the server named in the document")
+@click.option("--naming", type=click.Choice(["readable", "operation_id"]), help="names of the operations")
 @click.option("--token-env", metavar="VAR", help="the environment variable that holds the API's bearer token")
 def add_api(session: "ServerSession", name: str, document: str, token_env: str | None, **place: Any) -> None:
     """Add or replace an API by its OpenAPI document: a URL, a file, or `-` for standard input.

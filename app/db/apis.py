@@ -31,8 +31,9 @@ async def put(  # noqa: PLR0913 - the columns of a row
     server: str | None = None,
     token: str | UnsetType | None = UNSET,
     bind: Mapping[str, Json] | UnsetType = UNSET,
+    presentation: Mapping[str, Json] | UnsetType = UNSET,
 ) -> models.Api:
-    """Insert an API, or replace the one of that name. Keeps the stored token and bindings if they are UNSET.
+    """Insert an API, or replace the one of that name, which keeps what is UNSET.
 
     A document in bytes is JSON: it is stored as it is, and the row comes without it.
     """
@@ -41,8 +42,8 @@ async def put(  # noqa: PLR0913 - the columns of a row
     given: dict[str, Any] = {"source": source, "document": stored, "digest": digest, "server": server}
     given |= {"checked_at": func.clock_timestamp(), "check_failure": None}
     given |= sealed(session, token)
-    if bind is not UNSET:
-        given["bind"] = bind
+    given |= {"bind": bind} if bind is not UNSET else {}
+    given |= {"presentation": presentation} if presentation is not UNSET else {}
     await session.execute(
         insert(models.Api)
         .values(project_id=project_id, name=name, **given)
@@ -51,16 +52,15 @@ async def put(  # noqa: PLR0913 - the columns of a row
     return await get(session, project_id, name, document=not as_text)
 
 
-async def bindings(session: AsyncSession, project_id: UUID, name: str) -> dict[str, Json]:
-    """The bindings of an API; {} if there is no such API yet."""
-    query = select(models.Api.bind).where(models.Api.project_id == project_id, models.Api.name == name)
-    return await session.scalar(query) or {}
+async def find(session: AsyncSession, project_id: UUID, name: str) -> models.Api | None:
+    """An API without its document; None if there is no such API yet."""
+    query = select(models.Api).where(models.Api.project_id == project_id, models.Api.name == name)
+    return await session.scalar(query.options(WITHOUT_DOCUMENT))
 
 
 async def stored_token(session: AsyncSession, project_id: UUID, name: str) -> str | None:
     """The token of an API; None if it has none, or if there is no such API yet. Raises SettingError."""
-    query = select(models.Api).where(models.Api.project_id == project_id, models.Api.name == name)
-    row = await session.scalar(query.options(WITHOUT_DOCUMENT))
+    row = await find(session, project_id, name)
     return None if row is None else token_of(session, row)
 
 

@@ -15,6 +15,7 @@ from app.db.database import Handle, execute
 from app.db.in_array import in_array
 from app.db.models import SkillState
 from app.errors import NotFoundError
+from app.records import Json
 
 _project, _release, _tools, _api = models.Project, models.Release, models.ToolSet, models.Api
 _SERVING = (
@@ -25,6 +26,7 @@ _SERVING = (
         _release.model,
         _release.prompt,
         _tools.documents[_api.name].astext.label("document"),
+        _tools.presentations[_api.name].label("presentation"),
         _api.id,
         _api.name,
         _api.source,
@@ -41,6 +43,13 @@ _SERVING = (
     .where(_project.id == bindparam("project", type_=Uuid), _release.id == bindparam("release", type_=Uuid))
     .order_by(_api.name)
 )
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """The document of an API in a release, and how it is presented."""
+
+    digest: str
+    presentation: dict[str, Json] = {}
 
 
 class SkillName(msgspec.Struct, frozen=True):
@@ -87,33 +96,38 @@ async def serving(handle: Handle, project_id: UUID, release_id: UUID) -> Sequenc
     return (await execute(handle, _SERVING, {"project": project_id, "release": release_id})).all()
 
 
-async def api_digests(session: AsyncSession, project_id: UUID) -> dict[str, str]:
-    """Name and digest of each API of the project."""
+async def api_tools(session: AsyncSession, project_id: UUID) -> dict[str, Tool]:
+    """The APIs of the project as they are now, by name."""
     api = models.Api
-    rows = await session.execute(select(api.name, api.digest).where(api.project_id == project_id))
-    return {row.name: row.digest for row in rows}
+    rows = await session.execute(
+        select(api.name, api.digest, api.presentation).where(api.project_id == project_id)
+    )
+    return {row.name: Tool(row.digest, row.presentation) for row in rows}
 
 
-async def store_tools(session: AsyncSession, project_id: UUID, digests: Mapping[str, str]) -> str:
-    """Store a set of API documents, given by name and digest. Returns its hash.
+async def store_tools(session: AsyncSession, project_id: UUID, tools: Mapping[str, Tool]) -> str:
+    """Store a set of API documents, given by name. Returns its hash.
 
     Documents of registered APIs are copied, so that they outlive their APIs; others were copied before.
     """
     api, document = models.Api, models.ToolDocument
+    digests = {name: each.digest for name, each in tools.items()}
+    presentations = {name: each.presentation for name, each in tools.items() if each.presentation}
     wanted = select(api.digest, api.document).where(
         api.project_id == project_id, in_array(api.digest, digests.values())
     )
     await session.execute(insert(document).from_select(["digest", "document"], wanted).on_conflict_do_nothing())
-    digest = _hash(sorted(digests.items()))
-    row = insert(models.ToolSet).values(hash=digest, documents=dict(digests))
+    parts = [sorted(digests.items()), sorted(presentations.items())] if presentations else sorted(digests.items())
+    digest = _hash(parts)
+    row = insert(models.ToolSet).values(hash=digest, documents=digests, presentations=presentations)
     await session.execute(row.on_conflict_do_nothing())
     return digest
 
 
-async def tool_digests(session: AsyncSession, digest: str) -> dict[str, str]:
-    """Name and digest of each API document of a set."""
-    documents: dict[str, str] = (await session.get_one(models.ToolSet, digest)).documents
-    return documents
+async def tool_set(session: AsyncSession, digest: str) -> dict[str, Tool]:
+    """The API documents of a set, by name."""
+    row = await session.get_one(models.ToolSet, digest)
+    return {name: Tool(each, row.presentations.get(name, {})) for name, each in row.documents.items()}
 
 
 async def document(session: AsyncSession, api_id: UUID, digest: str) -> bytes:
@@ -144,4 +158,4 @@ async def is_unused(session: AsyncSession, release: models.Release) -> bool:
 
 
 def _hash(parts: Sequence[object]) -> str:
-    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+    return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()

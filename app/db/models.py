@@ -170,6 +170,7 @@ class Api(Entity):
     token: Mapped[str | None]  # encrypted
     bind: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")  # see `apis.bound_parameters`
     token_origins: Mapped[list[str]] = mapped_column(default=list, server_default="{}")  # besides its server's
+    presentation: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")  # `apis.presentation`
     checked_at: Mapped[datetime | None]  # its document was fetched again
     check_failure: Mapped[str | None]  # why it could not be, the last time
     refresh_at: Mapped[datetime | None]  # when its MCP server is to be asked for its tools again

@@ -77,12 +77,13 @@ class SkillSet(Base):
 
 
 class ToolSet(Base):
-    """A set of API documents, by the hash of names and digests. Never changes."""
+    """A set of API documents and how they are presented, by the hash of both. Never changes."""
 
     __tablename__ = "tool_sets"
 
     hash: Mapped[str] = mapped_column(primary_key=True)
     documents: Mapped[dict[str, Any]]  # name of the API -> digest of its document
+    presentations: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")  # of those with one
 
 
 class ToolDocument(Base):

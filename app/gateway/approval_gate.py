@@ -36,7 +36,8 @@ class ApprovalGate:
 
     def wants(self, operation: Operation) -> bool:
         """Whether calls of the operation wait for a person."""
-        return self._rules.wants(operation.api, safe=operation.safe, risk=operation.risk)
+        former = [f"{operation.app}.{name}" for name in operation.former_names]
+        return self._rules.wants(operation.api, safe=operation.safe, risk=operation.risk, former=former)
 
     def refusal(self, operation: Operation, call: Call, url: str) -> str | None:
         """Why the call must not be sent; None if it was approved or needs no approval.

@@ -49,11 +49,11 @@ async def _put(url: str, documents: dict[str, tuple[str, dict[str, Json]]]) -> N
     async with open_database(url) as database, database.sessions.begin() as session:
         project = await projects.by_name(session, PROJECT)
         serving = await manifest.lock_active(session, project.id)
-        before = await manifests.api_digests(session, project.id)
+        before = await manifests.api_tools(session, project.id)
         for api, (source, document) in documents.items():
             digest = parse_document(api, document, source=source).digest
             await apis.put(session, project.id, api, source=source, document=document, digest=digest)
-        now = await manifests.api_digests(session, project.id)
+        now = await manifests.api_tools(session, project.id)
         changed = [api for api in now if now[api] != before.get(api)]  # a rollback outlives a restart
         await manifest.update_tools(session, serving, changed, manifest.SERVER)
 

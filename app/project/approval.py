@@ -39,17 +39,22 @@ class ApprovalRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     timeout_seconds: Annotated[float, msgspec.Meta(ge=1, le=2_592_000)] = 86_400
     """A call that nobody decided on for this long counts as refused."""
 
-    def wants(self, api: str, *, safe: bool, risk: Risk | None) -> bool:
-        """Whether calls of an operation wait. `safe` operations are read-only."""
-        mode = self._mode(api)
+    def wants(self, api: str, *, safe: bool, risk: Risk | None, former: Sequence[str] = ()) -> bool:
+        """Whether calls of an operation wait. `safe` operations are read-only.
+
+        Rules for one of its `former` names still hold: where they differ from those for its name, the stricter do.
+        """
+        ruled = [mode for each in (api, *former) if (mode := self._ruled(each)) is not None]
+        mode = max(ruled, key=_STRICTNESS.index, default=self.default)
         if mode == "document":
             mode = _OF_RISK.get(risk, "never") if risk else "never"
         return mode == "always" or (mode == "write" and not safe)
 
-    def _mode(self, api: str) -> ApprovalMode:
+    def _ruled(self, api: str) -> ApprovalMode | None:
+        """The mode of the pattern that matches best."""
         matching = [pattern for pattern in self.operations if fnmatchcase(api, pattern)]
         if not matching:
-            return self.default
+            return None
         closest = max(matching, key=lambda each: (_literal(each), _STRICTNESS.index(self.operations[each])))
         return self.operations[closest]
 

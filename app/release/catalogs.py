@@ -1,7 +1,6 @@
 """Catalogs of projects, parsed from the documents in the database and cached until these change."""
 
 import asyncio
-import json
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -10,12 +9,13 @@ import msgspec
 from app.apis.api_documents import parse_document, read_document
 from app.apis.bound_parameters import bind_parameters
 from app.apis.catalog import App, Catalog
+from app.apis.presentation import present
 from app.db import manifests
 from app.db.database import Sessions
-from app.release.manifest import ApiDocument
+from app.release.tool_documents import ApiDocument
 
 _KEPT = 3  # versions per API: releases that serve side by side may have different ones
-_Version = tuple[str, str, str | None, str]
+_Version = tuple[str, str, str | None, bytes]
 
 
 class Catalogs:
@@ -31,7 +31,12 @@ class Catalogs:
         return Catalog({api.name: await self._app(api) for api in apis})
 
     async def _app(self, api: ApiDocument) -> App:
-        version = (api.digest, api.source, api.server, json.dumps([api.bind, api.token_origins]))
+        version = (
+            api.digest,
+            api.source,
+            api.server,
+            msgspec.json.encode([api.bind, api.token_origins, api.presentation]),
+        )
         versions = self._apps.setdefault(api.id, {})
         if version in versions:
             return versions[version]
@@ -48,4 +53,5 @@ class Catalogs:
 def _parsed(api: ApiDocument, content: bytes) -> App:
     source = None if api.source == "upload" else api.source
     app = parse_document(api.name, read_document(content), source=source, server=api.server)
+    app = present(app, api.presentation)
     return msgspec.structs.replace(bind_parameters(app, api.bind), token_origins=api.token_origins)

@@ -8,10 +8,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.app_view import OperationTraits
 from app.apis.document_reader import DocumentReader
+from app.apis.presentation import Presentation
 from app.db import manifests, models, releases
-from app.db.manifests import SkillName
+from app.db.manifests import SkillName, Tool
 from app.errors import InvalidError
-from app.release import manifest
+from app.release import manifest, tool_documents
 from app.release.operation_changes import OperationChanges, compare
 
 
@@ -52,7 +53,7 @@ class _Parts(msgspec.Struct, frozen=True):
     """The parts of a release. One that never served has those it would serve with now."""
 
     skills: set[UUID]
-    tools: dict[str, str]
+    tools: dict[str, Tool]
     prompt: str | None
 
 
@@ -80,7 +81,7 @@ async def diff(
 
 async def _parts_of(session: AsyncSession, release: models.Release) -> _Parts:
     prompt = release.prompt or (await releases.active(session, release.project_id)).prompt
-    skills, tools = await manifest.skills_of(session, release), await manifest.tools_of(session, release)
+    skills, tools = await manifest.skills_of(session, release), await tool_documents.tools_of(session, release)
     return _Parts(set(skills), tools, prompt)
 
 
@@ -92,14 +93,14 @@ async def _skills(session: AsyncSession, before: set[UUID], after: set[UUID]) ->
 
 
 async def _tools(
-    session: AsyncSession, reader: DocumentReader, before: Mapping[str, str], after: Mapping[str, str]
+    session: AsyncSession, reader: DocumentReader, before: Mapping[str, Tool], after: Mapping[str, Tool]
 ) -> ToolChanges:
     """Documents that differ are kept: only unchanged ones are read from the registered APIs."""
 
-    async def traits(name: str, digest: str) -> Mapping[str, OperationTraits]:
-        text = await manifests.kept_document(session, digest)
+    async def traits(name: str, tool: Tool) -> Mapping[str, OperationTraits]:
+        text = await manifests.kept_document(session, tool.digest)
         await session.commit()  # no transaction is held while a document is read
-        return await reader.traits(name, text, digest)
+        return await reader.traits(name, text, tool.digest, msgspec.convert(tool.presentation, Presentation))
 
     apart = sorted(name for name in before.keys() & after.keys() if before[name] != after[name])
     changed = {name: compare(await traits(name, before[name]), await traits(name, after[name])) for name in apart}

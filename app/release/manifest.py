@@ -6,16 +6,14 @@ it cannot be rolled back, but a release records which one it served with.
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any, Literal
+from typing import Literal
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Row, update
+from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import (
-    api_credentials,
-    apis,
     audit,
     manifests,
     models,
@@ -25,27 +23,13 @@ from app.db import (
     skill_withdrawals,
 )
 from app.db.database import Handle
-from app.db.manifests import SkillName
+from app.db.manifests import SkillName, Tool
 from app.db.models import AuditAction, ReleaseState, SkillState
-from app.errors import SettingError
 from app.records import Json
+from app.release.tool_documents import ApiDocument, api_documents, document_of, tools_of
 
 SkillsMode = Literal["restore", "keep"]
 SERVER = "server"  # the actor of automatic changes
-
-
-class ApiDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """An API that a task may call: its document in the release, with the current server, token and bindings."""
-
-    id: UUID  # of the API
-    name: str
-    source: str
-    server: str | None
-    token: str | SettingError | None  # or why it cannot be read
-    has_credentials: bool = False  # for the security schemes of the document
-    bind: dict[str, Json]
-    token_origins: tuple[str, ...] = ()
-    digest: str  # of the document, see `manifests.document`
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +57,9 @@ async def serving(handle: Handle, project_id: UUID, release_id: UUID) -> Serving
         model=found[0].model,
         prompt=found[0].prompt,
         documents=[
-            _document(handle, row, row.document, row.has_credentials) for row in found if row.document is not None
+            document_of(handle, row, Tool(row.document, row.presentation or {}), row.has_credentials)
+            for row in found
+            if row.document is not None
         ],
     )
 
@@ -99,51 +85,6 @@ async def begin_serving(
         prompt=release.prompt,
         documents=documents,
     )
-
-
-async def api_documents(session: AsyncSession, release: models.Release) -> Sequence[ApiDocument]:
-    """Ordered by name. APIs removed since are missing: their tokens are gone."""
-    rows = await apis.of_project(session, release.project_id)
-    digests = await tools_of(session, release)
-    secured = await api_credentials.secured_apis(session, release.project_id)
-    return [_document(session, row, digests[row.name], row.id in secured) for row in rows if row.name in digests]
-
-
-async def api_document(session: AsyncSession, row: models.Api) -> ApiDocument:
-    """An API as it is now."""
-    secured = await api_credentials.secured_apis(session, row.project_id)
-    return _document(session, row, row.digest, row.id in secured)
-
-
-def _document(handle: Handle, row: models.Api | Row[Any], digest: str, has_credentials: bool) -> ApiDocument:
-    return ApiDocument(
-        id=row.id,
-        name=row.name,
-        source=row.source,
-        server=row.server,
-        token=_token(handle, row),
-        has_credentials=has_credentials,
-        bind=row.bind,
-        token_origins=tuple(row.token_origins),
-        digest=digest,
-    )
-
-
-def _token(handle: Handle, row: models.Api | Row[Any]) -> str | SettingError | None:
-    try:
-        return apis.token_of(handle, row)
-    except SettingError as error:
-        return error
-
-
-async def tools_of(session: AsyncSession, release: models.Release) -> dict[str, str]:
-    """Name and digest of each API document. One that never served has those of the active release."""
-    if release.tools is not None:
-        return await manifests.tool_digests(session, release.tools)
-    present = await releases.active(session, release.project_id)
-    if present.tools is not None:
-        return await manifests.tool_digests(session, present.tools)
-    return await manifests.api_digests(session, release.project_id)
 
 
 async def skills_of(session: AsyncSession, release: models.Release) -> list[UUID]:
@@ -200,7 +141,7 @@ async def lock_active(session: AsyncSession, project_id: UUID) -> models.Release
     await session.refresh(release)
     if release.tools is None:
         release.tools = await manifests.store_tools(
-            session, project_id, await manifests.api_digests(session, project_id)
+            session, project_id, await manifests.api_tools(session, project_id)
         )
         await session.flush()
     return release
@@ -212,12 +153,12 @@ async def update_tools(
     """Call after APIs of these names were put or removed, in the same transaction. `serving` is from
     `lock_active`.
 
-    If the documents differ from its own, a release with them and the same weights becomes active. It keeps the
-    other documents of `serving`, so that a change of one API does not undo a rollback.
+    If the documents or their presentations differ from its own, a release with them and the same weights becomes
+    active. It keeps the other documents of `serving`, so that a change of one API does not undo a rollback.
     """
     before = await tools_of(session, serving)
-    there = await manifests.api_digests(session, serving.project_id)
-    now = {name: digest for name, digest in before.items() if name not in names}
+    there = await manifests.api_tools(session, serving.project_id)
+    now = {name: tool for name, tool in before.items() if name not in names}
     now |= {name: there[name] for name in names if name in there}
     if now == before:
         return serving
@@ -270,7 +211,7 @@ async def _record_end(session: AsyncSession, previous: models.Release, prompt_ha
     previous.skills = await manifests.store_skills(session, previous.project_id)
     previous.prompt = previous.prompt or prompt_hash
     if previous.tools is None:
-        registered = await manifests.api_digests(session, previous.project_id)
+        registered = await manifests.api_tools(session, previous.project_id)
         previous.tools = await manifests.store_tools(session, previous.project_id, registered)
     await session.flush()
 
@@ -292,6 +233,6 @@ async def _restore_skills(
 
 
 async def _missing_apis(session: AsyncSession, project_id: UUID, tools: str) -> dict[str, Json]:
-    there = await manifests.api_digests(session, project_id)
-    gone = sorted((await manifests.tool_digests(session, tools)).keys() - there.keys())
+    there = await manifests.api_tools(session, project_id)
+    gone = sorted((await manifests.tool_set(session, tools)).keys() - there.keys())
     return {"tools": {"missing": gone}} if gone else {}

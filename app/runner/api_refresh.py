@@ -27,7 +27,7 @@ from app.errors import ApiDocumentError
 from app.gateway.skill_manifest import AllowedOperation
 from app.loop import Loop
 from app.project.approval import Risk
-from app.release import manifest
+from app.release import manifest, tool_documents
 from app.release.operation_changes import OperationChanges, compare
 from app.skills.admission import stored_manifest
 
@@ -51,11 +51,18 @@ async def refresh_api(
             await api_changes.checked(session, api_id)
             await mcp_changes.mark(session, row.project_id, row.source)  # for `McpRefresh`
         return None
-    request = ReadRequest(name=row.name, source=row.source, server=row.server, bind=dict(row.bind))
+    request = ReadRequest(
+        name=row.name,
+        source=row.source,
+        server=row.server,
+        presentation=tool_documents.presentation_of(row),
+        bind=dict(row.bind),
+    )
     try:
         content = await download(client, row.source)
-        app, document = await reader.read(request, content, lambda url: download(client, url), check=False)
         old = await reader.view(request, old_content, row.digest)
+        named = msgspec.structs.replace(request, names=old.names)
+        app, document = await reader.read(named, content, lambda url: download(client, url), check=False)
     except ApiDocumentError as error:
         async with sessions.begin() as session:
             await api_changes.checked(session, api_id, str(error)[:2_000])
@@ -73,11 +80,12 @@ async def apply_change(
         return None
     serving = await manifest.lock_active(session, row.project_id)
     now = await apis.get(session, row.project_id, row.name, document=False)
-    if (now.id, now.digest, now.source) != (row.id, row.digest, row.source):  # it was registered again meanwhile
+    same = (now.id, now.digest, now.source, now.presentation) == (row.id, row.digest, row.source, row.presentation)
+    if not same:  # it was registered again meanwhile
         return None
     eased = sorted(name for name, traits in new.traits.items() if _is_eased(old.traits.get(name), traits))
     changes = compare(old.traits, new.traits)
-    about = msgspec.structs.asdict(changes)
+    about = {"added": changes.added, "removed": changes.removed, "changed": changes.changed}  # names are kept
     change = models.ApiChange(api_id=row.id, digest=new.digest, applied=not eased, eased=eased, skills=[], **about)
     session.add(change)
     if not eased:
@@ -89,6 +97,7 @@ async def apply_change(
             server=row.server,
             document=document,
             digest=new.digest,
+            presentation=msgspec.to_builtins(new.presentation),
         )
         await manifest.update_tools(session, serving, [row.name], skill_moves.SERVER)
         change.skills = await _quarantine(session, row, changes, new.traits)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Self
 
 import httpx
+import msgspec
 import structlog
 
 from app.apis.document_reader import DocumentReader
@@ -15,6 +16,7 @@ from app.gateway.mcp_client.connection_pool import Changed, McpServers, McpTarge
 from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.gateway.mcp_client.tool_listing import fetch_listing
 from app.loop import Loop
+from app.release import tool_documents
 from app.runner.api_refresh import apply_change
 
 log = structlog.get_logger(__name__)
@@ -81,9 +83,10 @@ class McpRefresh:
             token = apis.token_of(session, row)
             old_content = await manifests.document(session, row.id, row.digest)
         content = await fetch_listing(self._servers, row.source, token)
-        request = ReadRequest(name=row.name, bind=row.bind)
-        app, document = await self._reader.read(request, content, check=False)
+        request = ReadRequest(name=row.name, presentation=tool_documents.presentation_of(row), bind=row.bind)
         old = await self._reader.view(request, old_content, row.digest)
+        named = msgspec.structs.replace(request, names=old.names)
+        app, document = await self._reader.read(named, content, check=False)
         async with self._sessions.begin() as session:
             change = await apply_change(session, row, old, app, document)
             await mcp_changes.done(session, row.id, row.refresh_tries)

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis.document_reader import DocumentReader
 from app.db import manifests, models, projects, shadows
 from app.errors import ConflictError
-from app.release import manifest
+from app.release import tool_documents
 
 _WINDOW = 1_000  # finished tasks, the newest
 
@@ -56,12 +56,13 @@ async def _safe_operations(session: AsyncSession, reader: DocumentReader, releas
     """Those that only read and wait for nobody's approval."""
     rules = projects.settings_of(await projects.by_id(session, release.project_id)).approvals
     safe: set[str] = set()
-    for api in await manifest.api_documents(session, release):
+    for api in await tool_documents.api_documents(session, release):
         content = await manifests.document(session, api.id, api.digest)
         await session.commit()  # no transaction is held while a document is read
-        for name, each in (await reader.traits(api.name, content, api.digest)).items():
-            if each.safe and not rules.wants(f"{api.name}.{name}", safe=True, risk=each.risk):
-                safe.add(f"{api.name}.{name}")
+        for name, each in (await reader.traits(api.name, content, api.digest, api.presentation)).items():
+            known, *former = (f"{api.name}.{one}" for one in (name, *each.former_names))
+            if each.safe and not rules.wants(known, safe=True, risk=each.risk, former=former):
+                safe.add(known)
     return safe
 
 

@@ -9,7 +9,7 @@ from app.db import models
 from app.db.models import ReleaseState
 from app.project.project_settings import ProjectSettings
 from app.records import Policy, Task
-from app.release.manifest import ApiDocument
+from app.release.tool_documents import ApiDocument
 
 
 class TaskContext(msgspec.Struct, frozen=True):

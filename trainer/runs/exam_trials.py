@@ -20,8 +20,8 @@ from app.gateway.recorded_calls import CallKey, call_key
 from app.project.staging import StagingApi
 from app.records import Call, Trajectory
 from app.release.catalogs import Catalogs
-from app.release.manifest import ApiDocument
 from app.release.project_secrets import ProjectSecrets
+from app.release.tool_documents import ApiDocument
 from app.sandbox.forked_sandbox import ForkedSandbox
 from trainer.environments.exam.api_trials import ApiTrials
 from trainer.environments.exam.exam_environment import Ground, Trials

@@ -1,0 +1,68 @@
+"""Fields of a registration of an API."""
+
+from typing import Annotated
+
+import msgspec
+
+from app.api.validation import Text
+from app.apis.naming import Naming
+from app.credentials.credential import Credential
+from app.records import Json
+
+Url = Annotated[Text, msgspec.Meta(max_length=2_000, examples=["http://127.0.0.1:8100/sites/0/mail/openapi.json"])]
+Document = Annotated[
+    dict[str, Json] | str,
+    msgspec.Meta(
+        description="an OpenAPI 3.0, 3.1 or 3.2 or Swagger 2.0 document: as an object, or as JSON or YAML text. "
+        "`x-safe: true` at an operation marks it as read-only, `x-safe: false` as writing, where the method does "
+        "not show it"
+    ),
+]
+McpServer = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=2_000,
+        pattern=r"^(https?://[^\s{}\x00]+|stdio:[A-Za-z0-9_.-]{1,64})(?!\n)$",
+        description="an MCP server, of which the tools become operations: its address (streamable HTTP), or "
+        "`stdio:NAME` for a command of `SAGE_MCP_COMMANDS`",
+        examples=["https://mcp.example.com/mcp"],
+    ),
+]
+Server = Annotated[Text, msgspec.Meta(max_length=2_000, description="overrides the server named in the document")]
+Bindings = Annotated[
+    dict[str, str | dict[str, str]],
+    msgspec.Meta(
+        description='parameters that the server fills in: `{"password": "secret:NAME"}` in every operation that '
+        'has it, `{"log_in": {"password": "secret:NAME"}}` in one. The agent does not see them',
+        examples=[{"log_in": {"password": "secret:mail"}}],
+    ),
+]
+Credentials = Annotated[
+    dict[str, Credential],
+    msgspec.Meta(max_length=20, description="by the name of the security scheme; those of other schemes stay"),
+]
+TokenOrigins = Annotated[
+    list[
+        Annotated[
+            str, msgspec.Meta(pattern=r"^https?://([^/?#@:\s\x00]{1,250}|\[[0-9a-f:.]+\])(:\d{1,5})?/?(?!\n)$")
+        ]
+    ],
+    msgspec.Meta(
+        max_length=100,
+        description="origins, such as `https://files.example.com`, that get the token and bound secrets, too, if "
+        "the document names them as the server of an operation",
+    ),
+]
+Token = Annotated[
+    Text, msgspec.Meta(min_length=1, max_length=10_000, description="sent with every call, and never shown")
+]
+
+
+ApiNaming = Annotated[
+    Naming,
+    msgspec.Meta(
+        description="of the operations: `readable` has the verb first and no additions of frameworks, such as "
+        "`create_issue` for `issues/create`; `operation_id` is as the document writes them. Without it a replaced "
+        "API keeps its own, and a new one has `readable`"
+    ),
+]
