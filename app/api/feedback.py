@@ -7,8 +7,9 @@ from uuid import UUID
 import msgspec
 from litestar import Controller, get, post
 from litestar.params import FromQuery, JSONBody
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller, Db, find_project, find_task
+from app.api.access import Access, Caller, Db, find_project, find_task
 from app.api.columns import columns
 from app.api.problem import problems
 from app.api.validation import Limit, ProjectName
@@ -106,12 +107,7 @@ class FeedbackController(Controller):
         """Becomes the task's score, also in place of a check's, verifier's or judge's, which the task then shows
         as `overruled_score`, and evidence about the skills of the task. 409 if the task has not ended.
         """
-        task = await find_task(session, access, data.task_id)
-        scale = data.scale.lowest, data.scale.highest
-        row = await feedback.add(
-            session, task.id, data.fraction, data.comment, author=access.actor, turn=data.turn, scale=scale
-        )
-        await lifecycle.scored(session, task.id, row.score)
+        row = await give_feedback(session, access, data)
         await session.commit()
         return FeedbackView.of(row)
 
@@ -124,17 +120,33 @@ class FeedbackController(Controller):
         compared with, or of one that is watched.
         """
         owner = await find_project(session, access, project)
-        tasks = await unscored_tasks.latest(session, owner.id)
-        scores = await unscored_tasks.scores_by_scenario(session, owner.id)
-        by_kind = {scenario: found for scenario, found in scores.items() if scenario is not None}
-        unscored = [Unscored(kind_of(task.instruction, task.scenario), task.on_trial) for task in tasks]
-        return [
-            WantedFeedback.of(tasks[place], by_kind.get(unscored[place].kind, KindScores()))
-            for place in choose(unscored, by_kind, limit)
-        ]
+        return await wanted_feedback(session, owner.id, limit)
 
     @get(summary="List the feedback on a task", responses=problems(400, 401, 403, 404))
     async def index(self, task_id: FromQuery[UUID], session: Db, access: Caller) -> list[FeedbackView]:
         """Oldest first."""
         task = await find_task(session, access, task_id)
         return [FeedbackView.of(row) for row in await feedback.of_task(session, task.id)]
+
+
+async def give_feedback(session: AsyncSession, access: Access, data: FeedbackRequest) -> models.Feedback:
+    """Score a task, and judge its skills by it. The caller commits."""
+    task = await find_task(session, access, data.task_id)
+    scale = data.scale.lowest, data.scale.highest
+    row = await feedback.add(
+        session, task.id, data.fraction, data.comment, author=access.actor, turn=data.turn, scale=scale
+    )
+    await lifecycle.scored(session, task.id, row.score)
+    return row
+
+
+async def wanted_feedback(session: AsyncSession, project_id: UUID, limit: int) -> list[WantedFeedback]:
+    """The tasks of a project whose score would teach most, best first."""
+    tasks = await unscored_tasks.latest(session, project_id)
+    scores = await unscored_tasks.scores_by_scenario(session, project_id)
+    by_kind = {scenario: found for scenario, found in scores.items() if scenario is not None}
+    unscored = [Unscored(kind_of(task.instruction, task.scenario), task.on_trial) for task in tasks]
+    return [
+        WantedFeedback.of(tasks[place], by_kind.get(unscored[place].kind, KindScores()))
+        for place in choose(unscored, by_kind, limit)
+    ]

@@ -4,14 +4,14 @@ Pure. The macros of `charts.html` draw them; a table of the same numbers is behi
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from math import ceil, floor, log10
 
 import msgspec
 
 HEIGHT = 160.0  # pixels of the area between the axes
 _LABEL_ROOM = 7.0  # percent of the width that the label of a mark takes
-_DAY = 86_400.0
+_HOUR, _DAY = 3_600.0, 86_400.0
 
 
 class Axis(msgspec.Struct, frozen=True):
@@ -142,20 +142,26 @@ def number_axis(values: Iterable[float], text: Callable[[float], str], *, zero: 
 
 
 def time_axis(since: datetime, until: datetime, most: int = 6) -> Axis:
-    """An axis of times in UTC, as seconds, with a tick at the beginning of some days.
+    """An axis of times in UTC, as seconds, with ticks at the beginning of some days, or hours of a short time.
 
     >>> axis = time_axis(datetime(2026, 1, 30, 12, tzinfo=UTC), datetime(2026, 2, 2, tzinfo=UTC))
     >>> [text for _, text in axis.ticks]
     ['31 Jan', '1 Feb', '2 Feb']
+    >>> axis = time_axis(datetime(2026, 1, 30, 12, tzinfo=UTC), datetime(2026, 1, 31, 12, tzinfo=UTC))
+    >>> [text for _, text in axis.ticks]
+    ['12:00', '16:00', '20:00', '0:00', '4:00', '8:00', '12:00']
     """
     low, high = since.timestamp(), until.timestamp()
-    step = max(1, ceil((high - low) / _DAY / most))
-    first = datetime.fromtimestamp(ceil(low / _DAY) * _DAY, UTC)
-    ticks = []
-    while first.timestamp() <= high:
-        ticks.append((first.timestamp(), f"{first.day} {first:%b}"))
-        first += timedelta(days=step)
-    return Axis(low, high if high > low else low + 1, tuple(ticks))
+    unit = _DAY if high - low > 2 * _DAY else _HOUR
+    step = max(1, ceil((high - low) / unit / most)) * unit
+    first = ceil(low / step if unit == _HOUR else low / unit) * (step if unit == _HOUR else unit)
+    times = [first + number * step for number in range(int((high - first) // step) + 1)]
+    ticks = tuple((time, _tick(datetime.fromtimestamp(time, UTC), unit)) for time in times)
+    return Axis(low, high if high > low else low + 1, ticks)
+
+
+def _tick(time: datetime, unit: float) -> str:
+    return f"{time.day} {time:%b}" if unit == _DAY else f"{time.hour}:00"
 
 
 def _draw(series: Series, x: Axis, y: Axis) -> DrawnSeries:

@@ -1,14 +1,84 @@
-"""The first page: is it learning, and what needs a person?"""
+"""The first page: is it learning, what does it do now, what has it saved, and what needs a person?"""
 
+from datetime import timedelta
+from typing import Annotated
+
+import msgspec
 from litestar import Controller, Response, get
+from litestar.params import QueryParameter
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import ANY_KEY
-from app.console.visit import Visitor, page
+from app.api.access import ANY_KEY, Db
+from app.api.feedback import WantedFeedback, wanted_feedback
+from app.console import learning
+from app.console.csv_file import csv_file
+from app.console.learning import Learning
+from app.console.visit import Visit, Visitor, page
+from app.db import approvals, models, quotas, releases, skill_savings, skills, tasks
+from app.db.models import ApprovalState, ReleaseState, SkillState
+from app.db.skill_savings import ScenarioSavings
+
+_SHOWN = 5  # of a list
+_LATEST = 8  # tasks
+_TRIED = (ReleaseState.CANDIDATE, ReleaseState.PASSED, ReleaseState.CANARY)
+_COLUMNS = ("start", "tasks", "failed", "scored", "succeeded", "success", "turns", "generated_tokens", "seconds")
+
+Days = Annotated[int, QueryParameter(ge=1, le=365)]
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What needs a person. Empty where the key lacks the scope to do it."""
+
+    approvals: list[models.Approval] = []
+    candidates: list[models.Release] = []
+    quarantined: list[models.Skill] = []
+    feedback: list[WantedFeedback] = []
 
 
 class HomePages(Controller):
     opt = {"scope": ANY_KEY}  # noqa: RUF012
 
     @get()
-    async def show(self, visit: Visitor) -> Response[str]:
-        return page(visit, "home.html")
+    async def show(self, visit: Visitor, session: Db, days: Days = 30) -> Response[str]:
+        if visit.chosen is None or not visit.allows("tasks"):
+            return page(visit, "home_empty.html")
+        owner = visit.chosen.id
+        queued, running = await quotas.in_progress(session, owner)
+        latest = await tasks.page(session, tasks.TaskFilter(project_id=owner), limit=_LATEST)
+        return page(
+            visit,
+            "home.html",
+            days=days,
+            learning=await learning.of_project(session, owner, visit.now, days),
+            queued=queued,
+            running=running,
+            latest=latest.items,
+            savings=await skill_savings.by_scenario(session, owner, visit.now - timedelta(days=days)),
+            total=_total,
+            wanted=await _wanted(session, visit),
+        )
+
+    @get("/learning.csv", opt={"scope": "tasks"})
+    async def learning_file(self, visit: Visitor, session: Db, days: Days = 30) -> Response[str]:
+        found: Learning = await learning.of_project(session, visit.project.id, visit.now, days)
+        rows = [[getattr(row, name) for name in _COLUMNS] for row in found.rows]
+        return csv_file(f"{visit.project.name}-learning", _COLUMNS, rows)
+
+
+def _total(savings: list[ScenarioSavings], measure: str) -> float:
+    return skill_savings.total(savings, measure)
+
+
+async def _wanted(session: AsyncSession, visit: Visit) -> Wanted:
+    owner = visit.project.id
+    waiting = approvals.ApprovalFilter(project_id=owner, state=ApprovalState.WAITING)
+    held = skills.SkillFilter(project_id=owner, state=SkillState.QUARANTINED)
+    known = await releases.of_project(session, owner)
+    return Wanted(
+        approvals=(await approvals.page(session, waiting, limit=_SHOWN)).items
+        if visit.allows("approvals")
+        else [],
+        candidates=[row for row in known if row.state in _TRIED] if visit.allows("admin") else [],
+        quarantined=(await skills.page(session, held, limit=_SHOWN)).items if visit.allows("skills") else [],
+        feedback=await wanted_feedback(session, owner, _SHOWN),
+    )

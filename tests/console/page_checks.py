@@ -48,7 +48,7 @@ async def check_everywhere(watch: PageWatch, address: str) -> None:
     Pictures of it go to the directory SCREENSHOTS, if that is set.
     """
     page = watch.page
-    assert await _fastest(watch, address) <= _MOST_MS
+    assert await _fastest(watch, address) <= _most_ms()
     for width in _WIDTHS:
         await page.set_viewport_size({"width": width, "height": 1000})
         for theme in _THEMES:
@@ -68,6 +68,11 @@ async def _fastest(watch: PageWatch, address: str) -> float:
         await watch.page.goto(address)
         times.append(watch.server_ms)
     return min(times)
+
+
+def _most_ms() -> float:
+    """More where so many processes share the processors that each waits for its turn."""
+    return _MOST_MS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 async def _picture(page: Page, name: str) -> None:

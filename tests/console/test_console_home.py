@@ -1,5 +1,8 @@
 """The first page, and signing in to it."""
 
+import asyncio
+import csv
+
 from playwright.async_api import BrowserContext, expect
 
 from tests.console.conftest import CheckPage
@@ -9,7 +12,18 @@ from tests.console.page_checks import PageWatch, check_everywhere
 
 async def test_home_is_right_everywhere(check_page: CheckPage) -> None:
     page = await check_page("/console")
-    await expect(page.get_by_role("heading", level=1)).to_have_text("Home")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Is it learning?")
+    await expect(
+        page.get_by_text("75 % of the latest 4 scored tasks succeeded, 75 % of the 4 before.")
+    ).to_be_visible()
+    await page.get_by_text("Numbers").first.click()
+    numbers = page.get_by_role("region", name="Success by day")
+    await expect(numbers.get_by_role("row")).to_have_count(1 + 9)
+    async with page.expect_download() as download:
+        await page.get_by_role("link", name="Download as CSV").first.click()
+    text = await asyncio.to_thread((await (await download.value).path()).read_text)
+    rows = list(csv.DictReader(text.splitlines()))
+    assert [row["success"] for row in rows] == ["1.0"] * 3 + ["0.0", ""] + ["1.0"] * 3 + ["0.0"]
 
 
 async def test_a_person_signs_in_with_a_key_and_out(context: BrowserContext, console: ConsoleServer) -> None:

@@ -1,0 +1,110 @@
+"""Is it learning? Success and costs of a project's tasks over time, with the releases that served them."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from statistics import fmean
+from uuid import UUID
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.console.charts import (
+    LineChart,
+    Mark,
+    Point,
+    Series,
+    line_chart,
+    number_axis,
+    percent_axis,
+    time_axis,
+)
+from app.console.formats import count, percent
+from app.db import models, releases, statistics
+from app.db.statistics import TaskStatistics, TimeBucket
+
+_LENGTHS = {TimeBucket.HOUR: timedelta(hours=1), TimeBucket.DAY: timedelta(days=1)}
+
+
+class Learning(msgspec.Struct, frozen=True):
+    """`rows` are the statistics of each bucket of time, oldest first. `verdict` says it in a sentence."""
+
+    rows: list[TaskStatistics]
+    bucket: TimeBucket
+    success: LineChart
+    tokens: LineChart
+    verdict: str
+
+
+async def of_project(session: AsyncSession, project_id: UUID, now: datetime, days: int) -> Learning:
+    """Of the last days, or of the hours of one."""
+    bucket = TimeBucket.HOUR if days == 1 else TimeBucket.DAY
+    since = _floor(now - timedelta(days=days), bucket)
+    found = await statistics.of_project(session, project_id, None, since, now, bucket, 1)
+    rows = found.rows[::-1]
+    axis = time_axis(since, now)
+    marks = [_mark(row) for row in await releases.of_project(session, project_id) if row.activated_at]
+    tokens = number_axis([row.generated_tokens for row in rows], count)
+
+    def chart(label: str, value: Callable[[TaskStatistics], float | None], y: object) -> LineChart:
+        points = [_point(row, value(row), bucket) for row in rows]
+        return line_chart(label, [Series(label, points)], axis, y, marks)  # type: ignore[arg-type]
+
+    return Learning(
+        rows=rows,
+        bucket=bucket,
+        success=chart(f"Success by {bucket.value}, with releases", lambda row: row.success, percent_axis()),
+        tokens=chart(f"Tokens a task by {bucket.value}", lambda row: row.generated_tokens, tokens),
+        verdict=_verdict(rows),
+    )
+
+
+def _floor(time: datetime, bucket: TimeBucket) -> datetime:
+    start = time.replace(minute=0, second=0, microsecond=0)
+    return start if bucket is TimeBucket.HOUR else start.replace(hour=0)
+
+
+def _point(row: TaskStatistics, value: float | None, bucket: TimeBucket) -> Point:
+    when = f"{row.start:%H:%M}" if bucket is TimeBucket.HOUR else f"{row.start.day} {row.start:%b}"
+    title = (
+        f"{when}: {percent(row.success)} of {row.scored} scored, {row.tasks} tasks, "
+        f"{count(row.generated_tokens)} tokens and {count(row.turns)} turns each"
+    )
+    return Point((row.start + _LENGTHS[bucket] / 2).timestamp(), value, title)
+
+
+def _mark(row: models.Release) -> Mark:
+    assert row.activated_at is not None
+    title = f"Release {row.number} began to serve, {row.activated_at:%Y-%m-%d %H:%M} UTC"
+    return Mark(row.activated_at.timestamp(), f"r{row.number}", title)
+
+
+def _verdict(rows: Sequence[TaskStatistics]) -> str:
+    """The later half of the scored tasks beside the earlier one.
+
+    >>> def day(scored: int, good: int) -> TaskStatistics:
+    ...     return TaskStatistics(key=None, start=datetime(2026, 1, 1), tasks=scored, failed=0, scored=scored,
+    ...         succeeded=good, success=good / scored, turns=2, generated_tokens=100, seconds=1)
+    >>> _verdict([day(10, 4), day(10, 9)])
+    '90 % of the latest 10 scored tasks succeeded, 40 % of the 10 before.'
+    >>> _verdict([day(4, 4)])
+    '100 % of 4 scored tasks succeeded.'
+    """
+    scored = [row for row in rows if row.scored]
+    if not scored:
+        return "No task of this time has a score."
+    half, early = sum(row.scored for row in scored) / 2, list[TaskStatistics]()
+    while len(early) < len(scored) and sum(row.scored for row in [*early, scored[len(early)]]) <= half:
+        early.append(scored[len(early)])
+    late = scored[len(early) :]
+    share, number = _success(late), sum(row.scored for row in late)
+    if not early:
+        return f"{percent(share)} of {count(number)} scored tasks succeeded."
+    before = sum(row.scored for row in early)
+    return (
+        f"{percent(share)} of the latest {count(number)} scored tasks succeeded, "
+        f"{percent(_success(early))} of the {count(before)} before."
+    )
+
+
+def _success(rows: Sequence[TaskStatistics]) -> float:
+    return fmean((row.success or 0.0 for row in rows), weights=[row.scored for row in rows])

@@ -1,0 +1,80 @@
+"""What tasks that used skills cost, beside tasks of the same scenario that used none."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import Double, Select, cast, exists, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models
+from app.db.models import TaskState
+
+_MOST = 100_000  # tasks, the newest
+_SUCCESS = 0.5
+_task, _offer = models.Task, models.SkillOffer
+
+
+class MeanCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """Means over `tasks` done tasks. `success` is of those with a score; None without any."""
+
+    tasks: int
+    turns: float
+    generated_tokens: float
+    seconds: float
+    success: float | None
+
+
+class ScenarioSavings(msgspec.Struct, frozen=True):
+    """A scenario with tasks of both kinds."""
+
+    scenario: str
+    used: MeanCosts
+    unused: MeanCosts
+
+    def saved(self, measure: str) -> float:
+        """What the tasks with skills would have cost more, at the mean of those without: negative if less.
+
+        `measure` is turns, generated_tokens or seconds.
+        """
+        difference: float = getattr(self.unused, measure) - getattr(self.used, measure)
+        return difference * self.used.tasks
+
+
+async def by_scenario(session: AsyncSession, project_id: UUID, since: datetime) -> list[ScenarioSavings]:
+    """Of done tasks that ended since then. Scenarios without tasks of both kinds are left out; the one with most
+    tasks that used skills comes first.
+    """
+    costs: dict[str, dict[bool, MeanCosts]] = defaultdict(dict)
+    for scenario, used, *figures in (await session.execute(_query(project_id, since))).all():
+        names = MeanCosts.__struct_fields__
+        costs[scenario][used] = MeanCosts(**dict(zip(names, figures, strict=True)))
+    both = [
+        ScenarioSavings(name, of[True], of[False]) for name, of in costs.items() if len(of) == len((True, False))
+    ]
+    return sorted(both, key=lambda each: (-each.used.tasks, each.scenario))
+
+
+def total(savings: Sequence[ScenarioSavings], measure: str) -> float:
+    return sum(each.saved(measure) for each in savings)
+
+
+def _query(project_id: UUID, since: datetime) -> Select[Any]:
+    used = exists().where(_offer.task_id == _task.id, _offer.returned > 0).label("used")
+    newest = (
+        select(_task.scenario, used, _task.turns, _task.generated_tokens, _task.score)
+        .add_columns(func.extract("epoch", _task.finished_at - _task.started_at).label("seconds"))
+        .where(_task.project_id == project_id, _task.finished_at >= since, _task.state == TaskState.DONE)
+        .where(_task.scenario.is_not(None), _task.started_at.is_not(None), _task.skill_run.is_(None))
+        .order_by(_task.finished_at.desc())
+        .limit(_MOST)
+        .subquery()
+    )
+    c = newest.c
+    scored, good = func.count(c.score), func.count().filter(c.score >= _SUCCESS)
+    means = [cast(func.avg(each), Double) for each in (c.turns, c.generated_tokens, c.seconds)]
+    success = cast(good, Double) / func.nullif(scored, 0)
+    return select(c.scenario, c.used, func.count(), *means, success).group_by(c.scenario, c.used)
