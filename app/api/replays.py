@@ -7,6 +7,7 @@ from uuid import UUID
 import msgspec
 from litestar import Controller, get, post
 from litestar.params import FromPath, JSONBody, QueryParameter
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Caller, Db, find_task
 from app.api.problem import problems
@@ -83,13 +84,9 @@ class ReplayController(Controller):
         task made, and none goes out; a call that these cannot answer ends the replay. 404 until the task has
         ended, or once its trajectory was deleted."""
         task = await find_task(session, access, task_id)
-        if task.skill_run is not None:
-            raise ConflictError("the task ran a skill, without a model: no release would do it otherwise")
-        served = await trajectories.of_task(session, task.id)
-        release = await releases.numbered(session, task.project_id, data.release)
-        replay = await shadows.add_replay(session, release.id, task.id)
+        release, replay = await ask_replay(session, task, data.release)
         await session.commit()
-        return _view(task, served, await _served_by(session, task), release, replay)
+        return await view_replay(session, task, release, replay)
 
     @get(summary="Compare a task with its replay", responses=problems(400, 401, 403, 404))
     async def show_replay(
@@ -105,11 +102,32 @@ class ReplayController(Controller):
         replay = await shadows.replay(session, by.id, task.id)
         if replay is None:
             raise NotFoundError(f"release {release} has not replayed the task: POST /v1/tasks/{task_id}/replay")
-        served = await trajectories.of_task(session, task.id)
-        return _view(task, served, await _served_by(session, task), by, replay)
+        return await view_replay(session, task, by, replay)
 
 
-async def _served_by(session: Db, task: models.Task) -> int | None:
+async def ask_replay(
+    session: AsyncSession, task: models.Task, number: int
+) -> tuple[models.Release, models.Shadow]:
+    """Have the release of that number do the task again. The caller commits.
+
+    Raises ConflictError for a task without a model, NotFoundError until the task has ended.
+    """
+    if task.skill_run is not None:
+        raise ConflictError("the task ran a skill, without a model: no release would do it otherwise")
+    await trajectories.of_task(session, task.id)
+    release = await releases.numbered(session, task.project_id, number)
+    return release, await shadows.add_replay(session, release.id, task.id)
+
+
+async def view_replay(
+    session: AsyncSession, task: models.Task, release: models.Release, replay: models.Shadow
+) -> ReplayView:
+    """Raises NotFoundError if the trajectory of the task was deleted."""
+    served = await trajectories.of_task(session, task.id)
+    return _view(task, served, await _served_by(session, task), release, replay)
+
+
+async def _served_by(session: AsyncSession, task: models.Task) -> int | None:
     return (await releases.get(session, task.release_id)).number if task.release_id else None
 
 

@@ -17,6 +17,7 @@ from app.api.submission import Submission, submit_all
 from app.api.task_view import Accepted, AcceptedMany, TaskPage, TaskSummary, TaskView, view_task
 from app.api.validation import Cursor, Limit, ProjectName, Since, Until, in_utc
 from app.db import events, models, task_queue, tasks
+from app.db.page import Page
 from app.errors import InvalidError
 from app.project.project_settings import Limits
 from app.records import Stop
@@ -156,16 +157,23 @@ class TaskController(Controller):
         return await view_task(session, task, limits)
 
 
-async def list_tasks(session: AsyncSession, only: tasks.TaskFilter, cursor: str | None, limit: int) -> TaskPage:
+async def search(
+    session: AsyncSession, only: tasks.TaskFilter, cursor: str | None, limit: int
+) -> Page[models.Task]:
     """Newest first. Raises InvalidError for a search that takes too long."""
     try:
         async with asyncio.timeout(_SEARCH_SECONDS):
-            page = await tasks.page(session, only, cursor=cursor, limit=limit)
+            return await tasks.page(session, only, cursor=cursor, limit=limit)
     except TimeoutError as error:
         raise InvalidError(
             f"the search takes more than {_SEARCH_SECONDS:g} s: give a scenario, rarer words in `q`, or a "
             "shorter time from `created_after` to `created_before`"
         ) from error
+
+
+async def list_tasks(session: AsyncSession, only: tasks.TaskFilter, cursor: str | None, limit: int) -> TaskPage:
+    """As `search`, each with the name of its project."""
+    page = await search(session, only, cursor, limit)
     names = await project_names(session)
     return TaskPage([TaskSummary.of(row, names[row.project_id]) for row in page.items], page.cursor)
 

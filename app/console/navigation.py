@@ -25,6 +25,7 @@ class NavigationEntry(msgspec.Struct, frozen=True):
 HOME = "/console"
 NAVIGATION = (
     NavigationEntry("Home", HOME, ANY_KEY, "h"),
+    NavigationEntry("Tasks", "/console/tasks", "tasks", "t"),
     NavigationEntry("Secrets", "/console/secrets", "admin", "x"),
     NavigationEntry("Keys", "/console/keys", "admin", "k"),
     NavigationEntry("Usage", "/console/usage", "tasks", "u"),

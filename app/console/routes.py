@@ -15,12 +15,20 @@ from app.console.secrets import SecretPages
 from app.console.secure_headers import secure_headers
 from app.console.session import authorize_visit
 from app.console.sign_in import SessionPages, SignInPages
+from app.console.task import TaskPage
+from app.console.task_changes import TaskChanges
+from app.console.task_replay import ReplayPages
+from app.console.tasks import TaskPages
 from app.console.usage import UsagePages
 from app.console.visit import provide_visit
 from app.console.webhooks import WebhookPages
 
 _PAGES: list[Any] = [
     HomePages,
+    TaskPages,
+    TaskPage,
+    TaskChanges,
+    ReplayPages,
     SecretPages,
     KeyPages,
     UsagePages,

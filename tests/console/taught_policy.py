@@ -26,7 +26,7 @@ class TaughtPolicy(ScriptedEngine):
         self.gate = asyncio.Event()
 
     async def _next(self, prompt: str) -> Answer:
-        if "slowly" in prompt and "assistant\nSo be it" in prompt:
+        if "slowly" in prompt and "So be it" in prompt:
             await self.gate.wait()
         return await super()._next(prompt)
 

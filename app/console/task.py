@@ -1,0 +1,149 @@
+"""The page of a task: one timeline, live while the task runs."""
+
+import asyncio
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+from litestar import Controller, Response, get
+from litestar.di import NamedDependency
+from litestar.params import FromPath, HeaderParameter, QueryParameter
+from litestar.response.sse import ServerSentEventMessage
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.api.access import Db, find_task
+from app.api.feedback import FeedbackView
+from app.api.sse import BATCH_SIZE, EventBatch, event_stream
+from app.api.task_view import view_task
+from app.api.trajectories import prompts_of
+from app.console.forms import Form
+from app.console.templates import render
+from app.console.timeline import Timeline, fold
+from app.console.visit import Visit, Visitor, page, visit_project
+from app.db import approvals, events, feedback, models, releases, tasks, trajectories
+from app.db.database import Sessions
+from app.db.models import TASK_END_STATES, ReleaseState
+from app.db.notifications import NotificationListener
+from app.engine.tokenizer import ChatTokenizer
+from app.errors import NotFoundError
+from app.project.project_settings import Limits
+from app.records import Trajectory
+
+_MOST_EVENTS = 20_000
+_SERVES = (ReleaseState.ACTIVE, ReleaseState.CANARY, ReleaseState.RETIRED)
+
+After = Annotated[int, QueryParameter(ge=0)]
+LastEventId = Annotated[str, HeaderParameter(name="Last-Event-ID")]
+
+
+class TaskPage(Controller):
+    path = "/tasks/{task_id:uuid}"
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @get()
+    async def show(
+        self,
+        task_id: FromPath[UUID],
+        visit: Visitor,
+        session: Db,
+        limits: NamedDependency[Limits],
+        tokenizer: NamedDependency[ChatTokenizer | None],
+    ) -> Response[str]:
+        task = await find_task(session, visit.access, task_id)
+        visit = await visit_project(visit, session, task.project_id)
+        return await task_page(session, visit, task, limits, tokenizer)
+
+    @get("/live", media_type="text/event-stream")
+    async def live(
+        self,
+        task_id: FromPath[UUID],
+        visit: Visitor,
+        session: Db,
+        sessions: NamedDependency[Sessions],
+        listener: NamedDependency[NotificationListener],
+        after: After = 0,
+        last_event_id: LastEventId = "",
+    ) -> Response[Any]:
+        """The blocks of the timeline that changed, as they change, then `end`."""
+        task = await find_task(session, visit.access, task_id)
+        position = int(last_event_id) if last_event_id.isdecimal() else after
+        reader = _BlockReader(sessions, visit, task.id, position)
+        return await event_stream(listener, task.id, reader.read)
+
+
+async def task_page(
+    session: AsyncSession,
+    visit: Visit,
+    task: models.Task,
+    limits: Limits,
+    tokenizer: ChatTokenizer | None,
+    form: Form[Any] | None = None,
+) -> Response[str]:
+    """`form` is the feedback that was refused."""
+    timeline = fold(await events.after(session, task.id, limit=_MOST_EVENTS))
+    trajectory = await _trajectory(session, task)
+    if trajectory is not None:
+        timeline.enrich(trajectory, await _first_prompt(trajectory, tokenizer))
+    waiting = await approvals.waiting(session, task.id) if task.state is models.TaskState.WAITING else None
+    return page(
+        visit,
+        "task.html",
+        status=400 if form else 200,
+        task=task,
+        view=await view_task(session, task, limits),
+        timeline=timeline,
+        trajectory=trajectory,
+        ended=task.state in TASK_END_STATES,
+        approval=waiting,
+        feedback=[FeedbackView.of(row) for row in await feedback.of_task(session, task.id)],
+        form=form or Form(),
+        releases=[row for row in await releases.of_project(session, task.project_id) if row.state in _SERVES],
+        again=(await tasks.page(session, tasks.TaskFilter(rerun_of=task.id), limit=10)).items,
+    )
+
+
+async def _trajectory(session: AsyncSession, task: models.Task) -> Trajectory | None:
+    if task.state not in TASK_END_STATES:
+        return None
+    try:
+        return await trajectories.of_task(session, task.id)
+    except NotFoundError:  # it never began, or its trajectory was deleted
+        return None
+
+
+async def _first_prompt(trajectory: Trajectory, tokenizer: ChatTokenizer | None) -> str | None:
+    first = msgspec.structs.replace(trajectory, turns=trajectory.turns[:1])
+    prompts = await asyncio.to_thread(prompts_of, first, tokenizer)
+    return prompts[0] if prompts else None
+
+
+class _BlockReader:
+    """Renders the blocks that events after `position` changed. The events before it are read too, once."""
+
+    def __init__(self, sessions: Sessions, visit: Visit, task_id: UUID, position: int) -> None:
+        self._sessions, self._visit, self._task_id = sessions, visit, task_id
+        self._position = position  # of the last event that the page shows
+        self._timeline = Timeline()
+
+    async def read(self) -> EventBatch:
+        async with self._sessions() as session:
+            rows = list(await events.after(session, self._task_id, self._timeline.last, BATCH_SIZE))
+            task = await session.get(models.Task, self._task_id, populate_existing=True)
+        changed = {}
+        for row in rows:
+            block = self._timeline.add(row.seq, row.kind, row.data, row.created_at)
+            if row.seq > self._position:
+                changed[block.id] = block
+        ended = task is None or (task.state in TASK_END_STATES and len(rows) < BATCH_SIZE)
+        messages = []
+        if task is not None and changed:
+            self._position = self._timeline.last
+            html = render(
+                "task_live.html", visit=self._visit, task=task, blocks=[*changed.values()], timeline=self._timeline
+            )
+            messages.append(ServerSentEventMessage(data=html, id=self._position))
+        elif len(rows) == BATCH_SIZE:
+            return await self.read()
+        if ended and messages:
+            messages.append(ServerSentEventMessage(data="", event="end", id=self._position))
+        return EventBatch(messages, ended=ended)

@@ -1,0 +1,110 @@
+"""What a person does about a task: score it, run it again, cancel it, decide on its call."""
+
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+from litestar import Controller, Request, Response, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath
+
+from app.api.access import Db, find_task
+from app.api.feedback import FeedbackRequest, give_feedback
+from app.api.rerun import Rerun, repeat
+from app.api.tasks import cancel_task
+from app.console.forms import Form, read_form
+from app.console.task import task_page
+from app.console.visit import Visitor, after_change, visit_project
+from app.db import approvals
+from app.db.models import ApprovalState
+from app.engine.tokenizer import ChatTokenizer
+from app.errors import AppError, InvalidError
+from app.project.project_settings import Limits
+
+_DECISIONS = {"approve": ApprovalState.APPROVED, "refuse": ApprovalState.REFUSED}
+_AnyRequest = Request[Any, Any, Any]
+
+
+class FeedbackFields(msgspec.Struct, frozen=True, kw_only=True):
+    """`turn` counts from 0; without one the comment is about the task."""
+
+    score: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    comment: Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")] | None = None
+    turn: Annotated[int, msgspec.Meta(ge=0, le=100_000)] | None = None
+
+
+class RerunFields(msgspec.Struct, frozen=True, kw_only=True):
+    release: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
+
+
+class DecisionFields(msgspec.Struct, frozen=True, kw_only=True):
+    decision: str
+    reason: Annotated[str, msgspec.Meta(max_length=2_000, pattern=r"^[^\x00]*$")] = ""
+
+
+class TaskChanges(Controller):
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @post("/tasks/{task_id:uuid}/feedback")
+    async def give(
+        self,
+        request: _AnyRequest,
+        task_id: FromPath[UUID],
+        visit: Visitor,
+        session: Db,
+        limits: NamedDependency[Limits],
+        tokenizer: NamedDependency[ChatTokenizer | None],
+    ) -> Response[Any]:
+        task = await find_task(session, visit.access, task_id)
+        form: Form[FeedbackFields] = await read_form(request, FeedbackFields)
+        if form.value is not None:
+            data = FeedbackRequest(task_id, form.value.score, form.value.comment, turn=form.value.turn)
+            try:
+                await give_feedback(session, visit.access, data)
+                await session.commit()
+                return after_change(f"/console/tasks/{task_id}#feedback", "The score is stored.")
+            except AppError as error:
+                form = form.refused(error)
+                await session.rollback()
+        visit = await visit_project(visit, session, task.project_id)
+        return await task_page(session, visit, task, limits, tokenizer, form)
+
+    @post("/tasks/{task_id:uuid}/rerun")
+    async def rerun(
+        self,
+        request: _AnyRequest,
+        task_id: FromPath[UUID],
+        visit: Visitor,
+        session: Db,
+        limits: NamedDependency[Limits],
+    ) -> Response[Any]:
+        task = await find_task(session, visit.access, task_id)
+        form: Form[RerunFields] = await read_form(request, RerunFields)
+        number = form.value.release if form.value else None
+        again = await repeat(session, task, Rerun() if number is None else Rerun(release=number), None, limits)
+        await session.commit()
+        by = f" Release {number} will do it." if number else ""
+        return after_change(f"/console/tasks/{again.id}", f"The task is queued again, as this new one.{by}")
+
+    @post("/tasks/{task_id:uuid}/cancel")
+    async def cancel(self, task_id: FromPath[UUID], visit: Visitor, session: Db) -> Response[Any]:
+        await cancel_task(session, visit.access, task_id)
+        await session.commit()
+        return after_change(f"/console/tasks/{task_id}", "The task is cancelled.")
+
+    @post("/approvals/{approval_id:uuid}", opt={"scope": "approvals"})
+    async def decide(
+        self, request: _AnyRequest, approval_id: FromPath[UUID], visit: Visitor, session: Db
+    ) -> Response[Any]:
+        form: Form[DecisionFields] = await read_form(request, DecisionFields)
+        if form.value is None or form.value.decision not in _DECISIONS:
+            raise InvalidError(f"decision: choose approve or refuse{_also(form)}")
+        row = await approvals.get(session, approval_id, visit.access.project_id)
+        state = _DECISIONS[form.value.decision]
+        await approvals.decide(session, row, state, visit.access.actor, form.value.reason)
+        await session.commit()
+        return after_change(f"/console/tasks/{row.task_id}", f"{row.api} is {state.value}; the task goes on.")
+
+
+def _also(form: Form[Any]) -> str:
+    return "".join(f"; {name}: {what}" for name, what in form.errors.items())
