@@ -19,6 +19,8 @@ from app.api.problem import problems
 from app.api.submission import Principal
 from app.api.validation import ProjectName
 from app.apis.document_reader import DocumentReader
+from app.apis.mcp_oauth import OAUTH
+from app.credentials.client_registration import register_client
 from app.credentials.consent import begin_consent
 from app.credentials.credential import Credential
 from app.credentials.prepared import prepare
@@ -117,17 +119,27 @@ class CredentialController(Controller):
         session: Db,
         access: Caller,
         public_url: NamedDependency[str],
+        http_client: NamedDependency[httpx.AsyncClient],
+        document_reader: NamedDependency[DocumentReader],
         scheme: Annotated[str | None, QueryParameter(description="needed if there are several")] = None,
         *,
         project: ProjectName = None,
         principal: OfPrincipal = "",
     ) -> ConsentView:
         """The address at which a person consents. It leads back to `/oauth/callback` of this server, which stores
-        the tokens: register that address with the API's authorization server."""
+        the tokens: register that address with the API's authorization server. Of an MCP server whose authorization
+        server permits it, a client is registered if none is stored."""
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name, document=False)
-        credential = await _to_connect(session, row, scheme, principal)
         callback = f"{(public_url or str(request.base_url)).rstrip('/')}/oauth/callback"
+        if scheme in (None, OAUTH) and not await api_credentials.usable(session, row.id, principal):
+            app = await read_api(document_reader, session, row, row.bind)
+            if OAUTH in app.schemes and app.schemes[OAUTH].registration_url:
+                made = await register_client(http_client, app.schemes[OAUTH], callback)
+                prepared = await prepare(OAUTH, made, app.schemes, app.default_url, http_client)
+                row = await apis.get(session, owner.id, name, document=False)  # it may be gone
+                await prepared.store(session, row.id, "")
+        credential = await _to_connect(session, row, scheme, principal)
         url, expires_at = await begin_consent(session, credential, principal, callback)
         await session.commit()
         return ConsentView(url, expires_at)

@@ -9,64 +9,31 @@ import msgspec
 from litestar import Controller, delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Caller, Db, find_project
-from app.api.api_fields import (
-    ApiNaming,
-    Bindings,
-    Credentials,
-    Document,
-    McpServer,
-    Server,
-    Token,
-    TokenOrigins,
-    Url,
-)
+from app.api.api_content import content_of
 from app.api.api_reading import read_api
+from app.api.api_request import ApiPatch, ApiRequest
 from app.api.api_view import ApiSummary, ApiView
 from app.api.json_request import DocumentRequest
 from app.api.problem import problems
-from app.api.validation import AppName, ProjectName
+from app.api.validation import ProjectName
 from app.apis.api_documents import download
+from app.apis.app_view import AppView
 from app.apis.document_reader import DocumentReader
 from app.apis.presentation import Presentation
 from app.apis.read_process import ReadRequest
 from app.apis.server_remark import server_remark
 from app.credentials.prepared import prepare
-from app.db import api_credentials, apis
+from app.db import api_credentials, apis, mcp_changes
+from app.db.database import Sessions
 from app.engine.model_scope import ModelScope
-from app.errors import ApiDocumentError, InvalidError
-from app.gateway.mcp_client.connection_pool import McpServers
-from app.gateway.mcp_client.mcp_commands import SCHEME, McpCommand
-from app.gateway.mcp_client.tool_listing import fetch_listing
+from app.errors import ApiDocumentError
+from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.release import manifest
 from app.release.tool_documents import presentation_of
-
-
-class ApiRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Send `url`, `document` or `mcp`. The agent calls the operations as `apis.<name>.<operation>(...)`."""
-
-    name: AppName
-    project: str | None = None
-    url: Url | None = None
-    document: Document | UnsetType = UNSET
-    mcp: McpServer | None = None
-    server: Server | None = None
-    bearer_token: Token | UnsetType | None = UNSET
-    credentials: Credentials = {}
-    bind: Bindings | UnsetType | None = UNSET
-    token_origins: TokenOrigins | UnsetType = UNSET
-    naming: ApiNaming | None = None
-
-
-class ApiPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fields that are left out stay; null removes."""
-
-    bearer_token: Token | UnsetType | None = UNSET
-    bind: Bindings | UnsetType | None = UNSET
-    token_origins: TokenOrigins | UnsetType = UNSET
 
 
 class ApiController(Controller):
@@ -80,7 +47,7 @@ class ApiController(Controller):
         responses=problems(400, 401, 403, 404, 413),
         request_class=DocumentRequest,
     )
-    async def put(
+    async def put(  # noqa: PLR0913 - the parts that it needs
         self,
         data: JSONBody[ApiRequest],
         session: Db,
@@ -89,6 +56,7 @@ class ApiController(Controller):
         document_reader: NamedDependency[DocumentReader],
         model_scope: NamedDependency[ModelScope],
         mcp_commands: NamedDependency[Mapping[str, McpCommand]],
+        sessions: NamedDependency[Sessions],
     ) -> ApiView:
         """Fetches, parses and stores the document, or the tools of the MCP server, replacing one of the same name.
 
@@ -98,12 +66,7 @@ class ApiController(Controller):
         documents. `remarks` say what to look at, such as a server that does not answer, or a model that was not
         made for this API."""
         project = await find_project(session, access, data.project)
-        token = await _token(data, session, project.id)
-        await session.commit()  # no transaction is held while a document is fetched
-        if data.mcp is None:
-            content = await _content(data, http_client)
-        else:
-            content = await fetch_listing(McpServers(http_client, mcp_commands), data.mcp.rstrip("/"), token)
+        content = await content_of(data, session, project.id, sessions, http_client, mcp_commands)
         request = await _request(data, session, document_reader, project.id)
         app, document = await document_reader.read(request, content, lambda url: download(http_client, url))
         prepared = [
@@ -131,11 +94,11 @@ class ApiController(Controller):
             await api_credentials.forget_uses(session, row.id)
         await manifest.update_tools(session, serving, [data.name], access.actor)
         stored = await api_credentials.of_api(session, row.id)
+        if any(each.authorized for each in stored if not app.operations):
+            await mcp_changes.mark_connected(session, row.id)
         await session.commit()
-        remarks = [model_scope.remark({data.name: [each.name for each in app.operations]})]
-        if data.url is not None and data.server is None:
-            remarks.append(await server_remark(http_client, app, data.url))
-        return ApiView.full(row, project.name, app, stored, [each for each in remarks if each is not None])
+        remarks = await _remarks(data, app, model_scope, http_client)
+        return ApiView.full(row, project.name, app, stored, remarks)
 
     @get(summary="List APIs", responses=problems(400, 401, 403, 404))
     async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[ApiSummary]:
@@ -205,19 +168,6 @@ class ApiController(Controller):
         await session.commit()
 
 
-async def _token(data: ApiRequest, session: AsyncSession, project_id: UUID) -> str | None:
-    """The bearer token for an MCP server. Raises InvalidError for fields that exclude one another."""
-    if data.mcp is None:
-        return None
-    if data.url is not None or data.document is not UNSET or data.server is not None:
-        raise InvalidError("send `mcp` without `url`, `document` and `server`: an MCP server describes itself")
-    if data.mcp.startswith(SCHEME) and isinstance(data.bearer_token, str):
-        raise InvalidError("bearer_token: a command takes none; give it its secrets in SAGE_MCP_COMMANDS")
-    if data.bearer_token is not UNSET:
-        return data.bearer_token
-    return await apis.stored_token(session, project_id, data.name)
-
-
 async def _request(
     data: ApiRequest, session: AsyncSession, reader: DocumentReader, project_id: UUID
 ) -> ReadRequest:
@@ -242,13 +192,12 @@ async def _request(
     )
 
 
-async def _content(data: ApiRequest, client: httpx.AsyncClient) -> bytes:
-    """The text of the document, not decoded."""
-    if (data.url is None) == (data.document is UNSET):
-        raise InvalidError("send either `url`, `document` or `mcp`, and only one of them")
-    if data.url is not None:
-        if not data.url.lower().startswith(("http://", "https://")):  # a path would be a file of this machine
-            raise ApiDocumentError("url: must begin with http:// or https://; send a file's text as `document`")
-        return await download(client, data.url)
-    assert isinstance(data.document, str)  # see DocumentRequest
-    return data.document.encode()
+async def _remarks(
+    data: ApiRequest, app: AppView, model_scope: ModelScope, client: httpx.AsyncClient
+) -> list[str]:
+    remarks = [model_scope.remark({data.name: [each.name for each in app.operations]})]
+    if not app.operations:
+        remarks.append("it has no tools until it is connected, or has a token: see its `credentials`")
+    if data.url is not None and data.server is None:
+        remarks.append(await server_remark(client, app, data.url))
+    return [each for each in remarks if each is not None]

@@ -74,6 +74,8 @@ def shared_credentials(
 
 
 def _oauth(scheme: SecurityScheme) -> str:
+    if scheme.registration_url:
+        return "nothing, and open the address of `GET /v1/apis/{name}/authorize`; or `client_id` of a client"
     ways = [_GRANTS[grant] for grant in scheme.flows or ("authorization_code",)]
     return f"{'; or '.join(ways)}; or a token as `value`"
 

@@ -27,12 +27,13 @@ async def oauth_callback(
     attempt: Annotated[str, QueryParameter(name="state")] = "",
     code: FromQuery[str] = "",
     error: FromQuery[str] = "",
+    iss: FromQuery[str] = "",
 ) -> Response[str]:
     """Stores the tokens, and says so."""
     if error or not code:
         return _page(400, "Not connected", f"The authorization server refused: {error[:200] or 'no code'}.")
     try:
-        await end_consent(sessions, http_client, attempt[:500], code[:4_000])
+        await end_consent(sessions, http_client, attempt[:500], code[:4_000], iss[:2_000])
     except AppError as failure:
         return _page(failure.status, "Not connected", f"{failure}.")
     return _page(200, "Connected", "The tokens are stored. You can close this window.")

@@ -1,7 +1,8 @@
 """The protocol `mcp`: what a Model Context Protocol server offers, kept as a document, as an app.
 
 The document is what the gateway wrote when it asked the server: its address under `url`, the version of the
-protocol under `mcp`, and its `tools` as they were listed. Of an operation, `method` is the JSON-RPC method, and
+protocol under `mcp`, and its `tools` as they were listed. `oauth` is how its callers get a token, if the server
+asks for one; there are no tools until somebody has one. Of an operation, `method` is the JSON-RPC method, and
 `path` is the server's name of the tool.
 """
 
@@ -13,6 +14,7 @@ import msgspec
 
 from app.apis.catalog import App, LeftOut, Operation, Parameter
 from app.apis.document_budget import DocumentBudget, DocumentSizeError
+from app.apis.mcp_oauth import oauth_schemes
 from app.apis.names import UniqueNames, argument_name, operation_name
 from app.apis.protocol import OutgoingRequest
 from app.apis.references import References
@@ -65,7 +67,8 @@ class McpDocument:
         if not isinstance(url, str) or not isinstance(document["tools"], list):
             raise ApiDocumentError("an MCP document has the server's address under `url`, and a list of `tools`")
         operations, left_out = _operations(name, document)
-        if not operations:
+        schemes = oauth_schemes(document)
+        if not operations and not schemes:
             reason = left_out[0].reason if left_out else "the MCP server offers neither tools nor resources"
             raise ApiDocumentError(reason)
         return App(
@@ -75,6 +78,8 @@ class McpDocument:
             variables={},
             operations=operations,
             left_out=tuple(left_out),
+            schemes=schemes,
+            security=tuple((name,) for name in schemes) or None,
             digest=hashlib.sha256(to_json_text(document)).hexdigest(),
         )
 

@@ -47,6 +47,9 @@ class SecurityScheme(msgspec.Struct, frozen=True, kw_only=True):
     discovery_url: str = ""  # of OpenID Connect
     scopes: tuple[str, ...] = ()  # that operations require
     description: str = ""
+    resource: str = ""  # that tokens are for (RFC 8707)
+    issuer: str = ""  # of the authorization server
+    registration_url: str = ""  # where a client registers itself (RFC 7591)
 
 
 def security_schemes(document: Mapping[str, Json], references: References) -> dict[str, SecurityScheme]:

@@ -12,7 +12,7 @@ from app.credentials import oauth
 from app.credentials.credential import Credential
 from app.credentials.prepared import PreparedCredential
 from app.credentials.stored_credentials import with_tokens
-from app.db import api_credentials, models
+from app.db import api_credentials, mcp_changes, models
 from app.db.database import Sessions, keys_of
 from app.errors import InvalidError
 
@@ -41,8 +41,11 @@ async def begin_consent(
     return url, datetime.now(UTC) + timedelta(seconds=_CONSENT_SECONDS)
 
 
-async def end_consent(sessions: Sessions, client: httpx.AsyncClient, state: str, code: str) -> None:
-    """Get and store the tokens. Raises InvalidError for a state that is unknown, was used, or is too old.
+async def end_consent(
+    sessions: Sessions, client: httpx.AsyncClient, state: str, code: str, issuer: str = ""
+) -> None:
+    """Get and store the tokens. Raises InvalidError for a state that is unknown, was used, or is too old, and for
+    an `issuer` that is not the one that was asked (RFC 9207).
 
     Raises TokenError if the authorization server gives none.
     """
@@ -51,12 +54,15 @@ async def end_consent(sessions: Sessions, client: httpx.AsyncClient, state: str,
         row = None if attempt is None else await api_credentials.get(session, attempt[0])
         if attempt is None or row is None:
             raise InvalidError("this address was used, or is too old: ask for another one")
-        credential, credential_id = _credential(session, row), row.id
+        credential, credential_id, api_id = _credential(session, row), row.id, row.api_id
         _, verifier, redirect_url = attempt
+    if issuer and credential.issuer and issuer != credential.issuer:
+        raise InvalidError(f"the answer is of {issuer[:200]}, and not of {credential.issuer}, which was asked")
     tokens = await oauth.exchange(client, credential, code, verifier, redirect_url)
     value = with_tokens(credential, tokens).to_json()
     async with sessions.begin() as session:
         await api_credentials.end_renewal(session, credential_id, value=value, expires_at=tokens.expires_at)
+        await mcp_changes.mark_connected(session, api_id)
 
 
 def _credential(session: AsyncSession, row: models.ApiCredential) -> Credential:

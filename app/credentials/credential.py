@@ -46,6 +46,8 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     scopes: Annotated[_Scopes, _about("of OAuth; default: those that the operations require")] | None = None
     authorization_url: Annotated[_Url, _about("overrides the document's")] | None = None
     token_url: Annotated[_Url, _about("overrides the document's")] | None = None
+    resource: Annotated[_Url, _about("that the tokens are for (RFC 8707); default: the document's")] | None = None
+    issuer: Annotated[_Url, _about("of the authorization server; default: the document's")] | None = None
     access_token: _Text | None = None
     refresh_token: _Text | None = None
     place: KeyPlace | None = None

@@ -69,6 +69,8 @@ async def complete(
         scopes=scopes,
         token_url=credential.token_url or _absolute(flow.token_url or flow.refresh_url, base),
         authorization_url=credential.authorization_url or _absolute(flow.authorization_url, base),
+        resource=credential.resource or scheme.resource or None,
+        issuer=credential.issuer or scheme.issuer or None,
     )
     for field in ("token_url", "authorization_url"):
         if getattr(whole, field) is None and (field == "token_url" or grant == "authorization_code"):
@@ -80,7 +82,8 @@ def authorization_address(credential: Credential, state: str, redirect_url: str)
     """The address at which a person consents, and the verifier of PKCE to keep until then."""
     verifier = generate_token(64)
     session = _Session(credential, None, redirect_url)
-    url, _ = session.create_authorization_url(credential.authorization_url, state=state, code_verifier=verifier)
+    more = {"state": state, "code_verifier": verifier, **_resource(credential)}
+    url, _ = session.create_authorization_url(credential.authorization_url, **more)
     return url, verifier
 
 
@@ -90,21 +93,35 @@ async def exchange(
     """The first tokens, for the code that the authorization server gave. Raises TokenError."""
     session = _Session(credential, client, redirect_url)
     arguments = {"grant_type": "authorization_code", "code": code, "code_verifier": verifier}
-    return await _fetched(session.fetch_token(credential.token_url, **arguments), credential)
+    asked = session.fetch_token(credential.token_url, **arguments, **_more(credential))
+    return await _fetched(asked, credential)
 
 
 async def renewed(client: httpx.AsyncClient, credential: Credential) -> Tokens:
     """New tokens, without a person. Raises TokenError, which is final if only a person can get them."""
     session = _Session(credential, client)
     if credential.token_url is not None and credential.refresh_token is not None:
-        asked = session.refresh_token(credential.token_url, refresh_token=credential.refresh_token)
+        token = credential.refresh_token
+        asked = session.refresh_token(credential.token_url, refresh_token=token, **_more(credential))
         return await _fetched(asked, credential)
     if credential.token_url is None or credential.grant in (None, "authorization_code"):
         raise TokenError("the access token is no longer accepted, and there is no refresh token", final=True)
-    arguments: dict[str, str | None] = {"grant_type": credential.grant}
+    arguments: dict[str, str | None] = {"grant_type": credential.grant, **_more(credential)}
     if credential.grant == "password":
         arguments |= {"username": credential.username, "password": credential.password}
     return await _fetched(session.fetch_token(credential.token_url, **arguments), credential)
+
+
+def _resource(credential: Credential) -> dict[str, str]:
+    return {} if credential.resource is None else {"resource": credential.resource}
+
+
+def _more(credential: Credential) -> dict[str, str]:
+    """Of a request for tokens. Authorization servers of MCP want the client's id in the form in any case."""
+    found = _resource(credential)
+    if found and credential.client_id and credential.client_secret and credential.client_auth == "basic":
+        found["client_id"] = credential.client_id
+    return found
 
 
 class _Session(OAuth2Client):  # type: ignore[misc] # without types
@@ -130,7 +147,7 @@ class _Session(OAuth2Client):  # type: ignore[misc] # without types
 
     async def _token(self, url: str, body: str, headers: dict[str, str], auth: Any) -> Any:
         url, headers, body = auth.prepare("POST", url, dict(headers), body)
-        status, content = await _answer(self.session, "POST", url, headers, body)
+        status, content = await answer(self.session, "POST", url, headers, body)
         return self.parse_response_token(
             httpx.Response(status, content=content, request=httpx.Request("POST", url))
         )
@@ -163,9 +180,10 @@ async def _fetched(asking: Any, credential: Credential) -> Tokens:
     )
 
 
-async def _answer(
+async def answer(
     client: httpx.AsyncClient, method: str, url: str, headers: dict[str, str], body: str = ""
 ) -> tuple[int, bytes]:
+    """The status and body of an authorization server's answer. Redirects are not followed."""
     request = httpx.Request(method, url, headers=headers, content=body.encode())
     async with asyncio.timeout(TOKEN_SECONDS):
         response = await client.send(request, stream=True, follow_redirects=False)
@@ -184,7 +202,7 @@ async def _flows(
     if credential.token_url is not None:
         return dict.fromkeys(_FITS, OAuthFlow())
     try:
-        status, content = await _answer(client, "GET", scheme.discovery_url, {"Accept": "application/json"})
+        status, content = await answer(client, "GET", scheme.discovery_url, {"Accept": "application/json"})
         found = msgspec.json.decode(content, type=_Discovery)
     except (httpx.HTTPError, httpx.InvalidURL, HostError, BodyError, TimeoutError, msgspec.DecodeError) as error:
         reason = f"{scheme.discovery_url} cannot be read: {str(error) or type(error).__name__}"

@@ -24,6 +24,13 @@ async def mark(session: AsyncSession, project_id: UUID, source: str) -> None:
     )
 
 
+async def mark_connected(session: AsyncSession, api_id: UUID) -> None:
+    """Somebody has consented: if the API is an MCP server, its tools can be listed now."""
+    is_mcp = _api.document["mcp"].as_string().is_not(None)
+    marked = update(_api).where(_api.id == api_id, is_mcp)
+    await session.execute(marked.values(refresh_at=func.clock_timestamp(), refresh_tries=0))
+
+
 async def claim_due(session: AsyncSession) -> models.Api | None:
     """An API to refresh, without its document; for a time, nobody else gets it. Its `refresh_tries` count this."""
     due = (

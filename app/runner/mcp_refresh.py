@@ -8,13 +8,14 @@ import msgspec
 import structlog
 
 from app.apis.document_reader import DocumentReader
+from app.apis.mcp_oauth import oauth_of
 from app.apis.read_process import ReadRequest
-from app.db import api_changes, apis, manifests, mcp_changes, models
+from app.credentials.mcp_listing import connected_listing
+from app.db import api_changes, manifests, mcp_changes, models
 from app.db.database import TRANSIENT, Sessions
 from app.errors import InvalidError, NotFoundError, SettingError, first_line
 from app.gateway.mcp_client.connection_pool import Changed, McpServers, McpTarget
 from app.gateway.mcp_client.mcp_commands import McpCommand
-from app.gateway.mcp_client.tool_listing import fetch_listing
 from app.loop import Loop
 from app.release import tool_documents
 from app.runner.api_refresh import apply_change
@@ -51,6 +52,7 @@ class McpRefresh:
         pause: float = _SECONDS,
     ) -> None:
         self._sessions = sessions
+        self._client = client
         self._servers = McpServers(client, commands)
         self._reader = reader
         self._loop = Loop("refresh the tools of MCP servers", self._refresh_next, pause, expected=TRANSIENT)
@@ -80,9 +82,10 @@ class McpRefresh:
 
     async def _refresh(self, row: models.Api) -> None:
         async with self._sessions() as session:
-            token = apis.token_of(session, row)
+            api = await tool_documents.api_document(session, row)
             old_content = await manifests.document(session, row.id, row.digest)
-        content = await fetch_listing(self._servers, row.source, token)
+        shared = (self._sessions, self._servers, self._client)
+        content = await connected_listing(*shared, api, row.source, oauth_of(old_content))
         request = ReadRequest(name=row.name, presentation=tool_documents.presentation_of(row), bind=row.bind)
         old = await self._reader.view(request, old_content, row.digest)
         named = msgspec.structs.replace(request, names=old.names)

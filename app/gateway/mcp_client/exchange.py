@@ -4,6 +4,16 @@ from contextvars import ContextVar
 
 from app.errors import HostError
 from app.gateway.wire_request import Sending
+from app.records import CallResponse
+from app.sandbox.protocol import RefusalError
+
+
+class AccessRefusedError(RefusalError):
+    """The server answered 401 or 403. `challenge` is its header WWW-Authenticate."""
+
+    def __init__(self, message: str, status: int, challenge: str) -> None:
+        super().__init__(message, CallResponse(status=status))
+        self.challenge = challenge
 
 
 class Exchange:

@@ -7,7 +7,7 @@ import httpx
 import httpx2
 
 from app.errors import HostError
-from app.gateway.mcp_client.exchange import Exchange, exchange
+from app.gateway.mcp_client.exchange import AccessRefusedError, Exchange, exchange
 from app.untrusted.http_body import BodyError, read_body
 from app.untrusted.json_text import JsonError, decode_json
 
@@ -18,6 +18,7 @@ _OWN = {"accept-encoding", "connection", "content-length", "host", "transfer-enc
 _ADDED = {"Accept-Encoding": "identity", "User-Agent": "sage-server"}
 _ERROR_VALUES, _ERROR_DEPTH = 1_000, 20
 _UNANSWERED = 502
+_DENIED = (401, 403)
 
 
 class HttpBridge(httpx2.AsyncBaseTransport):
@@ -79,9 +80,12 @@ async def _answer(request: httpx2.Request, response: httpx.Response, ours: Excha
     body = await read_body(response, ours.bytes_left)
     await response.aclose()
     ours.bytes_left -= len(body)
-    if response.is_error and request.method == "POST" and not _is_rpc_error(body):
-        text = body.decode(errors="replace")
-        ours.failure = HostError("ApiError", f"Response status code is {response.status_code}: {text}")
+    text = f"Response status code is {response.status_code}: {body.decode(errors='replace')}"
+    if request.method == "POST" and response.status_code in _DENIED:
+        challenge = response.headers.get("www-authenticate", "")
+        ours.failure = AccessRefusedError(text, response.status_code, challenge)
+    elif request.method == "POST" and response.is_error and not _is_rpc_error(body):
+        ours.failure = HostError("ApiError", text)
     return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
 
 

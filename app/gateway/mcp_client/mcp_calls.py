@@ -17,7 +17,7 @@ from app.gateway.mcp_client.exchange import Exchange
 from app.gateway.wire_request import Sending, WireRequest
 from app.records import Json
 from app.sandbox.frames import MAX_DEPTH, MAX_NODES
-from app.sandbox.protocol import Answer
+from app.sandbox.protocol import Answer, RefusalError
 from app.untrusted.json_text import JsonError, decode_json
 
 _ERROR_CHARS = 500
@@ -47,6 +47,8 @@ class McpCaller:
                 return Answer(_bounded(await self._call(target, request.method, params, request.sending)))
         except TimeoutError as error:
             raise HostError("ApiError", f"no answer within {self._timeout:g} seconds") from error
+        except RefusalError as error:
+            raise RefusalError(short(error.message, request.clean), error.response) from error
         except HostError as error:
             raise HostError(error.kind, short(error.message, request.clean)) from error
 

@@ -5,11 +5,12 @@ from typing import Final
 
 import msgspec
 
+from app.apis.authentication import Authentication
 from app.apis.mcp_document import LIST_TEMPLATES
 from app.errors import ApiDocumentError, HostError
 from app.gateway.mcp_client.connection import McpConnection
 from app.gateway.mcp_client.connection_pool import McpServers, McpTarget
-from app.gateway.mcp_client.exchange import Exchange
+from app.gateway.mcp_client.exchange import AccessRefusedError, Exchange
 from app.gateway.mcp_client.mcp_calls import short
 from app.records import Json
 from app.security.secret_values import SecretValues
@@ -21,19 +22,27 @@ _PAGES = 500
 _KEPT: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
 
 
-async def fetch_listing(servers: McpServers, url: str, token: str | None) -> bytes:
-    """The document of a server, as JSON. Raises ApiDocumentError if no MCP server is there."""
-    headers = () if token is None else (("Authorization", f"Bearer {token}"),)
-    secrets = SecretValues()
-    secrets.add(*([] if token is None else [token]))
+async def fetch_listing(
+    servers: McpServers, url: str, sent: Authentication | None = None, oauth: Json = None
+) -> bytes:
+    """The document of a server, as JSON; `oauth` is part of it.
+
+    Raises ApiDocumentError if no MCP server is there, AccessRefusedError if it refuses what was `sent`.
+    """
+    sent, secrets = sent or Authentication(), SecretValues()
+    headers = tuple(sorted(sent.headers.items()))
+    secrets.add(*sent.secret_parts())
     try:
         async with (
             asyncio.timeout(_SECONDS),
             servers.connect(McpTarget(url, headers=headers), _PART_SECONDS) as opened,
         ):
-            return msgspec.json.encode(await _document(opened, url))
+            document = await _document(opened, url)
+            return msgspec.json.encode(document if oauth is None else {**document, "oauth": oauth})
     except TimeoutError as error:
         raise ApiDocumentError(f"{url} takes longer than {_SECONDS:g} s to list its tools") from error
+    except AccessRefusedError as error:
+        raise AccessRefusedError(short(error.message, secrets.mask), error.status, error.challenge) from error
     except HostError as error:
         reason = short(error.message, secrets.mask)
         raise ApiDocumentError(f"{url} does not answer as an MCP server: {reason}") from error

@@ -1,0 +1,78 @@
+"""Gets the document of an API that is added: sent, fetched, or listed by an MCP server."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+import httpx
+from msgspec import UNSET
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.api.api_request import ApiRequest
+from app.apis.api_documents import download
+from app.apis.mcp_oauth import McpOAuth, oauth_of
+from app.credentials.mcp_listing import connected_listing, first_listing
+from app.db import api_credentials, apis, manifests
+from app.db.database import Sessions
+from app.errors import ApiDocumentError, InvalidError
+from app.gateway.mcp_client.connection_pool import McpServers
+from app.gateway.mcp_client.mcp_commands import SCHEME, McpCommand
+from app.release import tool_documents
+
+
+async def content_of(
+    data: ApiRequest,
+    session: AsyncSession,
+    project_id: UUID,
+    sessions: Sessions,
+    client: httpx.AsyncClient,
+    commands: Mapping[str, McpCommand],
+) -> bytes:
+    """Its text, not decoded. Ends the transaction. Raises InvalidError for fields that exclude one another."""
+    token = await _token(data, session, project_id)
+    connected = await _connected(data, session, project_id)
+    await session.commit()  # no transaction is held while a document is fetched
+    if data.mcp is None:
+        return await _content(data, client)
+    servers = McpServers(client, commands)
+    if connected is not None:
+        return await connected_listing(sessions, servers, client, *connected)
+    return await first_listing(servers, client, data.mcp.rstrip("/"), token)
+
+
+async def _token(data: ApiRequest, session: AsyncSession, project_id: UUID) -> str | None:
+    """The bearer token for an MCP server. Raises InvalidError for fields that exclude one another."""
+    if data.mcp is None:
+        return None
+    if data.url is not None or data.document is not UNSET or data.server is not None:
+        raise InvalidError("send `mcp` without `url`, `document` and `server`: an MCP server describes itself")
+    if data.mcp.startswith(SCHEME) and isinstance(data.bearer_token, str):
+        raise InvalidError("bearer_token: a command takes none; give it its secrets in SAGE_MCP_COMMANDS")
+    if data.bearer_token is not UNSET:
+        return data.bearer_token
+    return await apis.stored_token(session, project_id, data.name)
+
+
+async def _connected(
+    data: ApiRequest, session: AsyncSession, project_id: UUID
+) -> tuple[tool_documents.ApiDocument, str, McpOAuth] | None:
+    """The API as it is, with its address, if it is the same MCP server and has a token by OAuth."""
+    row = await apis.find(session, project_id, data.name)
+    if row is None or row.source != (data.mcp or "").rstrip("/") or isinstance(data.bearer_token, str):
+        return None
+    oauth = oauth_of(await manifests.document(session, row.id, row.digest))
+    rows = await api_credentials.of_api(session, row.id)
+    if oauth is None or not any(each.authorized and each.value is not None for each in rows):
+        return None
+    return await tool_documents.api_document(session, row), row.source, oauth
+
+
+async def _content(data: ApiRequest, client: httpx.AsyncClient) -> bytes:
+    """The text of the document, not decoded."""
+    if (data.url is None) == (data.document is UNSET):
+        raise InvalidError("send either `url`, `document` or `mcp`, and only one of them")
+    if data.url is not None:
+        if not data.url.lower().startswith(("http://", "https://")):  # a path would be a file of this machine
+            raise ApiDocumentError("url: must begin with http:// or https://; send a file's text as `document`")
+        return await download(client, data.url)
+    assert isinstance(data.document, str)  # see DocumentRequest
+    return data.document.encode()
