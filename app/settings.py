@@ -32,6 +32,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     public_url: str = ""
     """Address at which people reach this server, such as https://sage.example.com, for links back to it: OAuth's
     redirects. By default that of the request which asks for the link."""
+    chat_wait_seconds: Seconds = 600
+    """`/v1/chat/completions` waits for its task for so long. The task itself goes on."""
     shutdown_delay_seconds: Pause = 0
     """After SIGTERM, the API serves on for so long while `/readyz` answers 503, for load balancers to notice."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

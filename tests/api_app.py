@@ -124,6 +124,7 @@ async def open_api_app(  # noqa: PLR0913  what a test replaces
     first_release: FirstRelease = BASE_ALONE,
     model_scope: ModelScope = ModelScope(),  # noqa: B008  frozen
     tokenizer: ChatTokenizer | None = None,
+    chat_wait_seconds: float = 5.0,
 ) -> AsyncIterator[ApiApp]:
     wakes, search, loads = WakeRecorder(), StubSkillSearch(), RecordingSwapper()
     async with sessions.begin() as session:
@@ -155,6 +156,7 @@ async def open_api_app(  # noqa: PLR0913  what a test replaces
                 data_rules=data_rules,
                 model_scope=model_scope,
                 tokenizer=tokenizer,
+                chat_wait_seconds=chat_wait_seconds,
             )
 
     app = create_app(open_dependencies, [console_router()])

@@ -41,6 +41,7 @@ _BODIES: dict[str, dict[str, Any]] = {
     "training_runs_create": {"project": _VICTIM},
     "exams_create": {"name": "mine", "tasks": [{"instruction": "spy", "check": "score = 1"}]},
     "schedule_put": {"every_hours": 1},
+    "chat_complete": {"model": _VICTIM, "messages": [{"role": "user", "content": "spy"}]},
     "skills_import_folders": {"folders": [{"name": "spy", "files": {}}], "project": _VICTIM},
 }
 _NAMES = {"projects": "{project}", "apis": "{api}", "secrets": "{secret}", "exams": "{exam}"}

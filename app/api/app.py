@@ -19,6 +19,7 @@ from app.api.apis import ApiController
 from app.api.approvals import ApprovalController
 from app.api.audit import AuditController
 from app.api.canaries import CanaryController
+from app.api.chat_completions.routes import ChatController, ChatModelController
 from app.api.datasets import DatasetController
 from app.api.dependencies import Dependencies
 from app.api.environments import EnvironmentController
@@ -63,6 +64,8 @@ _CONTROLLERS = [
     TaskController,
     ErasureController,
     TaskEventsController,
+    ChatController,
+    ChatModelController,
     ApprovalController,
     TrajectoryController,
     ExportController,

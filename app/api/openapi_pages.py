@@ -27,6 +27,7 @@ Errors are `application/problem+json`: the type `Problem`, whatever the status."
 
 _TAGS = [
     Tag(name="Tasks", description="Submit tasks, follow them, and read their results."),
+    Tag(name="Chat", description="Tasks as chats, for clients of OpenAI's API; errors have its form."),
     Tag(name="Approvals", description="API calls that wait for a person."),
     Tag(name="Skills", description="Functions that the agent wrote and kept."),
     Tag(name="Feedback", description="Scores of results, given by people."),
@@ -47,6 +48,7 @@ _TAGS = [
 ]
 
 _DOCUMENT = "/schema/openapi.json"
+_OPEN = ("ChatRequest", "ChatMessage", "ContentPart", "StreamOptions")  # clients send more fields than we know
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -84,7 +86,7 @@ class _Config(OpenAPIConfig):
 
 
 def close_bodies(document: dict[str, Any]) -> dict[str, Any]:
-    """Every object of a request with named fields has no others: `additionalProperties` is false."""
+    """An object of a request with named fields has no others: `additionalProperties` is false."""
     schemas = document["components"]["schemas"]
     bodies = [each.get("requestBody") for path in document["paths"].values() for each in path.values()]
     open_names, closed = list(_references(bodies)), set[str]()
@@ -93,7 +95,7 @@ def close_bodies(document: dict[str, Any]) -> dict[str, Any]:
         if name not in closed:
             closed.add(name)
             open_names += _references(schemas[name])
-            if "properties" in schemas[name]:
+            if "properties" in schemas[name] and name not in _OPEN:
                 schemas[name].setdefault("additionalProperties", False)
     return document
 

@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+from anyio import CancelScope
 from litestar import Response
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.response import ServerSentEvent
@@ -27,15 +28,37 @@ Read = Callable[[], Awaitable[EventBatch]]
 """Reads what is new, in a database session of its own."""
 
 
-async def event_stream(listener: NotificationListener, subject: UUID, read: Read) -> Response[Any]:
+async def event_stream(
+    listener: NotificationListener,
+    subject: UUID,
+    read: Read,
+    on_hang_up: Callable[[], Awaitable[None]] | None = None,
+) -> Response[Any]:
     """A response that sends what `read` returns, and reads again whenever `subject` may have news.
+
+    `on_hang_up` is called if the client does not stay until the end.
 
     204 if there is nothing left to send: on any other response a browser's `EventSource` connects again.
     """
     first = await read()
     if first.ended and not first.messages:
         return Response(None, status_code=HTTP_204_NO_CONTENT)
-    return ServerSentEvent(_messages(listener, subject, read, first))
+    messages = _messages(listener, subject, read, first)
+    return ServerSentEvent(messages if on_hang_up is None else _watched(messages, on_hang_up))
+
+
+async def _watched(
+    messages: AsyncIterator[ServerSentEventMessage], on_hang_up: Callable[[], Awaitable[None]]
+) -> AsyncIterator[ServerSentEventMessage]:
+    ended = False
+    try:
+        async for each in messages:
+            yield each
+        ended = True
+    finally:
+        if not ended:
+            with CancelScope(shield=True):  # the request has been cancelled already
+                await on_hang_up()
 
 
 async def _messages(

@@ -1,0 +1,185 @@
+"""Answers a chat by the task that it became: at its end, or piece by piece."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from litestar import Request
+from litestar.response.sse import ServerSentEventMessage
+
+from app.api.access import Access
+from app.api.chat_completions.chat_outcome import no_outcome, outcome_of
+from app.api.chat_completions.completion import (
+    AnswerMessage,
+    ChatChunk,
+    ChatCompletion,
+    Choice,
+    ChunkChoice,
+    Delta,
+    Finish,
+    Usage,
+    completion_id,
+    created_at,
+)
+from app.api.chat_completions.openai_errors import TaskEndError
+from app.api.chat_completions.progress import progress
+from app.api.sse import EventBatch
+from app.api.task_events import TaskReader
+from app.api.tasks import cancel_task
+from app.db import events, models, tasks
+from app.db.database import Sessions, reading
+from app.db.models import TASK_END_STATES, TaskState
+from app.db.notifications import NotificationListener
+from app.errors import ConflictError, NotFoundError
+from app.records import Json
+
+
+class ChatTask:
+    """The task of one chat, and how long its answer is waited for. `model` is as the client named it.
+
+    Unless `kept`, the task is cancelled when its client hangs up: nobody else would get the answer.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        listener: NotificationListener,
+        access: Access,
+        task: models.Task,
+        *,
+        model: str,
+        seconds: float,
+        kept: bool,
+    ) -> None:
+        self.listener, self.task, self.model = listener, task, model
+        self._sessions, self._access, self._kept = sessions, access, kept
+        self._seconds, self._until = seconds, time.monotonic() + seconds
+
+    @property
+    def is_overdue(self) -> bool:
+        return time.monotonic() >= self._until
+
+    async def completion(self, request: Request[Any, Any, Any]) -> ChatCompletion | None:
+        """Once the task has ended. None if the client has hung up.
+
+        Raises TaskEndError if there is no answer, and also once the task waits for a person: nobody would see it.
+        """
+        ending = asyncio.create_task(self._ended())
+        hanging_up = asyncio.create_task(_hung_up(request))
+        left = max(0.0, self._until - time.monotonic())
+        try:
+            await asyncio.wait([ending, hanging_up], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if hanging_up.done() and not ending.done():
+                await self.hang_up()
+                return None
+            row = ending.result() if ending.done() else await self._row()
+        finally:
+            ending.cancel()
+            hanging_up.cancel()
+        return await self._completion(row)
+
+    async def stopped(self) -> TaskEndError:
+        """Why the answer is waited for no longer."""
+        return no_outcome(await self._row(), self._seconds)
+
+    async def outcome(self, turns: Sequence[str]) -> tuple[str, Finish]:
+        """Of the task that has ended. Raises TaskEndError."""
+        found = outcome_of(await self._row(), turns)
+        return found.text, found.finish
+
+    async def hang_up(self) -> None:
+        """The client is gone."""
+        if self._kept:
+            return
+        with suppress(ConflictError, NotFoundError):  # it has ended, or was erased
+            async with self._sessions.begin() as session:
+                await cancel_task(session, self._access, self.task.id)
+
+    def reader(self) -> TaskReader:
+        return TaskReader(self._sessions, self.task.id, 0)
+
+    async def _ended(self) -> models.Task:
+        """The task once it has ended, or waits for a person."""
+        with self.listener.subscribe(self.task.id) as news:
+            while True:
+                news.clear()  # before reading: what happens meanwhile wakes it again
+                row = await self._row()
+                if row.state in TASK_END_STATES or row.state is TaskState.WAITING:
+                    return row
+                await self.listener.wait(news)
+
+    async def _completion(self, row: models.Task) -> ChatCompletion:
+        if row.state not in TASK_END_STATES:
+            raise no_outcome(row, self._seconds)
+        async with reading(self._sessions) as session:
+            turns = await events.of_kind(session, row.id, "turn")
+        found = outcome_of(row, [each["text"] for each in turns])
+        choice = Choice(message=AnswerMessage(content=found.text), finish_reason=found.finish)
+        about: dict[str, Any] = {"id": completion_id(row), "created": created_at(row), "model": self.model}
+        return ChatCompletion(**about, choices=[choice], usage=Usage.of(turns))
+
+    async def _row(self) -> models.Task:
+        async with reading(self._sessions) as session:
+            return await tasks.get(session, self.task.id)
+
+
+class ChatStream:
+    """Reads what is new of a task as chunks. The last line is `[DONE]`, also after an error."""
+
+    def __init__(self, chat: ChatTask, *, usage: bool) -> None:
+        self._chat, self._usage = chat, usage
+        self._reader = chat.reader()
+        self._turns: list[Mapping[str, Json]] = []
+        self._begun = False
+
+    async def read(self) -> EventBatch:
+        messages = [] if self._begun else [self._chunk(Delta(role="assistant", content=""))]
+        self._begun = True
+        rows, ended = await self._reader.read()
+        for row in rows:
+            if row.kind == "turn":
+                self._turns.append(row.data)
+            if text := progress(row.kind, row.data):
+                messages.append(self._chunk(Delta(reasoning_content=text)))
+        if ended:
+            messages += await self._end()
+        elif self._chat.is_overdue:
+            messages += _failure(await self._chat.stopped())
+            ended = True
+        return EventBatch(messages, ended=ended)
+
+    async def _end(self) -> list[ServerSentEventMessage]:
+        try:
+            text, finish = await self._chat.outcome([str(each["text"]) for each in self._turns])
+        except TaskEndError as error:
+            return _failure(error)
+        except NotFoundError:
+            gone = TaskEndError("the task was erased", "failed", self._chat.task.id)
+            return _failure(gone)
+        last = [self._chunk(Delta(content=text)), self._chunk(Delta(), finish)]
+        if self._usage:
+            last.append(self._message(choices=[], usage=Usage.of(self._turns)))
+        return [*last, _DONE]
+
+    def _chunk(self, delta: Delta, finish: Finish | None = None) -> ServerSentEventMessage:
+        return self._message(choices=[ChunkChoice(delta=delta, finish_reason=finish)], usage=None)
+
+    def _message(self, choices: list[ChunkChoice], usage: Usage | None) -> ServerSentEventMessage:
+        task = self._chat.task
+        about: dict[str, Any] = {"id": completion_id(task), "created": created_at(task), "model": self._chat.model}
+        return ServerSentEventMessage(data=msgspec.json.encode(ChatChunk(**about, choices=choices, usage=usage)))
+
+
+_DONE = ServerSentEventMessage(data="[DONE]")
+
+
+def _failure(error: TaskEndError) -> list[ServerSentEventMessage]:
+    return [ServerSentEventMessage(data=msgspec.json.encode(error.body)), _DONE]
+
+
+async def _hung_up(request: Request[Any, Any, Any]) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,67 @@
+"""What a task's end, or the state that it is in, is to the client of a chat."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from app.api.chat_completions.completion import Finish
+from app.api.chat_completions.openai_errors import TaskEndError
+from app.db import models
+from app.db.models import TaskState
+from app.records import Json, Stop
+
+_DONE: Final = "Done."  # a task that asked for no answer
+_LIMITS: Final = (
+    Stop.TURN_LIMIT,
+    Stop.TOKEN_LIMIT,
+    Stop.CONTEXT_FULL,
+    Stop.CALL_LIMIT,
+    Stop.ERROR_LIMIT,
+    Stop.WALL_LIMIT,
+)
+_APPROVE: Final = "it goes on once a person approves or refuses it (GET /v1/approvals?state=waiting)"
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """The answer as text, and whether a limit has cut the task short."""
+
+    text: str
+    finish: Finish = "stop"
+
+
+def outcome_of(task: models.Task, turns: Sequence[str]) -> Outcome:
+    """Of a task that has ended. `turns` are what the model has written. Raises TaskEndError if there is no answer.
+
+    A model that answers in words, without code, ends its task: that is the answer.
+    """
+    if task.state is TaskState.DONE and task.stop is Stop.COMPLETED:
+        return Outcome(_text(task.answer))
+    if task.state is TaskState.DONE and task.stop is Stop.NO_CODE and turns and turns[-1].strip():
+        return Outcome(turns[-1].strip())
+    if task.state is TaskState.DONE and task.stop in _LIMITS:
+        return Outcome(f"The task ended before it was done ({task.stop}).", "length")
+    stopped = task.stop in (Stop.IN_DOUBT, Stop.NOTHING_DONE, Stop.CRASHED, Stop.CANCELLED)
+    code = str(task.stop) if stopped else "failed"
+    raise TaskEndError(f"the task is {task.state} ({code}){_reason(task)}", code, task.id)
+
+
+def no_outcome(task: models.Task, seconds: float) -> TaskEndError:
+    """Of a task that has not ended, and that is waited for no longer."""
+    if task.state is TaskState.WAITING:
+        message = f"the task waits for an approval: {_APPROVE}, and its answer is at GET /v1/tasks/{task.id}"
+        return TaskEndError(message, "waiting_for_approval", task.id)
+    message = (
+        f"the task has not ended within {seconds:g} s: it goes on, and its answer is at GET /v1/tasks/{task.id}"
+    )
+    return TaskEndError(message, "not_ended", task.id)
+
+
+def _reason(task: models.Task) -> str:
+    return f": {task.failure}" if task.failure else f": GET /v1/tasks/{task.id} shows what it did"
+
+
+def _text(answer: Json) -> str:
+    if answer is None:
+        return _DONE
+    return answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
