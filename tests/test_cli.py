@@ -11,9 +11,10 @@ from click.testing import CliRunner
 from sqlalchemy import NullPool, create_engine, text
 
 from app.cli import main
-from app.db import keys, projects, secrets
+from app.db import keys, projects, secrets, sign_ins
 from app.db.database import open_database
 from app.db.migrate import migrate
+from app.security.admin_key_file import write_admin_key
 from app.security.encryption import KeyRing
 from app.settings import Settings
 from tests.processes import free_ports
@@ -35,7 +36,7 @@ def test_help_lists_the_commands_of_the_app_and_of_the_trainer() -> None:
     shown = CliRunner().invoke(main, ["--help"])
     assert shown.exit_code == 0, shown.output
     listed = {line.split()[0] for line in shown.output.partition("Commands:")[2].splitlines() if line.strip()}
-    own = {"up", "serve", "runner", "worker", "migrate", "backup", "restore", "doctor", "manifests"}
+    own = {"up", "console", "serve", "runner", "worker", "migrate", "backup", "restore", "doctor", "manifests"}
     client = {"run", "tasks", "apis", "skills", "keys", "projects", "approvals"}
     training = {"collect", "export", "train", "runs", "releases"}
     demo = {"demo-apis", "bootstrap", "environments", "eval", "models", "reproduce", "simulate-live"}
@@ -126,6 +127,27 @@ async def test_an_admin_key_is_created_in_the_database_itself(empty_database_url
         key, _ = await keys.by_secret(session, out.strip()) or (None, None)
     assert key is not None
     assert (key.name, key.scopes) == ("ops", ["admin"])
+
+
+async def test_a_link_to_the_console_is_printed_for_the_admin_key_of_the_data_directory(
+    empty_database_url: str, tmp_path: Path
+) -> None:
+    env = {"DATABASE_URL": empty_database_url, "SAGE_DATA_DIR": str(tmp_path), "SAGE_PORT": "8123"}
+    code, out, err = await sage("console", **env)
+    assert (code, out) == (1, "")
+    assert "admin.key has no valid key" in err
+    async with open_database(empty_database_url) as database:
+        async with database.sessions.begin() as session:
+            key, secret = await keys.create(session, "admin", ["admin"])
+        write_admin_key(tmp_path, secret)
+        code, out, err = await sage("console", **env)
+        assert code == 0, err
+        address, link = out.strip().split("?link=")
+        assert address == "http://127.0.0.1:8123/console/sign-in"
+        async with database.sessions.begin() as session:
+            found, _ = await sign_ins.key_of_link(session, link) or (None, None)
+            assert found is not None
+            assert found.id == key.id
 
 
 @pytest.mark.parametrize("command", [("keys", "create-admin"), ("keys", "rotate"), ("backup", "copy.tar")])

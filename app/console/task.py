@@ -84,7 +84,6 @@ async def task_page(
     trajectory = await _trajectory(session, task)
     if trajectory is not None:
         timeline.enrich(trajectory, await _first_prompt(trajectory, tokenizer))
-    waiting = await approvals.waiting(session, task.id) if task.state is models.TaskState.WAITING else None
     return page(
         visit,
         "task.html",
@@ -94,12 +93,16 @@ async def task_page(
         timeline=timeline,
         trajectory=trajectory,
         ended=task.state in TASK_END_STATES,
-        approval=waiting,
+        approval=await _approval(session, task),
         feedback=[FeedbackView.of(row) for row in await feedback.of_task(session, task.id)],
         form=form or Form(),
         releases=[row for row in await releases.of_project(session, task.project_id) if row.state in _SERVES],
         again=(await tasks.page(session, tasks.TaskFilter(rerun_of=task.id), limit=10)).items,
     )
+
+
+async def _approval(session: AsyncSession, task: models.Task) -> models.Approval | None:
+    return await approvals.waiting(session, task.id) if task.state is models.TaskState.WAITING else None
 
 
 async def _trajectory(session: AsyncSession, task: models.Task) -> Trajectory | None:
@@ -129,6 +132,7 @@ class _BlockReader:
         async with self._sessions() as session:
             rows = list(await events.after(session, self._task_id, self._timeline.last, BATCH_SIZE))
             task = await session.get(models.Task, self._task_id, populate_existing=True)
+            approval = await _approval(session, task) if task else None
         changed = {}
         for row in rows:
             block = self._timeline.add(row.seq, row.kind, row.data, row.created_at)
@@ -139,7 +143,12 @@ class _BlockReader:
         if task is not None and changed:
             self._position = self._timeline.last
             html = render(
-                "task_live.html", visit=self._visit, task=task, blocks=[*changed.values()], timeline=self._timeline
+                "task_live.html",
+                visit=self._visit,
+                task=task,
+                blocks=[*changed.values()],
+                timeline=self._timeline,
+                approval=approval,
             )
             messages.append(ServerSentEventMessage(data=html, id=self._position))
         elif len(rows) == BATCH_SIZE:
