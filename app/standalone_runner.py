@@ -37,6 +37,7 @@ from app.runner.presence import RunnerPresence
 from app.runner.process_limits import MemoryWatch, Watchdog, limit_memory
 from app.runner.runner import Runner, RunnerOptions
 from app.runner.shadow import ShadowRunner
+from app.runner.skill_repairs import SkillRepairs
 from app.sandbox.cgroup import SharedLimits
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox
@@ -166,6 +167,8 @@ async def _start_runner(
     shadows = ShadowRunner(executor.sessions, executor, lambda: runner.has_room, owner=runner.owner)
     runner.is_shared = lambda: shadows.replaying
     listener.on_release((await stack.enter_async_context(shadows)).wake)
+    repairs = SkillRepairs(executor.sessions, executor, owner=runner.owner, may=lambda: not runner.draining)
+    await stack.enter_async_context(repairs)
     return runner
 
 

@@ -1,7 +1,8 @@
 """Routes for the documents of APIs that are fetched again, and for what changed in them."""
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Self
+from typing import Final, Self
 from uuid import UUID
 
 import httpx
@@ -14,14 +15,18 @@ from app.api.access import Caller, Db, find_project
 from app.api.problem import problems
 from app.api.validation import ProjectName
 from app.apis.document_reader import DocumentReader
-from app.db import api_changes, apis, models
+from app.db import api_changes, apis, models, skill_repairs
 from app.db.database import Sessions
+from app.db.models import RepairOutcome
 from app.errors import ConflictError
 from app.runner.api_refresh import refresh_api
 
+NOTHING: Final[Mapping[RepairOutcome | None, list[UUID]]] = {}
+
 
 class ApiChangeView(msgspec.Struct, frozen=True, kw_only=True):
-    """The difference between two versions of a document. Operations by name; `skills` were quarantined for it.
+    """The difference between two versions of a document. Operations by name; `skills` were quarantined for it, and
+    since then restored, repaired or retired. The page of a skill says why.
 
     One that is not `applied` asks for less supervision of the operations `eased`: register the API again if that
     is right.
@@ -35,9 +40,12 @@ class ApiChangeView(msgspec.Struct, frozen=True, kw_only=True):
     changed: list[str]
     eased: list[str]
     skills: list[UUID]
+    restored: list[UUID] = []
+    repaired: list[UUID] = []
+    retired: list[UUID] = []
 
     @classmethod
-    def of(cls, row: models.ApiChange) -> Self:
+    def of(cls, row: models.ApiChange, skills: Mapping[RepairOutcome | None, list[UUID]] = NOTHING) -> Self:
         return cls(
             created_at=row.created_at,
             digest=row.digest,
@@ -47,6 +55,9 @@ class ApiChangeView(msgspec.Struct, frozen=True, kw_only=True):
             changed=row.changed,
             eased=row.eased,
             skills=list(map(UUID, row.skills)),
+            restored=skills.get(RepairOutcome.RESTORED, []),
+            repaired=skills.get(RepairOutcome.REPAIRED, []),
+            retired=skills.get(RepairOutcome.RETIRED, []),
         )
 
 
@@ -69,7 +80,9 @@ class ApiChangeController(Controller):
         """The latest hundred, newest first. Documents are fetched again every SAGE_API_REFRESH_HOURS."""
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name, document=False)
-        return [ApiChangeView.of(each) for each in await api_changes.of_api(session, row.id)]
+        changes = await api_changes.of_api(session, row.id)
+        skills = await skill_repairs.outcomes(session, [each.id for each in changes])
+        return [ApiChangeView.of(each, skills[each.id]) for each in changes]
 
     @post(
         "/refresh",

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.access import project_names
 from app.api.columns import columns
 from app.api.console_links import ConsoleLinks
-from app.db import models, offers
+from app.db import models, offers, skill_repairs
 from app.db.offers import SkillStats
 from app.db.skill_evidence import SkillEvidence
 from app.gateway.skill_manifest import SkillManifest
@@ -65,6 +65,25 @@ class SkillStanding(msgspec.Struct, frozen=True, kw_only=True):
     missing: list[str]
 
 
+class SkillRepairView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a change of an API did to the skill. It was `was` before; `tried` says what was done since, in order.
+    Without an `outcome` it is under way. `task_id` is the latest task that was to write it anew.
+    """
+
+    api: str
+    change_id: UUID
+    was: models.SkillState
+    outcome: models.RepairOutcome | None
+    tried: list[str]
+    task_id: UUID | None
+    created_at: datetime
+    finished_at: datetime | None
+
+    @classmethod
+    def of(cls, row: models.SkillRepair, api: str) -> Self:
+        return cls(api=api, **columns(row, cls, "api"))
+
+
 class SkillView(SkillSummary, frozen=True, kw_only=True):
     """A skill with its source, which is empty if the skill was deleted.
 
@@ -78,6 +97,7 @@ class SkillView(SkillSummary, frozen=True, kw_only=True):
     release_id: UUID | None
     embedder: str | None
     stats: SkillStats
+    repairs: list[SkillRepairView]
 
 
 class SkillMatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +140,7 @@ async def view_skill(session: AsyncSession, skill: models.Skill) -> SkillView:
         release_id=skill.release_id,
         embedder=skill.embedder,
         stats=(await offers.stats(session, [skill.id]))[skill.id],
+        repairs=[SkillRepairView.of(*each) for each in await skill_repairs.of_skill(session, skill.id)],
         links=ConsoleLinks.of("skills", skill.id),
         **columns(skill, SkillSummary, "project", "links"),
     )

@@ -150,6 +150,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
     release: ServedBy | None
     approval: WantedApproval | None  # that it waits for
     rerun_of: UUID | None  # the task that it repeats
+    repairs: UUID | None  # the skill that it is to write anew for a changed API; it only reads then
     waits_for: str | None  # the limit of its project that keeps it from starting
     variables: dict[str, Json]
     use_skills: bool
@@ -182,6 +183,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
             release=ServedBy(release.number, release.model) if release else None,
             approval=WantedApproval.of(approval) if approval else None,
             rerun_of=task.rerun_of,
+            repairs=task.repairs,
             waits_for=waits_for,
             variables=task.variables,
             use_skills=task.use_skills,

@@ -5,7 +5,7 @@ from typing import Self
 import msgspec
 
 from app.apis.catalog import App, LeftOut, Operation
-from app.apis.fingerprint import fingerprints
+from app.apis.fingerprint import fingerprints, shapes
 from app.apis.naming import keys_of, place_of
 from app.apis.presentation import AS_WRITTEN, Presentation
 from app.apis.security_schemes import SecurityScheme
@@ -40,9 +40,10 @@ class OperationTraits(msgspec.Struct, frozen=True):
     key: str = ""  # see `apis.naming`
     place: str = ""
     former_names: tuple[str, ...] = ()
+    shape: str = ""
 
     @classmethod
-    def of(cls, operation: Operation, fingerprint: str, key: str) -> Self:
+    def of(cls, operation: Operation, fingerprint: str, key: str, shape: str) -> Self:
         return cls(
             operation.method,
             operation.safe,
@@ -54,6 +55,7 @@ class OperationTraits(msgspec.Struct, frozen=True):
             key,
             place_of(operation),
             operation.former_names,
+            shape,
         )
 
 
@@ -86,7 +88,7 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, app: App, presentation: Presentation = AS_WRITTEN) -> Self:
-        known = fingerprints(app)
+        known, bare = fingerprints(app), shapes(app)
         keyed = zip(keys_of(list(app.operations.values())), app.operations.items(), strict=True)
         return cls(
             digest=app.digest,
@@ -96,6 +98,6 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
             operations=[OperationView.of(each) for each in app.operations.values()],
             left_out=list(app.left_out),
             schemes=app.schemes,
-            traits={name: OperationTraits.of(each, known[name], key) for key, (name, each) in keyed},
+            traits={name: OperationTraits.of(each, known[name], key, bare[name]) for key, (name, each) in keyed},
             presentation=presentation,
         )

@@ -40,6 +40,7 @@ from app.db.retention_rows import RetentionKind, RetentionMark, RunTask
 from app.db.search_rows import TaskWords
 from app.db.secret_rows import Secret
 from app.db.sign_in_rows import SignIn
+from app.db.skill_repair_rows import RepairOutcome, SkillRepair
 from app.db.skill_rows import (
     LIVE_SKILLS,
     NEXT_SKILL_STATE,
@@ -91,6 +92,7 @@ __all__ = [
     "ProjectUsage",
     "Release",
     "ReleaseState",
+    "RepairOutcome",
     "RetentionKind",
     "RetentionMark",
     "RunState",
@@ -104,6 +106,7 @@ __all__ = [
     "SignIn",
     "Skill",
     "SkillOffer",
+    "SkillRepair",
     "SkillReplay",
     "SkillSet",
     "SkillState",

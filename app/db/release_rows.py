@@ -112,6 +112,7 @@ class AuditAction(StrEnum):
     PROJECT_DELETED = "project deleted"  # `detail` has what its deletion removed with it
     KEY_CREATED = "key created"  # `detail` has its id, name, prefix and scopes
     KEY_REVOKED = "key revoked"
+    SKILL_REPAIR = "skill repair"  # a task is to write it anew; `detail` has both
     SKILL_MOVED = "skill moved"  # to another state; `detail` has both, the reason and the evidence
 
 

@@ -20,7 +20,8 @@ CANARY = "canary"  # the actor that withdraws the skills of a rejected canary
 WATCH = "watch"  # of a release that was rolled back
 SCORES = "scores"  # of a skill that did harm
 ADMISSION = "admission"  # of a version that waits while another one has proved itself
-WITHDRAWERS = (CANARY, WATCH, SCORES)
+CHANGES = "changes"  # of a skill that an API change may have broken
+WITHDRAWERS = (CANARY, WATCH, SCORES, CHANGES)
 _NOT_HELD = (SkillState.PROBATION, SkillState.ACTIVE, SkillState.DELETED)
 _RESTORABLE = (SkillState.SUPERSEDED, SkillState.RETIRED)
 

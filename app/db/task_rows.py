@@ -75,6 +75,7 @@ class Task(Entity, Leased):
         Index("ix_tasks_release", "release_id", "started_at"),
         listing_indexes("tasks", "release_id", sparse=True)[1],
         Index("ix_tasks_rerun_of", "rerun_of", postgresql_where=text("rerun_of IS NOT NULL")),
+        Index("ix_tasks_repairs", "project_id", "created_at", postgresql_where=text("repairs IS NOT NULL")),
         Index("ix_tasks_principal", "project_id", "principal"),
         Index("ix_tasks_scored", "project_id", "score", postgresql_where=text("score IS NOT NULL")),
         Index("ix_tasks_score", "score", postgresql_where=text("score IS NOT NULL")),
@@ -96,6 +97,9 @@ class Task(Entity, Leased):
         default=False, server_default=false()
     )  # its release, or its code, was chosen by its submitter: it is not compared with others
     rerun_of: Mapped[UUID | None] = mapped_column(ForeignKey("tasks.id", ondelete="SET NULL"))
+    repairs: Mapped[UUID | None] = mapped_column(  # a skill that an API change broke; then it only reads
+        ForeignKey("skills.id", ondelete="SET NULL", use_alter=True)
+    )
     principal: Mapped[str] = mapped_column(default="", server_default="")  # on whose behalf it is carried out
     priority: Mapped[int] = mapped_column(SmallInteger, default=0, server_default="0")  # higher goes first
     instruction: Mapped[str]

@@ -37,6 +37,7 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str | None = None
     request_digest: str | None = None
     rerun_of: UUID | None = None
+    repairs: UUID | None = None  # a skill: such a task only reads
     release_id: UUID | None = None
     pinned: bool = False  # to this release, or to the code of `skill_run`
     skill_run: dict[str, Json] | None = None  # `records.SkillRun`

@@ -57,6 +57,9 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     skills: SkillPolicy = "evidence"
     """How new skills come to be offered: `open` to every task at once, `evidence` as they prove themselves,
     `review` once a person approves them."""
+    skill_repairs_per_day: Annotated[int, msgspec.Meta(ge=0, le=1_000)] = 10
+    """Tasks in 24 hours, at most, that are to write skills anew which a changed API document broke. They only
+    read. 0: none, such skills stay in quarantine."""
     limits: Limits = Limits()
     """What the project may use. Only a key for all projects may change it."""
     weight: Annotated[float, msgspec.Meta(ge=0.01, le=100)] = 1.0

@@ -1,9 +1,9 @@
 """Fetches the document of an API again, and applies what has changed.
 
 A new document serves at once, in a new release, as if it had been registered: the API's server has changed
-already. Skills that call what is gone are quarantined. A document that asks for less supervision than before, by
-`x-risk` or `x-safe` or the hints of an MCP server, is only recorded: that is for a person to decide, who registers
-it again.
+already. Skills that call what has changed are quarantined, until `SkillRepairs` has decided about them. A
+document that asks for less supervision than before, by `x-risk` or `x-safe` or the hints of an MCP server, is only
+recorded: that is for a person to decide, who registers it again.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from app.apis.app_view import AppView, OperationTraits
 from app.apis.document_reader import DocumentReader
 from app.apis.mcp_document import is_listing
 from app.apis.read_process import ReadRequest
-from app.db import api_changes, apis, manifests, mcp_changes, models, skill_moves
+from app.db import api_changes, apis, manifests, mcp_changes, models, skill_moves, skill_repairs
 from app.db.database import TRANSIENT, Sessions
 from app.db.models import SkillState
 from app.errors import ApiDocumentError
@@ -28,7 +28,7 @@ from app.gateway.skill_manifest import AllowedOperation
 from app.loop import Loop
 from app.project.approval import Risk
 from app.release import manifest, tool_documents
-from app.release.operation_changes import OperationChanges, compare
+from app.release.operation_changes import compare
 from app.skills.admission import stored_manifest
 
 log = structlog.get_logger(__name__)
@@ -100,7 +100,8 @@ async def apply_change(
             presentation=msgspec.to_builtins(new.presentation),
         )
         await manifest.update_tools(session, serving, [row.name], skill_moves.SERVER)
-        change.skills = await _quarantine(session, row, changes, new.traits)
+        await session.flush()  # repairs refer to it
+        await _quarantine(session, change, row, old, new)
     await session.flush()
     return change
 
@@ -113,20 +114,30 @@ def _is_eased(old: OperationTraits | None, new: OperationTraits) -> bool:
 
 
 async def _quarantine(
-    session: AsyncSession, row: models.Api, changes: OperationChanges, traits: Mapping[str, OperationTraits]
-) -> list[str]:
-    """Take out the skills that call the API in a way that there is no longer. Returns their ids."""
-    touched = [f"{row.name}.{name}" for name in (*changes.removed, *changes.changed)]
+    session: AsyncSession, change: models.ApiChange, row: models.Api, old: AppView, new: AppView
+) -> None:
+    """Take out the skills that call operations which are gone or that code can tell from the former ones, until
+    `SkillRepairs` has decided about them. `change` gets their ids.
+    """
+    touched = [f"{row.name}.{name}" for name in (*change.removed, *change.changed) if _is_other(old, new, name)]
     rev = await skill_moves.next_rev(session, row.project_id)
-    broken: list[str] = []
-    for skill in await skill_moves.callers(session, row.project_id, touched):
+    waiting = await skill_repairs.under_way(session, row.project_id)
+    for skill in [*await skill_moves.callers(session, row.project_id, touched), *waiting]:
         operations = stored_manifest(skill).operations
-        gone = [api for api in touched if api in operations and not _fits(operations[api], traits, api)]
-        if gone:
-            reason = f"no longer what they were: {', '.join(gone)}"
-            await skill_moves.move(session, skill, SkillState.QUARANTINED, rev, reason=reason)
-            broken.append(str(skill.id))
-    return broken
+        if not (changed := [api for api in touched if api in operations]):
+            continue
+        gone = [api for api in changed if not _fits(operations[api], new.traits, api)]
+        reason = f"no longer what they were: {', '.join(gone)}" if gone else f"changed: {', '.join(changed)}"
+        was, skill.held = skill.state, True
+        await skill_moves.move(
+            session, skill, SkillState.QUARANTINED, rev, actor=skill_moves.CHANGES, reason=reason
+        )
+        await skill_repairs.open_(session, skill, change.id, was, fits=not gone)
+        change.skills = [*change.skills, str(skill.id)]
+
+
+def _is_other(old: AppView, new: AppView, name: str) -> bool:
+    return name not in new.traits or old.traits[name].shape != new.traits[name].shape
 
 
 def _fits(allowed: AllowedOperation, traits: Mapping[str, OperationTraits], api: str) -> bool:

@@ -219,7 +219,7 @@ class TaskExecutor:
             credentials=StoredCredentials(self.sessions, self.client, context.apis, row.principal),
             journal=journal,
             approvals=ApprovalGate(context.settings.approvals, journal.decisions if journal else ()),
-            read_only=read_only,
+            read_only=read_only or row.repairs is not None,
             max_calls=self.agent.limits.calls,
             timeout=self.settings.api_timeout_seconds,
             patience=self.agent.limits.session.wall_seconds / 2,

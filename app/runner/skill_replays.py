@@ -64,7 +64,7 @@ class SkillReplays:
         self, row: models.Task, catalog: Catalog, trajectory: Trajectory, skill: models.Skill, *, own: bool
     ) -> None:
         """Of another version only a match counts: it may rightly do the same work with other calls."""
-        chosen = list(_repeatable(trajectory, skill.name))[:_REPEATED]
+        chosen = list(repeatable(trajectory, skill.name))[:_REPEATED]
         if not chosen:
             return
         try:
@@ -99,7 +99,7 @@ class SkillReplays:
         return returned and gateway.in_doubt is None and len(gateway.take_calls()) == len(made)
 
 
-def _repeatable(trajectory: Trajectory, name: str) -> Iterator[tuple[SkillCall, tuple[Call, ...]]]:
+def repeatable(trajectory: Trajectory, name: str) -> Iterator[tuple[SkillCall, tuple[Call, ...]]]:
     """Calls of a skill that returned and whose arguments are known, with the API calls made in each."""
     made = {call.seq: call for call in trajectory.calls}
     for turn in trajectory.turns:

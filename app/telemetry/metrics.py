@@ -29,6 +29,9 @@ SKILL_OFFERS = Counter("sage_skill_offers_total", "Skills offered to tasks that 
 SWAP_SECONDS = Histogram(
     "sage_adapter_swap_seconds", "Time to load and verify an adapter", ["result"], buckets=_SECONDS
 )
+SKILL_REPAIRS = Counter(
+    "sage_skill_repairs_total", "Skills that an API change touched, by what came of them", ["outcome"]
+)
 RETENTION_DELETED = Counter(
     "sage_retention_deleted_total", "Rows deleted because their project keeps them no longer", ["kind"]
 )

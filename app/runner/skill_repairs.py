@@ -1,0 +1,209 @@
+"""Decides about skills that a changed API document may have broken.
+
+One that passes a test on recorded calls gets its former state back. Of any other that only reads, a task of its
+own, which can only read too, is to write a new version. A skill that changes something is never tried again: it is
+retired, as is one that its tasks did not repair. Any number of processes may: each skill is leased to one.
+"""
+
+from collections.abc import Callable
+from typing import Self
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import audit, models, projects, skill_moves, skill_repairs, skills, tasks
+from app.db.database import TRANSIENT, Sessions
+from app.db.lease import new_claim
+from app.db.models import LIVE_SKILLS, TASK_END_STATES, AuditAction, RepairOutcome, SkillState, TaskState
+from app.db.skill_evidence import GOOD
+from app.errors import AppError, LimitError
+from app.loop import Loop
+from app.project.project_settings import Limits
+from app.runner.execute import TaskExecutor
+from app.runner.recorded_test import RecordedTest, run_recorded
+from app.skills.admission import stored_manifest
+from app.telemetry import metrics
+
+log = structlog.get_logger(__name__)
+
+MAX_TRIES = 2  # tasks that are to repair one skill
+_ATTEMPTS = 20  # claims of one row, its waits for tasks not counted
+_LEASE = 300.0  # seconds
+_PAUSE = 5.0  # between looks for what is due, and at a task under way
+_LATER = 900.0  # seconds until a limit is looked at again
+_PRIORITY = -100  # behind what people wait for
+
+
+class SkillRepairs:
+    """Works on what is due while it is entered and `may` run."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        executor: TaskExecutor,
+        *,
+        owner: str,
+        may: Callable[[], bool] = lambda: True,
+        pause: float = _PAUSE,
+    ) -> None:
+        """`owner` is the process."""
+        self._sessions, self._executor, self._may = sessions, executor, may
+        self._owner, self._pause = owner, pause
+        self._loop = Loop("repair skills", self._next, pause, expected=TRANSIENT)
+
+    async def __aenter__(self) -> Self:
+        await self._loop.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._loop.stop()
+
+    async def _next(self) -> float | None:
+        """Return 0 if there was something to do."""
+        if not self._may():
+            return None
+        async with self._sessions.begin() as session:
+            row = await skill_repairs.claim(session, new_claim(self._owner), _LEASE)
+            skill = None if row is None else await skills.get(session, row.skill_id)
+        if row is None or skill is None:
+            return None
+        tested = None
+        try:
+            if not row.tested and skill.state is SkillState.QUARANTINED:
+                tested = await run_recorded(self._executor, skill)
+            async with self._sessions.begin() as session:
+                await self._decide(session, row, tested)
+        except LimitError as error:
+            await self._wait(row, _LATER, str(error))
+        except AppError as error:
+            await self._wait(row, self._pause * row.attempt, str(error))
+        return 0
+
+    async def _wait(self, row: models.SkillRepair, seconds: float, cause: str) -> None:
+        log.warning("a skill waits to be repaired", skill=str(row.skill_id), cause=cause)
+        async with self._sessions.begin() as session:
+            if row.attempt < _ATTEMPTS:
+                await skill_repairs.go_on_later(session, row, seconds)
+            else:
+                await skill_repairs.finish(session, row, RepairOutcome.LEFT, [*row.tried, cause])
+
+    async def _decide(self, session: AsyncSession, row: models.SkillRepair, tested: RecordedTest | None) -> None:
+        """Under the lock of the project's skills, so that what is decided on does not change meanwhile."""
+        skill, rev = await skill_moves.locked(session, row.skill_id)
+        if not await skill_repairs.is_held(session, row):
+            return
+        tried = list(row.tried)
+        if tested is not None:
+            tried.append(_said(tested))
+        if skill.state is not SkillState.QUARANTINED or skill.moved_by != skill_moves.CHANGES:
+            await _end(session, row, RepairOutcome.LEFT, [*tried, f"it was moved meanwhile: it is {skill.state}"])
+        elif (by := await _successor(session, row, skill)) is not None:
+            tried.append(f"{by.name} version {by.version} does its work")
+            await _move(session, skill, SkillState.SUPERSEDED, rev, tried[-1])
+            await _end(session, row, RepairOutcome.REPAIRED, tried)
+        elif tested is not None and tested.failure is None and (tested.calls or row.fits):
+            state = row.was if tested.calls else SkillState.PROBATION
+            await _restore(session, skill, state, rev, tried[-1])
+            await _end(session, row, RepairOutcome.RESTORED, tried)
+        else:
+            await self._repair(session, row, skill, rev, tried)
+
+    async def _repair(
+        self, session: AsyncSession, row: models.SkillRepair, skill: models.Skill, rev: int, tried: list[str]
+    ) -> None:
+        """Go on with the task that is under way, or submit the next one, or end it."""
+        task = await tasks.get(session, row.task_id) if row.task_id else None
+        if task is not None and task.state not in TASK_END_STATES:
+            await skill_repairs.go_on_later(session, row, self._pause, tested=True, tried=tried, attempt=0)
+            return
+        if task is not None:
+            tried.append(f"task {task.id} wrote no skill for it: it {_end_of(task)}")
+        limit = projects.settings_of(await projects.by_id(session, skill.project_id)).skill_repairs_per_day
+        if not _only_reads(skill):
+            reason = f"{tried[0]}; it changes something, so no task may repeat its work" if tried else ""
+        elif row.tries >= MAX_TRIES:
+            reason = f"{row.tries} tasks did not repair it"
+        elif not limit:
+            await _end(session, row, RepairOutcome.LEFT, [*tried, "skill_repairs_per_day of the project is 0"])
+            return
+        elif await skill_repairs.tasks_today(session, skill.project_id) >= limit:
+            await skill_repairs.go_on_later(
+                session, row, _LATER, tested=True, tried=tried, task_id=None, attempt=0
+            )
+            return
+        else:
+            new = await self._submit(session, skill)
+            progress = {"tested": True, "tried": tried, "tries": row.tries + 1, "task_id": new.id, "attempt": 0}
+            await skill_repairs.go_on_later(session, row, self._pause, **progress)
+            return
+        await _move(session, skill, SkillState.RETIRED, rev, reason)
+        await _end(session, row, RepairOutcome.RETIRED, [*tried, reason])
+
+    async def _submit(self, session: AsyncSession, skill: models.Skill) -> models.Task:
+        maker = await session.get(models.Task, skill.task_id) if skill.task_id else None
+        new = tasks.NewTask(
+            instruction=skill.instruction,
+            scenario=skill.scenario,
+            principal=skill.principal,
+            priority=_PRIORITY,
+            variables=maker.variables if maker else {},
+            check_code=maker.check_code if maker else None,
+            repairs=skill.id,
+            pinned=True,
+        )
+        limits = Limits.defaults(self._executor.settings)
+        [task] = await tasks.submit_all(session, [(skill.project_id, new)], limits)
+        about = {"skill": str(skill.id), "name": skill.name, "version": skill.version, "task": str(task.id)}
+        action = AuditAction.SKILL_REPAIR
+        await audit.add(session, skill.project_id, None, skill_moves.CHANGES, action, about)
+        return task
+
+
+def _said(tested: RecordedTest) -> str:
+    if tested.failure is not None:
+        return f"tested on recorded calls: {tested.failure}"
+    if not tested.calls:
+        return "no recorded call could test it"
+    return f"tested on {tested.calls} recorded calls: the same calls, and the same results"
+
+
+def _end_of(task: models.Task) -> str:
+    score = "" if task.score is None else f", scored {task.score:g}"
+    failure = "" if task.failure is None else f" ({task.failure[:200]})"
+    return f"{task.state}{failure}{score}"
+
+
+def _only_reads(skill: models.Skill) -> bool:
+    """As its manifest says: one of an earlier version says nothing."""
+    manifest = stored_manifest(skill)
+    return all(each.safe or api.startswith("api_docs.") for api, each in manifest.operations.items())
+
+
+async def _successor(session: AsyncSession, row: models.SkillRepair, skill: models.Skill) -> models.Skill | None:
+    """A newer version that is offered, or what the task that was to repair it wrote."""
+    live = await skill_moves.live_versions(session, skill.project_id, skill.name)
+    newer = [each for each in live if each.version > skill.version and not each.held]
+    if newer:
+        return newer[0]
+    task = await tasks.get(session, row.task_id) if row.task_id else None
+    if task is None or task.state is not TaskState.DONE or (task.score is not None and task.score < GOOD):
+        return None
+    written = await skills.made_by(session, task.id)
+    return next((each for each in written if each.state in LIVE_SKILLS and each.id != skill.id), None)
+
+
+async def _restore(session: AsyncSession, skill: models.Skill, state: SkillState, rev: int, reason: str) -> None:
+    if state is SkillState.ACTIVE:
+        await skill_moves.activate(session, skill, rev, actor=skill_moves.CHANGES, reason=reason)
+    else:
+        await _move(session, skill, state, rev, reason)
+
+
+async def _move(session: AsyncSession, skill: models.Skill, state: SkillState, rev: int, reason: str) -> None:
+    await skill_moves.move(session, skill, state, rev, actor=skill_moves.CHANGES, reason=reason)
+
+
+async def _end(session: AsyncSession, row: models.SkillRepair, outcome: RepairOutcome, tried: list[str]) -> None:
+    await skill_repairs.finish(session, row, outcome, tried)
+    metrics.SKILL_REPAIRS.labels(outcome).inc()
+    log.info("a skill that an API change touched", skill=str(row.skill_id), outcome=outcome, tried=tried)
