@@ -36,7 +36,7 @@ _RUNS = {
 
 @pytest.fixture
 async def api(committed: Sessions, database_url: str, tmp_path: Path) -> AsyncIterator[ApiApp]:
-    async with open_api_app(committed, database_url, directory=tmp_path) as opened:
+    async with open_api_app(committed, database_url, directory=tmp_path, chat_wait_seconds=0.5) as opened:
         yield opened
 
 
