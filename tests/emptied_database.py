@@ -7,6 +7,9 @@ from app.db.database import Database, open_database
 from app.db.models import Base
 from tests.encryption_keys import TEST_KEYS
 
+_DELETE = ";".join(f'DELETE FROM "{table.name}"' for table in reversed(Base.metadata.sorted_tables))
+"""In one message: one for each table takes twenty times as long, before and after each test."""
+
 
 @asynccontextmanager
 async def emptied_database(url: str) -> AsyncIterator[Database]:
@@ -19,5 +22,4 @@ async def emptied_database(url: str) -> AsyncIterator[Database]:
 
 async def _empty(database: Database) -> None:
     async with database.engine.begin() as connection:
-        for table in reversed(Base.metadata.sorted_tables):
-            await connection.execute(table.delete())
+        await connection.exec_driver_sql(_DELETE)

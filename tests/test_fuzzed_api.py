@@ -17,7 +17,7 @@ from tests.api_app import ApiApp, open_api_app
 from tests.http_server import served
 from tests.tenant_rows import fill
 
-_SECONDS = int(os.environ.get("FUZZ_SECONDS", "45"))  # for each of two runs
+_SECONDS = int(os.environ.get("FUZZ_SECONDS", "20"))  # for each of two runs
 _HOOKS = Path(__file__).with_name("fuzz_hooks.py")
 _ANSWERS = (
     "not_a_server_error",
