@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 from uuid import UUID
 
@@ -28,6 +29,7 @@ from app.engine.model_scope import ModelScope
 from app.engine.model_server import ModelServer
 from app.engine.replica import ReplicaState
 from app.engine.tokenizer import ChatTokenizer
+from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.records import Offer
 from app.release.first_release import FirstRelease
@@ -125,6 +127,7 @@ async def open_api_app(  # noqa: PLR0913  what a test replaces
     model_scope: ModelScope = ModelScope(),  # noqa: B008  frozen
     tokenizer: ChatTokenizer | None = None,
     chat_wait_seconds: float = 5.0,
+    mcp_commands: Mapping[str, McpCommand] = MappingProxyType({}),
 ) -> AsyncIterator[ApiApp]:
     wakes, search, loads = WakeRecorder(), StubSkillSearch(), RecordingSwapper()
     async with sessions.begin() as session:
@@ -157,6 +160,7 @@ async def open_api_app(  # noqa: PLR0913  what a test replaces
                 model_scope=model_scope,
                 tokenizer=tokenizer,
                 chat_wait_seconds=chat_wait_seconds,
+                mcp_commands=mcp_commands,
             )
 
     app = create_app(open_dependencies, [console_router()])

@@ -21,6 +21,7 @@ from app.gateway.mcp_client.tool_listing import fetch_listing
 from app.gateway.wire_request import WireRequest
 from app.records import Call
 from tests.ledger_project import until
+from tests.listening_app import listening_app
 from tests.notebook_server import Notebook
 from tests.test_apis_api import web
 
@@ -227,3 +228,37 @@ async def test_a_command_must_be_permitted() -> None:
     async with servers() as opened:
         with pytest.raises(ApiDocumentError, match="stdio:memory is not in SAGE_MCP_COMMANDS, which names none"):
             await fetch_listing(opened, "stdio:memory", None)
+
+
+class LateServer:
+    """A server since 2026-07-28 that reads the first question late: the client has asked as before meanwhile."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def __call__(self, _scope: Any, receive: Any, send: Any) -> None:
+        question = msgspec.json.decode((await receive())["body"])
+        self.asked.append(question["method"])
+        late = self.asked == ["server/discover"]
+        answer = {"jsonrpc": "2.0", "id": question["id"], **self._answer(question["method"])}
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 400 if late else 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"{}" if late else msgspec.json.encode(answer)})
+
+    def _answer(self, method: str) -> dict[str, Any]:
+        if method == "initialize":
+            data = {"supported": ["2026-07-28"], "requested": "2025-11-25"}
+            return {"error": {"code": -32022, "message": "the handshake is not accepted", "data": data}}
+        complete = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+        if method == "server/discover":
+            return {"result": {**complete, "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}}
+        tool = {"name": "look", "inputSchema": {"type": "object"}}
+        return {"result": {**complete, "tools": [tool]}}
+
+
+async def test_a_server_that_was_slow_to_start_is_asked_again() -> None:
+    server = LateServer()
+    async with listening_app(server, lifespan="off") as url, servers() as opened:
+        document = msgspec.json.decode(await fetch_listing(opened, url, None))
+    assert [each["name"] for each in document["tools"]] == ["look"]
+    assert server.asked == ["server/discover", "initialize", "server/discover", "tools/list"]

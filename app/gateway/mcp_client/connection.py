@@ -197,7 +197,16 @@ async def _agree(session: ClientSession, ours: Exchange) -> None:
     except (MCPError, RuntimeError, ValueError):
         if ours.unreachable:
             raise
+        await _initialize(session)
+
+
+async def _initialize(session: ClientSession) -> None:
+    try:
         await session.initialize()
+    except MCPError as error:
+        if error.code != types.UNSUPPORTED_PROTOCOL_VERSION:
+            raise
+        await session.discover()  # a new server that was slow to start: it has read the first question since
 
 
 def _refusal(error: BaseException) -> HostError:
