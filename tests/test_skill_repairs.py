@@ -198,6 +198,8 @@ async def test_a_skill_that_its_tasks_do_not_repair_is_retired_and_they_cannot_w
     assert mail.server.dropped == 0
     [listed] = (await mail.api.client.get("/v1/apis/mail/changes")).json()
     assert listed["retired"] == [skill]
+    restored = (await mail.api.client.post(f"/v1/skills/{skill}/restore")).json()
+    assert (restored["state"], restored["held"]) == ("probation", False)
 
 
 async def test_what_a_broken_skill_changes_is_not_repeated(mail: Changing) -> None:

@@ -136,7 +136,9 @@ class SkillRepairs:
             progress = {"tested": True, "tried": tried, "tries": row.tries + 1, "task_id": new.id, "attempt": 0}
             await skill_repairs.go_on_later(session, row, self._pause, **progress)
             return
+        skill.held = False
         await _move(session, skill, SkillState.RETIRED, rev, reason)
+        skill.former = row.was  # to which a person, or a rollback to the former document, restores it
         await _end(session, row, RepairOutcome.RETIRED, [*tried, reason])
 
     async def _submit(self, session: AsyncSession, skill: models.Skill) -> models.Task:
