@@ -8,6 +8,7 @@ import msgspec
 from litestar import Controller, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Caller, Db, find_project
 from app.api.api_reading import read_request
@@ -19,7 +20,7 @@ from app.apis.binary_values import recordable
 from app.apis.document_reader import DocumentReader
 from app.apis.sample_call import CallPlan, SampleCall
 from app.credentials.stored_credentials import StoredCredentials
-from app.db import apis, manifests
+from app.db import apis, manifests, models
 from app.db.database import Sessions
 from app.errors import HostError, InvalidError
 from app.gateway.authenticated_caller import AuthenticatedCaller
@@ -74,20 +75,33 @@ class ApiCallController(Controller):
     ) -> ApiCallView:
         """With the stored credentials, as a task would. An error of the API is an answer of this route."""
         owner = await find_project(session, access, project)
-        row = await apis.get(session, owner.id, name, document=False)
-        document = await tool_documents.api_document(session, row)
-        content = await manifests.document(session, row.id, row.digest)
-        request = read_request(row, row.bind)
-        await session.commit()  # no transaction is held during the call
-        call = await document_reader.sample_call(request, content, CallPlan(data.operation, data.arguments))
-        call = msgspec.structs.replace(
-            call, app=msgspec.structs.replace(call.app, token_origins=document.token_origins)
-        )
-        credentials = StoredCredentials(sessions, http_client, [document], data.principal)
-        secrets = RequestSecrets(data.variables, credentials, None, SecretValues())
-        return await _made(
-            call, AuthenticatedCaller(Callers(HttpCaller(http_client, timeout=_SECONDS)), secrets), data
-        )
+        return await call_api(session, sessions, owner, name, data, http_client, document_reader)
+
+
+async def call_api(
+    session: AsyncSession,
+    sessions: Sessions,
+    owner: models.Project,
+    name: str,
+    data: ApiCallRequest,
+    http_client: httpx.AsyncClient,
+    document_reader: DocumentReader,
+) -> ApiCallView:
+    """One call, as a task would make it. Raises NotFoundError, InvalidError that names the field."""
+    row = await apis.get(session, owner.id, name, document=False)
+    document = await tool_documents.api_document(session, row)
+    content = await manifests.document(session, row.id, row.digest)
+    request = read_request(row, row.bind)
+    await session.commit()  # no transaction is held during the call
+    call = await document_reader.sample_call(request, content, CallPlan(data.operation, data.arguments))
+    call = msgspec.structs.replace(
+        call, app=msgspec.structs.replace(call.app, token_origins=document.token_origins)
+    )
+    credentials = StoredCredentials(sessions, http_client, [document], data.principal)
+    secrets = RequestSecrets(data.variables, credentials, None, SecretValues())
+    return await _made(
+        call, AuthenticatedCaller(Callers(HttpCaller(http_client, timeout=_SECONDS)), secrets), data
+    )
 
 
 async def _made(call: SampleCall, caller: AuthenticatedCaller, data: ApiCallRequest) -> ApiCallView:

@@ -10,6 +10,7 @@ import msgspec
 from litestar import Controller, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Caller, Db, find_project
 from app.api.problem import problems
@@ -103,10 +104,22 @@ class ApiChangeController(Controller):
     ) -> RefreshView:
         """Now, and as on schedule. 409 for a document that was uploaded."""
         owner = await find_project(session, access, project)
-        row = await apis.get(session, owner.id, name, document=False)
-        if row.source == "upload":
-            raise ConflictError(f"the document of {name} was uploaded: send the new one to POST /v1/apis")
-        await session.commit()
-        change = await refresh_api(sessions, document_reader, http_client, row.id)
-        row = await apis.get(session, owner.id, name, document=False)
-        return RefreshView(None if change is None else ApiChangeView.of(change), row.check_failure)
+        return await refresh_document(session, sessions, owner, name, document_reader, http_client)
+
+
+async def refresh_document(
+    session: AsyncSession,
+    sessions: Sessions,
+    owner: models.Project,
+    name: str,
+    document_reader: DocumentReader,
+    http_client: httpx.AsyncClient,
+) -> RefreshView:
+    """Raises NotFoundError, ConflictError for a document that was uploaded."""
+    row = await apis.get(session, owner.id, name, document=False)
+    if row.source == "upload":
+        raise ConflictError(f"the document of {name} was uploaded: send the new one to POST /v1/apis")
+    await session.commit()
+    change = await refresh_api(sessions, document_reader, http_client, row.id)
+    row = await apis.get(session, owner.id, name, document=False)
+    return RefreshView(None if change is None else ApiChangeView.of(change), row.check_failure)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
 import httpx
@@ -12,7 +12,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller, Db, find_project
+from app.api.access import Access, Caller, Db, find_project
 from app.api.api_reading import read_api
 from app.api.credential_view import CredentialView
 from app.api.problem import problems
@@ -81,14 +81,8 @@ class CredentialController(Controller):
 
         Effective from the next task on."""
         owner = await find_project(session, access, project)
-        row = await apis.get(session, owner.id, name, document=False)
-        app = await read_api(document_reader, session, row, row.bind)
-        prepared = await prepare(scheme, data, app.schemes, app.default_url, http_client)
-        row = await apis.get(session, owner.id, name, document=False)  # it may be gone
-        stored = await prepared.store(session, row.id, principal)
-        await _audit(session, owner.id, access, AuditAction.SECRET_STORED, name, scheme, principal)
-        await session.commit()
-        return CredentialView.stored(stored, app.schemes.get(scheme))
+        place = CredentialPlace(name, scheme, principal)
+        return await store_credential(session, access, owner, place, data, http_client, document_reader)
 
     @delete(
         "/credentials/{scheme:str}",
@@ -106,10 +100,7 @@ class CredentialController(Controller):
     ) -> None:
         """Tasks that begin from then on do without."""
         owner = await find_project(session, access, project)
-        row = await apis.get(session, owner.id, name, document=False)
-        await api_credentials.delete(session, row.id, scheme, principal)
-        await _audit(session, owner.id, access, AuditAction.SECRET_DELETED, name, scheme, principal)
-        await session.commit()
+        await delete_credential(session, access, owner, CredentialPlace(name, scheme, principal))
 
     @get("/authorize", summary="Connect an API by OAuth", responses=problems(400, 401, 403, 404))
     async def authorize(  # noqa: PLR0913 - the parameters of the route
@@ -130,19 +121,79 @@ class CredentialController(Controller):
         the tokens: register that address with the API's authorization server. Of an MCP server whose authorization
         server permits it, a client is registered if none is stored."""
         owner = await find_project(session, access, project)
-        row = await apis.get(session, owner.id, name, document=False)
-        callback = f"{(public_url or str(request.base_url)).rstrip('/')}/oauth/callback"
-        if scheme in (None, OAUTH) and not await api_credentials.usable(session, row.id, principal):
-            app = await read_api(document_reader, session, row, row.bind)
-            if OAUTH in app.schemes and app.schemes[OAUTH].registration_url:
-                made = await register_client(http_client, app.schemes[OAUTH], callback)
-                prepared = await prepare(OAUTH, made, app.schemes, app.default_url, http_client)
-                row = await apis.get(session, owner.id, name, document=False)  # it may be gone
-                await prepared.store(session, row.id, "")
-        credential = await _to_connect(session, row, scheme, principal)
-        url, expires_at = await begin_consent(session, credential, principal, callback)
-        await session.commit()
-        return ConsentView(url, expires_at)
+        base_url = public_url or str(request.base_url)
+        return await connect_api(
+            session, owner, CredentialPlace(name, scheme or "", principal), base_url, http_client, document_reader
+        )
+
+
+class CredentialPlace(NamedTuple):
+    """What a credential is stored for: an API, one of its schemes, and "" or a principal."""
+
+    api: str
+    scheme: str
+    principal: str = ""
+
+
+async def store_credential(
+    session: AsyncSession,
+    access: Access,
+    owner: models.Project,
+    place: CredentialPlace,
+    data: Credential,
+    http_client: httpx.AsyncClient,
+    document_reader: DocumentReader,
+) -> CredentialView:
+    """Raises NotFoundError, InvalidError that names the field."""
+    name, scheme, principal = place
+    row = await apis.get(session, owner.id, name, document=False)
+    app = await read_api(document_reader, session, row, row.bind)
+    prepared = await prepare(scheme, data, app.schemes, app.default_url, http_client)
+    row = await apis.get(session, owner.id, name, document=False)  # it may be gone
+    stored = await prepared.store(session, row.id, principal)
+    await _audit(session, owner.id, access, AuditAction.SECRET_STORED, name, scheme, principal)
+    await session.commit()
+    return CredentialView.stored(stored, app.schemes.get(scheme))
+
+
+async def delete_credential(
+    session: AsyncSession, access: Access, owner: models.Project, place: CredentialPlace
+) -> None:
+    """Raises NotFoundError."""
+    name, scheme, principal = place
+    row = await apis.get(session, owner.id, name, document=False)
+    await api_credentials.delete(session, row.id, scheme, principal)
+    await _audit(session, owner.id, access, AuditAction.SECRET_DELETED, name, scheme, principal)
+    await session.commit()
+
+
+async def connect_api(
+    session: AsyncSession,
+    owner: models.Project,
+    place: CredentialPlace,
+    base_url: str,
+    http_client: httpx.AsyncClient,
+    document_reader: DocumentReader,
+) -> ConsentView:
+    """Where a person consents. `base_url` is that of this server; the only scheme need not be named.
+
+    Raises NotFoundError, InvalidError.
+    """
+    name, principal = place.api, place.principal
+    scheme = place.scheme or None
+    row = await apis.get(session, owner.id, name, document=False)
+    callback = f"{base_url.rstrip('/')}/oauth/callback"
+    if scheme in (None, OAUTH) and not await api_credentials.usable(session, row.id, principal):
+        app = await read_api(document_reader, session, row, row.bind)
+        if OAUTH in app.schemes and app.schemes[OAUTH].registration_url:
+            made = await register_client(http_client, app.schemes[OAUTH], callback)
+            prepared = await prepare(OAUTH, made, app.schemes, app.default_url, http_client)
+            row = await apis.get(session, owner.id, name, document=False)  # it may be gone
+            await prepared.store(session, row.id, "")
+    credential = await _to_connect(session, row, scheme, principal)
+    url, expires_at = await begin_consent(session, credential, principal, callback)
+    await session.commit()
+    return ConsentView(url, expires_at)
 
 
 async def _to_connect(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import NamedTuple
 from uuid import UUID
 
 import httpx
@@ -12,7 +13,7 @@ from litestar.params import FromPath, JSONBody
 from msgspec import UNSET
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller, Db, find_project
+from app.api.access import Access, Caller, Db, find_project
 from app.api.api_content import content_of
 from app.api.api_reading import read_api
 from app.api.api_request import ApiPatch, ApiRequest
@@ -27,7 +28,7 @@ from app.apis.presentation import Presentation
 from app.apis.read_process import ReadRequest
 from app.apis.server_remark import server_remark
 from app.credentials.prepared import prepare
-from app.db import api_credentials, apis, mcp_changes
+from app.db import api_credentials, apis, mcp_changes, models
 from app.db.database import Sessions
 from app.engine.model_scope import ModelScope
 from app.errors import ApiDocumentError
@@ -66,39 +67,8 @@ class ApiController(Controller):
         documents. `remarks` say what to look at, such as a server that does not answer, or a model that was not
         made for this API."""
         project = await find_project(session, access, data.project)
-        content = await content_of(data, session, project.id, sessions, http_client, mcp_commands)
-        request = await _request(data, session, document_reader, project.id)
-        app, document = await document_reader.read(request, content, lambda url: download(http_client, url))
-        prepared = [
-            await prepare(name, each, app.schemes, app.default_url, http_client)
-            for name, each in data.credentials.items()
-        ]
-        serving = await manifest.lock_active(session, project.id)
-        row = await apis.put(
-            session,
-            project.id,
-            data.name,
-            source=data.url or (data.mcp or "upload").rstrip("/"),
-            server=data.server,
-            document=document,
-            digest=app.digest,
-            token=data.bearer_token,
-            bind=request.bind,
-            presentation=msgspec.to_builtins(app.presentation),
-        )
-        if data.token_origins is not UNSET:
-            row.token_origins = list(data.token_origins)
-        for each in prepared:
-            await each.store(session, row.id, "")
-        if data.bearer_token is not UNSET:
-            await api_credentials.forget_uses(session, row.id)
-        await manifest.update_tools(session, serving, [data.name], access.actor)
-        stored = await api_credentials.of_api(session, row.id)
-        if any(each.authorized for each in stored if not app.operations):
-            await mcp_changes.mark_connected(session, row.id)
-        await session.commit()
-        remarks = await _remarks(data, app, model_scope, http_client)
-        return ApiView.full(row, project.name, app, stored, remarks)
+        readers = ApiReaders(sessions, http_client, document_reader, mcp_commands)
+        return await register_api(session, access, project, data, readers, model_scope)
 
     @get(summary="List APIs", responses=problems(400, 401, 403, 404))
     async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[ApiSummary]:
@@ -137,21 +107,7 @@ class ApiController(Controller):
     ) -> ApiView:
         """Effective from the next task on."""
         owner = await find_project(session, access, project)
-        row = await apis.get(session, owner.id, name, document=False)
-        bind = row.bind if data.bind is UNSET else dict(data.bind or {})
-        app = await read_api(document_reader, session, row, bind)
-        row = await apis.get(session, owner.id, name, document=False)  # it may be gone
-        if data.bind is not UNSET:
-            row.bind = bind
-        if data.token_origins is not UNSET:
-            row.token_origins = list(data.token_origins)
-        for column, value in apis.sealed(session, data.bearer_token).items():
-            setattr(row, column, value)
-        if data.bearer_token is not UNSET:
-            await api_credentials.forget_uses(session, row.id)
-        stored = await api_credentials.of_api(session, row.id)
-        await session.commit()
-        return ApiView.full(row, owner.name, app, stored)
+        return await change_api(session, owner, name, data, document_reader)
 
     @delete(
         "/{name:str}",
@@ -162,10 +118,90 @@ class ApiController(Controller):
     async def remove(self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None) -> None:
         """New tasks of any release cannot call it: its token is deleted."""
         owner = await find_project(session, access, project)
-        serving = await manifest.lock_active(session, owner.id)
-        await apis.delete(session, owner.id, name)
-        await manifest.update_tools(session, serving, [name], access.actor)
-        await session.commit()
+        await remove_api(session, access, owner, name)
+
+
+class ApiReaders(NamedTuple):
+    """What documents and tools are fetched and read with."""
+
+    sessions: Sessions
+    http_client: httpx.AsyncClient
+    document_reader: DocumentReader
+    mcp_commands: Mapping[str, McpCommand]
+
+
+async def register_api(
+    session: AsyncSession,
+    access: Access,
+    project: models.Project,
+    data: ApiRequest,
+    readers: ApiReaders,
+    model_scope: ModelScope,
+) -> ApiView:
+    """Add or replace an API. Raises ApiDocumentError, InvalidError that names the field."""
+    sessions, http_client, document_reader, mcp_commands = readers
+    content = await content_of(data, session, project.id, sessions, http_client, mcp_commands)
+    request = await _request(data, session, document_reader, project.id)
+    app, document = await document_reader.read(request, content, lambda url: download(http_client, url))
+    prepared = [
+        await prepare(name, each, app.schemes, app.default_url, http_client)
+        for name, each in data.credentials.items()
+    ]
+    serving = await manifest.lock_active(session, project.id)
+    row = await apis.put(
+        session,
+        project.id,
+        data.name,
+        source=data.url or (data.mcp or "upload").rstrip("/"),
+        server=data.server,
+        document=document,
+        digest=app.digest,
+        token=data.bearer_token,
+        bind=request.bind,
+        presentation=msgspec.to_builtins(app.presentation),
+    )
+    if data.token_origins is not UNSET:
+        row.token_origins = list(data.token_origins)
+    for each in prepared:
+        await each.store(session, row.id, "")
+    if data.bearer_token is not UNSET:
+        await api_credentials.forget_uses(session, row.id)
+    await manifest.update_tools(session, serving, [data.name], access.actor)
+    stored = await api_credentials.of_api(session, row.id)
+    if any(each.authorized for each in stored if not app.operations):
+        await mcp_changes.mark_connected(session, row.id)
+    await session.commit()
+    remarks = await _remarks(data, app, model_scope, http_client)
+    return ApiView.full(row, project.name, app, stored, remarks)
+
+
+async def change_api(
+    session: AsyncSession, owner: models.Project, name: str, data: ApiPatch, document_reader: DocumentReader
+) -> ApiView:
+    """Raises NotFoundError, InvalidError for bindings that do not fit."""
+    row = await apis.get(session, owner.id, name, document=False)
+    bind = row.bind if data.bind is UNSET else dict(data.bind or {})
+    app = await read_api(document_reader, session, row, bind)
+    row = await apis.get(session, owner.id, name, document=False)  # it may be gone
+    if data.bind is not UNSET:
+        row.bind = bind
+    if data.token_origins is not UNSET:
+        row.token_origins = list(data.token_origins)
+    for column, value in apis.sealed(session, data.bearer_token).items():
+        setattr(row, column, value)
+    if data.bearer_token is not UNSET:
+        await api_credentials.forget_uses(session, row.id)
+    stored = await api_credentials.of_api(session, row.id)
+    await session.commit()
+    return ApiView.full(row, owner.name, app, stored)
+
+
+async def remove_api(session: AsyncSession, access: Access, owner: models.Project, name: str) -> None:
+    """Raises NotFoundError."""
+    serving = await manifest.lock_active(session, owner.id)
+    await apis.delete(session, owner.id, name)
+    await manifest.update_tools(session, serving, [name], access.actor)
+    await session.commit()
 
 
 async def _request(
