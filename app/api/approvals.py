@@ -17,7 +17,7 @@ from app.db import approvals, models, tasks
 from app.db.models import ApprovalState
 from app.records import Json
 
-_DECISIONS = {"approve": ApprovalState.APPROVED, "refuse": ApprovalState.REFUSED}
+DECISIONS = {"approve": ApprovalState.APPROVED, "refuse": ApprovalState.REFUSED}
 
 
 class DecisionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,7 +98,7 @@ class ApprovalController(Controller):
     @get("/{approval_id:uuid}", summary="Show an approval", responses=problems(400, 401, 403, 404))
     async def show(self, approval_id: FromPath[UUID], session: Db, access: Caller) -> ApprovalView:
         """The call with its arguments, and the decision if there is one."""
-        return await _view(session, await approvals.get(session, approval_id, access.project_id))
+        return await view_approval(session, await approvals.get(session, approval_id, access.project_id))
 
     @post(
         "/{approval_id:uuid}",
@@ -118,12 +118,13 @@ class ApprovalController(Controller):
         records it.
         """
         row = await approvals.get(session, approval_id, access.project_id)
-        state = _DECISIONS[data.decision]
+        state = DECISIONS[data.decision]
         decided = await approvals.decide(session, row, state, access.actor, data.reason)
         await session.commit()
-        return await _view(session, decided)
+        return await view_approval(session, decided)
 
 
-async def _view(session: AsyncSession, row: models.Approval) -> ApprovalView:
+async def view_approval(session: AsyncSession, row: models.Approval) -> ApprovalView:
+    """With the call and the task that waits for it."""
     names = await project_names(session)
     return ApprovalView.full(row, await tasks.get(session, row.task_id), names[row.project_id])

@@ -8,6 +8,7 @@ import msgspec
 from litestar import Controller, delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Access, Caller, Db, find_project
 from app.api.datasets import delete_files
@@ -22,7 +23,7 @@ from app.project.project_settings import Limits, ProjectSettings
 from app.records import Json
 from app.release.first_release import FirstRelease
 
-_OPERATORS = {"limits", "weight"}  # settings that share the server out
+OPERATORS = {"limits", "weight"}  # settings that share the server out
 
 
 class ProjectRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,13 +69,7 @@ class ProjectController(Controller):
         first_release: NamedDependency[FirstRelease],
     ) -> ProjectView:
         """Its release 1 is active: the base model, with the adapter that comes with it, if one does."""
-        if access.project_id is not None:
-            raise ForbiddenError("this key is limited to one project; create projects with a key for all")
-        await session.commit()  # no transaction is held while files are read
-        project = await first_release.create_project(session, data.name)
-        await audit.add(session, project.id, None, access.actor, models.AuditAction.PROJECT_CREATED, {})
-        await session.commit()
-        return ProjectView.of(project, access)
+        return ProjectView.of(await create_project(session, access, data.name, first_release), access)
 
     @get(summary="List projects", responses=problems(401, 403))
     async def index(self, session: Db, access: Caller) -> list[ProjectView]:
@@ -96,19 +91,7 @@ class ProjectController(Controller):
         self, name: FromPath[str], data: JSONBody[ProjectPatch], session: Db, access: Caller
     ) -> ProjectView:
         """Fields that are left out stay, and null restores a default. The audit log records the change."""
-        if access.project_id is not None and (own := sorted(_OPERATORS & data.settings.keys())):
-            raise ForbiddenError(f"only a key for all projects may change {' and '.join(own)}")
-        project = await find_project(session, access, name)
-        secrets = project.webhook_secret, project.verifier_secret
-        before, after = await projects.change_settings(session, project.id, data.settings)
-        names = ("webhook_secret", "verifier_secret")
-        new = {name: "changed" for name, old in zip(names, secrets, strict=True) if getattr(project, name) != old}
-        if after != before or new:
-            detail = {"before": msgspec.to_builtins(before), "after": msgspec.to_builtins(after), **new}
-            action = models.AuditAction.SETTINGS_CHANGED
-            await audit.add(session, project.id, None, access.actor, action, detail)
-        await session.commit()
-        return ProjectView.of(project, access)
+        return ProjectView.of(await change_project(session, access, name, data.settings), access)
 
     @get("/{name:str}/usage", summary="Show what a project uses", responses=problems(401, 403, 404))
     async def usage(
@@ -129,11 +112,48 @@ class ProjectController(Controller):
         """Deletes its tasks, trajectories, skills, datasets, APIs, releases and keys irrevocably. The audit log
         keeps its entries, for keys to all projects.
         """
-        project = await find_project(session, access, name)
-        files = await dataset_table.ids_of(session, project.id)
-        lost = [{"name": key.name, "prefix": key.hint} for key in await keys.listing(session, project.id)]
-        detail = {"name": project.name, "keys": lost}
-        await audit.add(session, project.id, None, access.actor, models.AuditAction.PROJECT_DELETED, detail)
-        await projects.delete(session, project.id)
-        await session.commit()
-        await delete_files(datasets, files)
+        await delete_project(session, access, name, datasets)
+
+
+async def create_project(
+    session: AsyncSession, access: Access, name: str, first_release: FirstRelease
+) -> models.Project:
+    """Raises ForbiddenError for a key of one project, ConflictError if the name is taken."""
+    if access.project_id is not None:
+        raise ForbiddenError("this key is limited to one project; create projects with a key for all")
+    await session.commit()  # no transaction is held while files are read
+    project = await first_release.create_project(session, name)
+    await audit.add(session, project.id, None, access.actor, models.AuditAction.PROJECT_CREATED, {})
+    await session.commit()
+    return project
+
+
+async def change_project(
+    session: AsyncSession, access: Access, name: str, settings: dict[str, Json]
+) -> models.Project:
+    """Raises ForbiddenError for what only a key of all projects may change, InvalidError that names the field."""
+    if access.project_id is not None and (own := sorted(OPERATORS & settings.keys())):
+        raise ForbiddenError(f"only a key for all projects may change {' and '.join(own)}")
+    project = await find_project(session, access, name)
+    secrets = project.webhook_secret, project.verifier_secret
+    before, after = await projects.change_settings(session, project.id, settings)
+    names = ("webhook_secret", "verifier_secret")
+    new = {name: "changed" for name, old in zip(names, secrets, strict=True) if getattr(project, name) != old}
+    if after != before or new:
+        detail = {"before": msgspec.to_builtins(before), "after": msgspec.to_builtins(after), **new}
+        action = models.AuditAction.SETTINGS_CHANGED
+        await audit.add(session, project.id, None, access.actor, action, detail)
+    await session.commit()
+    return project
+
+
+async def delete_project(session: AsyncSession, access: Access, name: str, datasets: DatasetStore) -> None:
+    """Raises NotFoundError."""
+    project = await find_project(session, access, name)
+    files = await dataset_table.ids_of(session, project.id)
+    lost = [{"name": key.name, "prefix": key.hint} for key in await keys.listing(session, project.id)]
+    detail = {"name": project.name, "keys": lost}
+    await audit.add(session, project.id, None, access.actor, models.AuditAction.PROJECT_DELETED, detail)
+    await projects.delete(session, project.id)
+    await session.commit()
+    await delete_files(datasets, files)

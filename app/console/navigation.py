@@ -26,7 +26,10 @@ HOME = "/console"
 NAVIGATION = (
     NavigationEntry("Home", HOME, ANY_KEY, "h"),
     NavigationEntry("Tasks", "/console/tasks", "tasks", "t"),
+    NavigationEntry("Approvals", "/console/approvals", "approvals", "v"),
+    NavigationEntry("APIs", "/console/apis", "tasks", "a"),
     NavigationEntry("Secrets", "/console/secrets", "admin", "x"),
+    NavigationEntry("Projects", "/console/projects", "tasks", "p"),
     NavigationEntry("Keys", "/console/keys", "admin", "k"),
     NavigationEntry("Usage", "/console/usage", "tasks", "u"),
     NavigationEntry("Audit", "/console/audit", "admin", "l"),

@@ -5,12 +5,16 @@ from typing import Any
 from litestar import Router
 from litestar.di import Provide
 
+from app.console.api import ApiPage
+from app.console.apis import ApiPages
+from app.console.approvals import ApprovalPages
 from app.console.assets import show_asset
 from app.console.audit import AuditPages
 from app.console.health import HealthPages
 from app.console.home import HomePages
 from app.console.keys import KeyPages
 from app.console.problem_pages import PROBLEM_PAGES, show_nothing
+from app.console.projects import ProjectPages
 from app.console.secrets import SecretPages
 from app.console.secure_headers import secure_headers
 from app.console.session import authorize_visit
@@ -29,7 +33,11 @@ _PAGES: list[Any] = [
     TaskPage,
     TaskChanges,
     ReplayPages,
+    ApprovalPages,
+    ApiPages,
+    ApiPage,
     SecretPages,
+    ProjectPages,
     KeyPages,
     UsagePages,
     AuditPages,

@@ -101,6 +101,13 @@ def page(visit: Visit, template: str, *, status: int = 200, **values: object) ->
     return Response(html, status_code=status, media_type=MediaType.HTML, cookies=cookies)
 
 
+async def undo(visit: Visit, session: AsyncSession) -> None:
+    """Undo what a form began that is refused now, so that the page can be shown again."""
+    await session.rollback()
+    if visit.chosen is not None:
+        await session.refresh(visit.chosen)
+
+
 def after_change(address: str, notice: str) -> Redirect:
     """Go on to a page that tells what has been done."""
     return Redirect(address, status_code=303, cookies=notices.kept(notice))

@@ -1,6 +1,7 @@
 """The credentials of APIs, in the database: what is sent, when it was last used, and why it failed."""
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -59,6 +60,15 @@ async def of_api(session: AsyncSession, api_id: UUID) -> Sequence[models.ApiCred
     """Ordered by scheme and principal, those that all share first."""
     query = select(_row).where(_row.api_id == api_id).order_by(_row.scheme, _row.principal)
     return (await session.scalars(query.execution_options(populate_existing=True))).all()
+
+
+async def of_project(session: AsyncSession, project_id: UUID) -> dict[UUID, list[models.ApiCredential]]:
+    """By API."""
+    query = select(_row).join(models.Api, models.Api.id == _row.api_id).where(models.Api.project_id == project_id)
+    found: dict[UUID, list[models.ApiCredential]] = defaultdict(list)
+    for row in await session.scalars(query.order_by(_row.scheme, _row.principal)):
+        found[row.api_id].append(row)
+    return found
 
 
 async def usable(session: AsyncSession, api_id: UUID, principal: str) -> dict[str, models.ApiCredential]:

@@ -42,7 +42,8 @@ function filter(form) {
 function refresh() {
   for (const part of $$("[data-refresh]")) {
     const due = (part.looked ??= Date.now()) + part.dataset.refresh * 1000;
-    if (document.hidden || Date.now() < due || part.contains(document.activeElement)) continue;
+    const entered = $$("input, textarea", part).some((field) => field.value !== field.defaultValue);
+    if (document.hidden || Date.now() < due || entered || part.contains(document.activeElement)) continue;
     part.looked = Date.now();
     replace(part.id, location.href).catch(() => {}); // it is tried again
   }

@@ -1,0 +1,233 @@
+"""One API: its operations, credentials, a call to test it, changes of its document, refreshing and deleting."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import httpx
+import msgspec
+from litestar import Controller, Request, Response, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, FromQuery
+from litestar.response import Redirect
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.api.access import Db
+from app.api.api_call import ApiCallRequest, ApiCallView, call_api
+from app.api.api_changes import refresh_document
+from app.api.api_credentials import CredentialPlace, connect_api, delete_credential, store_credential
+from app.api.api_reading import read_api
+from app.api.api_request import ApiPatch
+from app.api.api_view import ApiView
+from app.api.apis import change_api, remove_api
+from app.apis.app_view import OperationView
+from app.apis.document_reader import DocumentReader
+from app.console.credential_form import FIELDS, CredentialFields
+from app.console.forms import Form, read_form
+from app.console.visit import Visit, Visitor, after_change, page, undo
+from app.db import api_changes, api_credentials, apis
+from app.db.api_credentials import STATIC_TOKEN
+from app.db.database import Sessions
+from app.errors import InvalidError
+from app.untrusted.json_text import JsonError, decode_json
+
+_ADMIN: Mapping[str, Any] = {"scope": "admin"}
+_SHOWN = 100  # operations
+
+
+class CallFields(msgspec.Struct, frozen=True):
+    """The form of a call that tests an API."""
+
+    operation: str = ""
+    arguments: str = "{}"
+
+    def request(self) -> ApiCallRequest:
+        """Raises InvalidError."""
+        try:
+            arguments = decode_json(self.arguments.encode(), max_values=10_000, max_depth=50)
+        except JsonError as error:
+            raise InvalidError(f"arguments: {error}") from error
+        if not isinstance(arguments, dict):
+            raise InvalidError('arguments: write an object, such as {"page": 1}')
+        return ApiCallRequest(operation=self.operation, arguments=arguments)
+
+
+class Tested(NamedTuple):
+    """The form of a call, and its answer if it was made."""
+
+    form: Form[CallFields] = Form()
+    answer: ApiCallView | None = None
+
+
+class Refused(NamedTuple):
+    """The form of the page that something is wrong with."""
+
+    scheme: str | None = None  # of the credential
+    form: Form[Any] = Form()
+
+
+class ApiPage(Controller):
+    path = "/apis/{name:str}"
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @get()
+    async def show(
+        self,
+        name: FromPath[str],
+        visit: Visitor,
+        session: Db,
+        document_reader: NamedDependency[DocumentReader],
+        q: FromQuery[str] = "",
+    ) -> Response[str]:
+        return await _page(visit, session, document_reader, name, words=q)
+
+    @post("/test", opt=_ADMIN)
+    async def call(
+        self,
+        name: FromPath[str],
+        request: Request[Any, Any, Any],
+        visit: Visitor,
+        session: Db,
+        sessions: NamedDependency[Sessions],
+        http_client: NamedDependency[httpx.AsyncClient],
+        document_reader: NamedDependency[DocumentReader],
+    ) -> Response[str]:
+        """Answers with the page and what the API answered."""
+        form = await read_form(request, CallFields)
+        answer = None
+        try:
+            wanted = (form.value or CallFields()).request()
+            answer = await call_api(session, sessions, visit.project, name, wanted, http_client, document_reader)
+        except InvalidError as error:
+            await undo(visit, session)
+            form = form.refused(error)
+        return await _page(visit, session, document_reader, name, tested=Tested(form, answer))
+
+    @post("/refresh", opt=_ADMIN)
+    async def refresh(
+        self,
+        name: FromPath[str],
+        visit: Visitor,
+        session: Db,
+        sessions: NamedDependency[Sessions],
+        http_client: NamedDependency[httpx.AsyncClient],
+        document_reader: NamedDependency[DocumentReader],
+    ) -> Redirect:
+        found = await refresh_document(session, sessions, visit.project, name, document_reader, http_client)
+        if found.failure is not None:
+            return after_change(_address(visit, name), f"The document could not be refreshed: {found.failure}")
+        changed = "has not changed" if found.change is None else "has changed: see below"
+        return after_change(_address(visit, name), f"The document {changed}.")
+
+    @post("/delete", opt=_ADMIN)
+    async def delete(self, name: FromPath[str], visit: Visitor, session: Db) -> Redirect:
+        await remove_api(session, visit.access, visit.project, name)
+        return after_change(visit.url("/console/apis"), f"deleted the API {name}")
+
+    @post("/credentials/{scheme:str}", opt=_ADMIN)
+    async def store(
+        self,
+        name: FromPath[str],
+        scheme: FromPath[str],
+        request: Request[Any, Any, Any],
+        visit: Visitor,
+        session: Db,
+        http_client: NamedDependency[httpx.AsyncClient],
+        document_reader: NamedDependency[DocumentReader],
+    ) -> Response[Any]:
+        form = await read_form(request, CredentialFields)
+        try:
+            fields = form.value or CredentialFields()
+            if form.value is not None and scheme == STATIC_TOKEN:
+                patch = ApiPatch(bearer_token=fields.token())
+                await change_api(session, visit.project, name, patch, document_reader)
+            elif form.value is not None:
+                place = CredentialPlace(name, scheme, fields.principal)
+                await store_credential(
+                    session, visit.access, visit.project, place, fields.credential(), http_client, document_reader
+                )
+        except InvalidError as error:
+            await undo(visit, session)
+            form = form.refused(error)
+        if form.status != 200:
+            return await _page(visit, session, document_reader, name, refused=Refused(scheme, form))
+        return after_change(_address(visit, name), f"stored the credentials {scheme}")
+
+    @post("/credentials/{scheme:str}/delete", opt=_ADMIN)
+    async def delete_stored(
+        self,
+        name: FromPath[str],
+        scheme: FromPath[str],
+        request: Request[Any, Any, Any],
+        visit: Visitor,
+        session: Db,
+        document_reader: NamedDependency[DocumentReader],
+    ) -> Redirect:
+        principal = str((await request.form()).get("principal") or "")
+        if scheme == STATIC_TOKEN:
+            await change_api(session, visit.project, name, ApiPatch(bearer_token=None), document_reader)
+        else:
+            place = CredentialPlace(name, scheme, principal)
+            await delete_credential(session, visit.access, visit.project, place)
+        return after_change(_address(visit, name), f"deleted the credentials {scheme}")
+
+    @post("/credentials/{scheme:str}/connect", opt=_ADMIN)
+    async def connect(  # noqa: PLR0913 - the parts that it needs
+        self,
+        name: FromPath[str],
+        scheme: FromPath[str],
+        request: Request[Any, Any, Any],
+        visit: Visitor,
+        session: Db,
+        http_client: NamedDependency[httpx.AsyncClient],
+        document_reader: NamedDependency[DocumentReader],
+        public_url: NamedDependency[str],
+    ) -> Response[str]:
+        """A page with the way to the authorization server: forms may lead to this server only."""
+        principal = str((await request.form()).get("principal") or "")
+        base_url = public_url or str(request.base_url)
+        place = CredentialPlace(name, scheme, principal)
+        consent = await connect_api(session, visit.project, place, base_url, http_client, document_reader)
+        return page(visit, "api_connect.html", name=name, scheme=scheme, principal=principal, consent=consent)
+
+
+async def _page(
+    visit: Visit,
+    session: AsyncSession,
+    reader: DocumentReader,
+    name: str,
+    *,
+    words: str = "",
+    tested: Tested = Tested(),  # noqa: B008  immutable
+    refused: Refused = Refused(),  # noqa: B008
+) -> Response[str]:
+    row = await apis.get(session, visit.project.id, name, document=False)
+    stored = await api_credentials.of_api(session, row.id)
+    changes = await api_changes.of_api(session, row.id)
+    app = await read_api(reader, session, row, row.bind)
+    api = ApiView.full(row, visit.project.name, app, stored)
+    parts = words.lower().split()
+    found = [each for each in api.operations if all(part in _searched(each) for part in parts)]
+    return page(
+        visit,
+        "api.html",
+        api=api,
+        traits=app.traits,
+        found=found[:_SHOWN],
+        more=len(found) - _SHOWN,
+        own=[each for each in stored if each.principal],
+        fields=FIELDS,
+        changes=changes,
+        test=tested.form,
+        answer=tested.answer,
+        refused=refused,
+        none_entered=Form(),
+        status=max(tested.form.status, refused.form.status),
+    )
+
+
+def _searched(operation: OperationView) -> str:
+    return f"{operation.name} {operation.path} {operation.summary}".lower()
+
+
+def _address(visit: Visit, name: str) -> str:
+    return visit.url(f"/console/apis/{name}")

@@ -1,0 +1,110 @@
+"""The APIs of a project: the list, and the form that registers one by a document or an MCP server."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+import msgspec
+from litestar import Controller, Request, Response, get, post
+from litestar.datastructures import UploadFile
+from litestar.di import NamedDependency
+from msgspec import UNSET
+
+from app.api.access import Db
+from app.api.api_fields import McpServer, Server, Token, Url
+from app.api.api_request import ApiRequest
+from app.api.api_view import ApiSummary, ApiView
+from app.api.apis import ApiReaders, register_api
+from app.api.credential_view import CredentialView
+from app.api.validation import AppName, Text
+from app.apis.document_reader import DocumentReader
+from app.console.forms import Form, read_form
+from app.console.visit import Visit, Visitor, after_change, page, undo
+from app.db import api_credentials, apis
+from app.db.database import Sessions
+from app.engine.model_scope import ModelScope
+from app.errors import InvalidError
+from app.gateway.mcp_client.mcp_commands import McpCommand
+
+
+class ApiFields(msgspec.Struct, frozen=True, kw_only=True):
+    """The form of a new API. A file takes the place of `document`."""
+
+    name: AppName
+    url: Url | None = None
+    document: Text | None = None
+    mcp: McpServer | None = None
+    server: Server | None = None
+    bearer_token: Token | None = None
+
+    def request(self, file: str | None) -> ApiRequest:
+        document = file or self.document
+        return ApiRequest(
+            name=self.name,
+            url=self.url,
+            document=UNSET if document is None else document,
+            mcp=self.mcp,
+            server=self.server,
+            bearer_token=self.bearer_token or UNSET,
+        )
+
+
+class ApiPages(Controller):
+    path = "/apis"
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @get()
+    async def index(self, visit: Visitor, session: Db) -> Response[str]:
+        rows = await apis.of_project(session, visit.project.id)
+        stored = await api_credentials.of_project(session, visit.project.id)
+        views = {id_: [CredentialView.stored(row, None) for row in found] for id_, found in stored.items()}
+        summaries = [ApiSummary.of(row, visit.project.name) for row in rows]
+        return page(visit, "apis.html", apis=summaries, credentials=views)
+
+    @get("/new-api", opt={"scope": "admin"})
+    async def ask(self, visit: Visitor) -> Response[str]:
+        return _form(visit, Form())
+
+    @post("/new-api", opt={"scope": "admin"})
+    async def register(  # noqa: PLR0913 - the parts that it needs
+        self,
+        request: Request[Any, Any, Any],
+        visit: Visitor,
+        session: Db,
+        sessions: NamedDependency[Sessions],
+        http_client: NamedDependency[httpx.AsyncClient],
+        document_reader: NamedDependency[DocumentReader],
+        model_scope: NamedDependency[ModelScope],
+        mcp_commands: NamedDependency[Mapping[str, McpCommand]],
+    ) -> Response[Any]:
+        form = await read_form(request, ApiFields)
+        if form.value is None:
+            return _form(visit, form)
+        readers = ApiReaders(sessions, http_client, document_reader, mcp_commands)
+        try:
+            wanted = form.value.request(await _file(request))
+            api = await register_api(session, visit.access, visit.project, wanted, readers, model_scope)
+        except InvalidError as error:
+            await undo(visit, session)
+            return _form(visit, form.refused(error))
+        return after_change(visit.url(f"/console/apis/{api.name}"), _done(api))
+
+
+def _form(visit: Visit, form: Form[ApiFields]) -> Response[str]:
+    return page(visit, "api_new.html", form=form, status=form.status)
+
+
+def _done(api: ApiView) -> str:
+    remarks = [f"{remark[:1].upper()}{remark[1:]}." for remark in api.remarks]
+    return " ".join([f"Registered {api.name} with {len(api.operations)} operations.", *remarks])
+
+
+async def _file(request: Request[Any, Any, Any]) -> str | None:
+    """Raises InvalidError for one that is no text."""
+    file = (await request.form()).get("file")
+    if not isinstance(file, UploadFile) or not file.filename:
+        return None
+    try:
+        return (await file.read()).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidError(f"file: {file.filename} is no text in UTF-8") from error

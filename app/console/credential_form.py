@@ -1,0 +1,49 @@
+"""The form of credentials for one security scheme. Which fields it has depends on the kind of the scheme."""
+
+from typing import Final
+
+import msgspec
+
+from app.api.submission import Principal
+from app.credentials.credential import Credential
+from app.errors import InvalidError
+
+_OAUTH: Final = ("client_id", "client_secret", "value")
+FIELDS: Final = {
+    "api_key": ("value",),
+    "http": ("value",),
+    "basic": ("username", "password"),
+    "oauth2": _OAUTH,
+    "openid": _OAUTH,
+    "mutual_tls": ("certificate",),
+}
+"""By the kind of a scheme."""
+
+
+class CredentialFields(msgspec.Struct, frozen=True, kw_only=True):
+    """Whatever was left empty is not sent."""
+
+    value: str | None = None
+    username: str | None = None
+    password: str | None = None
+    certificate: str | None = None
+    client_id: str | None = None
+    client_secret: str | None = None
+    principal: Principal = ""
+
+    def credential(self) -> Credential:
+        """Raises InvalidError that names the field."""
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value}
+        given.pop("principal", None)
+        if not given:
+            raise InvalidError("fill in at least one field")
+        try:
+            return msgspec.convert(given, Credential)
+        except msgspec.ValidationError as error:
+            raise InvalidError(f"credentials: {error}") from error
+
+    def token(self) -> str:
+        """Raises InvalidError."""
+        if not self.value:
+            raise InvalidError("value: must be filled in")
+        return self.value

@@ -1,0 +1,196 @@
+"""A form out of the type of some settings: its fields, what they hold now, and the change that was entered.
+
+Fields of nested settings are named with a dot, `limits.queued_tasks`. What has no simple field is written as JSON.
+"""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import msgspec
+from msgspec import inspect as types
+
+from app.errors import InvalidError
+from app.records import Json
+from app.untrusted.json_text import JsonError, decode_json
+
+_LONG = 1_000  # characters from which a text gets a larger field
+
+
+class SettingField(msgspec.Struct, frozen=True, kw_only=True):
+    """`kind` is that of the macro `field`, or `json`."""
+
+    name: str
+    label: str
+    kind: str
+    help: str
+    choices: tuple[tuple[str, str], ...] = ()
+    default: Json = None
+    required: bool = False
+
+
+class SettingGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Nested settings, and those that are not nested under the name "". `optional`: they may be missing."""
+
+    name: str
+    help: str
+    fields: tuple[SettingField, ...]
+    optional: bool = False
+
+
+@cache
+def setting_groups(kind: type[msgspec.Struct]) -> tuple[SettingGroup, ...]:
+    """Those that are not nested come first."""
+    helps = _docstrings(kind)
+    plain: list[SettingField] = []
+    nested: list[SettingGroup] = []
+    for field in _fields(kind):
+        inner, optional = _plain_type(field.type)
+        text = helps.get(field.name, "")
+        if isinstance(inner, types.StructType):
+            inside = _docstrings(inner.cls)
+            fields = tuple(
+                _field(f"{field.name}.{each.name}", each, inside.get(each.name, "")) for each in inner.fields
+            )
+            nested.append(SettingGroup(name=field.name, help=text, fields=fields, optional=optional))
+        else:
+            plain.append(_field(field.name, field, text))
+    return SettingGroup(name="", help="", fields=tuple(plain)), *nested
+
+
+def entered_values(settings: msgspec.Struct) -> dict[str, str]:
+    """What the fields hold, as text; None is empty."""
+    shown: dict[str, Any] = msgspec.to_builtins(settings)
+    found = {}
+    for group in setting_groups(type(settings)):
+        inside = shown if not group.name else shown.get(group.name) or {}
+        for field in group.fields:
+            found[field.name] = _text(inside.get(field.name.rpartition(".")[2]), field)
+    return found
+
+
+def patch(kind: type[msgspec.Struct], entered: Mapping[str, str], before: Mapping[str, str]) -> dict[str, Json]:
+    """What was entered and is not as before, as a JSON merge patch: empty restores a default.
+
+    An optional group is there once its required fields are filled in. Raises InvalidError that names the field.
+    """
+    found: dict[str, Json] = {}
+    for group in setting_groups(kind):
+        values = {
+            field.name.rpartition(".")[2]: _change(
+                _value(field, before.get(field.name, "")), _value(field, entered.get(field.name, ""))
+            )
+            for field in group.fields
+            if entered.get(field.name, "") != before.get(field.name, "")
+        }
+        if not group.name:
+            found |= values
+        elif group.optional and not all(entered.get(field.name) for field in group.fields if field.required):
+            found |= {group.name: None} if any(before.get(field.name) for field in group.fields) else {}
+        elif values:
+            found[group.name] = values
+    return found
+
+
+def _field(name: str, field: types.Field, text: str) -> SettingField:
+    inner, _ = _plain_type(field.type)
+    kind, choices = _kind(inner)
+    default = None if field.default is msgspec.NODEFAULT else msgspec.to_builtins(field.default)
+    label = name.rpartition(".")[2].replace("_", " ").capitalize()
+    return SettingField(
+        name=name, label=label, kind=kind, help=text, choices=choices, default=default, required=field.required
+    )
+
+
+def _kind(inner: types.Type) -> tuple[str, tuple[tuple[str, str], ...]]:
+    match inner:
+        case types.LiteralType() | types.EnumType():
+            values = inner.values if isinstance(inner, types.LiteralType) else [each.value for each in inner.cls]
+            return "select", tuple((f"{value}", f"{value}" or "none") for value in values)
+        case types.BoolType():
+            return "select", (("true", "yes"), ("false", "no"))
+        case types.IntType() | types.FloatType() | types.DateTimeType() | types.CustomType():
+            return "text", ()
+        case types.StrType(max_length=most):
+            return "textarea" if most and most > 2 * _LONG else "text", ()
+    return "json", ()
+
+
+def _plain_type(kind: types.Type) -> tuple[types.Type, bool]:
+    """Without None and what documents it, and whether it may be None."""
+    if isinstance(kind, types.Metadata):
+        return _plain_type(kind.type)
+    if isinstance(kind, types.UnionType):
+        others = [each for each in kind.types if not isinstance(each, types.NoneType)]
+        if len(others) == 1:
+            return _plain_type(others[0])[0], len(others) < len(kind.types)
+    return kind, False
+
+
+def _value(field: SettingField, text: str) -> Json:
+    text = text.strip() if field.kind != "textarea" else text
+    if not text.strip():
+        return None
+    if (
+        field.kind == "json"
+        or (field.kind == "text" and _is_number(text))
+        or field.choices[:1] == (("true", "yes"),)
+    ):
+        try:
+            return decode_json(text.encode(), max_values=10_000, max_depth=20)
+        except JsonError as error:
+            raise InvalidError(f"{field.name}: {error}") from error
+    return text
+
+
+def _change(old: Json, new: Json) -> Json:
+    """The merge patch that makes the new value out of the old one.
+
+    >>> _change({"a": {"x": 1, "y": 2}, "b": 3}, {"a": {"x": 1}})
+    {'a': {'x': 1, 'y': None}, 'b': None}
+    """
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    gone = {name: None for name in old if name not in new}
+    return {name: _change(old.get(name), value) for name, value in new.items()} | gone
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return text[:1] in "-0123456789" and text[-1:].isdigit()
+
+
+def _text(value: Json, field: SettingField) -> str:
+    if value is None:
+        return ""
+    if field.kind == "json":
+        return msgspec.json.format(msgspec.json.encode(value)).decode() if value else ""
+    return (
+        f"{value:g}" if isinstance(value, float) else f"{value}".lower() if isinstance(value, bool) else f"{value}"
+    )
+
+
+def _fields(kind: type[msgspec.Struct]) -> tuple[types.Field, ...]:
+    shown: Any = types.type_info(kind)
+    fields: tuple[types.Field, ...] = shown.fields
+    return fields
+
+
+def _docstrings(kind: type[Any]) -> dict[str, str]:
+    """What is written below each field of the class."""
+    return dict(_read_docstrings(textwrap.dedent(inspect.getsource(kind))))
+
+
+def _read_docstrings(source: str) -> Iterator[tuple[str, str]]:
+    (definition,) = ast.parse(source).body
+    assert isinstance(definition, ast.ClassDef)
+    for field, after in zip(definition.body, definition.body[1:], strict=False):
+        match field, after:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                yield name, " ".join(text.split())

@@ -1,0 +1,86 @@
+"""The pages of APIs: adding one, its credentials, a call to test it, refreshing and deleting."""
+
+from pathlib import Path
+
+import msgspec
+from playwright.async_api import expect
+
+from tests.console.conftest import CheckPage
+
+_EVIL = "<img src=x onerror=alert(1)>"
+_DOCUMENT = {
+    "openapi": "3.1.0",
+    "info": {"title": _EVIL, "version": "1", "description": f"**{_EVIL}**"},
+    "servers": [{"url": "http://127.0.0.1:9"}],
+    "security": [{"key": []}, {"login": []}],
+    "components": {
+        "securitySchemes": {
+            "key": {"type": "apiKey", "in": "header", "name": "X-Key", "description": _EVIL},
+            "login": {
+                "type": "oauth2",
+                "flows": {
+                    "authorizationCode": {
+                        "authorizationUrl": "https://login.example/authorize",
+                        "tokenUrl": "https://login.example/token",
+                        "scopes": {},
+                    }
+                },
+            },
+        }
+    },
+    "paths": {
+        "/cups": {
+            "get": {"operationId": "list_cups", "summary": f"all cups {_EVIL}"},
+            "post": {"operationId": "break_cup", "summary": "breaks one", "x-risk": "high"},
+        }
+    },
+}
+
+
+async def test_an_api_is_added_by_a_file_given_credentials_tested_and_deleted(  # noqa: PLR0915  one story
+    check_page: CheckPage, tmp_path: Path
+) -> None:
+    file = tmp_path / "cups.json"
+    file.write_bytes(msgspec.json.encode(_DOCUMENT))
+    page = await check_page("/console/apis/new-api")
+    await page.get_by_label("Name").fill("cups")
+    await page.get_by_role("button", name="Add").click()
+    await expect(page.get_by_role("alert")).to_contain_text("send either")
+    await page.get_by_label("or a file").set_input_files(file)
+    await page.get_by_role("button", name="Add").click()
+    await expect(page.get_by_role("status")).to_contain_text("Registered cups with 2 operations.")
+    page = await check_page("/console/apis/cups")
+    assert await page.locator("main img").count() == 0
+    await expect(page.get_by_role("row", name="break_cup")).to_contain_text("high")
+
+    key = page.get_by_label("Credentials key")
+    await expect(key).to_contain_text("missing")
+    await key.get_by_label("Key or token").fill("a-very-secret-key")
+    await key.get_by_role("button", name="Store").click()
+    await expect(key).to_contain_text("ready")
+    assert "a-very-secret-key" not in await page.content()
+
+    login = page.get_by_label("Credentials login")
+    await login.get_by_label("Client id").fill("sage")
+    await login.get_by_role("button", name="Store").click()
+    await expect(login).to_contain_text("not authorized")
+    await login.get_by_role("button", name="Connect").click()
+    consent = page.get_by_role("link", name="Continue to login.example")
+    assert (await consent.get_attribute("href") or "").startswith("https://login.example/authorize?")
+    await page.get_by_role("link", name="back to cups").click()
+
+    await page.get_by_label("Search").fill("breaks")
+    await expect(page.get_by_role("row", name="list_cups")).to_have_count(0)
+    await page.get_by_label("Operation").select_option("list_cups")
+    await page.get_by_role("button", name="Call").click()
+    await expect(page.get_by_label("Answer")).to_contain_text("did not answer")
+    await page.get_by_role("button", name="Delete", exact=True).first.click()
+    await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    await expect(page.get_by_role("status")).to_contain_text("deleted the API cups")
+    await expect(page.get_by_role("link", name="cups")).to_have_count(0)
+
+
+async def test_apis_are_listed(check_page: CheckPage) -> None:
+    page = await check_page("/console/apis")
+    await page.get_by_role("link", name="ledger").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("ledger")
