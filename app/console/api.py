@@ -23,7 +23,7 @@ from app.apis.app_view import OperationView
 from app.apis.document_reader import DocumentReader
 from app.console.credential_form import FIELDS, CredentialFields
 from app.console.forms import Form, read_form
-from app.console.visit import Visit, Visitor, after_change, page, undo
+from app.console.visit import Visit, Visitor, after_change, page
 from app.db import api_changes, api_credentials, apis
 from app.db.api_credentials import STATIC_TOKEN
 from app.db.database import Sessions
@@ -98,7 +98,7 @@ class ApiPage(Controller):
             wanted = (form.value or CallFields()).request()
             answer = await call_api(session, sessions, visit.project, name, wanted, http_client, document_reader)
         except InvalidError as error:
-            await undo(visit, session)
+            await session.rollback()
             form = form.refused(error)
         return await _page(visit, session, document_reader, name, tested=Tested(form, answer))
 
@@ -146,7 +146,7 @@ class ApiPage(Controller):
                     session, visit.access, visit.project, place, fields.credential(), http_client, document_reader
                 )
         except InvalidError as error:
-            await undo(visit, session)
+            await session.rollback()
             form = form.refused(error)
         if form.status != 200:
             return await _page(visit, session, document_reader, name, refused=Refused(scheme, form))

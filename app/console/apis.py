@@ -19,7 +19,7 @@ from app.api.credential_view import CredentialView
 from app.api.validation import AppName, Text
 from app.apis.document_reader import DocumentReader
 from app.console.forms import Form, read_form
-from app.console.visit import Visit, Visitor, after_change, page, undo
+from app.console.visit import Visit, Visitor, after_change, page
 from app.db import api_credentials, apis
 from app.db.database import Sessions
 from app.engine.model_scope import ModelScope
@@ -85,7 +85,7 @@ class ApiPages(Controller):
             wanted = form.value.request(await _file(request))
             api = await register_api(session, visit.access, visit.project, wanted, readers, model_scope)
         except InvalidError as error:
-            await undo(visit, session)
+            await session.rollback()
             return _form(visit, form.refused(error))
         return after_change(visit.url(f"/console/apis/{api.name}"), _done(api))
 

@@ -17,7 +17,7 @@ from app.api.validation import Name
 from app.console.form_messages import readable
 from app.console.forms import Form, read_form
 from app.console.settings_form import entered_values, patch, setting_groups
-from app.console.visit import Visit, Visitor, after_change, page, undo
+from app.console.visit import Visit, Visitor, after_change, page
 from app.datasets.dataset_store import DatasetStore
 from app.db import models, projects
 from app.errors import ConflictError, InvalidError
@@ -57,7 +57,7 @@ class ProjectPages(Controller):
         try:
             project = await create_project(session, visit.access, form.value.name, first_release)
         except ConflictError as error:
-            await undo(visit, session)
+            await session.rollback()
             return await _list(visit, session, form.refused(error))
         address = visit.about(project).url("/console/apis")
         return after_change(address, f"created the project {project.name}: add an API that its tasks may call")
@@ -79,7 +79,8 @@ class ProjectPages(Controller):
         try:
             await change_project(session, visit.access, name, _change(project, entered))
         except InvalidError as error:
-            await undo(visit, session)
+            await session.rollback()
+            await session.refresh(project)
             return _settings(
                 visit.about(await find_project(session, visit.access, name)), _refused(entered, error)
             )

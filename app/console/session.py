@@ -12,7 +12,7 @@ from litestar.handlers import BaseRouteHandler
 
 from app.api.access import Connection, read_access
 from app.console import notices
-from app.console.visit import THEME_COOKIE, Visit
+from app.console.visit import THEME_COOKIE, Visit, with_project
 from app.db import sign_ins
 from app.errors import ForbiddenError, UnauthorizedError
 
@@ -24,7 +24,7 @@ _THEMES = ("light", "dark")
 async def authorize_visit(connection: Connection, handler: BaseRouteHandler) -> None:
     """A guard. Each route names the scope it needs in its `opt`, as those of REST do.
 
-    Raises UnauthorizedError, ForbiddenError for a missing scope or a forged form, LimitError.
+    Raises UnauthorizedError, ForbiddenError for a missing scope or a forged form, NotFoundError, LimitError.
     """
     secret = connection.cookies.get(cookie_name(connection))
     if not secret:
@@ -45,6 +45,8 @@ async def authorize_visit(connection: Connection, handler: BaseRouteHandler) -> 
     access.require(handler.opt["scope"])
     if isinstance(connection, Request) and connection.method not in _READS:
         await _refuse_forged(connection, csrf)
+    sessions = connection.app.state["dependencies"].sessions
+    connection.state["visit"] = await with_project(connection.state["visit"], connection, sessions)
 
 
 def check_origin(connection: Connection) -> None:

@@ -13,10 +13,11 @@ from litestar.di import NamedDependency
 from litestar.response import Redirect
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Db, find_project
+from app.api.access import Access, Connection, find_project
 from app.console import notices
 from app.console.templates import render
 from app.db import clock, models, projects
+from app.db.database import Sessions, reading
 from app.errors import ConflictError, NotFoundError
 
 _PROJECT_COOKIE = "sage_project"  # the one that was looked at last
@@ -72,19 +73,26 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
 Visitor: TypeAlias = NamedDependency[Visit]
 
 
-async def provide_visit(request: Request[Any, Any, Any], session: Db) -> Visit:
-    """The project is the one in the address, else the key's own, else the one that was looked at last."""
+async def provide_visit(request: Request[Any, Any, Any]) -> Visit:
+    """The guard has made it: a dependency that raises would leave the session of the request open."""
     visit: Visit = request.state["visit"]
-    known = [each for each in await projects.list_all(session) if visit.access.sees(each.id)]
-    names = tuple(each.name for each in known)
-    last = request.cookies.get(_PROJECT_COOKIE)
-    chosen = next((each for each in known if each.name == last), known[0] if known else None)
-    if (name := request.query_params.get("project")) is not None:
-        chosen = await find_project(session, visit.access, name)
-    now = await clock.now(session)
-    visit = msgspec.structs.replace(visit, chosen=chosen, projects=names, now=now)
-    request.state["visit"] = visit
     return visit
+
+
+async def with_project(visit: Visit, request: Connection, sessions: Sessions) -> Visit:
+    """The project is the one in the address, else the key's own, else the one that was looked at last.
+
+    Raises NotFoundError for one that the key may not see.
+    """
+    async with reading(sessions) as session:
+        known = [each for each in await projects.list_all(session) if visit.access.sees(each.id)]
+        last = request.cookies.get(_PROJECT_COOKIE)
+        chosen = next((each for each in known if each.name == last), known[0] if known else None)
+        if (name := request.query_params.get("project")) is not None:
+            chosen = await find_project(session, visit.access, name)
+        now = await clock.now(session)
+    names = tuple(each.name for each in known)
+    return msgspec.structs.replace(visit, chosen=chosen, projects=names, now=now)
 
 
 async def visit_project(visit: Visit, session: AsyncSession, project_id: UUID) -> Visit:
@@ -99,13 +107,6 @@ def page(visit: Visit, template: str, *, status: int = 200, **values: object) ->
     html = render(template, visit=visit, **values)
     cookies = [*notices.shown(visit.notice), *_remembered(visit)]
     return Response(html, status_code=status, media_type=MediaType.HTML, cookies=cookies)
-
-
-async def undo(visit: Visit, session: AsyncSession) -> None:
-    """Undo what a form began that is refused now, so that the page can be shown again."""
-    await session.rollback()
-    if visit.chosen is not None:
-        await session.refresh(visit.chosen)
 
 
 def after_change(address: str, notice: str) -> Redirect:

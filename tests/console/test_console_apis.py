@@ -53,14 +53,14 @@ async def test_an_api_is_added_by_a_file_given_credentials_tested_and_deleted(  
     assert await page.locator("main img").count() == 0
     await expect(page.get_by_role("row", name="break_cup")).to_contain_text("high")
 
-    key = page.get_by_label("Credentials key")
+    key = page.get_by_role("region", name="Credentials key")
     await expect(key).to_contain_text("missing")
     await key.get_by_label("Key or token").fill("a-very-secret-key")
     await key.get_by_role("button", name="Store").click()
     await expect(key).to_contain_text("ready")
     assert "a-very-secret-key" not in await page.content()
 
-    login = page.get_by_label("Credentials login")
+    login = page.get_by_role("region", name="Credentials login")
     await login.get_by_label("Client id").fill("sage")
     await login.get_by_role("button", name="Store").click()
     await expect(login).to_contain_text("not authorized")
