@@ -27,6 +27,7 @@ NAVIGATION = (
     NavigationEntry("Home", HOME, ANY_KEY, "h"),
     NavigationEntry("Tasks", "/console/tasks", "tasks", "t"),
     NavigationEntry("Approvals", "/console/approvals", "approvals", "v"),
+    NavigationEntry("Feedback", "/console/feedback", "tasks", "f"),
     NavigationEntry("APIs", "/console/apis", "tasks", "a"),
     NavigationEntry("Secrets", "/console/secrets", "admin", "x"),
     NavigationEntry("Projects", "/console/projects", "tasks", "p"),

@@ -10,6 +10,7 @@ from app.console.apis import ApiPages
 from app.console.approvals import ApprovalPages
 from app.console.assets import show_asset
 from app.console.audit import AuditPages
+from app.console.feedback import FeedbackPages
 from app.console.health import HealthPages
 from app.console.home import HomePages
 from app.console.keys import KeyPages
@@ -34,6 +35,7 @@ _PAGES: list[Any] = [
     TaskChanges,
     ReplayPages,
     ApprovalPages,
+    FeedbackPages,
     ApiPages,
     ApiPage,
     SecretPages,

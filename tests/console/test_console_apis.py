@@ -71,7 +71,7 @@ async def test_an_api_is_added_by_a_file_given_credentials_tested_and_deleted(  
 
     await page.get_by_label("Search").fill("breaks")
     await expect(page.get_by_role("row", name="list_cups")).to_have_count(0)
-    await page.get_by_label("Operation").select_option("list_cups")
+    await page.get_by_label("Operation", exact=True).select_option("list_cups")
     await page.get_by_role("button", name="Call").click()
     await expect(page.get_by_label("Answer")).to_contain_text("did not answer")
     await page.get_by_role("button", name="Delete", exact=True).first.click()

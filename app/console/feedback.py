@@ -1,0 +1,45 @@
+"""Feedback that is wanted: the tasks without a score whose score would teach most, to be scored in place."""
+
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+from litestar import Controller, Request, Response, get, post
+from litestar.params import FromPath
+
+from app.api.access import Db, find_task
+from app.api.feedback import FeedbackRequest, give_feedback, wanted_feedback
+from app.api.validation import Score
+from app.console.forms import read_form
+from app.console.visit import Visitor, after_change, page, visit_project
+from app.errors import InvalidError
+
+_TASKS = 30
+
+
+class ScoreFields(msgspec.Struct, frozen=True):
+    score: Score
+    comment: Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")] | None = None
+
+
+class FeedbackPages(Controller):
+    path = "/feedback"
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @get()
+    async def index(self, visit: Visitor, session: Db) -> Response[str]:
+        return page(visit, "feedback.html", wanted=await wanted_feedback(session, visit.project.id, _TASKS))
+
+    @post("/{task_id:uuid}")
+    async def give(
+        self, task_id: FromPath[UUID], request: Request[Any, Any, Any], visit: Visitor, session: Db
+    ) -> Response[Any]:
+        task = await find_task(session, visit.access, task_id)
+        visit = await visit_project(visit, session, task.project_id)
+        form = await read_form(request, ScoreFields)
+        if form.value is None:
+            raise InvalidError(form.error or "; ".join(f"{name}: {what}" for name, what in form.errors.items()))
+        given = FeedbackRequest(task_id=task_id, score=form.value.score, comment=form.value.comment)
+        await give_feedback(session, visit.access, given)
+        await session.commit()
+        return after_change(visit.url("/console/feedback"), "stored the score")
