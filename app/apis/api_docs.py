@@ -1,12 +1,14 @@
 """The operations of `apis.api_docs`: look-ups in the documents of a catalog. Pure."""
 
-import re
-from collections.abc import Iterator
+from itertools import islice
 
-from app.apis.catalog import App, Catalog, Operation, Parameter
+from app.apis.catalog import App, Catalog, Parameter
 from app.apis.names import nearest
+from app.apis.operation_index import index_of, ranked
+from app.apis.query_words import read_query
 from app.apis.short_text import short_repr
-from app.apis.signature import signature, type_name
+from app.apis.signature import signature
+from app.apis.type_names import type_name
 from app.errors import HostError
 from app.records import Json
 
@@ -14,8 +16,10 @@ _SHAPE_DEPTH = 5
 _SHAPE_FIELDS = 5_000
 _SHOWN = 2_000  # parameters of one operation
 _BOUND_CHARS = 4_000  # of one constraint
-_SEARCHED_CHARS = 2_000_000
-_QUERY_CHARS = 10_000
+SIGNATURE_CHARS = 7_500  # of all signatures at once: some 2,000 tokens
+_LINE_CHARS = 4_000  # of one
+_FOUND = 30
+_SUMMARY_CHARS = 200
 _BOUNDS = {
     "minimum": "value >= {}",
     "maximum": "value <= {}",
@@ -59,24 +63,36 @@ def show_api_doc(catalog: Catalog, app_name: str, api_name: str) -> dict[str, Js
     }
 
 
-def show_signatures(catalog: Catalog, app_name: str) -> str:
-    """One line per operation: `fetch_mails(access_token, page) -> id, sender: list mails`."""
-    return "\n".join(signature(operation) for operation in _app(catalog, app_name).operations.values())
+def show_signatures(catalog: Catalog, app_name: str, start: int = 0) -> str:
+    """One line per operation: `fetch_mails(access_token, page) -> id, sender: list mails`.
+
+    At most some 2,000 tokens: what is left out is said in a last line, and shown from another `start` on.
+    """
+    app = _app(catalog, app_name)
+    operations = list(islice(app.operations.values(), start, None))
+    lines: list[str] = []
+    left = SIGNATURE_CHARS
+    for operation in operations:
+        line = signature(operation, typed=app.typed)
+        line = line if len(line) <= _LINE_CHARS else f"{line[:_LINE_CHARS]}..."
+        left -= len(line) + 1
+        if left < 0 and lines:
+            break
+        lines.append(line)
+    if len(lines) < len(operations):
+        lines.append(
+            f"[{start + len(lines)} of {len(app.operations)} operations; the others: "
+            f"show_signatures(app_name={app_name!r}, start={start + len(lines)}), or search(query=...)]"
+        )
+    return "\n".join(lines)
 
 
 def search(catalog: Catalog, query: str, limit: int = 10) -> list[Json]:
-    """The operations that share words with the query, most words first."""
-    words, texts = set(_words(query[:_QUERY_CHARS])), _Texts()
-    scored = [
-        (score, operation)
-        for app in catalog.apps.values()
-        for operation in app.operations.values()
-        if (score := _score(words, operation, texts)) > 0
-    ]
-    scored.sort(key=lambda pair: -pair[0])
+    """The operations that fit the query, the best first: at most 30, some 2,000 tokens."""
+    found = ranked(map(index_of, catalog.apps.values()), read_query(query), min(limit, _FOUND))
     return [
-        {"app_name": operation.app, "api_name": operation.name, "description": operation.summary}
-        for _, operation in scored[:limit]
+        {"app_name": each.app, "api_name": each.name, "description": each.summary[:_SUMMARY_CHARS]}
+        for each in found
     ]
 
 
@@ -124,28 +140,3 @@ def _parameter(parameter: Parameter) -> dict[str, Json]:
 
 def _bound(value: Json) -> str:
     return value[:_BOUND_CHARS] if isinstance(value, str) else short_repr(value, _BOUND_CHARS)
-
-
-class _Texts:
-    """Texts to search, up to a total length."""
-
-    def __init__(self) -> None:
-        self._left = _SEARCHED_CHARS
-
-    def words(self, text: str) -> set[str]:
-        text = text[: self._left]
-        self._left -= len(text)
-        return set(_words(text))
-
-
-def _score(words: set[str], operation: Operation, texts: _Texts) -> float:
-    """Words of the name weigh 3, of the summary 2, of the description 1."""
-    named = texts.words(f"{operation.app} {operation.name}")
-    summarized, described = texts.words(operation.summary), texts.words(operation.description)
-    return 3 * len(words & named) + 2 * len(words & summarized) + len(words & described)
-
-
-def _words(text: str) -> Iterator[str]:
-    """Lower-case words, plurals as singulars."""
-    for word in re.findall(r"[a-z0-9]+", text.lower()):
-        yield word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word

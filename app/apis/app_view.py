@@ -23,8 +23,9 @@ class OperationView(msgspec.Struct, frozen=True):
     summary: str
 
     @classmethod
-    def of(cls, operation: Operation) -> Self:
-        return cls(operation.name, operation.method, operation.path, signature(operation), operation.summary)
+    def of(cls, operation: Operation, *, typed: bool) -> Self:
+        line = signature(operation, typed=typed)
+        return cls(operation.name, operation.method, operation.path, line, operation.summary)
 
 
 class OperationTraits(msgspec.Struct, frozen=True):
@@ -95,7 +96,7 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
             description=app.description,
             base_url=app.server,
             variables=app.variables,
-            operations=[OperationView.of(each) for each in app.operations.values()],
+            operations=[OperationView.of(each, typed=app.typed) for each in app.operations.values()],
             left_out=list(app.left_out),
             schemes=app.schemes,
             traits={name: OperationTraits.of(each, known[name], key, bare[name]) for key, (name, each) in keyed},

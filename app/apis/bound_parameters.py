@@ -13,7 +13,7 @@ import msgspec
 
 from app.apis.catalog import App, BoundParameter, Operation, Parameter
 from app.apis.names import nearest
-from app.apis.signature import type_name
+from app.apis.type_names import type_name
 from app.errors import HostError, InvalidError
 from app.records import Json
 from app.untrusted.json_text import is_in_range

@@ -68,11 +68,18 @@ API_DOCS = _app(
         _argument("api_name", _TEXT),
         returns={"type": "object"},
     ),
-    _operation("api_docs", "show_signatures", "the APIs of an app, one line each", _APP_NAME, returns=_TEXT),
+    _operation(
+        "api_docs",
+        "show_signatures",
+        "the APIs of an app, one line each",
+        _APP_NAME,
+        _argument("start", {"type": "integer", "minimum": 0, "default": 0}, required=False),
+        returns=_TEXT,
+    ),
     _operation(
         "api_docs",
         "search",
-        "find APIs by words of their names and descriptions",
+        "find APIs by what they do",
         _argument("query", _TEXT),
         _argument("limit", {"type": "integer", "minimum": 1, "default": 10}, required=False),
         returns={

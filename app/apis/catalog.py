@@ -48,6 +48,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
     path: str  # with {wire_name} for path parameters; of MCP the server's name of the tool
     summary: str
     operation_id: str = ""  # as the document writes it
+    tags: tuple[str, ...] = ()
     former_names: tuple[str, ...] = ()  # by which rules and bindings may know it
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
@@ -101,8 +102,8 @@ class MisspelledRisk(LeftOut, frozen=True):
     """An operation whose `x-risk` is none: a new document with one is refused."""
 
 
-class App(msgspec.Struct, frozen=True, kw_only=True):
-    """One API document, under the name the agent knows it by."""
+class App(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
+    """One API document, under the name the agent knows it by. Compared by identity, as operations are."""
 
     name: str
     description: str
@@ -116,6 +117,7 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
     digest: str  # sha256 of the document
     source: str | None = None  # the URL of the document
     token_origins: tuple[str, ...] = ()  # that get its credentials, besides the origin of `server`
+    typed: bool = False  # whether signatures tell lists from objects
     protocol: str = "openapi"  # the part of the entry-point group `sage.api_protocols` that parsed it
 
 

@@ -9,7 +9,7 @@ import msgspec
 from app.apis.catalog import App
 from app.records import Json
 
-_UNSEEN: Final[dict[str, Json]] = {"security": None, "operation_id": "", "former_names": ()}
+_UNSEEN: Final[dict[str, Json]] = {"security": None, "operation_id": "", "former_names": (), "tags": ()}
 _WORDS: Final = frozenset({"title", "summary", "description"})
 
 

@@ -20,6 +20,7 @@ from app.records import Json
 
 _MAX_OPERATIONS = 20_000
 _OPERATION_STEPS = 20
+_TAGS = 10  # of an operation, that a search reads
 _PATH_CHARS = 2_000
 _METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace", "query"}
 _OTHER_METHOD = re.compile(r"(?!CONNECT$)[A-Z][A-Z0-9-]{0,39}", re.IGNORECASE)  # of `additionalOperations`
@@ -76,6 +77,7 @@ def _operation(
         path=path,
         summary=_summary(node),
         operation_id=_text(node, "operationId"),
+        tags=_tags(node),
         description=_text(node, "description"),
         parameters=_arguments(parameters(item, node, references, where), body),
         body_is_object=body.is_object,
@@ -181,6 +183,11 @@ def _summary(node: Mapping[str, Json]) -> str:
     """One line: the summary, or the first line of the description."""
     text = _text(node, "summary") or _text(node, "description")
     return " ".join(text.splitlines()[0].split()) if text else ""
+
+
+def _tags(node: Mapping[str, Json]) -> tuple[str, ...]:
+    tags = node.get("tags")
+    return tuple(each for each in tags[:_TAGS] if isinstance(each, str)) if isinstance(tags, list) else ()
 
 
 def _server(node: Mapping[str, Json]) -> str | None:

@@ -32,7 +32,7 @@ def present(app: App, presentation: Presentation) -> App:
         name: each if name == each.name else msgspec.structs.replace(each, name=name, former_names=(each.name,))
         for name, each in zip(names, operations, strict=True)
     }
-    return msgspec.structs.replace(app, operations=renamed)
+    return msgspec.structs.replace(app, operations=renamed, typed=presentation.naming == "readable")
 
 
 def keep_names(app: App, presentation: Presentation, names: Mapping[str, str]) -> Presentation:

@@ -3,27 +3,30 @@
 import json
 from itertools import islice
 
-from app.apis.binary_values import is_binary
 from app.apis.catalog import Operation, Parameter
 from app.apis.short_text import short_repr
+from app.apis.type_form import type_form
+from app.apis.type_names import type_name
 from app.records import Json
 
 _SHOWN_CHARS = 4_000  # of one default value, or of the fields of a result
 _RESULT_FIELDS = 1_000
-_ALTERNATIVES = 100  # that the name of a type is made of
 
 
-def signature(operation: Operation) -> str:
-    """`fetch_mails(access_token, page=1) -> id, sender: list mails`; an optional argument shows its default."""
-    line = call_form(operation)
-    if given := result(operation.returns):
+def signature(operation: Operation, *, typed: bool = False) -> str:
+    """`fetch_mails(access_token, page=1) -> id, sender: list mails`; an optional argument shows its default.
+
+    If `typed`, it is `-> list[{id, sender}]`, and bodies have types, too.
+    """
+    line = call_form(operation, typed=typed)
+    if given := type_form(operation.returns) if typed else result(operation.returns):
         line += f" -> {given}"
     return f"{line}: {operation.summary}" if operation.summary else line
 
 
-def call_form(operation: Operation) -> str:
+def call_form(operation: Operation, *, typed: bool = False) -> str:
     """`fetch_mails(access_token, page=1)`."""
-    return f"{operation.name}({', '.join(_argument(each) for each in operation.parameters)})"
+    return f"{operation.name}({', '.join(_argument(each, typed=typed) for each in operation.parameters)})"
 
 
 def result(schema: dict[str, Json]) -> str:
@@ -36,41 +39,10 @@ def result(schema: dict[str, Json]) -> str:
     return f"list of {type_name(rows)}" if rows is not schema and rows else type_name(schema)
 
 
-def type_name(schema: dict[str, Json]) -> str:
-    """The JSON Schema type, alternatives joined with `or`.
-
-    >>> type_name({"anyOf": [{"type": "string"}, {"type": "null"}]}), type_name({"format": "binary"})
-    ('string or null', 'bytes')
-    """
-    return _Types().of(schema)
-
-
-class _Types:
-    """Names of types, for a limited number of schemas: alternatives that share parts unfold without bound."""
-
-    def __init__(self) -> None:
-        self._left = _ALTERNATIVES
-
-    def of(self, schema: dict[str, Json]) -> str:
-        self._left -= 1
-        kind = schema.get("type")
-        if is_binary(schema):
-            return "bytes"
-        if isinstance(kind, list):
-            return " or ".join(kind)
-        if kind:
-            return str(kind)
-        choices = schema.get("anyOf")
-        if choices and self._left > 0:
-            return " or ".join(dict.fromkeys(self.of(choice) for choice in choices[: self._left]))
-        if "properties" in schema:
-            return "object"
-        return "array" if "items" in schema else "any"
-
-
-def _argument(parameter: Parameter) -> str:
+def _argument(parameter: Parameter, *, typed: bool) -> str:
     if parameter.required:
-        return parameter.name
+        form = type_form(parameter.schema) if typed and parameter.place == "body" else ""
+        return f"{parameter.name}: {form}" if "[" in form or "{" in form else parameter.name
     default = parameter.schema.get("default")
     if isinstance(default, str):
         return f"{parameter.name}={_cut(json.dumps(default, ensure_ascii=False))}"

@@ -2,18 +2,15 @@
 
 from typing import Final
 
+from app.apis.words import word_set
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_READING: Final = _words(
+_READING: Final = word_set(
     "browse count describe download explain fetch filter find get inspect list preview query read retrieve search "
     "show view watch"
 )
-LISTING: Final = _words("browse count filter find list query search")
-CREATING: Final = _words("add create insert post register")
-CLEAR: Final = _words(
+LISTING: Final = word_set("browse count filter find list query search")
+CREATING: Final = word_set("add create insert post register")
+CLEAR: Final = word_set(
     "accept acknowledge activate add append apply approve archive assign attach ban browse cancel clear complete "
     "configure confirm connect convert count create deactivate decline decrement delete deliver deny deploy "
     "deregister describe destroy detach disable disconnect dismiss dispatch download duplicate edit enable "
@@ -27,9 +24,9 @@ CLEAR: Final = _words(
     "unsubscribe update upgrade upsert validate verify view wait watch withdraw"
 )
 """Words that are hardly ever nouns at the beginning of an identifier."""
-LAST: Final = CLEAR - _words("import mark process refresh upgrade view wait watch")
+LAST: Final = CLEAR - word_set("import mark process refresh upgrade view wait watch")
 """Those that are hardly ever nouns at its end."""
-ALL: Final = CLEAR | _words(
+ALL: Final = CLEAR | word_set(
     "block capture check clone close commit copy drop end export force fork grant invite join kill launch leave "
     "lock log lookup move notify open pause pay pin ping preview query refund register release request reset "
     "return rollback run save schedule share sign split star swap switch test transfer transition upload void"

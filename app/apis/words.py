@@ -7,11 +7,11 @@ _PLURAL_ACRONYM = re.compile(r"(?<![A-Z])([A-Z])([A-Z]+)s(?![a-z])")
 _WORD = re.compile(r"[0-9A-Za-z]+")
 
 
-def _words(text: str) -> frozenset[str]:
+def word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_SAME = _words(
+_SAME = word_set(
     "alias analytics atlas aws canvas css diagnostics dns gps https ios kubernetes metrics news redis series sms "
     "species statistics tls vs"
 )

@@ -9,6 +9,7 @@ import msgspec
 from app.apis.api_documents import parse_document, read_document
 from app.apis.bound_parameters import bind_parameters
 from app.apis.catalog import App, Catalog
+from app.apis.operation_index import index_of
 from app.apis.presentation import present
 from app.db import manifests
 from app.db.database import Sessions
@@ -54,4 +55,6 @@ def _parsed(api: ApiDocument, content: bytes) -> App:
     source = None if api.source == "upload" else api.source
     app = parse_document(api.name, read_document(content), source=source, server=api.server)
     app = present(app, api.presentation)
-    return msgspec.structs.replace(bind_parameters(app, api.bind), token_origins=api.token_origins)
+    app = msgspec.structs.replace(bind_parameters(app, api.bind), token_origins=api.token_origins)
+    index_of(app)  # here, in a thread
+    return app

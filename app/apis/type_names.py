@@ -1,0 +1,38 @@
+"""The names of JSON Schema types."""
+
+from app.apis.binary_values import is_binary
+from app.records import Json
+
+_ALTERNATIVES = 100  # that the name of a type is made of
+
+
+def type_name(schema: dict[str, Json]) -> str:
+    """The JSON Schema type, alternatives joined with `or`.
+
+    >>> type_name({"anyOf": [{"type": "string"}, {"type": "null"}]}), type_name({"format": "binary"})
+    ('string or null', 'bytes')
+    """
+    return _Types().of(schema)
+
+
+class _Types:
+    """Names of types, for a limited number of schemas: alternatives that share parts unfold without bound."""
+
+    def __init__(self) -> None:
+        self._left = _ALTERNATIVES
+
+    def of(self, schema: dict[str, Json]) -> str:
+        self._left -= 1
+        kind = schema.get("type")
+        if is_binary(schema):
+            return "bytes"
+        if isinstance(kind, list):
+            return " or ".join(kind)
+        if kind:
+            return str(kind)
+        choices = schema.get("anyOf")
+        if choices and self._left > 0:
+            return " or ".join(dict.fromkeys(self.of(choice) for choice in choices[: self._left]))
+        if "properties" in schema:
+            return "object"
+        return "array" if "items" in schema else "any"

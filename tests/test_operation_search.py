@@ -1,0 +1,141 @@
+"""Searches for operations: which rule puts which operation first, on small documents."""
+
+from typing import Any
+
+import pytest
+
+from app.apis.api_docs import SIGNATURE_CHARS, search, show_signatures
+from app.apis.api_documents import parse_document
+from app.apis.catalog import App, Catalog
+from app.apis.presentation import Presentation, present
+from tests.document_parts import answer, body, openapi, within
+
+
+def app(*operations: str, **more: Any) -> App:
+    """Operations as "METHOD path operationId: summary"."""
+    paths: dict[str, Any] = {}
+    for each in operations:
+        place, _, summary = each.partition(": ")
+        method, path, operation_id = place.split(" ")
+        node = {"operationId": operation_id, "summary": summary, **more}
+        paths.setdefault(path, {})[method.lower()] = node
+    return present(parse_document("t", openapi(paths)), Presentation(naming="readable"))
+
+
+def first(query: str, *operations: str) -> str:
+    found = search(Catalog({"t": app(*operations)}), query)
+    return str(found[0]["api_name"]) if found else ""
+
+
+@pytest.mark.parametrize(
+    ("query", "operations", "name"),
+    [
+        # the words of a name count for more than those of a summary
+        ("list flows", ("GET /a list_runs: of flows", "GET /b list_flows: all"), "list_flows"),
+        # what an API calls "read" or "filter", a person lists
+        ("list flows", ("POST /flows create_flow", "POST /flows/filter read_flows"), "read_flows"),
+        ("remove a mail", ("GET /mails/{id} get_mail", "DELETE /mails/{id} delete_mail"), "delete_mail"),
+        # "how many" counts
+        ("how many flows are there", ("GET /flows list_flows", "POST /flows/count count_flows"), "count_flows"),
+        # several, or one
+        ("all devices", ("GET /devices/{id} get_device", "GET /devices list_devices"), "list_devices"),
+        ("show one device", ("GET /devices list_devices", "GET /devices/{id} get_device"), "get_device"),
+        # a name that says no more than the query
+        ("create an issue", ("POST /a create_issue_comment", "POST /b create_issue"), "create_issue"),
+        # the thing, not where it is
+        ("the price of a product", ("GET /b/{id} get_product", "GET /a/{id} get_price"), "get_price"),
+        # a verb that is known to no list
+        (
+            "comment on an issue",
+            ("GET /c list_issue_comments", "POST /c create_issue_comment"),
+            "create_issue_comment",
+        ),
+        ("start a run", ("DELETE /runs/{id} delete_run", "POST /runs/{id}/start start_run"), "start_run"),
+        # words that begin alike, and misspelled ones
+        ("create a repository", ("POST /repos create_repo", "POST /users create_user"), "create_repo"),
+        (
+            "list my depolyments",
+            ("GET /users list_users", "GET /deployments list_deployments"),
+            "list_deployments",
+        ),
+        # a word that is rare in the API says more
+        (
+            "state of the run",
+            ("GET /a get_run", "GET /b get_run_log", "GET /c/{id}/state get_run_state"),
+            "get_run_state",
+        ),
+    ],
+)
+def test_the_operation_that_is_meant_comes_first(query: str, operations: tuple[str, ...], name: str) -> None:
+    assert first(query, *operations) == name
+    assert first(query, *reversed(operations)) == name
+
+
+def test_nothing_is_found_for_what_an_api_does_not_have() -> None:
+    assert first("pay a salary", "GET /mails list_mails: all mails") == ""
+    assert first("", "GET /mails list_mails") == ""
+
+
+def test_the_name_of_an_app_is_searched_too() -> None:
+    mail, notes = (parse_document(name, openapi({"/x": {"get": {}}})) for name in ("mail", "notes"))
+    catalog = Catalog({"mail": mail, "notes": notes})
+    assert [each["app_name"] for each in search(catalog, "notes")] == ["notes"]
+
+
+LARGE = [f"GET /things/{number}/parts list_parts_{number}: {'of a thing ' * 20}" for number in range(1_223)]
+
+
+def test_answers_about_a_large_document_stay_within_their_budget() -> None:
+    catalog = Catalog({"t": app(*LARGE)})
+    shown = show_signatures(catalog, "t")
+    assert SIGNATURE_CHARS / 2 < len(shown) < SIGNATURE_CHARS + 200
+    *lines, rest = shown.splitlines()
+    assert rest.startswith(f"[{len(lines)} of 1223 operations; ")
+    assert f"show_signatures(app_name='t', start={len(lines)})" in rest
+    assert show_signatures(catalog, "t", start=len(lines)).startswith(f"list_parts_{len(lines)}(")
+    assert show_signatures(catalog, "t", start=1_222).count("\n") == 0
+    found = search(catalog, "list parts of a thing", limit=1_000)
+    assert len(found) == 30
+    assert len(str(found)) < 10_000
+
+
+def test_a_search_of_a_large_document_takes_milliseconds() -> None:
+    catalog = Catalog({"t": app(*LARGE)})
+    search(catalog, "anything")
+    with within(1):
+        for _ in range(20):
+            search(catalog, "list the parts of one thing")
+
+
+ROW = {"title": "Flow", "type": "object", "properties": {each: {"type": "string"} for each in "abcdefghij"}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "form"),
+    [
+        ({"type": "array", "items": ROW}, "list[Flow{a, b, c, d, e, f, g, h, ...}]"),
+        (ROW, "Flow{a, b, c, d, e, f, g, h, ...}"),
+        (
+            {"properties": {"data": {"type": "array", "items": ROW}, "next": {}}},
+            "{data: list[Flow{a, b, c, d, ...}], next}",
+        ),
+        ({"type": "array", "items": {"type": "string"}}, "list[string]"),
+        ({"type": "array"}, "list"),
+        ({"type": "integer"}, "integer"),
+    ],
+)
+def test_a_signature_tells_a_list_from_an_object(schema: Any, form: str) -> None:
+    catalog = Catalog({"t": app("GET /x find_x: all", **answer(schema))})
+    assert show_signatures(catalog, "t") == f"find_x() -> {form}: all"
+
+
+def test_a_signature_shows_what_a_body_takes() -> None:
+    tags = {"type": "array", "items": {"type": "string"}}
+    fields = {
+        "type": "object",
+        "required": ["tags", "name"],
+        "properties": {"tags": tags, "name": {"type": "string"}},
+    }
+    for schema, form in ((tags, "body: list[string]"), (fields, "tags: list[string], name")):
+        catalog = Catalog({"t": app("POST /x add_x: it", **body(schema))})
+        assert show_signatures(catalog, "t") == f"add_x({form}): it"
