@@ -121,6 +121,12 @@ async def test_apis_are_added_listed_shown_and_removed(shell: SageCommand, tmp_p
     unknown = await shell.run("apis test", "ledger", "--operation", "none")
     assert (unknown.code, "none" in unknown.err) == (6, True)
     assert (await shell.run("apis test", "ledger", "--arguments", "{")).code == 2
+    marks = ("--rename", "entries", "--unsafe", "--approval", "always", "--hide", "--json")
+    marked = json.loads((await shell.run("apis operation", "ledger", "list_entries", *marks)).out)
+    assert (marked["set"], marked["hidden"]) == (["name", "hidden", "safe", "approval"], True)
+    assert "entries" in (await shell.run("apis operations", "ledger")).out
+    undone = json.loads((await shell.run("apis operation", "ledger", "entries", "--reset", "--json")).out)
+    assert (undone["name"], undone["set"]) == ("list_entries", [])
     changes = await shell.run("apis changes", "ledger")
     assert changes.out.split() == ["age", "applied", "added", "removed", "changed", "eased"]
     uploaded = await shell.run("apis changes", "ledger", "--refresh")

@@ -16,7 +16,7 @@ from app.apis.naming import place_of
 from app.apis.presentation import Presentation, present
 from tests.public_documents import NAMES, public_documents
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
 _QUERIES = Path(__file__).parent / "operation_queries"
 
 

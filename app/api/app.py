@@ -15,6 +15,7 @@ from app.api.allowed_methods import answer_options
 from app.api.api_call import ApiCallController
 from app.api.api_changes import ApiChangeController
 from app.api.api_credentials import CredentialController
+from app.api.api_operations import ApiOperationController
 from app.api.apis import ApiController
 from app.api.approvals import ApprovalController
 from app.api.audit import AuditController
@@ -78,6 +79,7 @@ _CONTROLLERS = [
     ApiController,
     ApiChangeController,
     ApiCallController,
+    ApiOperationController,
     CredentialController,
     SecretController,
     ProjectController,

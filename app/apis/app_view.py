@@ -7,10 +7,10 @@ import msgspec
 from app.apis.catalog import App, LeftOut, Operation
 from app.apis.fingerprint import fingerprints, shapes
 from app.apis.naming import keys_of, place_of
-from app.apis.presentation import AS_WRITTEN, Presentation
+from app.apis.presentation import AS_WRITTEN, OperationOverride, Presentation, gone, overrides_of
 from app.apis.security_schemes import SecurityScheme
 from app.apis.signature import signature
-from app.project.approval import Risk
+from app.project.approval import ApprovalMode, Risk
 
 
 class OperationView(msgspec.Struct, frozen=True):
@@ -42,6 +42,7 @@ class OperationTraits(msgspec.Struct, frozen=True):
     place: str = ""
     former_names: tuple[str, ...] = ()
     shape: str = ""
+    approval: ApprovalMode | None = None
 
     @classmethod
     def of(cls, operation: Operation, fingerprint: str, key: str, shape: str) -> Self:
@@ -57,6 +58,7 @@ class OperationTraits(msgspec.Struct, frozen=True):
             place_of(operation),
             operation.former_names,
             shape,
+            operation.approval,
         )
 
 
@@ -71,6 +73,10 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
     left_out: list[LeftOut] = []
     schemes: dict[str, SecurityScheme] = {}
     traits: dict[str, OperationTraits]  # of each operation
+    hidden: list[OperationView] = []
+    hidden_traits: dict[str, OperationTraits] = {}
+    overridden: dict[str, OperationOverride] = {}  # by the name that the operation has now
+    gone: list[str] = []  # keys of overrides whose operations the document no longer has
     presentation: Presentation = AS_WRITTEN
 
     @property
@@ -84,13 +90,18 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def names(self) -> dict[str, str]:
         """Those of the operations, by key and by place."""
-        by_place = {each.place: name for name, each in self.traits.items()}
-        return by_place | {each.key: name for name, each in self.traits.items()}
+        every = (self.traits | self.hidden_traits).items()
+        return {each.place: name for name, each in every} | {each.key: name for name, each in every}
 
     @classmethod
     def of(cls, app: App, presentation: Presentation = AS_WRITTEN) -> Self:
         known, bare = fingerprints(app), shapes(app)
-        keyed = zip(keys_of(list(app.operations.values())), app.operations.items(), strict=True)
+        every = [*app.operations.values(), *app.hidden]
+        traits = {
+            each.name: OperationTraits.of(each, known.get(each.name, ""), key, bare.get(each.name, ""))
+            for key, each in zip(keys_of(every), every, strict=True)
+        }
+        names = {each.key: name for name, each in traits.items()}
         return cls(
             digest=app.digest,
             description=app.description,
@@ -99,6 +110,10 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
             operations=[OperationView.of(each, typed=app.typed) for each in app.operations.values()],
             left_out=list(app.left_out),
             schemes=app.schemes,
-            traits={name: OperationTraits.of(each, known[name], key, bare[name]) for key, (name, each) in keyed},
+            traits={name: traits[name] for name in app.operations},
+            hidden=[OperationView.of(each, typed=app.typed) for each in app.hidden],
+            hidden_traits={each.name: traits[each.name] for each in app.hidden},
+            overridden={names[key]: each for key, each in overrides_of(app, presentation).items()},
+            gone=list(gone(presentation, app)),
             presentation=presentation,
         )

@@ -6,7 +6,7 @@ from typing import Final, Literal
 import msgspec
 
 from app.apis.security_schemes import Security, SecurityScheme
-from app.project.approval import Risk
+from app.project.approval import ApprovalMode, Risk
 from app.records import Json
 
 Place = Literal["path", "query", "header", "cookie", "body"]
@@ -60,6 +60,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
     declared_safe: bool | None = None  # `x-safe` of the document
     idempotent: bool = False  # repeating a call changes nothing more, though it is not read-only
     risk: Risk | None = None  # `x-risk` of the document
+    approval: ApprovalMode | None = None  # set by a person, instead of `risk`
     returns: dict[str, Json] = {}  # JSON Schema of the success response, references resolved
     security: Security | None = None  # if it differs from the app's
 
@@ -111,6 +112,7 @@ class App(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
     variables: dict[str, str]  # defaults of the server variables
     choices: dict[str, tuple[str, ...]] = {}  # permitted values of the variables with an `enum`
     operations: dict[str, Operation]
+    hidden: tuple[Operation, ...] = ()  # by a person: they cannot be called
     left_out: tuple[LeftOut, ...] = ()
     schemes: dict[str, SecurityScheme] = {}  # by name
     security: Security | None = None  # None: the document does not say where its schemes apply

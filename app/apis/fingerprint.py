@@ -9,7 +9,13 @@ import msgspec
 from app.apis.catalog import App
 from app.records import Json
 
-_UNSEEN: Final[dict[str, Json]] = {"security": None, "operation_id": "", "former_names": (), "tags": ()}
+_UNSEEN: Final[dict[str, Json]] = {
+    "security": None,
+    "operation_id": "",
+    "former_names": (),
+    "tags": (),
+    "approval": None,
+}
 _WORDS: Final = frozenset({"title", "summary", "description"})
 
 

@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import click
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _LISTING = listing_of("name", "project", "has_token", "created_at", "source")
 
+_STATES = listing_of("name", "method", "path", "hidden", "safe", "approval", "set", "gone")
 _CHANGES = listing_of("created_at", "applied", "added", "removed", "changed", "eased")
 _OPERATIONS = listing_of("method", "path", "signature", items="operations")
 
@@ -93,6 +95,39 @@ def show_changes(session: "ServerSession", name: str, project: str | None, refre
         if found["failure"] is not None:
             click.echo(f"the document cannot be read: {found['failure']}", err=True)
     session.show_list(f"/v1/apis/{name}/changes", _CHANGES, project=project)
+
+
+@apis.command("operations")
+@server_command
+@click.argument("name")
+@project_option
+def list_operations(session: "ServerSession", name: str, project: str | None) -> None:
+    """List the operations of an API, hidden ones too, and what is set for them."""
+    session.show_list(f"/v1/apis/{name}/operations", _STATES, project=project)
+
+
+@apis.command("operation")
+@server_command
+@click.argument("name")
+@click.argument("operation")
+@project_option
+@click.option("--rename", "name_", metavar="NAME", help="the name that the agent calls it by")
+@click.option("--describe", "description", metavar="TEXT", help="what the agent reads about it")
+@click.option("--hide/--show", "hidden", default=None, help="whether the agent cannot call it")
+@click.option("--safe/--unsafe", default=None, help="whether it only reads")
+@click.option("--approval", type=click.Choice(["always", "write", "never"]), help="which calls wait for a person")
+@click.option("--reset", is_flag=True, help="undo what is set and not given here, so that the document decides")
+def change_operation(
+    session: "ServerSession", name: str, operation: str, project: str | None, *, reset: bool, **given: Any
+) -> None:
+    """Rename, describe, hide or mark one operation of an API, whatever its document says.
+
+    Without an option, it is shown as it is.
+    """
+    given["name"] = given.pop("name_")
+    body = {field: value for field, value in given.items() if reset or value is not None}
+    path = f"/v1/apis/{name}/operations/{quote(operation, safe='')}"
+    session.show(session.server.request("PATCH", path, body, project=project))
 
 
 @apis.command("remove")

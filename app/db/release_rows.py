@@ -110,6 +110,7 @@ class AuditAction(StrEnum):
     TASKS_ERASED = "tasks erased"  # `detail` has numbers and ids
     PROJECT_CREATED = "project created"
     PROJECT_DELETED = "project deleted"  # `detail` has what its deletion removed with it
+    OPERATION_CHANGED = "operation changed"  # of an API: `detail` has its name, and what was set before and after
     KEY_CREATED = "key created"  # `detail` has its id, name, prefix and scopes
     KEY_REVOKED = "key revoked"
     SKILL_REPAIR = "skill repair"  # a task is to write it anew; `detail` has both

@@ -37,7 +37,9 @@ class ApprovalGate:
     def wants(self, operation: Operation) -> bool:
         """Whether calls of the operation wait for a person."""
         former = [f"{operation.app}.{name}" for name in operation.former_names]
-        return self._rules.wants(operation.api, safe=operation.safe, risk=operation.risk, former=former)
+        return self._rules.wants(
+            operation.api, safe=operation.safe, risk=operation.risk, former=former, own=operation.approval
+        )
 
     def refusal(self, operation: Operation, call: Call, url: str) -> str | None:
         """Why the call must not be sent; None if it was approved or needs no approval.

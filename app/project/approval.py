@@ -39,12 +39,22 @@ class ApprovalRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     timeout_seconds: Annotated[float, msgspec.Meta(ge=1, le=2_592_000)] = 86_400
     """A call that nobody decided on for this long counts as refused."""
 
-    def wants(self, api: str, *, safe: bool, risk: Risk | None, former: Sequence[str] = ()) -> bool:
-        """Whether calls of an operation wait. `safe` operations are read-only.
+    def wants(
+        self,
+        api: str,
+        *,
+        safe: bool,
+        risk: Risk | None,
+        former: Sequence[str] = (),
+        own: ApprovalMode | None = None,
+    ) -> bool:
+        """Whether calls of an operation wait. `safe` operations are read-only, `own` is what is set for it alone.
 
         Rules for one of its `former` names still hold: where they differ from those for its name, the stricter do.
         """
-        ruled = [mode for each in (api, *former) if (mode := self._ruled(each)) is not None]
+        ruled = [mode for each in former if (mode := self._ruled(each)) is not None]
+        named = self._ruled(api) if own is None else max(own, self.operations.get(api, own), key=_STRICTNESS.index)
+        ruled += [] if named is None else [named]
         mode = max(ruled, key=_STRICTNESS.index, default=self.default)
         if mode == "document":
             mode = _OF_RISK.get(risk, "never") if risk else "never"

@@ -61,7 +61,7 @@ async def _safe_operations(session: AsyncSession, reader: DocumentReader, releas
         await session.commit()  # no transaction is held while a document is read
         for name, each in (await reader.traits(api.name, content, api.digest, api.presentation)).items():
             known, *former = (f"{api.name}.{one}" for one in (name, *each.former_names))
-            if each.safe and not rules.wants(known, safe=True, risk=each.risk, former=former):
+            if each.safe and not rules.wants(known, safe=True, risk=each.risk, former=former, own=each.approval):
                 safe.add(known)
     return safe
 
