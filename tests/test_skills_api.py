@@ -156,7 +156,9 @@ async def test_a_skill_of_another_project_is_not_found(api: ApiApp) -> None:
 
 async def written(api: ApiApp, principal: str, source: str = SOURCE, taint: str = "") -> models.Skill:
     """A skill as the project's policy admits it."""
+    task_id = await api.submit()
     new = skills.NewSkill(
+        task_id=task_id,
         name="archive",
         signature="archive(name: str) -> int",
         source=source,
