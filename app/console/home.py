@@ -1,7 +1,8 @@
 """The first page: is it learning, what does it do now, what has it saved, and what needs a person?"""
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any
+from uuid import UUID
 
 import msgspec
 from litestar import Controller, Response, get
@@ -43,26 +44,33 @@ class HomePages(Controller):
         if visit.chosen is None or not visit.allows("tasks"):
             return page(visit, "home_empty.html")
         owner = visit.chosen.id
-        queued, running = await quotas.in_progress(session, owner)
-        latest = await tasks.page(session, tasks.TaskFilter(project_id=owner), limit=_LATEST)
         return page(
             visit,
             "home.html",
             days=days,
             learning=await learning.of_project(session, owner, visit.now, days),
-            queued=queued,
-            running=running,
-            latest=latest.items,
+            **await _now(session, owner),
             savings=await skill_savings.by_scenario(session, owner, visit.now - timedelta(days=days)),
             total=_total,
             wanted=await _wanted(session, visit),
         )
+
+    @get("/now", opt={"scope": "tasks"})
+    async def now(self, visit: Visitor, session: Db) -> Response[str]:
+        """The part of the page that changes while somebody looks."""
+        return page(visit, "home_now.html", **await _now(session, visit.project.id))
 
     @get("/learning.csv", opt={"scope": "tasks"})
     async def learning_file(self, visit: Visitor, session: Db, days: Days = 30) -> Response[str]:
         found: Learning = await learning.of_project(session, visit.project.id, visit.now, days)
         rows = [[getattr(row, name) for name in _COLUMNS] for row in found.rows]
         return csv_file(f"{visit.project.name}-learning", _COLUMNS, rows)
+
+
+async def _now(session: AsyncSession, project_id: UUID) -> dict[str, Any]:
+    queued, running = await quotas.in_progress(session, project_id)
+    latest = await tasks.page(session, tasks.TaskFilter(project_id=project_id), limit=_LATEST)
+    return {"queued": queued, "running": running, "latest": latest.items}
 
 
 def _total(savings: list[ScenarioSavings], measure: str) -> float:

@@ -12,6 +12,7 @@ from litestar.types import ExceptionHandlersMap
 
 from app.api.access import ANY_KEY
 from app.api.problem import HANDLERS, Problem
+from app.console.session import session_cookie
 from app.console.templates import render
 from app.console.visit import Visitor
 from app.errors import NotFoundError, UnauthorizedError
@@ -43,7 +44,8 @@ def _sign_in_first(request: Request[Any, Any, Any], error: UnauthorizedError) ->
     address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     if request.headers.get("sec-fetch-site") == "cross-site" and not request.cookies:
         return Response(render("follow.html", address=address), media_type=MediaType.HTML)
-    return Redirect(f"{SIGN_IN}?{urlencode({'next': address})}", status_code=303)
+    ended = [session_cookie(request, "")]  # or each request would count as a wrong key
+    return Redirect(f"{SIGN_IN}?{urlencode({'next': address})}", status_code=303, cookies=ended)
 
 
 def _problem_page(request: Request[Any, Any, Any], problem: Problem, headers: Any) -> Response[str]:

@@ -20,6 +20,7 @@ from app.errors import LimitError, UnauthorizedError
 _YEAR = 365 * 24 * 3600
 Following = Annotated[str, QueryParameter(name="next")]
 
+_MOST_BYTES = 20_000  # of the form, which is read before anyone is known
 _AnyRequest = Request[Any, Any, Any]
 
 
@@ -39,7 +40,7 @@ class SignInPages(Controller):
                 return _form(following, error=_USED, status=401)
         return _form(following, link=link, name=name)
 
-    @post()
+    @post(request_max_body_size=_MOST_BYTES)
     async def sign_in(self, request: _AnyRequest, session: Db) -> Response[Any]:
         check_origin(request)
         form = await request.form()

@@ -171,7 +171,7 @@ def _welcome(settings: Settings, *, link: str | None, demo: DemoIndex | None) ->
         lines += [f"  key   {file}, where `sage` commands on this machine find it"]
         lines += [
             "",
-            "  The console, signed in once and within 15 minutes; `sage console` prints another link:",
+            "  The console: this link signs you in once, within 15 minutes; `sage console` prints another:",
             f"  {link}",
         ]
     lines += ["", f"  export KEY={key}"]

@@ -38,14 +38,15 @@ function filter(form) {
   form.addEventListener("submit", (event) => (event.preventDefault(), apply()));
 }
 
-// <div id data-refresh="SECONDS">: fetched again while somebody looks, unless they work in it.
+// <div id data-refresh="SECONDS">: fetched again while somebody looks, unless they work in it. From this page, or
+// from the address in data-from.
 function refresh() {
   for (const part of $$("[data-refresh]")) {
     const due = (part.looked ??= Date.now()) + part.dataset.refresh * 1000;
     const entered = $$("input, textarea", part).some((field) => field.value !== field.defaultValue);
     if (document.hidden || Date.now() < due || entered || part.contains(document.activeElement)) continue;
     part.looked = Date.now();
-    replace(part.id, location.href).catch(() => {}); // it is tried again
+    replace(part.id, part.dataset.from ?? location.href).catch(() => {}); // it is tried again
   }
 }
 
