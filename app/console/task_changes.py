@@ -92,9 +92,14 @@ class TaskChanges(Controller):
         await session.commit()
         return after_change(f"/console/tasks/{task_id}", "The task is cancelled.")
 
-    @post("/approvals/{approval_id:uuid}", opt={"scope": "approvals"})
+    @post("/tasks/{task_id:uuid}/approvals/{approval_id:uuid}", opt={"scope": "approvals"})
     async def decide(
-        self, request: _AnyRequest, approval_id: FromPath[UUID], visit: Visitor, session: Db
+        self,
+        request: _AnyRequest,
+        task_id: FromPath[UUID],  # noqa: ARG002  of the page that it is decided on
+        approval_id: FromPath[UUID],
+        visit: Visitor,
+        session: Db,
     ) -> Response[Any]:
         form: Form[DecisionFields] = await read_form(request, DecisionFields)
         if form.value is None or form.value.decision not in _DECISIONS:
