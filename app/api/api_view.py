@@ -40,7 +40,9 @@ class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, row: models.Api, project: str) -> "ApiSummary":
-        return ApiSummary(project=project, **_computed(row), **columns(row, ApiSummary, "project", *_COMPUTED))
+        return ApiSummary(
+            project=project, **_computed(row, project), **columns(row, ApiSummary, "project", *_COMPUTED)
+        )
 
 
 class ApiView(ApiSummary, frozen=True, kw_only=True):
@@ -75,14 +77,18 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
             left_out=app.left_out,
             credentials=shared_credentials(app.schemes, stored, has_token=_has_token(row)),
             remarks=list(remarks),
-            **_computed(row),
+            **_computed(row, project),
             **columns(row, ApiSummary, "project", *_COMPUTED),
         )
 
 
-def _computed(row: models.Api) -> dict[str, Any]:
+def _computed(row: models.Api, project: str) -> dict[str, Any]:
     naming = presentation_of(row).naming
-    return {"has_token": _has_token(row), "links": ConsoleLinks.of("apis", row.id), "naming": naming}
+    return {
+        "has_token": _has_token(row),
+        "links": ConsoleLinks(f"/console/apis/{row.name}?project={project}"),
+        "naming": naming,
+    }
 
 
 def _has_token(row: models.Api) -> bool:
