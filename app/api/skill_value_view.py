@@ -1,4 +1,4 @@
-"""What skills are worth: the scores of tasks with them, and of tasks from which they were withheld by chance."""
+"""What skills are worth: tasks with them compared with tasks from which they were withheld by chance."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -8,6 +8,8 @@ from typing import Self, TypedDict
 import msgspec
 
 from app.db.skill_value import ComparedTask
+from app.db.task_sums import TaskSums
+from app.release import one_look
 from app.release.confidence_sequence import Interval, difference
 
 _ALPHA = 0.05
@@ -25,16 +27,35 @@ class ScoredTasks(msgspec.Struct, frozen=True):
         return cls(len(scores), fmean(scores) if scores else None)
 
 
+class SkillEffect(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean score, turns and generated tokens of a task with skills minus those of one without, each with the 95 %
+    interval for a person who looks once. null until there are tasks of both.
+    """
+
+    score: Interval | None
+    turns: Interval | None
+    tokens: Interval | None
+
+    @classmethod
+    def of(cls, offered: TaskSums, withheld: TaskSums) -> Self:
+        return cls(
+            score=one_look.difference(offered.score, withheld.score, most=1.0),
+            turns=one_look.difference(offered.turns, withheld.turns),
+            tokens=one_look.difference(offered.tokens, withheld.tokens),
+        )
+
+
 class ScenarioValue(msgspec.Struct, frozen=True, kw_only=True):
     """`difference` is the mean score with skills minus that without, with a 95 % interval that holds at any time.
 
-    null until there are scores of both.
+    null until there are scores of both. `one_look` has narrower intervals, which hold for one look.
     """
 
     scenario: str | None
     offered: ScoredTasks
     withheld: ScoredTasks
     difference: Interval | None
+    one_look: SkillEffect
 
     @classmethod
     def of(cls, scenario: str | None, tasks: Sequence[ComparedTask]) -> Self:
@@ -51,6 +72,7 @@ class SkillValue(msgspec.Struct, frozen=True, kw_only=True):
     offered: ScoredTasks
     withheld: ScoredTasks
     difference: Interval | None
+    one_look: SkillEffect
     scenarios: list[ScenarioValue]
 
     @classmethod
@@ -67,13 +89,23 @@ class _Compared(TypedDict):
     offered: ScoredTasks
     withheld: ScoredTasks
     difference: Interval | None
+    one_look: SkillEffect
 
 
 def _compared(tasks: Sequence[ComparedTask]) -> _Compared:
-    offered = [task.score for task in tasks if not task.withheld]
-    withheld = [task.score for task in tasks if task.withheld]
+    arms = [[task for task in tasks if task.withheld is withheld] for withheld in (False, True)]
+    offered, withheld = ([task.score for task in arm] for arm in arms)
     return {
         "offered": ScoredTasks.of(offered),
         "withheld": ScoredTasks.of(withheld),
         "difference": difference(offered, withheld, _ALPHA),
+        "one_look": SkillEffect.of(*map(_sums, arms)),
     }
+
+
+def _sums(tasks: Sequence[ComparedTask]) -> TaskSums:
+    return TaskSums(
+        score=one_look.sums_of(task.score for task in tasks),
+        turns=one_look.sums_of(task.turns for task in tasks if task.turns is not None),
+        tokens=one_look.sums_of(task.tokens for task in tasks if task.tokens is not None),
+    )

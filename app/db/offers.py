@@ -11,6 +11,7 @@ from sqlalchemy import (
     ARRAY,
     ColumnClause,
     ColumnElement,
+    FromClause,
     Integer,
     Select,
     TableValuedAlias,
@@ -112,6 +113,14 @@ class SkillStats(msgspec.Struct, frozen=True, kw_only=True):
     offers: int = 0
     uses: int = 0  # the skill returned at least once
     successes: int = 0
+
+
+class ScenarioUse(msgspec.Struct, frozen=True, kw_only=True):
+    """The tasks of one scenario that were offered a version of a skill."""
+
+    skill_id: UUID
+    scenario: str | None
+    stats: SkillStats
 
 
 async def record(session: AsyncSession, task_id: UUID, offers: Sequence[Offer]) -> None:
@@ -270,7 +279,7 @@ async def stats(session: AsyncSession, skill_ids: Sequence[UUID]) -> dict[UUID, 
             offer.skill_id,
             func.count().label("offers"),
             func.count().filter(used).label("uses"),
-            func.count().filter(and_(used, _succeeded())).label("successes"),
+            func.count().filter(and_(used, succeeded())).label("successes"),
         )
         .join(models.Task, models.Task.id == offer.task_id)
         .where(offer.skill_id.in_(skill_ids))
@@ -280,6 +289,29 @@ async def stats(session: AsyncSession, skill_ids: Sequence[UUID]) -> dict[UUID, 
     return {skill_id: found.get(skill_id, SkillStats()) for skill_id in skill_ids}
 
 
-def _succeeded() -> ColumnElement[bool]:
-    score = models.Task.score
-    return or_(score >= 0.5, and_(score.is_(None), models.Task.stop == Stop.COMPLETED))
+async def by_scenario(session: AsyncSession, skill_ids: Sequence[UUID]) -> list[ScenarioUse]:
+    """The scenarios with most uses first."""
+    offer, task = models.SkillOffer, models.Task
+    used = offer.returned > 0
+    counts = (func.count(), func.count().filter(used), func.count().filter(and_(used, succeeded())))
+    rows = await session.execute(
+        select(offer.skill_id, task.scenario, *counts)
+        .join(task, task.id == offer.task_id)
+        .where(offer.skill_id.in_(skill_ids))
+        .group_by(offer.skill_id, task.scenario)
+        .order_by(counts[1].desc(), counts[0].desc(), task.scenario)
+    )
+    return [
+        ScenarioUse(
+            skill_id=skill_id,
+            scenario=scenario,
+            stats=SkillStats(offers=offers, uses=uses, successes=successes),
+        )
+        for skill_id, scenario, offers, uses, successes in rows
+    ]
+
+
+def succeeded(tasks: FromClause = models.Task.__table__) -> ColumnElement[bool]:
+    """Whether a row of `tasks` makes a use a success."""
+    score = tasks.c.score
+    return or_(score >= 0.5, and_(score.is_(None), tasks.c.stop == Stop.COMPLETED))

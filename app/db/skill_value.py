@@ -1,25 +1,28 @@
-"""The scores of tasks that were offered skills, and of those from which skills were withheld."""
+"""The scores and costs of tasks that were offered skills, and of those from which skills were withheld."""
 
 from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import exists, or_, select
+from sqlalchemy import case, exists, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
+from app.db.models import TaskState
 
 _MOST = 20_000  # tasks
 _task, _offer, _withheld = models.Task, models.SkillOffer, models.WithheldSkill
 
 
 class ComparedTask(msgspec.Struct, frozen=True):
-    """A scored task that was offered a skill, or would have been."""
+    """A scored task that was offered a skill, or would have been. Turns and tokens are None if it failed."""
 
     scenario: str | None
     withheld: bool
     score: float
+    turns: int | None = None
+    tokens: int | None = None  # generated
 
 
 async def compared_tasks(
@@ -37,8 +40,10 @@ async def compared_tasks(
             offered.where(_offer.skill_id == skill_id),
             withheld.where(_withheld.skill_id == skill_id),
         )
+    done = _task.state == TaskState.DONE
+    costs = (case((done, _task.turns)), case((done, _task.generated_tokens)))
     query = (
-        select(_task.scenario, withheld.label("withheld"), _task.score)
+        select(_task.scenario, withheld.label("withheld"), _task.score, *costs)
         .where(_task.project_id == project_id, _task.score.is_not(None), _task.finished_at.is_not(None))
         .where(_task.skill_run.is_(None), or_(offered, withheld))
         .order_by(_task.finished_at.desc(), _task.id)
@@ -49,4 +54,4 @@ async def compared_tasks(
     if since is not None:
         query = query.where(_task.finished_at >= since)
     rows = (await session.execute(query)).all()
-    return [ComparedTask(row.scenario, row.withheld, row.score) for row in reversed(rows)]
+    return [ComparedTask(*row) for row in reversed(rows)]
