@@ -132,6 +132,21 @@ async def test_a_skill_is_retired_restored_and_deleted(api: ApiApp) -> None:
     assert problem(again)["error"] == "ConflictError"
 
 
+async def test_a_skill_is_retired_in_favor_of_one_that_does_the_same(api: ApiApp) -> None:
+    kept, other = await add(api, "archive"), await add(api, "put_away", source="def put_away(): ...")
+    path = f"/v1/skills/{other.id}/retire"
+    for skill_id, status, told in (
+        (other.id, 409, "both are versions of put_away"),
+        (uuid4(), 404, "has no skill with the id"),
+    ):
+        refused = await api.client.post(path, params={"in_favor_of": str(skill_id)})
+        assert (refused.status_code, told in str(problem(refused)["detail"])) == (status, True)
+    answer = (await api.client.post(path, params={"in_favor_of": str(kept.id)})).json()
+    assert (answer["state"], answer["reason"]) == ("retired", "archive does the same")
+    gone = await api.client.post(f"/v1/skills/{kept.id}/retire", params={"in_favor_of": str(other.id)})
+    assert problem(gone)["detail"] == "skill put_away version 1 is retired: tasks would be offered neither"
+
+
 async def test_a_search_returns_what_a_task_would_be_offered(api: ApiApp) -> None:
     api.search.offers = [offer_of(await add(api, "archive"), query_ngram=1)]
     found = (await api.client.get("/v1/skills/search", params={"q": "archive my mails", "limit": 5})).json()

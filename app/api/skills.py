@@ -1,6 +1,7 @@
 """Routes for skills: the functions that the agent wrote and kept."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated
 from uuid import UUID
 
@@ -23,6 +24,9 @@ Query = Annotated[
     str, QueryParameter(min_length=1, max_length=20_000, description="an instruction in natural language")
 ]
 Api = Annotated[str | None, QueryParameter(description="only skills that call this `app` or `app.operation`")]
+Kept = Annotated[
+    UUID | None, QueryParameter(description="a skill that does the same, which tasks are offered from now on")
+]
 _READ = problems(400, 401, 403, 404)
 _MOVE = problems(400, 401, 403, 404, 409)
 
@@ -127,9 +131,12 @@ class SkillController(Controller):
         return await _move(session, access, skill_id, skill_moves.approve)
 
     @post("/{skill_id:uuid}/retire", status_code=200, summary="Retire a skill", responses=_MOVE)
-    async def retire(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> SkillView:
+    async def retire(
+        self, skill_id: FromPath[UUID], session: Db, access: Caller, in_favor_of: Kept = None
+    ) -> SkillView:
         """No version of its name is offered again, even if the agent rewrites it, until a version is restored."""
-        return await _move(session, access, skill_id, skill_moves.retire)
+        move = skill_moves.retire if in_favor_of is None else partial(_merge, into=in_favor_of)
+        return await _move(session, access, skill_id, move)
 
     @post("/{skill_id:uuid}/restore", status_code=200, summary="Restore a skill", responses=_MOVE)
     async def restore(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> SkillView:
@@ -169,3 +176,7 @@ async def _move(session: AsyncSession, access: Access, skill_id: UUID, move: Mov
     await move(session, skill.id, access.actor)
     await session.commit()
     return await view_skill(session, await _find(session, access, skill_id))
+
+
+async def _merge(session: AsyncSession, skill_id: UUID, actor: str, into: UUID) -> models.Skill:
+    return await skill_moves.merge(session, skill_id, into, actor)

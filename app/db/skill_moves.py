@@ -154,13 +154,34 @@ def state_to_restore(skill: models.Skill) -> SkillState:
     return SkillState.QUARANTINED if skill.held else skill.former or SkillState.ACTIVE
 
 
-async def retire(session: AsyncSession, skill_id: UUID, actor: str = SERVER) -> models.Skill:
+async def retire(
+    session: AsyncSession, skill_id: UUID, actor: str = SERVER, reason: str = "its name was retired"
+) -> models.Skill:
     """Stop offering any version of a skill's name, until `restore`. Raises NotFoundError and ConflictError."""
     skill, rev = await locked(session, skill_id)
     others = [each for each in await live_versions(session, skill.project_id, skill.name) if each is not skill]
     for each in (skill, *others):
-        await move(session, each, SkillState.RETIRED, rev, actor=actor, reason="its name was retired")
+        await move(session, each, SkillState.RETIRED, rev, actor=actor, reason=reason)
     return skill
+
+
+async def merge(session: AsyncSession, skill_id: UUID, into: UUID, actor: str) -> models.Skill:
+    """Retire a skill in favor of another one of its project, which does the same and is offered to tasks.
+
+    Raises as `retire`, and ConflictError for another version of its name, or a skill that is not offered.
+    """
+    skill, _ = await locked(session, skill_id)
+    kept = await session.get(models.Skill, into, populate_existing=True)
+    if kept is None or kept.project_id != skill.project_id:
+        raise NotFoundError(f"the project has no skill with the id {into}; GET /v1/skills lists them")
+    if kept.name == skill.name:
+        raise ConflictError(
+            f"both are versions of {skill.name}, and a name is retired as a whole: name another skill"
+        )
+    if kept.state not in LIVE_SKILLS or kept.held:
+        state = "held" if kept.held else kept.state
+        raise ConflictError(f"skill {kept.name} version {kept.version} is {state}: tasks would be offered neither")
+    return await retire(session, skill_id, actor, f"{kept.name} does the same")
 
 
 async def restore(session: AsyncSession, skill_id: UUID, actor: str = SERVER) -> models.Skill:

@@ -1,10 +1,11 @@
 """Skills in the database. Every write takes the project's next `skill_rev`, by which caches follow the table."""
 
 from collections.abc import Collection, Sequence
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Text, Uuid, bindparam, func, or_, select
+from sqlalchemy import Select, Text, Uuid, and_, bindparam, func, or_, select
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -16,6 +17,8 @@ from app.db.page import Page, read_page
 from app.db.skill_moves import SERVER, WITHDRAWERS, live_versions, locked, move, next_rev, record
 from app.errors import NotFoundError
 from app.records import Json
+
+S = TypeVar("S")
 
 _LATEST_REV = select(models.Project.skill_rev).where(models.Project.id == bindparam("project", type_=Uuid))
 
@@ -62,6 +65,9 @@ class SkillFilter(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     scenario: str | None = None
     api: str | None = None  # "app.operation", or an app: all of its operations
+    held: bool | None = None
+    live: bool = False  # only those that are offered, or would be if they were not held
+    words: str | None = None  # parts of the name, the instruction or the scenario, in any order
 
 
 async def add(session: AsyncSession, project_id: UUID, new: NewSkill) -> models.Skill:
@@ -178,6 +184,14 @@ async def versions(session: AsyncSession, project_id: UUID, name: str) -> Sequen
     return (await session.scalars(query)).all()
 
 
+async def of_names(session: AsyncSession, project_id: UUID, names: Collection[str]) -> Sequence[models.Skill]:
+    """All versions of these names, by name, newest first."""
+    skill = models.Skill
+    query = select(skill).where(skill.project_id == project_id, in_array(skill.name, names))
+    fresh = query.order_by(skill.name, skill.version.desc()).execution_options(populate_existing=True)
+    return (await session.scalars(fresh)).all()
+
+
 async def made_by(session: AsyncSession, task_id: UUID) -> Sequence[models.Skill]:
     """The skills that the task wrote, in the order they were stored."""
     query = select(models.Skill).where(models.Skill.task_id == task_id).order_by(models.Skill.rev)
@@ -188,21 +202,44 @@ async def page(
     session: AsyncSession, only: SkillFilter, *, cursor: str | None = None, limit: int = 50
 ) -> Page[models.Skill]:
     """Newest first. Raises InvalidError for an invalid cursor."""
+    return await read_page(session, _matching(select(models.Skill), only), models.Skill, cursor, limit)
+
+
+async def ids(session: AsyncSession, only: SkillFilter) -> Sequence[UUID]:
+    """All that match, newest first."""
     skill = models.Skill
-    query = select(skill)
-    for column, value in (
-        (skill.project_id, only.project_id),
-        (skill.state, only.state),
-        (skill.principal, only.principal),
-        (skill.name, only.name),
-        (skill.scenario, only.scenario),
-    ):
-        if value is not None:
-            query = query.where(column == value)
-    if only.api is not None:
-        terms = func.skill_api_terms(skill.apis, type_=ARRAY(Text))  # the function of its index
-        query = query.where(terms.contains([only.api]))
-    return await read_page(session, query, skill, cursor, limit)
+    newest = _matching(select(skill.id), only).order_by(skill.created_at.desc(), skill.id.desc())
+    return (await session.scalars(newest)).all()
+
+
+async def alike(session: AsyncSession, skill: models.Skill, limit: int = 30) -> Sequence[models.Skill]:
+    """Skills of other names that are offered and may do the same: they call the same operations, or were written
+    in the same scenario. Those of which both holds first.
+    """
+    row = models.Skill
+    same_calls = row.apis == bindparam(None, sorted(skill.apis), row.apis.type)
+    same_scenario = row.scenario == skill.scenario
+    query = (
+        select(row)
+        .where(row.project_id == skill.project_id, row.name != skill.name, row.state.in_(LIVE_SKILLS), ~row.held)
+        .where(or_(same_calls, same_scenario))
+        .order_by(and_(same_calls, func.coalesce(same_scenario, False)).desc(), same_calls.desc(), row.name)
+        .limit(limit)
+    )
+    return (await session.scalars(query)).all()
+
+
+async def scenarios(session: AsyncSession, project_id: UUID, limit: int = 200) -> Sequence[str]:
+    """Those of its skills, those with most first."""
+    skill = models.Skill
+    query = (
+        select(skill.scenario)
+        .where(skill.project_id == project_id, skill.scenario.is_not(None))
+        .group_by(skill.scenario)
+        .order_by(func.count().desc(), skill.scenario)
+        .limit(limit)
+    )
+    return [name for name in await session.scalars(query) if name]
 
 
 async def without_vectors(session: AsyncSession, embedder: str, limit: int = 100) -> Sequence[models.Skill]:
@@ -221,3 +258,26 @@ async def set_vectors(
         skill.embedder, skill.query_vector, skill.source_vector = embedder, query_vector, source_vector
         skill.rev = rev
         await session.flush()
+
+
+def _matching(query: Select[S], only: SkillFilter) -> Select[S]:
+    skill = models.Skill
+    for column, value in (
+        (skill.project_id, only.project_id),
+        (skill.state, only.state),
+        (skill.principal, only.principal),
+        (skill.name, only.name),
+        (skill.scenario, only.scenario),
+        (skill.held, only.held),
+    ):
+        if value is not None:
+            query = query.where(column == value)
+    if only.api is not None:
+        terms = func.skill_api_terms(skill.apis, type_=ARRAY(Text))  # the function of its index
+        query = query.where(terms.contains([only.api]))
+    if only.live:
+        query = query.where(skill.state.in_(LIVE_SKILLS))
+    text = func.concat_ws(" ", skill.name, skill.instruction, skill.scenario)
+    for word in (only.words or "").split():
+        query = query.where(text.icontains(word, autoescape=True))
+    return query
