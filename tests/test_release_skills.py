@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, releases, skill_moves, skills
 from app.db.models import SkillState
+from app.release import restored_skills
 from app.skills import lifecycle
 from app.skills.admission import admit
 from tests.release_steps import activate
@@ -33,7 +34,9 @@ async def test_rolling_back_restores_exactly_the_skills_of_that_time(session: As
     await skill_moves.retire(session, lost.id)
     await skill_moves.delete(session, gone.id)
     rev = same.rev
+    announced = await restored_skills.planned(session, first, await releases.active(session, project.id))
     changed = (await activate(session, first))["skills"]
+    assert msgspec.to_builtins(announced) == changed
     assert await library(session, project.id) == [("better", 1), ("lost", 1), ("same", 1)]
     assert {how: [(each["name"], each["version"]) for each in rows] for how, rows in changed.items()} == {
         "restored": [("better", 1), ("lost", 1)],

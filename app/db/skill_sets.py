@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import or_, select
+from sqlalchemy import ARRAY, ColumnElement, Uuid, all_, and_, bindparam, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, skill_moves
@@ -12,6 +12,7 @@ from app.db.in_array import in_array
 from app.db.models import LIVE_SKILLS, SkillState
 
 _REASON = "an earlier set of skills was restored"
+_skill = models.Skill
 
 
 class RestoredSkills(msgspec.Struct, frozen=True):
@@ -40,33 +41,53 @@ async def restore(session: AsyncSession, project_id: UUID, wanted: Mapping[UUID,
     that is held, and one that was withdrawn with its release, which is still rejected, is not offered.
     """
     rev = await skill_moves.next_rev(session, project_id)
-    skill = models.Skill
-    rows = await session.scalars(
-        select(skill)
-        .where(skill.project_id == project_id, or_(in_array(skill.id, wanted), skill.state.in_(LIVE_SKILLS)))
-        .order_by(skill.name, skill.version)
-        .execution_options(populate_existing=True)
-    )
-    known = [row for row in rows if not row.held]
-    gone = [row for row in known if row.id in wanted and row.state not in LIVE_SKILLS]
+    plan = await _plan(session, project_id, wanted)
+    for row in plan.away:  # superseded, not retired, which only a person does
+        await skill_moves.move(session, row, SkillState.SUPERSEDED, rev, reason=_REASON)
+    active = [row.name for row, state in plan.back.items() if state is SkillState.ACTIVE]
+    serving = and_(in_array(_skill.name, active), _skill.state == SkillState.ACTIVE)
+    for row in await _unheld(session, project_id, serving):
+        await skill_moves.move(session, row, wanted[row.id], rev, reason=_REASON)
+    for row, state in plan.back.items():
+        await skill_moves.move(session, row, state, rev, reason=_REASON)
+    return plan.result
+
+
+async def planned(session: AsyncSession, project_id: UUID, wanted: Mapping[UUID, SkillState]) -> RestoredSkills:
+    """What `restore` would do now."""
+    return (await _plan(session, project_id, wanted)).result
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    back: dict[models.Skill, SkillState]
+    away: list[models.Skill]
+    result: RestoredSkills
+
+
+async def _plan(session: AsyncSession, project_id: UUID, wanted: Mapping[UUID, SkillState]) -> _Plan:
+    """Reads what changes alone: a library is large."""
+    is_live, is_wanted = _skill.state.in_(LIVE_SKILLS), in_array(_skill.id, wanted)
+    unwanted = _skill.id != all_(bindparam(None, list(wanted), ARRAY(Uuid)))
+    changing = or_(and_(is_live, unwanted), and_(is_wanted, _skill.state.not_in(LIVE_SKILLS)))
+    known = await _unheld(session, project_id, changing)
+    away = [row for row in known if row.id not in wanted]
+    gone = [row for row in known if row.id in wanted]
     rejected = await _rejected_releases(session, project_id)
     back = {row: _returning(row, wanted[row.id]) for row in gone if _can_return(row, rejected)}
-    away = [row for row in known if row.id not in wanted]
     names = {row.name for row in back}
-    active = {row.name for row, state in back.items() if state is SkillState.ACTIVE}
-    for row in away:  # superseded, not retired, which only a person does
-        await skill_moves.move(session, row, SkillState.SUPERSEDED, rev, reason=_REASON)
-    for row in known:
-        if row.state is SkillState.ACTIVE and row.name in active:
-            await skill_moves.move(session, row, wanted[row.id], rev, reason=_REASON)
-    for row, state in back.items():
-        await skill_moves.move(session, row, state, rev, reason=_REASON)
-    return RestoredSkills(
+    result = RestoredSkills(
         restored=list(back),
         superseded=[row for row in away if row.name in names],
         withdrawn=[row for row in away if row.name not in names],
         deleted=[row for row in gone if row.state is SkillState.DELETED],
     )
+    return _Plan(back, away, result)
+
+
+async def _unheld(session: AsyncSession, project_id: UUID, which: ColumnElement[bool]) -> list[models.Skill]:
+    query = select(_skill).where(_skill.project_id == project_id, ~_skill.held, which)
+    fresh = query.order_by(_skill.name, _skill.version).execution_options(populate_existing=True)
+    return list(await session.scalars(fresh))
 
 
 def _returning(skill: models.Skill, wanted: SkillState) -> SkillState:

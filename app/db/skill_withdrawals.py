@@ -20,15 +20,8 @@ async def withdraw(
     state: SkillState = SkillState.RETIRED,
 ) -> list[models.Skill]:
     """Take out the skills that tasks of a release wrote, and bring back the versions that active ones replaced."""
-    skill = models.Skill
     rev = await next_rev(session, project_id)
-    rows = await session.scalars(
-        select(skill)
-        .where(skill.release_id == release_id, skill.state.in_(LIVE_SKILLS))
-        .order_by(skill.name, skill.version)
-        .execution_options(populate_existing=True)
-    )
-    withdrawn = list(rows)
+    withdrawn = await written_by(session, release_id)
     for row in withdrawn:
         was_active = row.state is SkillState.ACTIVE
         await move(session, row, state, rev, actor=actor, reason=reason)
@@ -36,6 +29,18 @@ async def withdraw(
             others = models.Skill.release_id.is_distinct_from(release_id)
             await _bring_back(session, await _replaced_by(session, row, others), rev, actor)
     return withdrawn
+
+
+async def written_by(session: AsyncSession, release_id: UUID) -> list[models.Skill]:
+    """The skills that tasks of a release wrote and that are offered, or would be if they were not held."""
+    skill = models.Skill
+    rows = await session.scalars(
+        select(skill)
+        .where(skill.release_id == release_id, skill.state.in_(LIVE_SKILLS))
+        .order_by(skill.name, skill.version)
+        .execution_options(populate_existing=True)
+    )
+    return list(rows)
 
 
 async def withdraw_harmful(session: AsyncSession, skill: models.Skill, rev: int, reason: str) -> None:

@@ -20,12 +20,12 @@ from app.db import (
     projects,
     releases,
     skill_sets,
-    skill_withdrawals,
 )
 from app.db.database import Handle
-from app.db.manifests import SkillName, Tool
-from app.db.models import AuditAction, ReleaseState, SkillState
+from app.db.manifests import Tool
+from app.db.models import AuditAction, ReleaseState
 from app.records import Json
+from app.release import restored_skills
 from app.release.tool_documents import ApiDocument, api_documents, document_of, tools_of
 
 SkillsMode = Literal["restore", "keep"]
@@ -112,7 +112,7 @@ async def record_activation(
     if previous is not None and previous.id != release.id:
         await _record_end(session, await session.get_one(models.Release, previous.id), prompt_hash)
         if skills == "restore" and release.skills is not None:
-            changed |= await _restore_skills(session, release, previous, release.skills)
+            changed |= await restored_skills.restore(session, release, previous, release.skills)
     if release.tools is None:
         tools = await tools_of(session, previous or release)
         release.tools = await manifests.store_tools(session, release.project_id, tools)
@@ -214,22 +214,6 @@ async def _record_end(session: AsyncSession, previous: models.Release, prompt_ha
         registered = await manifests.api_tools(session, previous.project_id)
         previous.tools = await manifests.store_tools(session, previous.project_id, registered)
     await session.flush()
-
-
-async def _restore_skills(
-    session: AsyncSession, release: models.Release, previous: models.Release, skill_set: str
-) -> dict[str, Json]:
-    """Restore a release's skills. Those that a later one wrote while it was a canary are in that set: they go."""
-    states = await manifests.skill_states(session, skill_set)
-    moved = msgspec.structs.asdict(await skill_sets.restore(session, release.project_id, states))
-    if previous.number > release.number:
-        reason, out = f"its release {previous.number} was rolled back", SkillState.SUPERSEDED
-        of_canary = await skill_withdrawals.withdraw(
-            session, previous.id, release.project_id, reason, actor=SERVER, state=out
-        )
-        moved["withdrawn"] = [*moved["withdrawn"], *of_canary]
-    named = {how: list(map(SkillName.of, rows)) for how, rows in moved.items() if rows}
-    return {"skills": msgspec.to_builtins(named)} if named else {}
 
 
 async def _missing_apis(session: AsyncSession, project_id: UUID, tools: str) -> dict[str, Json]:
