@@ -11,7 +11,7 @@ from app.db import audit, models, releases, task_queue
 from app.db.database import Sessions
 from app.db.models import TaskState
 from app.records import Stop
-from app.release import canary
+from app.release import canary, canary_trial
 from app.release.canary_decision import CanaryAction, CanaryDecision, CanaryRules
 from app.release.promote import Promoter
 from tests.recording_swapper import RecordingSwapper
@@ -83,7 +83,7 @@ async def begin(project: Project, percent: float = 50.0) -> models.Release:
 async def evaluate(project: Project, rules: CanaryRules | None = None) -> CanaryDecision:
     async with project.sessions() as session:
         release = await releases.get(session, project.candidate)
-        return (await canary.evaluate(session, release, rules or CanaryRules())).decision
+        return (await canary_trial.evaluate(session, release, rules or CanaryRules())).decision
 
 
 async def apply_decision(project: Project) -> CanaryAction:

@@ -12,7 +12,7 @@ from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
 from app.errors import ConflictError, EngineError, InvalidError
 from app.records import Probe
-from app.release import canary
+from app.release import canary, canary_trial
 from app.release.canary_decision import CanaryAction
 from app.release.promote import Promoter
 from app.release.reconciler import ReleaseReconciler
@@ -174,7 +174,7 @@ async def test_a_persons_decision_in_the_meantime_is_not_overruled(project: Proj
         await settling
     began = await begin(project)
     async with project.sessions.begin() as session:
-        status = await canary.evaluate(session, began)
+        status = await canary_trial.evaluate(session, began)
         await releases.activate(session, other)
         with pytest.raises(ConflictError, match="release 2 was compared with release 1, no longer active"):
             status.check(began, await releases.active(session, project.id))
@@ -185,7 +185,7 @@ async def test_metrics_against_a_former_baseline_reject_nothing(project: Project
     await project.ended(project.candidate, 0.0, count=100)
     await project.ended((await project.release(1)).id, 1.0, count=100)
     async with project.sessions() as session:
-        status = await canary.evaluate(session, began)
+        status = await canary_trial.evaluate(session, began)
     assert status.decision.action is CanaryAction.REJECT
     async with project.sessions.begin() as session:
         await releases.activate(session, other)

@@ -1,15 +1,16 @@
 """Decisions about a canary by its metrics."""
 
 import re
+from datetime import timedelta
 
 import msgspec
 import numpy as np
 import pytest
 
 from app.db.canaries import CanaryShare, CanaryTask
-from app.release.canary_decision import CanaryAction, CanaryRules, MetricComparison, raised_percent
+from app.release.canary_decision import CanaryAction, CanaryRules, MetricComparison, race, raised_percent
 from app.release.confidence_sequence import Interval
-from tests.trials import START, Arm, judged, trial
+from tests.trials import HALF, START, Arm, judged, trial
 
 FEWER = Arm(0.95, tokens=100)
 
@@ -146,3 +147,17 @@ def test_its_share_rises_as_more_errors_are_ruled_out(high: float, now: float, r
     errors = MetricComparison(tasks={}, canary=0.0, baseline=0.0, difference=Interval(0.0, -1.0, high))
     assert raised_percent(errors, 10.0, now, 50.0) == raised
     assert raised_percent(errors, 10.0, now, 0.0) == now, "switched off"
+
+
+def test_the_race_ends_with_what_is_decided_by_and_began_with_less() -> None:
+    tasks = trial(Arm(success=0.9), Arm(success=0.4), 200)
+    tasks = [each._replace(finished_at=each.started_at) for each in tasks]
+    half, end = tasks[199].started_at, tasks[-1].started_at
+    found = race(tasks, HALF, {}, [START - timedelta(minutes=1), half, end])
+    decided = judged(tasks).metrics
+    for name, (nothing, earlier, last) in found.items():
+        assert nothing is None
+        assert last == decided[name].difference
+        assert earlier is not None
+        assert last is not None
+        assert earlier.high - earlier.low > last.high - last.low

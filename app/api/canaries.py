@@ -16,10 +16,10 @@ from app.api.releases import AllowRejected, ReleaseView
 from app.db import models
 from app.db.canaries import CanaryShare
 from app.db.database import Sessions
-from app.release import canary
-from app.release.canary import CanaryBaseline, CanaryStatus
+from app.release import canary, canary_trial
 from app.release.canary_decision import CanaryAction, MetricComparison
 from app.release.canary_traffic import UncountedTraffic
+from app.release.canary_trial import CanaryBaseline, CanaryStatus
 from app.release.promote import Promoter
 
 _MOVE = problems(400, 401, 403, 404, 409)
@@ -111,4 +111,4 @@ class CanaryController(Controller):
     async def show_canary(self, release_id: FromPath[UUID], session: Db, access: Caller) -> CanaryView:
         """409 if the release is not a canary. A former canary has its metrics in `evidence`."""
         row = await find_release(session, access, release_id)
-        return CanaryView.of(row, await canary.evaluate(session, row))
+        return CanaryView.of(row, await canary_trial.evaluate(session, row))

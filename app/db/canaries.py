@@ -39,6 +39,7 @@ class CanaryTask(NamedTuple):
     error: float  # 0 or 1, see `task_measures`
     turns: int | None  # None if it could not be carried out
     tokens: int | None  # generated; likewise
+    finished_at: datetime | None = None
 
 
 class CanaryShare(msgspec.Struct, frozen=True):
@@ -176,6 +177,7 @@ async def ended_tasks(
         measured.error,
         case((measured.is_done, columns.turns)),
         case((measured.is_done, columns.generated_tokens)),
+        columns.finished_at,
     )
     rows = await session.execute(query.order_by(columns.finished_at, columns.id))
     return [CanaryTask(*row) for row in rows]

@@ -11,6 +11,7 @@ Assumed: that a task counts does not depend on which release had it. `is_one_sid
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from math import log, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
@@ -33,6 +34,7 @@ class AssignedValue(NamedTuple):
     on_canary: bool
     share: float  # the canary's, from 0 to 1, when the task was assigned
     value: float
+    known_at: datetime | None = None  # when the value became known
 
 
 class KindMean(NamedTuple):
@@ -56,7 +58,7 @@ def effects(values: Iterable[AssignedValue], usual: Mapping[str, KindMean]) -> E
         tasks[kind], totals[kind] = mean.tasks, mean.total
     all_tasks, all_total = sum(tasks.values()) + 1.0, sum(totals.values()) + 0.5
     added, weights = [], []
-    for kind, on_canary, share, value in values:
+    for kind, on_canary, share, value, _ in values:
         expected = (totals[kind] + _PRIOR * all_total / all_tasks) / (tasks[kind] + _PRIOR)
         added.append((on_canary - share) * (value - expected))
         weights.append(share * (1 - share))

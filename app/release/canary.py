@@ -5,51 +5,25 @@ are compared: when another release becomes active, the comparison restarts with 
 share of one that the gate began rises as more errors are ruled out.
 """
 
-import asyncio
-from collections.abc import Sequence
-from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, canaries, clock, models, projects, releases, skill_withdrawals
+from app.db import audit, canaries, models, projects, releases, skill_withdrawals
 from app.db.advisory_locks import swap_lock
 from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
-from app.errors import ConflictError
 from app.records import Json
 from app.release import watch
-from app.release.canary_decision import CanaryAction, CanaryDecision, CanaryRules, decide, raised_percent
+from app.release.canary_decision import (
+    CanaryAction,
+    raised_percent,
+)
+from app.release.canary_trial import CanaryStatus, begun_by_gate, evaluate
 from app.release.promote import Promoter, overriding
 
 ACTOR = "canary"  # in the audit log, of automatic decisions
-_DEFAULT_COST = canaries.TypicalCost(12, 2_048)  # of a project without finished tasks
-_RULES = CanaryRules()
-
-
-class CanaryBaseline(msgspec.Struct, frozen=True):
-    """The active release that a canary is compared with."""
-
-    number: int
-    model: str
-
-
-class CanaryStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The comparison of a canary with its baseline, since both serve."""
-
-    since: datetime
-    baseline: CanaryBaseline
-    shares: Sequence[canaries.CanaryShare]  # of the new tasks, oldest first
-    decision: CanaryDecision
-
-    def check(self, canary: models.Release, active: models.Release | None) -> None:
-        """Raises ConflictError if the canary has ended since, or another release was activated."""
-        canaries.check_is_canary(canary)
-        if active is None or active.number != self.baseline.number:
-            raise ConflictError(
-                f"release {canary.number} was compared with release {self.baseline.number}, no longer active"
-            )
 
 
 async def begin(
@@ -79,24 +53,6 @@ async def begin(
             detail = {"percent": percent, "swap": report, **overriding(overridden)}
             await audit.add(session, canary.project_id, canary.id, actor, AuditAction.CANARY_BEGAN, detail)
             return canary
-
-
-async def evaluate(session: AsyncSession, release: models.Release, rules: CanaryRules = _RULES) -> CanaryStatus:
-    """Compare it with the active release. Raises ConflictError if it is not a canary."""
-    canaries.check_is_canary(release)
-    active = await releases.active(session, release.project_id)
-    rules, until = await _rules_for(session, release, active, rules)
-    began, shares = canaries.shared_since(release, active), canaries.shares_of(release)
-    decision = await asyncio.to_thread(  # a quarter of a second of 20,000 tasks
-        decide,
-        await canaries.ended_tasks(session, release, active, began, rules.max_compared, until),
-        shares,
-        await canaries.usual_kinds(session, release.project_id, began),
-        await canaries.typical_cost(session, release.project_id, began) or _DEFAULT_COST,
-        rules,
-    )
-    baseline = CanaryBaseline(active.number, active.model)
-    return CanaryStatus(since=began, baseline=baseline, shares=shares, decision=decision)
 
 
 async def end(
@@ -140,7 +96,7 @@ async def apply_decision(promoter: Promoter, sessions: Sessions, release_id: UUI
         await end(sessions, release_id, ACTOR, status)
     elif status.decision.action is CanaryAction.PROMOTE:
         await promoter.activate(release_id, ACTOR, skills="keep", check=status.check, on_activated=record)
-    elif _begun_by_gate(release):
+    elif begun_by_gate(release):
         await _raise_share(sessions, release, status)
     return status
 
@@ -157,33 +113,6 @@ async def _raise_share(sessions: Sessions, release: models.Release, status: Cana
             await canaries.raise_share(session, row, percent)
             detail = {"from": now, "percent": percent, "errors": msgspec.to_builtins(errors)}
             await audit.add(session, row.project_id, row.id, ACTOR, AuditAction.CANARY_RAISED, detail)
-
-
-async def _rules_for(
-    session: AsyncSession, release: models.Release, active: models.Release, rules: CanaryRules
-) -> tuple[CanaryRules, datetime | None]:
-    """A trial that the gate began ends after some days, or a project without tasks would keep the canary
-    indefinitely; what comes later does not count. Any other goes on until the metrics or a person end it.
-    """
-    if not _begun_by_gate(release) or release.canary_at is None:
-        return rules, None
-    settings = projects.settings_of(await projects.by_id(session, release.project_id))
-    until = release.canary_at + timedelta(days=settings.canary_days)
-    expired = await clock.now(session) >= until
-    evidence = release.evidence or {}
-    own = msgspec.structs.replace(
-        rules,
-        loss=settings.canary_loss,
-        expired=f"no difference in {settings.canary_days:g} days" if expired else "",
-        passed_gate=evidence["verdict"] == "promote" and evidence["compared_with"].get("model") == active.model,
-    )
-    return own, until
-
-
-def _begun_by_gate(release: models.Release) -> bool:
-    """Because the release passed, or because nothing could be examined and the run wants a canary then."""
-    evidence = release.evidence or {}
-    return "compared_with" in evidence and evidence.get("verdict") in ("promote", "canary")
 
 
 async def _audit(session: AsyncSession, release: models.Release, actor: str, status: CanaryStatus) -> None:

@@ -107,6 +107,33 @@ def decide(
     return CanaryDecision(action=action, reason=reason, metrics=metrics, not_counted=ignored)
 
 
+def race(
+    tasks: Sequence[CanaryTask],
+    shares: Sequence[CanaryShare],
+    usual: Mapping[str, UsualKind],
+    moments: Sequence[datetime],
+    rules: CanaryRules | None = None,
+) -> dict[str, list[Interval | None]]:
+    """The differences of reward and errors as they were known at each of these moments, with the bounds that hold
+    at all times. By the kinds of tasks that count now; arguments as of `decide`.
+    """
+    rules = rules or CanaryRules()
+    values, _ = counted(_values(tasks, shares, dict.fromkeys(_MEASURES, 1.0)), rules.alpha)
+    return {
+        name: [_until(values[name], _usual_of(name, usual), moment, rules.alpha) for moment in moments]
+        for name in ("reward", "errors")
+    }
+
+
+def _until(
+    values: Sequence[AssignedValue], usual: Mapping[str, KindMean], moment: datetime, alpha: float
+) -> Interval | None:
+    known = [value for value in values if value.known_at is not None and value.known_at <= moment]
+    if len({value.on_canary for value in known}) < 2:
+        return None
+    return at_any_time(effects(known, usual), _AT_ANY_TIME * alpha)
+
+
 def raised_percent(errors: MetricComparison, began: float, now: float, most: float) -> float:
     """The share that a canary may serve, in percent, from what is known about its errors.
 
@@ -186,7 +213,13 @@ def _values(
     for name, measure in _MEASURES.items():
         ceiling = ceilings[name]
         found[name] = [
-            AssignedValue(task.kind, task.on_canary, share, min(value / ceiling, 1.0))
+            AssignedValue(
+                task.kind,
+                task.on_canary,
+                share,
+                min(value / ceiling, 1.0),
+                task.scored_at if name == "reward" else task.finished_at,
+            )
             for task, share in (scored if name == "reward" else placed)
             if (value := measure(task)) is not None
         ]
