@@ -6,6 +6,7 @@ Pure. The macros of `charts.html` draw them; a table of the same numbers is behi
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from math import ceil, floor, log10
+from typing import Protocol
 
 import msgspec
 
@@ -84,6 +85,26 @@ class DrawnBar(msgspec.Struct, frozen=True):
     interval: tuple[float, float] | None
 
 
+class Bounds(Protocol):
+    """A mean with its confidence bounds."""
+
+    @property
+    def low(self) -> float: ...
+    @property
+    def mean(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+
+
+class DrawnInterval(msgspec.Struct, frozen=True):
+    """In percent of the width."""
+
+    zero: float
+    low: float
+    mean: float
+    high: float
+
+
 def line_chart(label: str, series: Iterable[Series], x: Axis, y: Axis, marks: Iterable[Mark] = ()) -> LineChart:
     """Points outside the axes are drawn at their ends, marks outside of `x` are left out."""
     shown = sorted((mark for mark in marks if x.low <= mark.x <= x.high), key=lambda mark: mark.x)
@@ -117,6 +138,25 @@ def bar_chart(bars: Sequence[Bar]) -> list[DrawnBar]:
             interval=None if bar.low is None or bar.high is None else (at(bar.low), at(bar.high)),
         )
         for bar in bars
+    ]
+
+
+def draw_intervals(intervals: Sequence[Bounds | None]) -> list[DrawnInterval | None]:
+    """Each on one axis around zero, so that they can be compared.
+
+    >>> draw_intervals([DrawnInterval(0, -1, 0, 1), None, DrawnInterval(0, 1, 2, 3)])[2]
+    DrawnInterval(zero=25.0, low=50.0, mean=75.0, high=100.0)
+    """
+    ends = [end for each in intervals if each is not None for end in (each.low, each.high)]
+    low, high = min([0.0, *ends]), max([0.0, *ends])
+    axis = Axis(low, high if high > low else low + 1, ())
+
+    def at(value: float) -> float:
+        return round(axis.share(value) * 100, 2)
+
+    return [
+        None if each is None else DrawnInterval(at(0), at(each.low), at(each.mean), at(each.high))
+        for each in intervals
     ]
 
 

@@ -1,4 +1,4 @@
-"""The numbers of a chart or table as a file."""
+"""Files to download: the numbers of a chart or table, and others."""
 
 import csv
 import io
@@ -7,6 +7,12 @@ from collections.abc import Iterable, Sequence
 from litestar import Response
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would carry these out
+
+
+def attachment(name: str, media_type: str, content: bytes) -> Response[bytes]:
+    """A file to keep. Its name must be plain."""
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(content, media_type=media_type, headers=headers)
 
 
 def csv_file(name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> Response[str]:

@@ -40,6 +40,19 @@ def score(value: float | None) -> str:
     return _NOTHING if value is None else f"{value:.2f}".rstrip("0").rstrip(".")
 
 
+def signed(value: float | None) -> str:
+    """A difference.
+
+    >>> signed(0.1234), signed(-12.34), signed(1234.5), signed(0.0), signed(None)
+    ('+0.12', '-12.3', '+1,234', '0', '-')
+    """
+    if value is None:
+        return _NOTHING
+    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 2 else 2
+    text = f"{value:+,.{digits}f}"
+    return "0" if float(text.replace(",", "")) == 0 else text
+
+
 def duration(seconds: float | None) -> str:
     """
     >>> duration(0.0123), duration(4.26), duration(75), duration(7300), duration(None)

@@ -29,6 +29,8 @@ NAVIGATION = (
     NavigationEntry("Approvals", "/console/approvals", "approvals", "v"),
     NavigationEntry("Feedback", "/console/feedback", "tasks", "f"),
     NavigationEntry("APIs", "/console/apis", "tasks", "a"),
+    NavigationEntry("Skills", "/console/skills", "skills", "s"),
+    NavigationEntry("Releases", "/console/releases", "tasks", "r"),
     NavigationEntry("Secrets", "/console/secrets", "admin", "x"),
     NavigationEntry("Projects", "/console/projects", "tasks", "p"),
     NavigationEntry("Keys", "/console/keys", "admin", "k"),

@@ -16,10 +16,17 @@ from app.console.home import HomePages
 from app.console.keys import KeyPages
 from app.console.problem_pages import PROBLEM_PAGES, show_nothing
 from app.console.projects import ProjectPages
+from app.console.release_changes import ReleaseChangePages
+from app.console.release_compare import ReleaseComparePages
+from app.console.release_page import ReleasePage
+from app.console.releases import ReleasePages
 from app.console.secrets import SecretPages
 from app.console.secure_headers import secure_headers
 from app.console.session import authorize_visit
 from app.console.sign_in import SessionPages, SignInPages
+from app.console.skill_changes import SkillChangePages
+from app.console.skill_page import SkillPage
+from app.console.skills import SkillPages
 from app.console.task import TaskPage
 from app.console.task_changes import TaskChanges
 from app.console.task_replay import ReplayPages
@@ -38,6 +45,13 @@ _PAGES: list[Any] = [
     FeedbackPages,
     ApiPages,
     ApiPage,
+    SkillPages,
+    SkillPage,
+    SkillChangePages,
+    ReleasePages,
+    ReleasePage,
+    ReleaseComparePages,
+    ReleaseChangePages,
     SecretPages,
     ProjectPages,
     KeyPages,

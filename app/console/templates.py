@@ -35,6 +35,7 @@ def _environment() -> Environment:
         "duration": formats.duration,
         "score": formats.score,
         "size": formats.size,
+        "signed": formats.signed,
         "when": formats.when,
         "code": code_block,
         "as_json": json_block,

@@ -1,6 +1,7 @@
 """The audit log of changes of what serves. Entries are only added."""
 
 from collections.abc import Collection
+from datetime import datetime
 from uuid import UUID
 
 from sqlalchemy import select
@@ -78,3 +79,17 @@ async def page(
     if actor:
         query = query.where(models.AuditEntry.actor.icontains(actor, autoescape=True))
     return await read_page(session, query, models.AuditEntry, cursor, limit)
+
+
+async def release_moments(
+    session: AsyncSession, project_id: UUID, actions: Collection[AuditAction]
+) -> list[tuple[datetime, UUID, AuditAction]]:
+    """When something of this happened to one of the project's releases, oldest first."""
+    row, release = models.AuditEntry, models.Release
+    query = (
+        select(row.created_at, row.release_id, row.action)
+        .join(release, release.id == row.release_id)
+        .where(release.project_id == project_id, row.action.in_(actions))
+        .order_by(row.created_at, row.id)
+    )
+    return [(at, release_id, action) for at, release_id, action in await session.execute(query) if release_id]

@@ -58,9 +58,11 @@ class _Parts(msgspec.Struct, frozen=True):
 
 
 async def diff(
-    session: AsyncSession, reader: DocumentReader, release: models.Release, other: models.Release
+    session: AsyncSession, reader: DocumentReader | None, release: models.Release, other: models.Release
 ) -> Diff:
-    """The changes from `release` to `other`. Ends the transaction. Raises InvalidError for two projects."""
+    """The changes from `release` to `other`. Ends the transaction. Without a reader, which may take its time,
+    changed documents are named without their operations. Raises InvalidError for two projects.
+    """
     if release.project_id != other.project_id:
         raise InvalidError("the two releases belong to different projects: compare releases of one project")
     one, two = await _parts_of(session, release), await _parts_of(session, other)
@@ -93,11 +95,13 @@ async def _skills(session: AsyncSession, before: set[UUID], after: set[UUID]) ->
 
 
 async def _tools(
-    session: AsyncSession, reader: DocumentReader, before: Mapping[str, Tool], after: Mapping[str, Tool]
+    session: AsyncSession, reader: DocumentReader | None, before: Mapping[str, Tool], after: Mapping[str, Tool]
 ) -> ToolChanges:
     """Documents that differ are kept: only unchanged ones are read from the registered APIs."""
 
     async def traits(name: str, tool: Tool) -> Mapping[str, OperationTraits]:
+        if reader is None:
+            return {}
         text = await manifests.kept_document(session, tool.digest)
         await session.commit()  # no transaction is held while a document is read
         return await reader.traits(name, text, tool.digest, msgspec.convert(tool.presentation, Presentation))

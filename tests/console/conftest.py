@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 from app.db.migrate import migrate
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.conftest import new_database
-from tests.console.console_server import ConsoleServer, console_server
+from tests.console.console_server import Console, ConsoleServer, console_server
+from tests.console.grown_console import GrownConsole, grown_console
 from tests.console.page_checks import PageWatch, check_everywhere
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -25,6 +27,15 @@ async def console(server_url: str, tmp_path_factory: pytest.TempPathFactory) -> 
     for url in new_database(server_url):
         migrate(url)
         async with ForkedSandbox(bwrap=False) as sandbox, console_server(url, sandbox, directory) as server:
+            yield server
+
+
+@pytest.fixture(scope="session")
+async def grown(server_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[GrownConsole]:
+    """A server with a large project, in a database of its own. Tests may change it."""
+    for url in new_database(server_url):
+        migrate(url)
+        async with grown_console(url, Path(tmp_path_factory.mktemp("grown"))) as server:
             yield server
 
 
@@ -60,7 +71,35 @@ async def page(context: BrowserContext, console: ConsoleServer) -> AsyncIterator
 @pytest.fixture
 async def check_page(page: Page, console: ConsoleServer) -> CheckPage:
     """`await check_page("/console/tasks")`: nothing is wrong with it in both themes, at 375 and 1600 px."""
+    return _check(page, console)
 
+
+@pytest.fixture
+async def grown_page(chromium: Browser, grown: GrownConsole) -> AsyncIterator[Page]:
+    """As `page`, of the large project."""
+    async with _open_page(chromium, grown) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def check_grown(grown_page: Page, grown: GrownConsole) -> CheckPage:
+    """As `check_page`, of the large project."""
+    return _check(grown_page, grown)
+
+
+@asynccontextmanager
+async def _open_page(chromium: Browser, console: Console) -> AsyncIterator[Page]:
+    context = await chromium.new_context(base_url=console.url, reduced_motion="reduce")
+    await console.sign_in(context)
+    opened = await context.new_page()
+    opened.set_default_timeout(15_000)
+    watch = PageWatch(opened, console.url)
+    yield opened
+    await context.close()
+    assert not watch.problems, watch.problems
+
+
+def _check(page: Page, console: Console) -> CheckPage:
     async def check(address: str) -> Page:
         await check_everywhere(PageWatch(page, console.url), address)
         return page

@@ -34,13 +34,11 @@ _RIGHT = "print('the answer is', answer)\nscore = float(answer == '15')"
 
 
 @dataclass
-class ConsoleServer:
-    """`api.client` sends an administrator's key. `project` has a runner, whose policy is `policy`."""
+class Console:
+    """`api.client` sends an administrator's key."""
 
     url: str
     api: ApiApp
-    project: LedgerProject
-    policy: TaughtPolicy
 
     async def session(self, *scopes: str, project_id: UUID | None = None) -> str:
         """The secret of a new session of a key with these scopes."""
@@ -50,11 +48,23 @@ class ConsoleServer:
 
     async def sign_in(self, context: BrowserContext, *scopes: str, project_id: UUID | None = None) -> None:
         """Give a browser the cookie of such a session."""
-        name = f"sage_console_{httpx.URL(self.url).port}"
         value = await self.session(*scopes, project_id=project_id)
         await context.add_cookies(
-            [{"name": name, "value": value, "url": self.url, "httpOnly": True, "sameSite": "Strict"}]
+            [{"name": self.cookie, "value": value, "url": self.url, "httpOnly": True, "sameSite": "Strict"}]
         )
+
+    @property
+    def cookie(self) -> str:
+        """The name of the cookie of sessions."""
+        return f"sage_console_{httpx.URL(self.url).port}"
+
+
+@dataclass
+class ConsoleServer(Console):
+    """`project` has a runner, whose policy is `policy`."""
+
+    project: LedgerProject
+    policy: TaughtPolicy
 
     async def done(self, instruction: str, **fields: object) -> UUID:
         """Submit a task and wait for its end."""

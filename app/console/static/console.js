@@ -112,6 +112,17 @@ function shortcut(event) {
   }
 }
 
+// <input type="checkbox" data-all="NAME">: checks or clears the boxes of this name in its form.
+function chooseAll(box) {
+  const boxes = $$(`input[name="${CSS.escape(box.dataset.all)}"]`, box.form);
+  box.addEventListener("change", () => boxes.forEach((each) => (each.checked = box.checked)));
+  box.form.addEventListener("change", () => {
+    const chosen = boxes.filter((each) => each.checked).length;
+    box.checked = chosen === boxes.length;
+    box.indeterminate = chosen > 0 && chosen < boxes.length;
+  });
+}
+
 // --- starting -----------------------------------------------------------------------------------
 
 function prepare(part) {
@@ -120,6 +131,7 @@ function prepare(part) {
   within("form[data-auto]").forEach((form) => form.addEventListener("change", () => form.requestSubmit()));
   within("[data-copy]").forEach((button) => button.addEventListener("click", () => copy(button)));
   within("[data-stream]").forEach(stream);
+  within("[data-all]").forEach(chooseAll);
 }
 
 document.documentElement.classList.add("script");

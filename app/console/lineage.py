@@ -1,0 +1,172 @@
+"""The picture of where skills come from and where they go: task, skill, version, tasks. Pure.
+
+Everything is placed in pixels; `lineage.html` draws it.
+"""
+
+from collections.abc import Iterator, Sequence
+from uuid import UUID
+
+import msgspec
+
+from app.db.offers import SkillStats
+
+_ROW, _GAP, _TOP = 46.0, 10.0, 30.0
+_COLUMNS = ((0.0, 210.0), (250.0, 200.0), (490.0, 130.0), (660.0, 230.0))  # left and width
+WIDTH = 890.0
+_LETTER = 6.7  # pixels, about
+
+
+COLUMNS = ("skill", "version", "state", "written_by", "scenario", "tasks", "used_it", "successes")
+
+
+class Use(msgspec.Struct, frozen=True):
+    """Tasks of a scenario that were offered a version."""
+
+    scenario: str | None
+    stats: SkillStats
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    id: UUID
+    number: int
+    state: str
+    task_id: UUID | None  # that wrote it
+    instruction: str  # of that task
+    uses: Sequence[Use]  # those with most first
+
+
+class LineageSkill(msgspec.Struct, frozen=True):
+    name: str
+    versions: Sequence[Version]  # newest first
+
+    def rows(self) -> Iterator[list[object]]:
+        """The numbers of the picture."""
+        nothing = [Use(None, SkillStats())]
+        for each in self.versions:
+            for use in each.uses or nothing:
+                about = [self.name, each.number, each.state, each.task_id, use.scenario]
+                yield [*about, *msgspec.structs.astuple(use.stats)]
+
+
+class Box(msgspec.Struct, frozen=True, kw_only=True):
+    """`kind` and `id` say what it stands for; a box without an id leads nowhere."""
+
+    kind: str
+    x: float
+    y: float
+    width: float
+    height: float = _ROW
+    title: str
+    note: str = ""
+    state: str = ""
+    id: UUID | None = None
+
+    @property
+    def middle(self) -> float:
+        return self.y + self.height / 2
+
+
+class Lineage(msgspec.Struct, frozen=True):
+    boxes: list[Box]
+    edges: list[tuple[str, int]]  # path, and how thick it is
+    height: float
+    width: float = WIDTH
+
+
+def draw(skills: Sequence[LineageSkill], versions: int = 5, scenarios: int = 4) -> Lineage:
+    """One below the other; of many versions, and many scenarios of one, the first ones."""
+    boxes: list[Box] = []
+    edges: list[tuple[str, int]] = []
+    top = _TOP
+    for skill in skills:
+        own, ways = _draw_skill(skill, list(_rows(skill, top, versions, scenarios)))
+        boxes += own
+        edges += ways
+        top = max(box.y + box.height for box in own) + 2 * _GAP
+    return Lineage(boxes, edges, top)
+
+
+def _draw_skill(
+    skill: LineageSkill, rows: Sequence[tuple[Version, list[Box]]]
+) -> tuple[list[Box], list[tuple[str, int]]]:
+    first, last = rows[0][1][0], rows[-1][1][-1]
+    middle = (first.y + last.y + last.height) / 2
+    name = _box("skill", 1, middle - _ROW / 2, skill.name, f"{len(skill.versions)} {_versions(skill)}")
+    boxes, edges = [name], []
+    for version, uses in rows:
+        at = (uses[0].y + uses[-1].y + uses[-1].height) / 2 - _ROW / 2
+        own = _box("version", 2, at, f"version {version.number}", version.state, version.state, version.id)
+        maker = _box("task", 0, at, version.instruction or "a task that is gone", "wrote it", id=version.task_id)
+        boxes += [maker, own, *uses]
+        edges += [(_edge(maker, name), 1), (_edge(name, own), 1)]
+        edges += [
+            (_edge(own, box), _thickness(use.stats.uses)) for box, use in zip(uses, version.uses, strict=False)
+        ]
+    if (more := len(skill.versions) - len(rows)) > 0:
+        under = rows[-1][1][-1].y + _ROW + _GAP
+        boxes.append(_box("more", 2, under, f"{more} more"))
+    return boxes, edges
+
+
+def _rows(skill: LineageSkill, top: float, versions: int, scenarios: int) -> Iterator[tuple[Version, list[Box]]]:
+    """The versions that were used most, each with the boxes of its scenarios."""
+    most_used = sorted(skill.versions, key=lambda each: -sum(use.stats.uses for use in each.uses))[:versions]
+    for version in (each for each in skill.versions if each in most_used):
+        boxes = []
+        for use in version.uses[:scenarios]:
+            boxes.append(_box("uses", 3, top, use.scenario or "no scenario", _summary(use.stats), id=version.id))
+            top += _ROW + _GAP
+        if (more := len(version.uses) - len(boxes)) > 0:
+            boxes.append(_box("more", 3, top, f"{more} more scenarios"))
+            top += _ROW + _GAP
+        if not boxes:
+            boxes.append(_box("more", 3, top, "not offered yet"))
+            top += _ROW + _GAP
+        yield version, boxes
+
+
+def _summary(stats: SkillStats) -> str:
+    """
+    >>> _summary(SkillStats(offers=5, uses=4, successes=3)), _summary(SkillStats(offers=1))
+    ('4 of 5 used it, 75 % well', '0 of 1 used it')
+    """
+    text = f"{stats.uses:,} of {stats.offers:,} used it"
+    return f"{text}, {100 * stats.successes / stats.uses:.0f} % well" if stats.uses else text
+
+
+def _versions(skill: LineageSkill) -> str:
+    return "version" if len(skill.versions) == 1 else "versions"
+
+
+def _box(
+    kind: str, column: int, y: float, title: str, note: str = "", state: str = "", id: UUID | None = None
+) -> Box:
+    x, width = _COLUMNS[column]
+    letters = int((width - 20) / _LETTER)
+    return Box(
+        kind=kind, x=x, y=y, width=width, title=_cut(title, letters), note=_cut(note, letters), state=state, id=id
+    )
+
+
+def _cut(text: str, most: int) -> str:
+    """
+    >>> _cut("archive the mails", 11), _cut("short", 11)
+    ('archive th…', 'short')
+    """
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+
+
+def _edge(one: Box, other: Box) -> str:
+    left, right = one.x + one.width, other.x
+    half = (left + right) / 2
+    return (
+        f"M{left:g},{one.middle:g} C{half:g},{one.middle:g} {half:g},{other.middle:g} {right:g},{other.middle:g}"
+    )
+
+
+def _thickness(uses: int) -> int:
+    """
+    >>> [_thickness(uses) for uses in (0, 9, 99, 12_000)]
+    [1, 2, 3, 5]
+    """
+    return min(5, len(str(uses + 1)))

@@ -1,0 +1,210 @@
+"""How a release compares with another one: figures of an exam, a canary or a watch, and a verdict. Pure."""
+
+from collections.abc import Iterable, Mapping
+from math import inf
+from typing import Any, Literal
+
+import msgspec
+
+from app.console import formats
+from app.console.charts import DrawnInterval, draw_intervals
+from app.console.release_evidence import Evidence, Exam
+from app.db.task_sums import TaskSums
+from app.release import one_look
+from app.release.canary_decision import CanaryAction, CanaryDecision, MetricComparison
+from app.release.confidence_sequence import Interval
+from app.release.watch_decision import WatchDecision
+
+Word = Literal["better", "worse", "as good", "undecided"]
+
+_EXAM = {
+    "sgc": "Scenarios solved, %",
+    "tgc": "Tasks solved, %",
+    "turns": "Turns of a task",
+    "tokens": "Tokens of a task",
+}
+_LIVE = {"reward": "Score", "errors": "Share of errors", "turns": "Turns of a task", "tokens": "Tokens of a task"}
+_MORE_IS_BETTER = ("sgc", "tgc", "reward")
+
+
+class FigureRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One measure of two releases. `good`: the difference is for the better; None if it is not certain."""
+
+    name: str
+    before: str
+    now: str
+    difference: Interval | None
+    drawn: DrawnInterval | None
+    good: bool | None
+    on: str  # how much it rests on
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """`against` is the number of the other release, `by` what has shown it."""
+
+    word: Word
+    against: int
+    because: str
+    by: str
+
+    @property
+    def text(self) -> str:
+        """
+        >>> Verdict(word="as good", against=6, because="", by="exam").text
+        'As good as release 6'
+        """
+        if self.word == "undecided":
+            return f"Neither better nor worse than release {self.against}, as far as is known"
+        return f"{self.word.capitalize()} {'as' if self.word == 'as good' else 'than'} release {self.against}"
+
+
+def exam_rows(exam: Exam) -> list[FigureRow]:
+    scenarios = f"{exam.difference.scenarios:,} scenarios"
+    return [
+        _row(
+            name,
+            label,
+            _with_bounds(getattr(exam.incumbent, name)),
+            _with_bounds(getattr(exam.candidate, name)),
+            getattr(exam.difference, name),
+            scenarios,
+        )
+        for name, label in _EXAM.items()
+    ]
+
+
+def canary_rows(decision: CanaryDecision) -> list[FigureRow]:
+    """With the bounds of the end, once there is one."""
+    return [
+        _row(
+            name,
+            _LIVE[name],
+            formats.score(metric.baseline),
+            formats.score(metric.canary),
+            metric.at_the_end or metric.difference,
+            _tasks(metric),
+        )
+        for name, metric in _known(decision.metrics)
+    ]
+
+
+def watch_rows(decision: WatchDecision) -> list[FigureRow]:
+    return [
+        _row(
+            name,
+            _LIVE[name],
+            formats.score(metric.before),
+            formats.score(metric.now),
+            metric.difference,
+            f"{metric.pairs:,} pairs of tasks",
+        )
+        for name, metric in _known(decision.metrics)
+    ]
+
+
+def live_rows(before: TaskSums, now: TaskSums) -> list[FigureRow]:
+    """Of what each served at its time."""
+    names = (
+        ("reward", before.score, now.score),
+        ("turns", before.turns, now.turns),
+        ("tokens", before.tokens, now.tokens),
+    )
+    return [
+        _row(
+            name,
+            _LIVE[name],
+            formats.score(one.total / one.number if one.number else None),
+            formats.score(other.total / other.number if other.number else None),
+            one_look.difference(other, one, 1.0 if name == "reward" else inf),
+            f"{other.number:,} and {one.number:,} tasks",
+        )
+        for name, one, other in names
+    ]
+
+
+def verdict(evidence: Evidence) -> Verdict | None:
+    """By what is nearest to real work: the watch, then the time as a canary, then the exam."""
+    return _by_watch(evidence) or _by_canary(evidence) or _by_exam(evidence)
+
+
+def _by_watch(evidence: Evidence) -> Verdict | None:
+    watch = evidence.watch
+    if watch is None or watch.baseline is None or watch.state not in ("rolled back", "kept"):
+        return None
+    word: Word = "worse" if watch.state == "rolled back" else "as good"
+    because = f"its watch {watch.state.replace('rolled', 'rolled it')}: {watch.reason}" if watch.reason else ""
+    if word == "as good" and (better := _by_canary(evidence) or _by_exam(evidence)) and better.word == "better":
+        return better  # the watch only rules losses out
+    return Verdict(word=word, against=watch.baseline.number, because=because, by="watch")
+
+
+def _by_canary(evidence: Evidence) -> Verdict | None:
+    canary = evidence.canary
+    return None if canary is None else canary_verdict(canary.decision, canary.baseline.number)
+
+
+def canary_verdict(decision: CanaryDecision, against: int) -> Verdict:
+    reward = decision.metrics["reward"].difference
+    certain = reward is not None and reward.low > 0
+    words: dict[CanaryAction, Word] = {
+        CanaryAction.PROMOTE: "better" if certain else "as good",
+        CanaryAction.REJECT: "worse",
+    }
+    word = words.get(decision.action, "undecided")
+    return Verdict(word=word, against=against, because=decision.reason, by="canary")
+
+
+def _by_exam(evidence: Evidence) -> Verdict | None:
+    exam = evidence.exam
+    if exam is None:
+        return None
+    sgc, tokens = exam.difference.sgc, exam.difference.tokens
+    fewer = f", with {formats.count(-tokens.mean)} fewer tokens a task" if tokens.high < 0 else ""
+    points = f"{abs(sgc.mean):.1f} points {'more' if sgc.mean >= 0 else 'fewer'} of the scenarios of the exam"
+    because = f"it solves {points} ({_plain(sgc)}){fewer}"
+    word: Word = "undecided"
+    if sgc.low > 0:
+        word = "better"
+    elif sgc.high < 0:
+        word = "worse"
+    elif evidence.verdict == "promote":
+        word = "as good"
+    return Verdict(word=word, against=exam.compared_with.number, because=because, by="exam")
+
+
+def _row(name: str, label: str, before: str, now: str, difference: Interval | None, on: str) -> FigureRow:
+    return FigureRow(
+        name=label,
+        before=before,
+        now=now,
+        difference=difference,
+        drawn=draw_intervals([difference])[0],
+        good=_is_good(name, difference),
+        on=on,
+    )
+
+
+def _is_good(name: str, difference: Interval | None) -> bool | None:
+    """
+    >>> _is_good("tokens", Interval(-3, -5, -1)), _is_good("sgc", Interval(-3, -5, -1)), _is_good("sgc", None)
+    (True, False, None)
+    """
+    if difference is None or difference.low <= 0 <= difference.high:
+        return None
+    return (difference.low > 0) == (name in _MORE_IS_BETTER)
+
+
+def _known(metrics: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    return ((name, metrics[name]) for name in _LIVE if name in metrics)
+
+
+def _tasks(metric: MetricComparison) -> str:
+    return f"{metric.tasks['canary']:,} and {metric.tasks['baseline']:,} tasks"
+
+
+def _with_bounds(found: Interval) -> str:
+    return f"{found.mean:.1f} [{found.low:.1f}, {found.high:.1f}]"
+
+
+def _plain(found: Interval) -> str:
+    return f"{found.low:+.1f} to {found.high:+.1f}"

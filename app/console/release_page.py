@@ -1,0 +1,187 @@
+"""One release: why it was made, what it changed, how it compares, and what became of it."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from litestar import Controller, Response, get
+from litestar.params import FromPath, FromQuery
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.api.access import Db, find_release
+from app.console.audit import gist
+from app.console.charts import LineChart, Point, Series, line_chart, number_axis, time_axis
+from app.console.csv_file import csv_file
+from app.console.formats import signed
+from app.console.release_evidence import Evidence, read_evidence
+from app.console.release_figures import (
+    FigureRow,
+    Verdict,
+    canary_rows,
+    canary_verdict,
+    exam_rows,
+    verdict,
+    watch_rows,
+)
+from app.console.releases import origin_of, read_periods
+from app.console.visit import Visit, Visitor, page, visit_project
+from app.db import audit, models, releases
+from app.db.models import ReleaseState
+from app.release import canary_trial, watch
+from app.release.canary_trial import CanaryStatus, RaceMoment
+from app.release.confidence_sequence import Interval
+from app.release.diff import diff
+from app.release.served import Period
+from app.release.watch import WatchStatus
+
+_ENTRIES = 30
+_RACE = ("until", "reward", "reward_low", "reward_high", "errors", "errors_low", "errors_high")
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of this release beside those of another one, with what was decided."""
+
+    against: int
+    rows: list[FigureRow]
+    action: str
+    reason: str
+    status: CanaryStatus | WatchStatus | None = None  # while it goes on
+
+
+class ReleasePage(Controller):
+    path = "/releases/{release_id:uuid}"
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @get()
+    async def show(
+        self, release_id: FromPath[UUID], visit: Visitor, session: Db, file: FromQuery[str] = ""
+    ) -> Response[Any]:
+        release = await find_release(session, visit.access, release_id)
+        visit = await visit_project(visit, session, release.project_id)
+        race: Sequence[RaceMoment] = ()
+        trial: CanaryStatus | None = None
+        if release.state is ReleaseState.CANARY:
+            trial, race = await canary_trial.evaluate_over_time(session, release)
+        if file == "race":
+            return csv_file(f"release-{release.number}-canary", _RACE, map(_race_numbers, race))
+        watched = await watch.evaluate(session, release) if release.watched_against is not None else None
+        rows = await releases.of_project(session, release.project_id)
+        served = await read_periods(session, rows)
+        evidence = read_evidence(release.evidence)
+        before = _before(release, served, rows)
+        return page(
+            visit,
+            "release.html",
+            release=release,
+            evidence=evidence,
+            origin=origin_of(release, evidence),
+            verdict=_verdict(evidence, trial),
+            before=before,
+            after=_after(release, served, rows),
+            served=[each for each in served if each.release_id == release.id],
+            diff=None if before is None else await diff(session, None, before, release),
+            exam=evidence.exam and exam_rows(evidence.exam),
+            canary=_canary(evidence, trial),
+            race=race,
+            race_charts=_race_charts(race),
+            watch=_watch(evidence, watched),
+            active=next((each for each in rows if each.state is ReleaseState.ACTIVE), None),
+            there=next((each for each in rows if each.state is ReleaseState.CANARY), None),
+            entries=await _entries(session, visit, release),
+            gist=gist,
+        )
+
+
+def _verdict(evidence: Evidence, trial: CanaryStatus | None) -> Verdict | None:
+    """A trial that goes on outweighs the exam as soon as it says something."""
+    if trial is not None and (found := canary_verdict(trial.decision, trial.baseline.number)).word != "undecided":
+        return found
+    return verdict(evidence)
+
+
+def _before(
+    release: models.Release, served: Sequence[Period], rows: Sequence[models.Release]
+) -> models.Release | None:
+    """The release that was active before it first was, or the active one if it never was."""
+    known = {each.id: each for each in rows}
+    active = [each.release_id for each in served if not each.canary and each.release_id in known]
+    if release.id in active:
+        place = active.index(release.id)
+        return known[active[place - 1]] if place else None
+    return known[active[-1]] if active else None
+
+
+def _after(
+    release: models.Release, served: Sequence[Period], rows: Sequence[models.Release]
+) -> models.Release | None:
+    """The release that replaced it the last time."""
+    known = {each.id: each for each in rows}
+    active = [each.release_id for each in served if not each.canary and each.release_id in known]
+    places = [place for place, each in enumerate(active[:-1]) if each == release.id]
+    return known[active[places[-1] + 1]] if places else None
+
+
+def _canary(evidence: Evidence, trial: CanaryStatus | None) -> Comparison | None:
+    """The one that goes on, else the last one."""
+    status = trial or evidence.canary
+    if status is None:
+        return None
+    found = status.decision
+    return Comparison(
+        against=status.baseline.number,
+        rows=canary_rows(found),
+        action=found.action,
+        reason=found.reason,
+        status=trial,
+    )
+
+
+def _watch(evidence: Evidence, watched: WatchStatus | None) -> Comparison | None:
+    if watched is not None:
+        rows, found = watch_rows(watched.decision), watched.decision
+        against = watched.baseline.number
+        return Comparison(against=against, rows=rows, action=found.action, reason=found.reason, status=watched)
+    past = evidence.watch
+    if past is None or past.baseline is None:
+        return None
+    rows = watch_rows(past.decision) if past.decision else []
+    return Comparison(against=past.baseline.number, rows=rows, action=past.state, reason=past.reason)
+
+
+def _race_charts(race: Sequence[RaceMoment]) -> list[tuple[str, LineChart]]:
+    """A chart for each metric: the mean difference with its bounds, around zero."""
+    if not race:
+        return []
+    x = time_axis(race[0].at - (race[-1].at - race[0].at) / max(1, len(race) - 1), race[-1].at)
+    found = []
+    for name, values in (
+        ("Score: canary minus baseline", [(each.at, each.reward) for each in race]),
+        ("Share of errors: canary minus baseline", [(each.at, each.errors) for each in race]),
+    ):
+        points = [_race_point(at.timestamp(), f"{at:%Y-%m-%d %H:%M}", each) for at, each in values]
+        ends = [end for _, each in values if each is not None for end in (each.low, each.high)]
+        y = number_axis([0.0, *ends], signed)
+        found.append((name, line_chart(name, [Series("difference", points)], x, y)))
+    return found
+
+
+def _race_point(at: float, when: str, found: Interval | None) -> Point:
+    if found is None:
+        return Point(at, None, "")
+    title = f"{when}: {signed(found.mean)} [{signed(found.low)}, {signed(found.high)}]"
+    return Point(at, found.mean, title, found.low, found.high)
+
+
+def _race_numbers(moment: RaceMoment) -> list[object]:
+    ends: list[object] = [moment.at]
+    for each in (moment.reward, moment.errors):
+        ends += [None, None, None] if each is None else [each.mean, each.low, each.high]
+    return ends
+
+
+async def _entries(session: AsyncSession, visit: Visit, release: models.Release) -> list[models.AuditEntry]:
+    """Those of the audit log, for a key that may read it."""
+    if not visit.allows("admin"):
+        return []
+    return (await audit.page(session, release.project_id, release_id=release.id, limit=_ENTRIES)).items
