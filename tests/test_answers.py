@@ -163,10 +163,10 @@ async def test_an_api_error_carries_its_response_also_out_of_a_skill(
     sandbox: ForkedSandbox, gateway: Gateway
 ) -> None:
     code = (
-        "for call in (apis.varied.refused, ask):\n    try: call(404)\n    except Exception as error:\n"
+        "for call in (apis.varied.refused, ask):\n    try: call(404)\n    except ApiError as error:\n"
         "        print(error, error.status, error.body['code'], error.headers['x-request-id'], error.operation)\n"
     )
-    skill = "def ask(status):\n    return apis.varied.refused(status)\n"
+    skill = "def ask(status):\n    try: return apis.varied.refused(status)\n    except ApiError: raise\n"
     line = 'Response status code is 404: {"code":"E7","message":"no"} 404 E7 r-1 varied.refused'
     assert (await printed(sandbox, gateway, code, ask=skill)).splitlines() == [line, line]
 

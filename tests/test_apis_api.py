@@ -144,7 +144,9 @@ async def test_a_server_that_does_not_answer_is_remarked_on_and_not_replaced(api
     assert made.json()["base_url"] == f"http://127.0.0.1:{port}/v1"
     (remark,) = made.json()["remarks"]
     assert remark.startswith(f"the document's server http://127.0.0.1:{port}/v1 does not answer (")
-    assert remark.endswith(f"came from {url}: if the API is there, send the document again with `server`")
+    assert remark.endswith(
+        f"came from {url}: if the API is there, send the document again with `server`: {url}/v1"
+    )
     uploaded = await api.client.post("/v1/apis", json={"name": "mail", "document": DOCUMENT})
     assert uploaded.json()["remarks"] == []
 

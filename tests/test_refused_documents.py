@@ -58,7 +58,6 @@ def test_aliases_and_merges_of_reasonable_size_are_plain_values() -> None:
         ({"paths": {"/a": {}}}, "nothing to call"),
         ({"paths": {"/a": {"get": 3}}}, "GET /a: expected an object, found a int"),
         ({"paths": {"/a": {"get": {"parameters": [{"in": "query"}]}}}}, "GET /a: a parameter needs a name"),
-        ({"paths": {"/a": {"get": {"parameters": [{"$ref": "#/no/such"}]}}}}, "'#/no/such' refers to something"),
         ({"paths": {"/a": {"$ref": "#/servers/x"}}}, "'#/servers/x' refers to something"),
         ({"paths": {"/a": {"$ref": "#/servers/7"}}}, "'#/servers/7' refers to something"),
         ({"x-n": 3, "paths": {"/a": {"$ref": "#/x-n/x"}}}, "'#/x-n/x' refers to something"),

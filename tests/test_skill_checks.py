@@ -40,6 +40,10 @@ def test_a_draft_that_does_not_compile_is_refused() -> None:
     ]
 
 
+def test_a_draft_may_catch_the_errors_of_apis() -> None:
+    assert reasons(f"try: return {SEND}\n    except ApiError as error: return error.status") == []
+
+
 def test_a_draft_too_long_to_offer_is_refused() -> None:
     [reason] = reasons(f"return {SEND}  # {'x' * MAX_SOURCE}")
     assert reason == "It is longer than 8,000 characters."

@@ -1,8 +1,9 @@
 """Documents as they come: what cannot be used is left out with its reason, and the rest can be called."""
 
+import msgspec
 import pytest
 
-from app.apis.api_documents import parse_document
+from app.apis.api_documents import encode, parse_document
 from app.apis.bind_arguments import bind
 from app.apis.catalog import App
 from app.errors import HostError
@@ -22,7 +23,6 @@ def parsed_with(**paths: Json) -> App:
         ({"get": {"parameters": [{"in": "query"}]}}, "GET /bad", "a parameter needs a name"),
         ({"get": 3}, "GET /bad", "expected an object"),
         ({"$ref": "#/nowhere"}, "/bad", "refers to something the document does not have"),
-        ({"post": {"requestBody": {"$ref": "x.yaml#/a"}}}, "POST /bad", "refers to another document"),
         ({"get": {"x-safe": "perhaps"}}, "GET /bad", "`x-safe` is true or false"),
         ({"get": {"servers": [{}]}}, "GET /bad", "a server needs a url"),
     ],
@@ -41,6 +41,43 @@ def test_an_operation_that_cannot_be_used_is_left_out_with_its_reason(item: Json
 def test_a_response_that_cannot_be_read_costs_nothing(responses: Json) -> None:
     app = parsed_with(other={"get": {"operationId": "other", "responses": responses}})
     assert (app.operations["other"].returns, app.left_out) == ({}, ())
+
+
+def test_parameters_of_documents_that_were_not_read_are_not_sent() -> None:
+    unread: Json = [{"$ref": "https://b.test/x.yaml#/sort"}, {"in": "query", "name": "limit"}]
+    app = parsed_with(rows={"get": {"operationId": "list_rows", "parameters": unread}})
+    operation = app.operations["list_rows"]
+    assert encode(app, operation, bind(operation, [], {"limit": 2})).target == "/rows?limit=2"
+    [left] = app.left_out
+    assert left.operation == "GET /rows"
+    unsent = "'https://b.test/x.yaml#/sort' refers to another document, which was not read"
+    assert left.reason == f"it is called without a parameter: {unsent}"
+
+
+def test_a_body_of_a_document_that_was_not_read_may_be_any_value() -> None:
+    app = parsed_with(rows={"post": {"operationId": "add", "requestBody": {"$ref": "https://b.test/x.yaml#/a"}}})
+    operation = app.operations["add"]
+    for given in ({"a": 1}, [2]):
+        assert encode(app, operation, bind(operation, [], {"body": given})).content == msgspec.json.encode(given)
+    assert encode(app, operation, bind(operation, [], {})).content is None
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        [],
+        [{"$ref": "https://b.test/x.yaml#/row"}],
+        [{"in": "path", "name": "row"}, {"in": "path", "name": "row_etc"}],
+    ],
+)
+def test_parameters_of_a_path_are_those_that_it_has_a_place_for(declared: Json) -> None:
+    app = parsed_with(**{"rows/{row}": {"get": {"operationId": "get_row", "parameters": declared}}})
+    operation = app.operations["get_row"]
+    assert [each.name for each in operation.parameters if each.required] == ["row"]
+    assert encode(app, operation, bind(operation, ["a b"], {})).target == "/rows/a%20b"
+    assert app.left_out == ()
+    with pytest.raises(HostError, match="row"):
+        bind(operation, [], {})
 
 
 CAT: Json = {"type": "object", "properties": {"kind": {"type": "string"}, "lives": {"type": "integer"}}}

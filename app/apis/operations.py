@@ -31,7 +31,7 @@ class RiskError(ApiDocumentError):
 
 
 class Parsed(NamedTuple):
-    """Operations under unique names, and those that cannot be called."""
+    """Operations under unique names; those that cannot be called, and parameters that cannot be sent."""
 
     operations: dict[str, Operation]
     left_out: list[LeftOut]
@@ -48,7 +48,8 @@ def operations(app: str, document: Mapping[str, Json], references: References) -
         try:
             node = references.follow(entry, where)
             name = names.add(operation_name(_text(node, "operationId"), method, path))
-            found.operations[name] = _operation(app, name, path, method, item, node, references)
+            found.operations[name], unread = _operation(app, name, path, method, item, node, references)
+            found.left_out.extend(LeftOut(where, f"it is called without a parameter: {each}") for each in unread)
         except DocumentSizeError:
             raise
         except RiskError as error:
@@ -66,11 +67,13 @@ def _operation(
     item: Mapping[str, Json],
     node: Mapping[str, Json],
     references: References,
-) -> Operation:
+) -> tuple[Operation, list[str]]:
+    """The operation, and why parameters of it cannot be sent."""
     where = f"{method.upper()} {path}"
     _spend(node, references, where)
     body = request_body(node.get("requestBody"), references, where)
-    return Operation(
+    outside = parameters(path, item, node, references, where)
+    operation = Operation(
         app=app,
         name=name,
         method=method.upper(),
@@ -79,7 +82,7 @@ def _operation(
         operation_id=_text(node, "operationId"),
         tags=_tags(node),
         description=_text(node, "description"),
-        parameters=_arguments(parameters(item, node, references, where), body),
+        parameters=_arguments(outside.known, body),
         body_is_object=body.is_object,
         body_type=body.media_type,
         body_required=body.required,
@@ -89,6 +92,7 @@ def _operation(
         risk=_risk(node, where),
         security=security(node, references, where),
     )
+    return operation, outside.unread
 
 
 def _spend(node: Mapping[str, Json], references: References, where: str) -> None:

@@ -1,24 +1,20 @@
 """The arguments of the next page, from an operation's parameters and an answer. Pure.
 
-Recognized are the `Link` header (RFC 8288), cursors, offsets and page numbers, in this order.
+Recognized are links to it (`page_links`), cursors, offsets and page numbers, in this order.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
-from urllib.parse import parse_qsl, urljoin, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
-import httpx
-
-from app.apis.address import origin
 from app.apis.catalog import Operation, Parameter
+from app.apis.page_links import Link, arguments_of, is_number, link_in_body, link_in_headers
 from app.records import Json
 
 NextPage: TypeAlias = dict[str, Json] | str | None
 """The arguments that differ, why the next page cannot be asked for, or None after the last page."""
 
-_LINK: Final = re.compile(r"<([^<>]{1,4000})>([^<>]*?)(?=,\s*<|$)")
-_REL_NEXT: Final = re.compile(r";\s*rel\s*=\s*(\"[^\"]*\bnext\b[^\"]*\"|next\b)", re.IGNORECASE)
 _CURSORS: Final = (
     "cursor", "nexttoken", "pagetoken", "nextpagetoken", "nextcursor", "pagecursor", "startcursor",
     "startingtoken", "continuationtoken", "continue", "marker", "after", "startingafter", "nextpage",
@@ -35,7 +31,20 @@ _OFFSETS: Final = ("offset", "skip", "startat", "startindex", "start", "from")
 _PAGES: Final = ("page", "pagenumber", "pagenum", "pageno", "pageindex", "p")
 _SIZES: Final = ("limit", "perpage", "pagesize", "maxresults", "count", "top", "take", "size", "rows", "first")
 _MORE: Final = ("hasmore", "hasnext", "hasnextpage", "more")
-_TOTALS: Final = ("total", "totalcount", "totalresults", "totalitems")
+_ITEMS: Final = (
+    "items",
+    "results",
+    "data",
+    "records",
+    "entries",
+    "features",
+    "rows",
+    "objects",
+    "value",
+    "values",
+)
+_NO_ITEMS: Final = {"links", "included", "errors", "warnings", "facets"}
+_TOTALS: Final = ("total", "totalcount", "totalresults", "totalitems", "numbermatched")
 _PAGE_TOTALS: Final = ("totalpages", "pagecount", "lastpage", "pages")
 
 
@@ -43,38 +52,17 @@ def next_page(
     operation: Operation, arguments: Mapping[str, Json], value: Json, headers: Mapping[str, str], url: str
 ) -> NextPage:
     """What to change for the page after the one that a call with `arguments` to `url` answered with `value`."""
-    if link := headers.get("link"):
-        found = _linked(operation, arguments, link, url)
-        if found is not None or "rel=" in link.replace(" ", ""):
-            return found
+    link = link_in_headers(headers) or link_in_body(value, url)
+    if link is not None:
+        return None if isinstance(link, Link) else arguments_of(link, operation, arguments, url)
     known = {_plain(each.wire_name): each for each in operation.parameters}
     if (cursor := _first(known, _CURSORS)) is not None:
         return _after_cursor(cursor, value, arguments)
     size = _given(_first(known, _SIZES), arguments)
-    if (offset := _first(known, _OFFSETS)) is not None and _is_number(offset):
+    if (offset := _first(known, _OFFSETS)) is not None and is_number(offset):
         return _after_offset(offset, size, value, arguments)
     page = _first(known, _PAGES)
-    return None if page is None or not _is_number(page) else _after_page(page, size, value, arguments)
-
-
-def _linked(operation: Operation, arguments: Mapping[str, Json], link: str, url: str) -> NextPage:
-    """The query of the link with rel=next, as arguments. Its path may be another one: many servers have two."""
-    target = next((match[1] for match in _LINK.finditer(link) if _REL_NEXT.search(match[2])), None)
-    if target is None:
-        return None
-    following = urljoin(url, target)
-    try:
-        if origin(following) != origin(url):
-            return f"the next page is at another server, {httpx.URL(following).host}, which is not followed"
-        query = dict(parse_qsl(urlsplit(following).query))
-    except ValueError:
-        return "the address of the next page is none"
-    known = {each.wire_name: each for each in operation.parameters if each.place == "query" and _is_scalar(each)}
-    typed = {known[name].name: _typed(known[name], text) for name, text in query.items() if name in known}
-    changed = {name: value for name, value in typed.items() if arguments.get(name) != value}
-    if changed or not query:
-        return changed or None
-    return f"the next page needs {', '.join(sorted(query))[:200]}, which {operation.api} does not take"
+    return None if page is None or not is_number(page) else _after_page(page, size, value, arguments)
 
 
 def _after_cursor(cursor: Parameter, value: Json, arguments: Mapping[str, Json]) -> NextPage:
@@ -134,11 +122,13 @@ def _levels(value: Json) -> Iterator[dict[str, Json]]:
 
 
 def _rows(value: Json) -> Sequence[Json]:
-    """The items of a page: the answer, or its only list, or else the longest one."""
+    """The items of a page: the answer, its list under a usual name, or else its longest one."""
     if isinstance(value, list):
         return value
-    lists = [each for each in value.values() if isinstance(each, list)] if isinstance(value, Mapping) else []
-    return max(lists, key=len, default=())
+    listed = {_plain(name): each for name, each in value.items()} if isinstance(value, Mapping) else {}
+    lists = {name: each for name, each in listed.items() if isinstance(each, list) and name not in _NO_ITEMS}
+    usual = next((lists[name] for name in _ITEMS if name in lists), None)
+    return max(lists.values(), key=len, default=()) if usual is None else usual
 
 
 def _flag(value: Json, names: Sequence[str]) -> bool | None:
@@ -160,19 +150,6 @@ def _given(parameter: Parameter | None, arguments: Mapping[str, Json]) -> Json:
     if parameter is None:
         return None
     return arguments.get(parameter.name, parameter.schema.get("default"))
-
-
-def _is_number(parameter: Parameter) -> bool:
-    kinds = [parameter.schema, *parameter.schema.get("anyOf", ())]
-    return any("integer" in str(each.get("type")) or "number" in str(each.get("type")) for each in kinds)
-
-
-def _is_scalar(parameter: Parameter) -> bool:
-    return not any(kind in str(parameter.schema.get("type")) for kind in ("array", "object"))
-
-
-def _typed(parameter: Parameter, text: str) -> Json:
-    return int(text) if _is_number(parameter) and re.fullmatch(r"-?\d{1,18}", text) else text
 
 
 def _plain(name: str) -> str:

@@ -1,10 +1,11 @@
 """Parses the parameters of an operation outside its body: path, query, header and cookie."""
 
-from collections.abc import Mapping
-from typing import Final
+import re
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
 
 from app.apis.catalog import Parameter, Place, Style
-from app.apis.references import References
+from app.apis.references import References, UnknownTargetError
 from app.apis.request_headers import is_header_name, is_reserved
 from app.apis.short_text import short_repr
 from app.errors import ApiDocumentError
@@ -27,21 +28,52 @@ _STYLES: Final[dict[tuple[str, str], Style]] = {
     ("query", "pipeDelimited"): "pipeDelimited",
 }
 _STEPS: Final = 10  # of a parameter
+_IN_PATH: Final = re.compile(r"\{([^{}/]{1,200})\}")
+
+
+class Parameters(NamedTuple):
+    """Those that can be sent, and why others cannot."""
+
+    known: list[Parameter]
+    unread: list[str]
 
 
 def parameters(
-    item: Mapping[str, Json], node: Mapping[str, Json], references: References, where: str
-) -> list[Parameter]:
-    """The parameters of the path, overridden by those of the operation; in the document's order."""
+    path: str, item: Mapping[str, Json], node: Mapping[str, Json], references: References, where: str
+) -> Parameters:
+    """The parameters of the path, overridden by those of the operation; in the document's order.
+
+    One that refers to a document that was not read is not sent, unless the path has its place. Parameters of the
+    path are those that it has a place for, whatever is declared.
+    """
     merged: dict[tuple[str, str], Parameter] = {}
+    unread: list[str] = []
     for owner in (item, node):
         listed = owner.get("parameters") or []
         if not isinstance(listed, list):
             raise ApiDocumentError(f"{where}: parameters must be a list")
         for entry in listed:
-            parameter = _parameter(references.follow(entry, f"{where} parameters"), references, where)
-            merged[parameter.place, parameter.wire_name] = parameter
-    return [each for each in merged.values() if each.place != "header" or not is_reserved(each.wire_name)]
+            try:
+                parameter = _parameter(references.follow(entry, place := f"{where} parameters"), references, where)
+            except UnknownTargetError as error:
+                unread.append(str(error).removeprefix(f"{place}: "))
+            else:
+                merged[parameter.place, parameter.wire_name] = parameter
+    places = dict.fromkeys(_IN_PATH.findall(path))
+    undeclared = [name for name in places if ("path", name) not in merged]
+    merged |= {("path", name): _undeclared(name) for name in undeclared}
+    known = [each for each in merged.values() if _is_sent(each, places)]
+    return Parameters(known, unread if len(unread) > len(undeclared) else [])
+
+
+def _undeclared(name: str) -> Parameter:
+    return Parameter(name=name, wire_name=name, place="path", required=True, schema={"type": "string"})
+
+
+def _is_sent(parameter: Parameter, places: Collection[str]) -> bool:
+    if parameter.place == "path":
+        return parameter.wire_name in places
+    return parameter.place != "header" or not is_reserved(parameter.wire_name)
 
 
 def _parameter(node: Mapping[str, Json], references: References, where: str) -> Parameter:

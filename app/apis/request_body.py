@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from app.apis.catalog import Parameter
-from app.apis.references import References
+from app.apis.references import References, UnknownTargetError
 from app.apis.short_text import short_repr
 from app.errors import ApiDocumentError
 from app.records import Json
@@ -35,11 +35,14 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def request_body(node: Json, references: References, where: str) -> Body:
-    """Raises ApiDocumentError with the place."""
+    """Any value, if it is described in a document that was not read. Raises ApiDocumentError with the place."""
     if node is None:
         return Body()
     where = f"{where} body"
-    node = references.follow(node, where)
+    try:
+        node = references.follow(node, where)
+    except UnknownTargetError:
+        return Body(fields=(_body_field("body", {}, required=False),), is_object=False)
     content = node.get("content")
     if not isinstance(content, Mapping) or not content:
         return Body()

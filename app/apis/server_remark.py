@@ -1,6 +1,7 @@
 """Looks whether the server of a new document answers, and where else the API may be."""
 
 import asyncio
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -32,5 +33,5 @@ async def server_remark(client: httpx.AsyncClient, app: AppView, source: str) ->
         reason = str(error) or f"no answer within {_SECONDS:g} seconds"
     return (
         f"the document's server {base} does not answer ({reason}), and the document came from {here}: "
-        f"if the API is there, send the document again with `server`"
+        f"if the API is there, send the document again with `server`: {here}{urlsplit(base).path}"
     )

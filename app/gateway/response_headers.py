@@ -12,7 +12,7 @@ _KNOWN: Final = {
     "last-modified", "link", "location", "operation-location", "preference-applied", "retry-after", "sunset",
     "warning",
 }  # fmt: skip
-_PREFIXES: Final = ("x-", "ratelimit")
+_PREFIXES: Final = ("x-", "ratelimit", "next-", "total-")
 _SECRET: Final = re.compile(r"auth|session|cookie|csrf|xsrf|jwt|signature")
 _MAX_HEADERS: Final = 60
 _MAX_CHARS: Final = 4_000  # of one value

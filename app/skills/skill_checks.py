@@ -12,6 +12,7 @@ from app.skills.api_terms import api_terms
 from app.skills.extract import Draft, api_references, global_names
 
 MAX_SOURCE = 8_000  # characters: a skill is offered as a whole, and a prompt is short
+_GIVEN = {"apis", "ApiError"}  # names that the sandbox has besides the builtins
 _BUILT_IN = {"supervisor.complete_task"}  # like all of api_docs, in every project and in no catalog
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 _WORD = re.compile(r"\w+")
@@ -34,7 +35,7 @@ def self_contained(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> 
     """A skill defines or imports every name it uses, hides no builtin, and types its parameters."""
     if draft.name == "apis" or hasattr(builtins, draft.name):
         yield f"Its name hides the builtin {draft.name}."
-    missing = global_names(draft.source) - set(dir(builtins)) - {"apis"}
+    missing = global_names(draft.source) - set(dir(builtins)) - _GIVEN
     if missing:
         yield f"It uses names that it does not define or import: {', '.join(sorted(missing))}."
     body = ast.parse(draft.source).body

@@ -15,6 +15,7 @@ from app.sandbox.frames import LENGTH_BYTES, pack
 _loads = json.loads
 _decode64 = base64.b64decode
 _read, _write, _leave = os.read, os.write, os._exit
+API_ERROR = "ApiError"  # a class that all code knows by this name
 SLACK = 1 << 17  # of a frame around its value, and one chunk of output
 
 
@@ -64,7 +65,7 @@ class HostChannel:
     ) -> BaseException:
         """The host's exception. An ApiError has `operation`, and `status`, `headers` and `body` of a response."""
         error = self.exception(kind, message)
-        if kind == "ApiError":
+        if kind == API_ERROR:
             known = {"status": None, "headers": {}, "body": None} | (response or {})
             known["headers"] = Headers(known["headers"])
             vars(error).update(known, operation=api)

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.sandbox.child import confine, frozen_clock, raised, stubs, traces
 from app.sandbox.child.api_proxies import Apis
-from app.sandbox.child.channel import HostChannel
+from app.sandbox.child.channel import API_ERROR, HostChannel
 from app.sandbox.child.cpu import CpuLimit
 from app.sandbox.child.execution import Execution
 from app.sandbox.child.output import Output
@@ -27,7 +27,7 @@ def serve(channel: HostChannel, bpf: bytes) -> None:
     clock = None if setup["now"] is None else frozen_clock.freeze(setup["now"])
     _seed(setup["seed"])
     apis = Apis(channel, setup["apis"])
-    namespace = _namespace(apis)
+    namespace = _namespace(apis, channel.kind(API_ERROR))
     execution = Execution(cpu, output)
     confine.confine(bpf, setup["address_space"])
     runner: _CodeRunner | SkillRunner
@@ -83,9 +83,9 @@ class _CodeRunner:
         exec(self._uses.compile(source, label), self._namespace)
 
 
-def _namespace(apis: Apis) -> dict[str, Any]:
+def _namespace(apis: Apis, api_error: type[BaseException]) -> dict[str, Any]:
     main = ModuleType("__main__")
-    main.__dict__.update(__builtins__=builtins, apis=apis)
+    main.__dict__.update({"__builtins__": builtins, "apis": apis, API_ERROR: api_error})
     sys.modules["__main__"] = main
     return main.__dict__
 

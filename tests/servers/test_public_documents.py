@@ -17,7 +17,7 @@ from app.apis.presentation import Presentation, present
 from tests.public_documents import NAMES, public_documents
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
-_QUERIES = Path(__file__).parent / "operation_queries"
+_QUERIES = Path(__file__).parents[1] / "operation_queries"
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""Servers of other people, installed from the registries, called by tasks. `make test-servers` runs them."""

@@ -1,0 +1,58 @@
+"""What was tried with a server, as a row of the manual's table.
+
+`python -m tests.servers.tried_row` writes the page from the rows of the last `make test-servers`.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tests.servers.installed import CACHE, ROOT
+
+PAGE = ROOT / "app" / "manual" / "tried-apis.md"
+_ROWS = CACHE / "rows"
+_TABLE = re.compile(r"(?<=\| --- \| --- \| --- \| --- \| --- \| --- \|\n)(\|.*\n)*")
+
+
+@dataclass
+class TriedRow:
+    """`done` are the steps that worked, `not_done` what does not, each as asserted by its test."""
+
+    server: str  # with its version and registry
+    document: str
+    authentication: str
+    operations: int = 0
+    left_out: list[str] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+    not_done: list[str] = field(default_factory=list)
+
+    def markdown(self) -> str:
+        reasons = "".join(f"; {count} left out: {why}" for why, count in Counter(self.left_out).items())
+        cells = (
+            self.server,
+            self.document,
+            f"{self.operations:,}{reasons}",
+            self.authentication,
+            "; ".join(self.done),
+            "; ".join(self.not_done) or "nothing seen",
+        )
+        return f"| {' | '.join(cells)} |\n"
+
+    def check(self) -> None:
+        """The manual has this row."""
+        _ROWS.mkdir(parents=True, exist_ok=True)
+        (_ROWS / f"{self.server.split()[0].lower()}.md").write_text(self.markdown())
+        assert self.markdown() in PAGE.read_text(), (
+            f"{PAGE.name} says something else than:\n{self.markdown()}If that is right, run "
+            "`python -m tests.servers.tried_row`"
+        )
+
+
+def main() -> None:
+    """Replace the rows of the page by those of the last run, and keep the order by name."""
+    rows = {each.name: each.read_text() for each in sorted(_ROWS.glob("*.md"))}
+    PAGE.write_text(_TABLE.sub(lambda _: "".join(rows.values()), PAGE.read_text(), count=1))
+
+
+if __name__ == "__main__":
+    main()
