@@ -77,6 +77,7 @@ async def fill(session: AsyncSession, name: str) -> dict[str, str]:
         "project": name,
         "api": "vault",
         "scheme": "vault-scheme",
+        "operation": "read_vault",
         "secret": "vault-key",
         "exam": MARK,
         "project_id": str(project.id),

@@ -27,6 +27,7 @@ _BODIES: dict[str, dict[str, Any]] = {
     "approvals_decide": {"decision": "approve"},
     "feedback_give": {"task_id": "{task_id}", "score": 0},
     "apis_change": {"bearer_token": "mine"},
+    "apis_change_operation": {"hidden": True},
     "apis_put": {"name": "vault", "project": _VICTIM, "document": {"openapi": "3.1.0", "paths": {}}},
     "secrets_store": {"value": "mine"},
     "apis_store_credentials": {"value": "mine", "place": "header", "name": "X-Key"},
