@@ -97,9 +97,8 @@ class Task(Entity, Leased):
         default=False, server_default=false()
     )  # its release, or its code, was chosen by its submitter: it is not compared with others
     rerun_of: Mapped[UUID | None] = mapped_column(ForeignKey("tasks.id", ondelete="SET NULL"))
-    repairs: Mapped[UUID | None] = mapped_column(  # a skill that an API change broke; then it only reads
-        ForeignKey("skills.id", ondelete="SET NULL", use_alter=True)
-    )
+    # a skill that an API change broke; the task only reads, also once that skill is erased: no foreign key
+    repairs: Mapped[UUID | None]
     principal: Mapped[str] = mapped_column(default="", server_default="")  # on whose behalf it is carried out
     priority: Mapped[int] = mapped_column(SmallInteger, default=0, server_default="0")  # higher goes first
     instruction: Mapped[str]

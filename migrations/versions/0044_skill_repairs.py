@@ -46,7 +46,6 @@ def upgrade() -> None:
     op.create_index("ix_skill_repairs_change_id", "skill_repairs", ["change_id"])
     op.create_index("ix_skill_repairs_task_id", "skill_repairs", ["task_id"])
     op.add_column("tasks", sa.Column("repairs", sa.Uuid(), nullable=True))
-    op.create_foreign_key(op.f("fk_tasks_repairs"), "tasks", "skills", ["repairs"], ["id"], ondelete="SET NULL")
     op.create_index(
         "ix_tasks_repairs", "tasks", ["project_id", "created_at"], postgresql_where=sa.text("repairs IS NOT NULL")
     )
