@@ -110,7 +110,7 @@ async def test_large_documents_are_read_and_stored_while_the_api_answers_others(
             made = await api.client.post("/v1/apis", json={"name": "mail", "document": document})
             assert made.status_code == 201, made.text
             assert (await api.client.get("/v1/apis/mail")).json()["operations"] == made.json()["operations"]
-        assert worst[0] < 1  # three workers of tests share two cores
+        assert worst[0] < 0.5
     async with api.sessions() as session:
         assert (await apis.get(session, api.demo.id, "mail")).document["components"]["schemas"] == schemas
 

@@ -75,7 +75,7 @@ def test_many_functions_that_share_a_long_one_take_seconds_at_most() -> None:
     many = "".join(f"def f{n}(): long(1)\n" for n in range(100))
     started = process_time()
     validated = validate_drafts(rollout("go", ran(long + many)), Catalog({}))
-    assert process_time() - started < 24  # three times what it takes on a busy machine
+    assert process_time() - started < 8  # three times what it takes
     assert len(validated.refused) == 32
 
 
