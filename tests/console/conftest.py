@@ -23,7 +23,13 @@ CheckPage = Callable[[str], Awaitable[Page]]
 @pytest.fixture(scope="session")
 async def console(server_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ConsoleServer]:
     """A server with a history of tasks, in a database of its own. Tests may add to it."""
-    directory = Path(tmp_path_factory.mktemp("console"))
+    async with open_console(server_url, tmp_path_factory) as server:
+        yield server
+
+
+@asynccontextmanager
+async def open_console(server_url: str, directories: pytest.TempPathFactory) -> AsyncIterator[ConsoleServer]:
+    directory = Path(directories.mktemp("console"))
     for url in new_database(server_url):
         migrate(url)
         async with ForkedSandbox(bwrap=False) as sandbox, console_server(url, sandbox, directory) as server:

@@ -2,12 +2,21 @@
 
 import asyncio
 import csv
+from collections.abc import AsyncIterator
 
+import pytest
 from playwright.async_api import BrowserContext, expect
 
-from tests.console.conftest import CheckPage
+from tests.console.conftest import CheckPage, open_console
 from tests.console.console_server import ConsoleServer
 from tests.console.page_checks import PageWatch, check_everywhere
+
+
+@pytest.fixture(scope="module")
+async def console(server_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ConsoleServer]:
+    """A server to whose history no other test adds: its figures are checked."""
+    async with open_console(server_url, tmp_path_factory) as server:
+        yield server
 
 
 async def test_home_is_right_everywhere(check_page: CheckPage) -> None:
