@@ -77,3 +77,8 @@ async def test_its_tasks_say_so_first_and_once(demo: ApprovingProject) -> None:
     assert (kind, REMARK in data["text"]) == ("remark", True)
     shown = (await demo.api.client.get(f"/v1/tasks/{task_id}")).json()
     assert shown["remarks"] == [data["text"]]
+
+
+def test_a_policy_that_was_trained_with_documents_as_they_are_written_is_known_by_its_card() -> None:
+    assert SCOPE.as_written
+    assert not ModelScope.of("any", {}).as_written

@@ -9,6 +9,7 @@ import pytest
 
 from app.db import apis, models, releases, task_queue
 from app.db.database import Sessions
+from app.engine.model_scope import ModelScope
 from app.release import tool_documents
 from app.release.catalogs import Catalogs
 from tests.api_app import ApiApp, open_api_app
@@ -90,3 +91,14 @@ async def test_other_names_make_a_release_that_rolls_back(api: ApiApp) -> None:
     assert await served(api, now) == ["list_mails"]
     changes = (await api.client.get(f"/v1/releases/{task.release_id}/diff/{now}")).json()["tools"]["changed"]
     assert changes["mail"] == {"added": [], "removed": [], "changed": [], "renamed": {"mails_list": "list_mails"}}
+
+
+async def test_a_policy_that_was_trained_with_names_as_they_are_written_gets_these(
+    committed: Sessions, database_url: str
+) -> None:
+    document = {"openapi": "3.1.0", "info": {}, "servers": [{"url": "http://mail.test"}], "paths": LIST}
+    async with open_api_app(committed, database_url, model_scope=ModelScope(as_written=True)) as api:
+        made = await api.client.post("/v1/apis", json={"name": "mail", "document": document})
+        assert made.json()["naming"] == "operation_id"
+        asked = {"name": "mail", "document": document, "naming": "readable"}
+        assert (await api.client.post("/v1/apis", json=asked)).json()["naming"] == "readable"

@@ -63,6 +63,6 @@ ApiNaming = Annotated[
     msgspec.Meta(
         description="of the operations: `readable` has the verb first and no additions of frameworks, such as "
         "`create_issue` for `issues/create`; `operation_id` is as the document writes them. Without it a replaced "
-        "API keeps its own, and a new one has `readable`"
+        "API keeps its own; a new one has `readable`, or `operation_id` if the model that serves was trained so"
     ),
 ]

@@ -24,7 +24,7 @@ from app.api.validation import ProjectName
 from app.apis.api_documents import download
 from app.apis.app_view import AppView
 from app.apis.document_reader import DocumentReader
-from app.apis.presentation import Presentation
+from app.apis.presentation import AS_WRITTEN, Presentation
 from app.apis.read_process import ReadRequest
 from app.apis.server_remark import server_remark
 from app.credentials.prepared import prepare
@@ -141,7 +141,7 @@ async def register_api(
     """Add or replace an API. Raises ApiDocumentError, InvalidError that names the field."""
     sessions, http_client, document_reader, mcp_commands = readers
     content = await content_of(data, session, project.id, sessions, http_client, mcp_commands)
-    request = await _request(data, session, document_reader, project.id)
+    request = await _request(data, session, document_reader, project.id, model_scope)
     app, document = await document_reader.read(request, content, lambda url: download(http_client, url))
     prepared = [
         await prepare(name, each, app.schemes, app.default_url, http_client)
@@ -205,11 +205,12 @@ async def remove_api(session: AsyncSession, access: Access, owner: models.Projec
 
 
 async def _request(
-    data: ApiRequest, session: AsyncSession, reader: DocumentReader, project_id: UUID
+    data: ApiRequest, session: AsyncSession, reader: DocumentReader, project_id: UUID, model_scope: ModelScope
 ) -> ReadRequest:
     """How the document is read, after the one that it replaces. Ends the transaction."""
     row = await apis.find(session, project_id, data.name)
-    former = Presentation(naming="readable") if row is None else presentation_of(row)
+    new = AS_WRITTEN if model_scope.as_written else Presentation(naming="readable")
+    former = new if row is None else presentation_of(row)
     naming = data.naming or former.naming
     names = None
     if row is not None and naming == former.naming:

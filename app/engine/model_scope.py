@@ -8,15 +8,19 @@ import msgspec
 from app.records import Json
 
 _CARD_FIELD = "made_for_apis"
+_ANY_FORM = "full"  # the prompt profile of models that were not trained by us
 
 
 class ModelScope(msgspec.Struct, frozen=True):
     """`apis` are names, each with the operations that the model knows; without any, it knows those of every API of
     this name. Empty: the model's card names none, so that it may serve any.
+
+    `as_written`: its training showed it operations under the names and in the form of their documents.
     """
 
     model: str = ""
     apis: Mapping[str, Collection[str]] = {}
+    as_written: bool = False
 
     @classmethod
     def of(cls, model: str, card: Mapping[str, Json]) -> Self:
@@ -25,7 +29,8 @@ class ModelScope(msgspec.Struct, frozen=True):
         if isinstance(listed, list):
             listed = dict.fromkeys(listed)
         known = listed if isinstance(listed, dict) else {}
-        return cls(model, {str(name): frozenset(map(str, names or ())) for name, names in known.items()})
+        apis = {str(name): frozenset(map(str, names or ())) for name, names in known.items()}
+        return cls(model, apis, card.get("prompt_profile", _ANY_FORM) != _ANY_FORM)
 
     def others(self, apis: Mapping[str, Collection[str]]) -> list[str]:
         """Those of the APIs, given with their operations, that the model was not made for."""
