@@ -13,7 +13,6 @@ from app.console.visit import Visitor, after_change, page, visit_project
 from app.db import approvals
 from app.db.approvals import ApprovalFilter
 from app.db.models import ApprovalState
-from app.errors import InvalidError
 
 _WAITING, _DECIDED = 20, 50
 
@@ -51,10 +50,7 @@ class ApprovalPages(Controller):
         """Raises ConflictError if somebody was faster, or it has expired."""
         row = await approvals.get(session, approval_id, visit.access.project_id)
         visit = await visit_project(visit, session, row.project_id)
-        form = await read_form(request, DecisionRequest)
-        if form.value is None:
-            raise InvalidError(form.error or "; ".join(f"{name}: {what}" for name, what in form.errors.items()))
-        state = DECISIONS[form.value.decision]
-        decided = await approvals.decide(session, row, state, visit.access.actor, form.value.reason)
+        data = (await read_form(request, DecisionRequest)).given()
+        decided = await approvals.decide(session, row, DECISIONS[data.decision], visit.access.actor, data.reason)
         await session.commit()
         return after_change(visit.url("/console/approvals"), f"{decided.state}: the call of {decided.api}")

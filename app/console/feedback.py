@@ -12,7 +12,6 @@ from app.api.feedback import FeedbackRequest, give_feedback, wanted_feedback
 from app.api.validation import Score
 from app.console.forms import read_form
 from app.console.visit import Visitor, after_change, page, visit_project
-from app.errors import InvalidError
 
 _TASKS = 30
 
@@ -36,10 +35,8 @@ class FeedbackPages(Controller):
     ) -> Response[Any]:
         task = await find_task(session, visit.access, task_id)
         visit = await visit_project(visit, session, task.project_id)
-        form = await read_form(request, ScoreFields)
-        if form.value is None:
-            raise InvalidError(form.error or "; ".join(f"{name}: {what}" for name, what in form.errors.items()))
-        given = FeedbackRequest(task_id=task_id, score=form.value.score, comment=form.value.comment)
+        entered = (await read_form(request, ScoreFields)).given()
+        given = FeedbackRequest(task_id=task_id, score=entered.score, comment=entered.comment)
         await give_feedback(session, visit.access, given)
         await session.commit()
         return after_change(visit.url("/console/feedback"), "stored the score")

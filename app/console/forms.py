@@ -8,7 +8,7 @@ import msgspec
 from litestar import Request
 
 from app.console.form_messages import readable
-from app.errors import AppError
+from app.errors import AppError, InvalidError
 
 T = TypeVar("T")
 
@@ -24,6 +24,12 @@ class Form(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     errors: Mapping[str, str] = {}
     error: str | None = None
     status: int = 200  # of the page that shows it
+
+    def given(self) -> T:
+        """The value, for forms of which no page shows what is wrong beside the fields. Raises InvalidError."""
+        if self.value is None:
+            raise InvalidError(self.error or "; ".join(f"{name}: {what}" for name, what in self.errors.items()))
+        return self.value
 
     def refused(self, error: AppError) -> "Form[T]":
         """The same form, with what the server has against it, beside the field that its message begins with.

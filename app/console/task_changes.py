@@ -9,6 +9,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 
 from app.api.access import Db, find_task
+from app.api.approvals import DECISIONS, DecisionRequest
 from app.api.feedback import FeedbackRequest, give_feedback
 from app.api.rerun import Rerun, repeat
 from app.api.tasks import cancel_task
@@ -16,12 +17,10 @@ from app.console.forms import Form, read_form
 from app.console.task import task_page
 from app.console.visit import Visitor, after_change, visit_project
 from app.db import approvals
-from app.db.models import ApprovalState
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import AppError, InvalidError
+from app.errors import AppError
 from app.project.project_settings import Limits
 
-_DECISIONS = {"approve": ApprovalState.APPROVED, "refuse": ApprovalState.REFUSED}
 _AnyRequest = Request[Any, Any, Any]
 
 
@@ -35,11 +34,6 @@ class FeedbackFields(msgspec.Struct, frozen=True, kw_only=True):
 
 class RerunFields(msgspec.Struct, frozen=True, kw_only=True):
     release: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
-
-
-class DecisionFields(msgspec.Struct, frozen=True, kw_only=True):
-    decision: str
-    reason: Annotated[str, msgspec.Meta(max_length=2_000, pattern=r"^[^\x00]*$")] = ""
 
 
 class TaskChanges(Controller):
@@ -79,8 +73,7 @@ class TaskChanges(Controller):
         limits: NamedDependency[Limits],
     ) -> Response[Any]:
         task = await find_task(session, visit.access, task_id)
-        form: Form[RerunFields] = await read_form(request, RerunFields)
-        number = form.value.release if form.value else None
+        number = (await read_form(request, RerunFields)).given().release
         again = await repeat(session, task, Rerun() if number is None else Rerun(release=number), None, limits)
         await session.commit()
         by = f" Release {number} will do it." if number else ""
@@ -101,15 +94,9 @@ class TaskChanges(Controller):
         visit: Visitor,
         session: Db,
     ) -> Response[Any]:
-        form: Form[DecisionFields] = await read_form(request, DecisionFields)
-        if form.value is None or form.value.decision not in _DECISIONS:
-            raise InvalidError(f"decision: choose approve or refuse{_also(form)}")
+        data = (await read_form(request, DecisionRequest)).given()
         row = await approvals.get(session, approval_id, visit.access.project_id)
-        state = _DECISIONS[form.value.decision]
-        await approvals.decide(session, row, state, visit.access.actor, form.value.reason)
+        state = DECISIONS[data.decision]
+        await approvals.decide(session, row, state, visit.access.actor, data.reason)
         await session.commit()
         return after_change(f"/console/tasks/{row.task_id}", f"{row.api} is {state.value}; the task goes on.")
-
-
-def _also(form: Form[Any]) -> str:
-    return "".join(f"; {name}: {what}" for name, what in form.errors.items())
