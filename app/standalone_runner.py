@@ -35,9 +35,9 @@ from app.runner.mcp_refresh import mark_changed
 from app.runner.measurement import SpansOf
 from app.runner.presence import RunnerPresence
 from app.runner.process_limits import MemoryWatch, Watchdog, limit_memory
+from app.runner.repair_loop import SkillRepairs
 from app.runner.runner import Runner, RunnerOptions
 from app.runner.shadow import ShadowRunner
-from app.runner.skill_repairs import SkillRepairs
 from app.sandbox.cgroup import SharedLimits
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox

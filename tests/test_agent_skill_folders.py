@@ -18,7 +18,7 @@ from app.skills.agent_skills.front_matter import read_front_matter
 from app.skills.agent_skills.import_folders import check_all, read_all
 from app.skills.agent_skills.read_folder import read_folder
 from app.skills.agent_skills.skill_folder import FolderRefusal, RefusedFolderError, SkillFolder, folder_name
-from app.skills.agent_skills.write_folder import Provenance, write_folder
+from app.skills.agent_skills.write_folder import FolderProvenance, write_folder
 from tests.agent_skill_samples import MANIFEST, RECORD, folder, metadata, skill_md
 from tests.ledger import Ledger
 
@@ -49,7 +49,7 @@ def named(function: str) -> dict[str, str]:
 
 
 def written(row: models.Skill) -> SkillFolder:
-    return write_folder(row, stored_manifest(row), Provenance(release=2, uses=9, successes=7))
+    return write_folder(row, stored_manifest(row), FolderProvenance(release=2, uses=9, successes=7))
 
 
 def refusal_of(candidate: SkillFolder) -> tuple[FolderRefusal, str]:

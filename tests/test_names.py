@@ -1,7 +1,7 @@
 """One name means one thing: no public class and no module of `app` and `trainer` shares its name with another.
 
-A row of `app.db.models` and the value of `app.records` that it holds are one thing, and so are the modules of
-`api/`, `db/` and `cli/` that serve, store and show one resource.
+A row of `app/db` and the value of `app.records` that it holds are one thing, and so are the modules of `api/`,
+`client/`, `cli/`, `console/` and `db/` that serve, use, show and store one resource.
 """
 
 import ast
@@ -13,9 +13,9 @@ import app
 
 _ROOT = Path(app.__file__).parent.parent
 _FILES = sorted(path.relative_to(_ROOT) for top in ("app", "trainer") for path in (_ROOT / top).rglob("*.py"))
-_ROW_AND_VALUE = {Path("app/db/models.py"), Path("app/records.py")}
-_RESOURCE_FOLDERS = {"api", "db", "cli"}
-_SHARED_MODULES = {"__init__", "__main__", "protocol"}
+_ROWS_AND_VALUES = {Path("app/db/task_rows.py"), Path("app/records.py")}
+_RESOURCE_FOLDERS = {"api", "client", "cli", "console", "db"}
+_SHARED_MODULES = {"__init__", "__main__", "protocol", "routes"}
 
 
 def test_no_two_public_classes_share_a_name() -> None:
@@ -23,7 +23,7 @@ def test_no_two_public_classes_share_a_name() -> None:
     for path in _FILES:
         for name in _public_classes(path):
             places[name].add(path)
-    clashes = _clashes(places, lambda paths: paths == _ROW_AND_VALUE)
+    clashes = _clashes(places, lambda paths: paths == _ROWS_AND_VALUES)
     assert not clashes, "rename all but one of each:\n" + "\n".join(clashes)
 
 

@@ -19,7 +19,7 @@ from trainer.environments.office.expert_script import ExpertScript
 from trainer.environments.office.office_environment import OfficeEnvironment, OfficeWorld
 from trainer.environments.office.scenarios import place_at, scenario
 from trainer.environments.office.split import templates_of
-from trainer.environments.office.templates import TEMPLATES, Template
+from trainer.environments.office.task_templates import TEMPLATES, Template
 
 _ENVIRONMENT = OfficeEnvironment()
 

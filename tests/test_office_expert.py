@@ -19,7 +19,7 @@ from trainer.environments.office.expert_script import FLAWLESS, ExpertScript, Fa
 from trainer.environments.office.office_environment import OfficeEnvironment, OfficeWorld
 from trainer.environments.office.scenarios import scenario, site_of
 from trainer.environments.office.site import Site
-from trainer.environments.office.templates import TEMPLATES, Template
+from trainer.environments.office.task_templates import TEMPLATES, Template
 
 CLUMSY = Faults(unprepared=0.5, page=0.5, synonym=0.5, inline=0.2)
 ARCHIVE = Template("mail", "act1", "person")

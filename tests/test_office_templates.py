@@ -8,7 +8,7 @@ from tests.office_instructions import asked_by
 from trainer.environment import Split
 from trainer.environments.office.apps import APPS
 from trainer.environments.office.split import templates_of
-from trainer.environments.office.templates import TEMPLATES, Template
+from trainer.environments.office.task_templates import TEMPLATES, Template
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 

@@ -10,7 +10,7 @@ from trainer.environments.office.items import groups_of, items_of, matches
 from trainer.environments.office.places import Place, Variety, place_of
 from trainer.environments.office.scenarios import draw, place_at
 from trainer.environments.office.split import templates_of
-from trainer.environments.office.templates import TEMPLATES
+from trainer.environments.office.task_templates import TEMPLATES
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 

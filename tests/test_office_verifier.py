@@ -6,7 +6,7 @@ from app.errors import NotFoundError
 from app.records import Json
 from trainer.environments.office.items import Item
 from trainer.environments.office.places import Place
-from trainer.environments.office.templates import TEMPLATES, Template
+from trainer.environments.office.task_templates import TEMPLATES, Template
 from trainer.environments.office.verifier import verify
 from trainer.environments.office.worlds import WorldState
 

@@ -10,7 +10,7 @@ from tests.office_rollouts import Office
 from trainer.environments.office.documents import APP_NAMES
 from trainer.environments.office.expert_script import ExpertScript, Faults
 from trainer.environments.office.office_environment import OfficeWorld, catalog_of
-from trainer.environments.office.templates import TEMPLATES
+from trainer.environments.office.task_templates import TEMPLATES
 from trainer.environments.office.vocabulary import vocabulary
 
 WORD = re.compile(r"[A-Za-z_]\w*")

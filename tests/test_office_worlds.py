@@ -9,7 +9,7 @@ from trainer.environments.office.apps import APPS, GROUPS, PEOPLE
 from trainer.environments.office.items import PAGE_SIZE, groups_of, items_of, matches
 from trainer.environments.office.places import Place, place_of
 from trainer.environments.office.scenarios import draw, place_at, scenario, site_of, task_at
-from trainer.environments.office.templates import TEMPLATES, Template
+from trainer.environments.office.task_templates import TEMPLATES, Template
 from trainer.environments.office.worlds import Worlds
 
 PLACE = Place(template=0, seed=42, site=7, index=1)

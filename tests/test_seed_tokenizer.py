@@ -16,7 +16,7 @@ from trainer.environments.office import solution
 from trainer.environments.office.documents import APP_NAMES
 from trainer.environments.office.office_environment import catalog_of
 from trainer.environments.office.site import Site
-from trainer.environments.office.templates import TEMPLATES
+from trainer.environments.office.task_templates import TEMPLATES
 from trainer.environments.office.vocabulary import vocabulary
 
 TEXTS = (

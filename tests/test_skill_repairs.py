@@ -12,7 +12,7 @@ import pytest
 from app.db import skills
 from app.db.database import Sessions
 from app.db.models import SkillState
-from app.runner.skill_repairs import SkillRepairs
+from app.runner.repair_loop import SkillRepairs
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.api_app import ApiApp, open_api_app
 from tests.ledger import Ledger

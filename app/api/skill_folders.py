@@ -27,7 +27,7 @@ from app.db.models import SkillState
 from app.skills.admission import stored_manifest
 from app.skills.agent_skills.import_folders import check_all, read_all, store_all
 from app.skills.agent_skills.skill_folder import SkillFolder
-from app.skills.agent_skills.write_folder import Provenance, write_folder
+from app.skills.agent_skills.write_folder import FolderProvenance, write_folder
 
 _MEDIA_TYPE = "text/x-ndjson"
 _PAGE = 100
@@ -138,12 +138,12 @@ async def _lines(sessions: Sessions, filters: Sequence[skills.SkillFilter]) -> A
                 break
 
 
-async def _provenance(session: AsyncSession, rows: Sequence[models.Skill]) -> dict[UUID, Provenance]:
+async def _provenance(session: AsyncSession, rows: Sequence[models.Skill]) -> dict[UUID, FolderProvenance]:
     stats = await offers.stats(session, [each.id for each in rows])
     ids = {each.release_id for each in rows if each.release_id}
     numbers = {each: (await releases.get(session, each)).number for each in ids}
     return {
-        each.id: Provenance(
+        each.id: FolderProvenance(
             release=numbers[each.release_id] if each.release_id else None,
             uses=stats[each.id].uses,
             successes=stats[each.id].successes,
@@ -152,7 +152,7 @@ async def _provenance(session: AsyncSession, rows: Sequence[models.Skill]) -> di
     }
 
 
-def _line(skill: models.Skill, provenance: Provenance) -> bytes:
+def _line(skill: models.Skill, provenance: FolderProvenance) -> bytes:
     folder = write_folder(skill, stored_manifest(skill), provenance)
     line = ExportedSkill(id=skill.id, name=skill.name, version=skill.version, state=skill.state, folder=folder)
     return msgspec.json.encode(line) + b"\n"

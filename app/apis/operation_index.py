@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from weakref import WeakKeyDictionary
 
 from app.apis.catalog import App, Operation
-from app.apis.query_words import KIND_OF, Query
+from app.apis.query_words import KIND_OF, OperationQuery
 from app.apis.words import singular, split_words
 
 _WEIGHTS: Mapping[str, float] = {
@@ -47,7 +47,7 @@ class OperationIndex:
             self._add(number, operation)
         self._grams = {word: _ngrams(word) for word in self._postings}
 
-    def search(self, query: Query) -> Iterator[tuple[float, Operation]]:
+    def search(self, query: OperationQuery) -> Iterator[tuple[float, Operation]]:
         """Operations that share a word with the query, in the order of the document, with their worth."""
         worth: defaultdict[int, float] = defaultdict(float)
         matched: defaultdict[int, set[str]] = defaultdict(set)
@@ -91,7 +91,7 @@ class OperationIndex:
             if 2 * len(grams & known) >= _SIMILAR * (len(grams) + len(known)):
                 yield word, _SIMILAR_WORTH
 
-    def _fit(self, number: int, matched: set[str], query: Query) -> float:
+    def _fit(self, number: int, matched: set[str], query: OperationQuery) -> float:
         """How well the rest of the operation fits: its verb, whether it returns many, what else its name says."""
         kind, named = self._kinds[number], self._named[number]
         fit = _fit_of_kind(kind, query.kind) if self._verbs[number] != query.verb else _SAME_KIND
@@ -143,7 +143,7 @@ def index_of(app: App) -> OperationIndex:
     return index
 
 
-def ranked(indexes: Iterable[OperationIndex], query: Query, limit: int) -> list[Operation]:
+def ranked(indexes: Iterable[OperationIndex], query: OperationQuery, limit: int) -> list[Operation]:
     """The best of several apps, the best first."""
     found = [each for index in indexes for each in index.search(query)]
     return [operation for _, operation in sorted(found, key=lambda each: -each[0])[:limit]]

@@ -30,7 +30,7 @@ _VERB = 0.3  # worth of the verb as a word, besides its kind
 _CONTEXT = 0.6  # worth of the words behind "of", "in", ...: they say where, not what
 
 
-class Query(NamedTuple):
+class OperationQuery(NamedTuple):
     """`kind` is that of its verb: "act" for an unknown one, "" without any. `terms` are stems with their worth."""
 
     kind: str
@@ -39,12 +39,12 @@ class Query(NamedTuple):
     many: bool  # whether it asks for a list
 
 
-def read_query(text: str) -> Query:
+def read_query(text: str) -> OperationQuery:
     """
-    >>> read_query("create an issue in a repository")
-    Query(kind='create', verb='create', terms={'issue': 1.0, 'repository': 0.6, 'create': 0.3}, many=False)
+    >>> read_query("create an issue")
+    OperationQuery(kind='create', verb='create', terms={'issue': 1.0, 'create': 0.3}, many=False)
     >>> read_query("How many flows are there?")
-    Query(kind='count', verb='how', terms={'flow': 1.0}, many=True)
+    OperationQuery(kind='count', verb='how', terms={'flow': 1.0}, many=True)
     """
     words = _WORD.findall(text[:_CHARS].lower())[:_WORDS]
     kind = _kind(words)
@@ -63,7 +63,7 @@ def read_query(text: str) -> Query:
     many = not {"list", "all"}.isdisjoint(words) or any(
         each in terms and each != word for word, each in _heads(words)
     )
-    return Query(kind, words[0] if words else "", terms, many)
+    return OperationQuery(kind, words[0] if words else "", terms, many)
 
 
 def _kind(words: list[str]) -> str:

@@ -19,7 +19,7 @@ _LETTER = 6.7  # pixels, about
 COLUMNS = ("skill", "version", "state", "written_by", "scenario", "tasks", "used_it", "successes")
 
 
-class Use(msgspec.Struct, frozen=True):
+class VersionUse(msgspec.Struct, frozen=True):
     """Tasks of a scenario that were offered a version."""
 
     scenario: str | None
@@ -32,7 +32,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     task_id: UUID | None  # that wrote it
     instruction: str  # of that task
-    uses: Sequence[Use]  # those with most first
+    uses: Sequence[VersionUse]  # those with most first
 
 
 class LineageSkill(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class LineageSkill(msgspec.Struct, frozen=True):
 
     def rows(self) -> Iterator[list[object]]:
         """The numbers of the picture."""
-        nothing = [Use(None, SkillStats())]
+        nothing = [VersionUse(None, SkillStats())]
         for each in self.versions:
             for use in each.uses or nothing:
                 about = [self.name, each.number, each.state, each.task_id, use.scenario]

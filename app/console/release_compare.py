@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.access import Db
 from app.apis.document_reader import DocumentReader
 from app.console.release_evidence import read_evidence
-from app.console.release_figures import Verdict, live_rows, verdict
+from app.console.release_figures import ReleaseVerdict, live_rows, verdict
 from app.console.releases import before_active, read_periods
 from app.console.skill_page import source_diff
 from app.console.visit import Visitor, page
@@ -100,7 +100,7 @@ def _numbered(rows: Sequence[models.Release], number: int) -> models.Release:
 _OPPOSITE = {"better": "worse", "worse": "better"}
 
 
-def _verdict(one: models.Release, other: models.Release) -> Verdict | None:
+def _verdict(one: models.Release, other: models.Release) -> ReleaseVerdict | None:
     """What the evidence of either of them says about the second one."""
     found = verdict(read_evidence(other.evidence))
     if found is not None and found.against == one.number:
@@ -110,7 +110,7 @@ def _verdict(one: models.Release, other: models.Release) -> Verdict | None:
         return None
     because = f"about release {one.number}: {found.because}" if found.because else ""
     word: Any = _OPPOSITE.get(found.word, found.word)
-    return Verdict(word=word, against=one.number, because=because, by=found.by)
+    return ReleaseVerdict(word=word, against=one.number, because=because, by=found.by)
 
 
 async def _sources(session: AsyncSession, changes: SkillChanges) -> list[ChangedSkill]:

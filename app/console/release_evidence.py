@@ -42,7 +42,7 @@ class ExamDifference(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
 
 
-class Exam(msgspec.Struct, frozen=True, kw_only=True):
+class ComparedExam(msgspec.Struct, frozen=True, kw_only=True):
     """What the gate compared."""
 
     compared_with: NamedRelease
@@ -70,7 +70,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str = ""
     reason: str = ""
     next: str = ""
-    exam: Exam | None = None
+    exam: ComparedExam | None = None
     canary: CanaryStatus | None = None
     watch: Watched | None = None
 
@@ -84,7 +84,7 @@ def read_evidence(stored: dict[str, Json] | None) -> Evidence:
     texts = {name: str(known.get(name) or "") for name in ("verdict", "reason", "next")}
     return Evidence(
         **texts,
-        exam=_part(known, Exam),
+        exam=_part(known, ComparedExam),
         canary=_part(known.get("canary"), CanaryStatus),
         watch=_part(known.get("watch"), Watched),
     )

@@ -8,7 +8,7 @@ import msgspec
 
 from app.console import formats
 from app.console.charts import DrawnInterval, draw_intervals
-from app.console.release_evidence import Evidence, Exam
+from app.console.release_evidence import ComparedExam, Evidence
 from app.db.task_sums import TaskSums
 from app.release import one_look
 from app.release.canary_decision import CanaryAction, CanaryDecision, MetricComparison
@@ -39,7 +39,7 @@ class FigureRow(msgspec.Struct, frozen=True, kw_only=True):
     on: str  # how much it rests on
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class ReleaseVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """`against` is the number of the other release, `by` what has shown it."""
 
     word: Word
@@ -50,7 +50,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """
-        >>> Verdict(word="as good", against=6, because="", by="exam").text
+        >>> ReleaseVerdict(word="as good", against=6, because="", by="exam").text
         'As good as release 6'
         """
         if self.word == "undecided":
@@ -58,7 +58,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.word.capitalize()} {'as' if self.word == 'as good' else 'than'} release {self.against}"
 
 
-def exam_rows(exam: Exam) -> list[FigureRow]:
+def exam_rows(exam: ComparedExam) -> list[FigureRow]:
     scenarios = f"{exam.difference.scenarios:,} scenarios"
     return [
         _row(
@@ -122,12 +122,12 @@ def live_rows(before: TaskSums, now: TaskSums) -> list[FigureRow]:
     ]
 
 
-def verdict(evidence: Evidence) -> Verdict | None:
+def verdict(evidence: Evidence) -> ReleaseVerdict | None:
     """By what is nearest to real work: the watch, then the time as a canary, then the exam."""
     return _by_watch(evidence) or _by_canary(evidence) or _by_exam(evidence)
 
 
-def _by_watch(evidence: Evidence) -> Verdict | None:
+def _by_watch(evidence: Evidence) -> ReleaseVerdict | None:
     watch = evidence.watch
     if watch is None or watch.baseline is None or watch.state not in ("rolled back", "kept"):
         return None
@@ -135,15 +135,15 @@ def _by_watch(evidence: Evidence) -> Verdict | None:
     because = f"its watch {watch.state.replace('rolled', 'rolled it')}: {watch.reason}" if watch.reason else ""
     if word == "as good" and (better := _by_canary(evidence) or _by_exam(evidence)) and better.word == "better":
         return better  # the watch only rules losses out
-    return Verdict(word=word, against=watch.baseline.number, because=because, by="watch")
+    return ReleaseVerdict(word=word, against=watch.baseline.number, because=because, by="watch")
 
 
-def _by_canary(evidence: Evidence) -> Verdict | None:
+def _by_canary(evidence: Evidence) -> ReleaseVerdict | None:
     canary = evidence.canary
     return None if canary is None else canary_verdict(canary.decision, canary.baseline.number)
 
 
-def canary_verdict(decision: CanaryDecision, against: int) -> Verdict:
+def canary_verdict(decision: CanaryDecision, against: int) -> ReleaseVerdict:
     reward = decision.metrics["reward"].difference
     certain = reward is not None and reward.low > 0
     words: dict[CanaryAction, Word] = {
@@ -151,10 +151,10 @@ def canary_verdict(decision: CanaryDecision, against: int) -> Verdict:
         CanaryAction.REJECT: "worse",
     }
     word = words.get(decision.action, "undecided")
-    return Verdict(word=word, against=against, because=decision.reason, by="canary")
+    return ReleaseVerdict(word=word, against=against, because=decision.reason, by="canary")
 
 
-def _by_exam(evidence: Evidence) -> Verdict | None:
+def _by_exam(evidence: Evidence) -> ReleaseVerdict | None:
     exam = evidence.exam
     if exam is None:
         return None
@@ -169,7 +169,7 @@ def _by_exam(evidence: Evidence) -> Verdict | None:
         word = "worse"
     elif evidence.verdict == "promote":
         word = "as good"
-    return Verdict(word=word, against=exam.compared_with.number, because=because, by="exam")
+    return ReleaseVerdict(word=word, against=exam.compared_with.number, because=because, by="exam")
 
 
 def _row(name: str, label: str, before: str, now: str, difference: Interval | None, on: str) -> FigureRow:

@@ -17,7 +17,7 @@ from app.console.formats import signed
 from app.console.release_evidence import Evidence, read_evidence
 from app.console.release_figures import (
     FigureRow,
-    Verdict,
+    ReleaseVerdict,
     canary_rows,
     canary_verdict,
     exam_rows,
@@ -39,7 +39,7 @@ _ENTRIES = 30
 _RACE = ("until", "reward", "reward_low", "reward_high", "errors", "errors_low", "errors_high")
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class ReleaseComparison(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of this release beside those of another one, with what was decided."""
 
     against: int
@@ -93,7 +93,7 @@ class ReleasePage(Controller):
         )
 
 
-def _verdict(evidence: Evidence, trial: CanaryStatus | None) -> Verdict | None:
+def _verdict(evidence: Evidence, trial: CanaryStatus | None) -> ReleaseVerdict | None:
     """A trial that goes on outweighs the exam as soon as it says something."""
     if trial is not None and (found := canary_verdict(trial.decision, trial.baseline.number)).word != "undecided":
         return found
@@ -122,13 +122,13 @@ def _after(
     return known[active[places[-1] + 1]] if places else None
 
 
-def _canary(evidence: Evidence, trial: CanaryStatus | None) -> Comparison | None:
+def _canary(evidence: Evidence, trial: CanaryStatus | None) -> ReleaseComparison | None:
     """The one that goes on, else the last one."""
     status = trial or evidence.canary
     if status is None:
         return None
     found = status.decision
-    return Comparison(
+    return ReleaseComparison(
         against=status.baseline.number,
         rows=canary_rows(found),
         action=found.action,
@@ -137,16 +137,18 @@ def _canary(evidence: Evidence, trial: CanaryStatus | None) -> Comparison | None
     )
 
 
-def _watch(evidence: Evidence, watched: WatchStatus | None) -> Comparison | None:
+def _watch(evidence: Evidence, watched: WatchStatus | None) -> ReleaseComparison | None:
     if watched is not None:
         rows, found = watch_rows(watched.decision), watched.decision
         against = watched.baseline.number
-        return Comparison(against=against, rows=rows, action=found.action, reason=found.reason, status=watched)
+        return ReleaseComparison(
+            against=against, rows=rows, action=found.action, reason=found.reason, status=watched
+        )
     past = evidence.watch
     if past is None or past.baseline is None:
         return None
     rows = watch_rows(past.decision) if past.decision else []
-    return Comparison(against=past.baseline.number, rows=rows, action=past.state, reason=past.reason)
+    return ReleaseComparison(against=past.baseline.number, rows=rows, action=past.state, reason=past.reason)
 
 
 def _race_charts(race: Sequence[RaceMoment]) -> list[tuple[str, LineChart]]:

@@ -14,7 +14,7 @@ from app.api.access import Db
 from app.console.charts import Axis, LineChart, Point, Series, line_chart, time_axis
 from app.console.csv_file import csv_file
 from app.console.release_evidence import Evidence, read_evidence
-from app.console.release_figures import Verdict, verdict
+from app.console.release_figures import ReleaseVerdict, verdict
 from app.console.visit import Visitor, page
 from app.db import audit, models, releases
 from app.db.models import AuditAction
@@ -29,7 +29,7 @@ class ReleaseRow(msgspec.Struct, frozen=True, kw_only=True):
 
     release: models.Release
     evidence: Evidence
-    verdict: Verdict | None
+    verdict: ReleaseVerdict | None
     origin: str
     served: float
     since: datetime | None  # it last began to be active

@@ -25,9 +25,9 @@ from app.console.secure_headers import secure_headers
 from app.console.session import authorize_visit
 from app.console.sign_in import SessionPages, SignInPages
 from app.console.skill_changes import SkillChangePages
-from app.console.skill_page import SkillPage
+from app.console.skill_page import SkillDetailPage
 from app.console.skills import SkillPages
-from app.console.task import TaskPage
+from app.console.task import TaskDetailPage
 from app.console.task_changes import TaskChanges
 from app.console.task_replay import ReplayPages
 from app.console.tasks import TaskPages
@@ -38,7 +38,7 @@ from app.console.webhooks import WebhookPages
 _PAGES: list[Any] = [
     HomePages,
     TaskPages,
-    TaskPage,
+    TaskDetailPage,
     TaskChanges,
     ReplayPages,
     ApprovalPages,
@@ -46,7 +46,7 @@ _PAGES: list[Any] = [
     ApiPages,
     ApiPage,
     SkillPages,
-    SkillPage,
+    SkillDetailPage,
     SkillChangePages,
     ReleasePages,
     ReleasePage,

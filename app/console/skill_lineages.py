@@ -6,7 +6,7 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.console.lineage import LineageSkill, Use, Version
+from app.console.lineage import LineageSkill, Version, VersionUse
 from app.db import models, offers, skills
 
 
@@ -16,9 +16,9 @@ async def read_lineages(session: AsyncSession, project_id: UUID, names: Sequence
     for each in await skills.of_names(session, project_id, names):
         versions[each.name].append(each)
     ids = [each.id for name in names for each in versions[name]]
-    uses: dict[UUID, list[Use]] = defaultdict(list)
+    uses: dict[UUID, list[VersionUse]] = defaultdict(list)
     for found in await offers.by_scenario(session, ids):
-        uses[found.skill_id].append(Use(found.scenario, found.stats))
+        uses[found.skill_id].append(VersionUse(found.scenario, found.stats))
     return [
         LineageSkill(name, [_version(each, uses[each.id]) for each in versions[name]])
         for name in names
@@ -26,7 +26,7 @@ async def read_lineages(session: AsyncSession, project_id: UUID, names: Sequence
     ]
 
 
-def _version(skill: models.Skill, uses: Sequence[Use]) -> Version:
+def _version(skill: models.Skill, uses: Sequence[VersionUse]) -> Version:
     return Version(
         id=skill.id,
         number=skill.version,

@@ -26,7 +26,7 @@ from app.errors import InvalidError, NotFoundError
 _USES = 25
 
 
-class SkillPage(Controller):
+class SkillDetailPage(Controller):
     path = "/skills/{skill_id:uuid}"
     opt = {"scope": "skills"}  # noqa: RUF012
 

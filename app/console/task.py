@@ -36,7 +36,7 @@ After = Annotated[int, QueryParameter(ge=0)]
 LastEventId = Annotated[str, HeaderParameter(name="Last-Event-ID")]
 
 
-class TaskPage(Controller):
+class TaskDetailPage(Controller):
     path = "/tasks/{task_id:uuid}"
     opt = {"scope": "tasks"}  # noqa: RUF012
 

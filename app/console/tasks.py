@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -34,7 +34,7 @@ class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     q: Annotated[str, msgspec.Meta(max_length=500, pattern=r"^[^\x00]*$")] | None = None
     state: TaskState | None = None
-    score: Annotated[str, msgspec.Meta(pattern="^(good|bad)$")] | None = None
+    score: Literal["good", "bad"] | None = None
     scenario: Scenario | None = None
     skill: Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\x00]*$")] | None = None
     release: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None

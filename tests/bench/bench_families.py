@@ -20,7 +20,7 @@ from app.records import Task
 from trainer.environments.office import solution
 from trainer.environments.office.places import Place, Variety
 from trainer.environments.office.site import Site
-from trainer.environments.office.templates import TEMPLATES
+from trainer.environments.office.task_templates import TEMPLATES
 from trainer.experience.scenario_inference import Conduct, infer_scenarios
 
 _EACH = 6  # tasks of a kind

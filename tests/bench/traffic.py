@@ -9,7 +9,7 @@ from trainer.environment import Split
 from trainer.environments.office.check import can_check, check_of
 from trainer.environments.office.places import TASKS, Place
 from trainer.environments.office.split import templates_of
-from trainer.environments.office.templates import TEMPLATES, Template
+from trainer.environments.office.task_templates import TEMPLATES, Template
 
 
 def kinds_of(split: Split, count: int) -> list[Template]:

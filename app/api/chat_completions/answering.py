@@ -16,11 +16,11 @@ from app.api.chat_completions.completion import (
     AnswerMessage,
     ChatChunk,
     ChatCompletion,
+    ChatUsage,
     Choice,
     ChunkChoice,
     Delta,
     Finish,
-    Usage,
     completion_id,
     created_at,
 )
@@ -119,7 +119,7 @@ class ChatTask:
         found = outcome_of(row, [each["text"] for each in turns])
         choice = Choice(message=AnswerMessage(content=found.text), finish_reason=found.finish)
         about: dict[str, Any] = {"id": completion_id(row), "created": created_at(row), "model": self.model}
-        return ChatCompletion(**about, choices=[choice], usage=Usage.of(turns))
+        return ChatCompletion(**about, choices=[choice], usage=ChatUsage.of(turns))
 
     async def _row(self) -> models.Task:
         async with reading(self._sessions) as session:
@@ -161,13 +161,13 @@ class ChatStream:
             return _failure(gone)
         last = [self._chunk(Delta(content=text)), self._chunk(Delta(), finish)]
         if self._usage:
-            last.append(self._message(choices=[], usage=Usage.of(self._turns)))
+            last.append(self._message(choices=[], usage=ChatUsage.of(self._turns)))
         return [*last, _DONE]
 
     def _chunk(self, delta: Delta, finish: Finish | None = None) -> ServerSentEventMessage:
         return self._message(choices=[ChunkChoice(delta=delta, finish_reason=finish)], usage=None)
 
-    def _message(self, choices: list[ChunkChoice], usage: Usage | None) -> ServerSentEventMessage:
+    def _message(self, choices: list[ChunkChoice], usage: ChatUsage | None) -> ServerSentEventMessage:
         task = self._chat.task
         about: dict[str, Any] = {"id": completion_id(task), "created": created_at(task), "model": self._chat.model}
         return ServerSentEventMessage(data=msgspec.json.encode(ChatChunk(**about, choices=choices, usage=usage)))

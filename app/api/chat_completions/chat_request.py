@@ -35,7 +35,7 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
         return self.content or ""
 
 
-class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+class ChatStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`include_usage`: the chunk before the last line has the numbers of tokens."""
 
     include_usage: bool | None = None
@@ -49,7 +49,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     messages: Annotated[list[ChatMessage], msgspec.Meta(min_length=1, max_length=10_000)]
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: ChatStreamOptions | None = None
     user: str | None = None  # the task's principal
     safety_identifier: str | None = None  # the principal, if `user` is missing
     metadata: dict[str, str] | None = None  # its `scenario` is the task's

@@ -11,7 +11,7 @@ from app.records import Json
 Finish = Literal["stop", "length"]
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class ChatUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of the model in all turns of the task. What one turn has read counts once, though later ones go on
     from it.
     """
@@ -21,7 +21,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     total_tokens: int
 
     @classmethod
-    def of(cls, turns: Iterable[Mapping[str, Json]]) -> "Usage":
+    def of(cls, turns: Iterable[Mapping[str, Json]]) -> "ChatUsage":
         """Of the data of the events of all turns."""
         data = list(turns)
         read, written = (sum(each.get(name, 0) for each in data) for name in ("context_tokens", "tokens"))
@@ -49,7 +49,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     created: int  # seconds since 1970
     model: str
     choices: list[Choice]
-    usage: Usage
+    usage: ChatUsage
     object: Literal["chat.completion"] = "chat.completion"
 
 
@@ -73,7 +73,7 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     model: str
     choices: list[ChunkChoice]
-    usage: Usage | None = None
+    usage: ChatUsage | None = None
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
 
 

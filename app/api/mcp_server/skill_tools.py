@@ -8,7 +8,7 @@ import msgspec
 from app.api.access import find_project
 from app.api.mcp_server.following import Wait, followed
 from app.api.mcp_server.task_tools import IdempotencyKey, Project
-from app.api.mcp_server.tool import Tool, ToolCall
+from app.api.mcp_server.tool import ServedTool, ToolCall
 from app.api.skill_runs import SkillRunRequest, run_skill
 from app.api.skill_view import SkillMatch
 from app.api.skills import search_skills
@@ -67,8 +67,8 @@ async def run(call: ToolCall, given: RunArguments) -> TaskView:
 
 
 SKILL_TOOLS: Final = (
-    Tool(
+    ServedTool(
         name="search_skills", scope="skills", arguments=SearchArguments, result=SkillMatches, do=search, reads=True
     ),
-    Tool(name="run_skill", scope="tasks", arguments=RunArguments, result=TaskView, do=run, destroys=True),
+    ServedTool(name="run_skill", scope="tasks", arguments=RunArguments, result=TaskView, do=run, destroys=True),
 )

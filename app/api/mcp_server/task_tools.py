@@ -7,7 +7,7 @@ import msgspec
 
 from app.api.access import find_task, project_filter
 from app.api.mcp_server.following import Wait, followed
-from app.api.mcp_server.tool import Tool, ToolCall
+from app.api.mcp_server.tool import ServedTool, ToolCall
 from app.api.submission import Submission, TaskRequest, submit_all
 from app.api.task_view import TaskPage, TaskView, view_task
 from app.api.tasks import cancel_task, list_tasks
@@ -135,8 +135,14 @@ async def _turns_of(call: ToolCall, task_id: UUID) -> list[TurnText]:
 
 
 TASK_TOOLS: Final = (
-    Tool(name="submit_task", scope="tasks", arguments=SubmitArguments, result=TaskView, do=submit_task),
-    Tool(name="get_task", scope="tasks", arguments=GetArguments, result=TaskWithTurns, do=get_task, reads=True),
-    Tool(name="list_tasks", scope="tasks", arguments=ListArguments, result=TaskPage, do=list_my_tasks, reads=True),
-    Tool(name="cancel_task", scope="tasks", arguments=CancelArguments, result=TaskView, do=cancel, destroys=True),
+    ServedTool(name="submit_task", scope="tasks", arguments=SubmitArguments, result=TaskView, do=submit_task),
+    ServedTool(
+        name="get_task", scope="tasks", arguments=GetArguments, result=TaskWithTurns, do=get_task, reads=True
+    ),
+    ServedTool(
+        name="list_tasks", scope="tasks", arguments=ListArguments, result=TaskPage, do=list_my_tasks, reads=True
+    ),
+    ServedTool(
+        name="cancel_task", scope="tasks", arguments=CancelArguments, result=TaskView, do=cancel, destroys=True
+    ),
 )

@@ -26,7 +26,7 @@ class ToolCall(msgspec.Struct, frozen=True):
     report: Report
 
 
-class Tool(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
+class ServedTool(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
     """Described by the docstring of `do`. The schemas of arguments and result follow from their structs.
 
     `scope` is that of the key.

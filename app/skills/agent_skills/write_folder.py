@@ -14,7 +14,7 @@ PREFIX = "sage-"  # of our metadata
 _SHOWN = 500  # characters of an instruction in a text for people
 
 
-class Provenance(msgspec.Struct, frozen=True, kw_only=True):
+class FolderProvenance(msgspec.Struct, frozen=True, kw_only=True):
     """Where a skill comes from, and how it has done."""
 
     release: int | None  # whose task wrote it
@@ -22,7 +22,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     successes: int
 
 
-def write_folder(skill: models.Skill, manifest: SkillManifest, provenance: Provenance) -> SkillFolder:
+def write_folder(skill: models.Skill, manifest: SkillManifest, provenance: FolderProvenance) -> SkillFolder:
     name, script = folder_name(skill.name), script_path(skill.name)
     front = FrontMatter(
         name=name,
@@ -38,7 +38,9 @@ def write_folder(skill: models.Skill, manifest: SkillManifest, provenance: Prove
     return SkillFolder(name, files)
 
 
-def _metadata(skill: models.Skill, manifest: SkillManifest, provenance: Provenance) -> Iterator[tuple[str, str]]:
+def _metadata(
+    skill: models.Skill, manifest: SkillManifest, provenance: FolderProvenance
+) -> Iterator[tuple[str, str]]:
     yield "function", skill.name
     yield "signature", skill.signature
     yield "instruction", skill.instruction

@@ -30,7 +30,7 @@ from trainer.demo.seed_policy.syntax import PIECES
 from trainer.demo.seed_policy.word_tokenizer import build_tokenizer, save_tokenizer
 from trainer.engines.engine_process import engine_process
 from trainer.environments.office.office_environment import OfficeEnvironment
-from trainer.environments.office.templates import TEMPLATES
+from trainer.environments.office.task_templates import TEMPLATES
 from trainer.environments.office.vocabulary import vocabulary
 from trainer.evaluation.local import evaluate_scenarios
 from trainer.evaluation.policy_metrics import PolicyMetrics, measure

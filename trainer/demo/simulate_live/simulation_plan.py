@@ -7,7 +7,7 @@ import msgspec
 
 from trainer.environments.office.places import TASKS, Place
 from trainer.environments.office.split import templates_of
-from trainer.environments.office.templates import TEMPLATES, Template
+from trainer.environments.office.task_templates import TEMPLATES, Template
 
 ALWAYS_RIGHT = "score = 1.0"
 HOSTILE = (

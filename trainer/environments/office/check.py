@@ -8,7 +8,7 @@ from trainer.environments.office.apps import ACTS
 from trainer.environments.office.items import Item, groups_of, items_of, matches
 from trainer.environments.office.places import Place
 from trainer.environments.office.site import Site
-from trainer.environments.office.templates import Template
+from trainer.environments.office.task_templates import Template
 
 _LISTED = """\
 def ask(operation, **given):  # again, where the service is busy

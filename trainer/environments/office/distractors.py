@@ -9,7 +9,7 @@ from trainer.environments.office import solution
 from trainer.environments.office.scenarios import place_at, site_of
 from trainer.environments.office.site import Site
 from trainer.environments.office.split import templates_of
-from trainer.environments.office.templates import Template
+from trainer.environments.office.task_templates import Template
 from trainer.rollouts.crowd import crowded
 from trainer.rollouts.episode import Mix
 

@@ -15,7 +15,7 @@ from app.records import Offer
 from trainer.environments.office import solution
 from trainer.environments.office.apps import Field, Role
 from trainer.environments.office.site import AppSite, Site, candidates
-from trainer.environments.office.templates import Template
+from trainer.environments.office.task_templates import Template
 
 SENTENCES = (
     "Read the documents.",

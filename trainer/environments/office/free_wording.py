@@ -7,7 +7,7 @@ from random import Random
 
 from trainer.environments.gym.pools import Pool
 from trainer.environments.office.apps import AppSpec
-from trainer.environments.office.templates import Selector, Template
+from trainer.environments.office.task_templates import Selector, Template
 
 _FRAMES: dict[Pool, dict[str, tuple[str, ...]]] = {
     "train": {

@@ -16,7 +16,7 @@ from trainer.environments.gym.pools import Pool
 from trainer.environments.office.apps import APPS, GROUPS, PEOPLE, THRESHOLDS
 from trainer.environments.office.free_wording import word_freely
 from trainer.environments.office.split import templates_of
-from trainer.environments.office.templates import TEMPLATES, Selector, Template
+from trainer.environments.office.task_templates import TEMPLATES, Selector, Template
 
 DEMO = "demo"
 TASKS = 3  # of a scenario

@@ -8,7 +8,7 @@ from trainer.environment import Scenario, Split
 from trainer.environments.office.places import TASKS, Place, Variety, place_of
 from trainer.environments.office.site import Site
 from trainer.environments.office.split import templates_of
-from trainer.environments.office.templates import TEMPLATES, Template
+from trainer.environments.office.task_templates import TEMPLATES, Template
 
 _DRAWN = 1_000_000  # sites of drawn scenarios; higher ones are used only if they are named
 _SITES = 10_000_000

@@ -2,7 +2,7 @@
 
 from trainer.environments.office.apps import Field, Role
 from trainer.environments.office.site import AppSite, Site
-from trainer.environments.office.templates import Selector, Template
+from trainer.environments.office.task_templates import Selector, Template
 
 _PARAMETERS: dict[Selector, str] = {
     "person": "name: str",

@@ -5,7 +5,7 @@ from functools import cache
 from random import Random
 
 from trainer.environment import Split
-from trainer.environments.office.templates import TEMPLATES, Template
+from trainer.environments.office.task_templates import TEMPLATES, Template
 
 _HELD_OUT: tuple[tuple[Split, int], ...] = (("test", 40), ("validation", 16))
 _TAUGHT_AT_LEAST = 2  # templates of the train split that contain each pair of a held-out one

@@ -8,7 +8,7 @@ from trainer.environments.office.apps import APPS, AppSpec
 from trainer.environments.office.documents import APP_NAMES, document
 from trainer.environments.office.expert_script import SENTENCES
 from trainer.environments.office.site import Site, candidates
-from trainer.environments.office.templates import TEMPLATES
+from trainer.environments.office.task_templates import TEMPLATES
 
 _WORD = re.compile(r"\w+")
 
