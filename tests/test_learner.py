@@ -149,6 +149,8 @@ def test_statistics_of_a_first_fresh_step(model: Path) -> None:
     assert stats.kl_to_engine == pytest.approx(0, abs=1e-6)
     assert stats.kl_to_start == pytest.approx(0, abs=1e-6)
     assert stats.clip_fraction == 0
+    logprobs = [value for each in rollouts for turn in each.rollout.trajectory.turns for value in turn.logprobs]
+    assert stats.entropy == pytest.approx(-sum(logprobs) / len(logprobs), abs=1e-4)
     assert stats.samples == 7
     assert stats.tokens == sum(each.rollout.trajectory.generated_tokens for each in rollouts)
     assert stats.read_tokens == sum(len(sample_of(each.rollout.trajectory).ids) for each in rollouts)

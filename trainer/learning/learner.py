@@ -92,7 +92,7 @@ class Learner:
         self._set_reference(batches)
         for _ in range(self.settings.epochs):
             loss, clipped, norm = self._step(batches)
-        tokens, ratio, engine_kl, measured, reference_kl, highest = self._statistics(batches)
+        tokens, ratio, engine_kl, surprise, measured, reference_kl, highest = self._statistics(batches)
         return UpdateStats(
             loss=loss,
             grad_norm=norm,
@@ -101,6 +101,7 @@ class Learner:
             ratio_max=highest,
             kl_to_engine=engine_kl / tokens,
             kl_to_start=reference_kl / measured,
+            entropy=surprise / tokens,
             tokens=int(tokens),
             read_tokens=sum(len(each.sample.ids) for each in samples),
             samples=len(samples),
@@ -165,7 +166,7 @@ class Learner:
 
     def _statistics(self, batches: Sequence[MicroBatch]) -> list[float]:
         """Sums over all processes, and the highest ratio last."""
-        rows = [each.statistics() for each in batches if not each.idle] or [[0.0] * 6]
+        rows = [each.statistics() for each in batches if not each.idle] or [[0.0] * 7]
         own = [sum(column) for column in zip(*rows, strict=True)]
         gathered = self._processes.gather([*own[:-1], max(each[-1] for each in rows)])
         columns = list(zip(*gathered, strict=True))

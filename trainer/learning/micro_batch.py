@@ -51,17 +51,17 @@ class MicroBatch:
         )
 
     def statistics(self) -> list[float]:
-        """Sums over tokens: 1, ratio, KL from the engine, measured tokens, KL from the reference; then the highest
-        ratio. Ratios are those of the old policy to the one that sampled.
+        """Sums over tokens: 1, ratio, KL from the engine, -log p, measured tokens, KL from the reference; then the
+        highest ratio. Ratios are those of the old policy, whose p it is, to the one that sampled.
         """
         assert self.old is not None, "the first pass sets it"
         assert self.reference is not None, "the reference is scored first"
         ratio = (self.old - self._sampling).exp()
         engine_kl = kl_estimate(self._sampling, self.old)
         reference_kl = kl_estimate(self.old[self._measured], self.reference)
-        sums = [ratio.sum(), engine_kl.sum(), reference_kl.sum(), ratio.max()]
-        total_ratio, total_engine, total_reference, highest = torch.stack(sums).tolist()
-        return [ratio.numel(), total_ratio, total_engine, reference_kl.numel(), total_reference, highest]
+        sums = [ratio.sum(), engine_kl.sum(), -self.old.sum(), reference_kl.sum(), ratio.max()]
+        total_ratio, total_engine, surprise, total_reference, highest = torch.stack(sums).tolist()
+        return [ratio.numel(), total_ratio, total_engine, surprise, reference_kl.numel(), total_reference, highest]
 
     def _per_token(self, values: Sequence[float]) -> Tensor:
         """One value per trajectory, repeated for each of its sampled tokens."""

@@ -15,6 +15,7 @@ class UpdateStats(msgspec.Struct, frozen=True, kw_only=True):
     ratio_max: float
     kl_to_engine: float  # estimated KL from the engine that sampled: almost 0 without stale samples
     kl_to_start: float  # estimated KL from the reference, the policy at the start of the run
+    entropy: float  # of a sampled token, in nats: estimated by its -log p
     tokens: int  # sampled ones that were learned from
     read_tokens: int  # these and the context between them
     samples: int
