@@ -59,11 +59,7 @@ class RunController(Controller):
         """Queues the run for a worker. The runs of a project are executed one at a time, in order."""
         project = await find_project(session, access, data.project)
         settings = data.merged_settings()
-        await refuse_unknown(session, settings)
-        await check_data(session, access, project, settings, data_rules)
-        run = await runs.create(session, project.id, settings)
-        await session.commit()
-        await notify_workers(run.id)
+        run = await start_run(session, access, project, settings, notify_workers, data_rules)
         return RunView.full(run, project.name, None)
 
     @get(summary="List training runs", responses=_READ)
@@ -108,10 +104,33 @@ class RunController(Controller):
     ) -> RunView:
         """Queues it again; it resumes from its last checkpoint. 409 unless it failed or was cancelled."""
         await _find(session, access, run_id)
-        run = await runs.retry(session, run_id)
-        await session.commit()
-        await notify_workers(run.id)
-        return await _view(session, run)
+        return await _view(session, await retry_run(session, run_id, notify_workers))
+
+
+async def start_run(
+    session: AsyncSession,
+    access: Access,
+    project: models.Project,
+    settings: RunSettings,
+    notify_workers: NotifyWorkers,
+    data_rules: DataRules,
+) -> models.TrainingRun:
+    """Queue a run, and commit. Raises InvalidError for settings that could only fail, and NotFoundError."""
+    check_runnable(settings)
+    await refuse_unknown(session, settings)
+    await check_data(session, access, project, settings, data_rules)
+    run = await runs.create(session, project.id, settings)
+    await session.commit()
+    await notify_workers(run.id)
+    return run
+
+
+async def retry_run(session: AsyncSession, run_id: UUID, notify_workers: NotifyWorkers) -> models.TrainingRun:
+    """Queue it again, and commit. Raises ConflictError unless it failed or was cancelled."""
+    run = await runs.retry(session, run_id)
+    await session.commit()
+    await notify_workers(run.id)
+    return run
 
 
 async def _find(session: AsyncSession, access: Access, run_id: UUID) -> models.TrainingRun:

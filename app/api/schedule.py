@@ -7,8 +7,9 @@ import msgspec
 from litestar import Controller, delete, get, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller, Db, find_project
+from app.api.access import Access, Caller, Db, find_project
 from app.api.columns import columns
 from app.api.datasets import check_data
 from app.api.environments import refuse_unknown
@@ -30,9 +31,7 @@ class ScheduleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     settings: RunSettings = RunSettings()
     enabled: bool = True
 
-    def checked(self) -> schedules.NewSchedule:
-        """Raises InvalidError for settings that could only fail."""
-        check_runnable(self.settings)
+    def schedule(self) -> schedules.NewSchedule:
         return schedules.NewSchedule(**msgspec.structs.asdict(self))
 
 
@@ -68,11 +67,7 @@ class ScheduleController(Controller):
     ) -> ScheduleView:
         """Replaces the schedule of the project. Tasks scored since the last run still count."""
         owner = await find_project(session, access, project)
-        new = data.checked()
-        await refuse_unknown(session, new.settings)
-        await check_data(session, access, owner, new.settings, data_rules)
-        row = await schedules.put(session, owner.id, new)
-        await session.commit()
+        row = await put_schedule(session, access, owner, data.schedule(), data_rules)
         return ScheduleView.of(row, owner.name)
 
     @get(summary="Show the schedule", responses=_READ)
@@ -87,3 +82,19 @@ class ScheduleController(Controller):
         owner = await find_project(session, access, project)
         await schedules.remove(session, owner.id)
         await session.commit()
+
+
+async def put_schedule(
+    session: AsyncSession,
+    access: Access,
+    project: models.Project,
+    new: schedules.NewSchedule,
+    data_rules: DataRules,
+) -> models.Schedule:
+    """Set the schedule of a project, and commit. Raises InvalidError, and NotFoundError for a dataset."""
+    check_runnable(new.settings)
+    await refuse_unknown(session, new.settings)
+    await check_data(session, access, project, new.settings, data_rules)
+    row = await schedules.put(session, project.id, new)
+    await session.commit()
+    return row

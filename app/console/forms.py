@@ -13,7 +13,7 @@ from app.errors import AppError, InvalidError
 T = TypeVar("T")
 
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.(?P<field>\w+)[^`]*`)?$", re.DOTALL)
-_LEADING = re.compile(r"^`?(?P<field>\w+)`?: (?P<what>.+)$", re.DOTALL)
+_LEADING = re.compile(r"^`?(?P<field>\w+)`?(?:: |=)(?P<what>.+)$", re.DOTALL)
 
 
 class Form(msgspec.Struct, Generic[T], frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ NAVIGATION = (
     NavigationEntry("APIs", "/console/apis", "tasks", "a"),
     NavigationEntry("Skills", "/console/skills", "skills", "s"),
     NavigationEntry("Releases", "/console/releases", "tasks", "r"),
+    NavigationEntry("Runs", "/console/runs", "admin", "n"),
     NavigationEntry("Secrets", "/console/secrets", "admin", "x"),
     NavigationEntry("Projects", "/console/projects", "tasks", "p"),
     NavigationEntry("Keys", "/console/keys", "admin", "k"),

@@ -20,6 +20,9 @@ from app.console.release_changes import ReleaseChangePages
 from app.console.release_compare import ReleaseComparePages
 from app.console.release_page import ReleasePage
 from app.console.releases import ReleasePages
+from app.console.run_page import RunPage
+from app.console.runs import RunPages
+from app.console.schedule import SchedulePages
 from app.console.secrets import SecretPages
 from app.console.secure_headers import secure_headers
 from app.console.session import authorize_visit
@@ -52,6 +55,9 @@ _PAGES: list[Any] = [
     ReleasePage,
     ReleaseComparePages,
     ReleaseChangePages,
+    RunPages,
+    RunPage,
+    SchedulePages,
     SecretPages,
     ProjectPages,
     KeyPages,

@@ -5,6 +5,7 @@ Fields of nested settings are named with a dot, `limits.queued_tasks`. What has 
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -30,6 +31,7 @@ class SettingField(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[tuple[str, str], ...] = ()
     default: Json = None
     required: bool = False
+    section: str = ""  # the comment above it in the source
 
 
 class SettingGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +46,7 @@ class SettingGroup(msgspec.Struct, frozen=True, kw_only=True):
 @cache
 def setting_groups(kind: type[msgspec.Struct]) -> tuple[SettingGroup, ...]:
     """Those that are not nested come first."""
-    helps = _docstrings(kind)
+    helps, sections = _docstrings(kind), _sections(kind)
     plain: list[SettingField] = []
     nested: list[SettingGroup] = []
     for field in _fields(kind):
@@ -57,7 +59,7 @@ def setting_groups(kind: type[msgspec.Struct]) -> tuple[SettingGroup, ...]:
             )
             nested.append(SettingGroup(name=field.name, help=text, fields=fields, optional=optional))
         else:
-            plain.append(_field(field.name, field, text))
+            plain.append(_field(field.name, field, text, sections.get(field.name, "")))
     return SettingGroup(name="", help="", fields=tuple(plain)), *nested
 
 
@@ -95,13 +97,20 @@ def patch(kind: type[msgspec.Struct], entered: Mapping[str, str], before: Mappin
     return found
 
 
-def _field(name: str, field: types.Field, text: str) -> SettingField:
+def _field(name: str, field: types.Field, text: str, section: str = "") -> SettingField:
     inner, _ = _plain_type(field.type)
     kind, choices = _kind(inner)
     default = None if field.default is msgspec.NODEFAULT else msgspec.to_builtins(field.default)
     label = name.rpartition(".")[2].replace("_", " ").capitalize()
     return SettingField(
-        name=name, label=label, kind=kind, help=text, choices=choices, default=default, required=field.required
+        name=name,
+        label=label,
+        kind=kind,
+        help=text,
+        choices=choices,
+        default=default,
+        required=field.required,
+        section=section,
     )
 
 
@@ -180,6 +189,17 @@ def _fields(kind: type[msgspec.Struct]) -> tuple[types.Field, ...]:
     shown: Any = types.type_info(kind)
     fields: tuple[types.Field, ...] = shown.fields
     return fields
+
+
+def _sections(kind: type[Any]) -> dict[str, str]:
+    """The last comment of the class above each field."""
+    found, section = {}, ""
+    for line in textwrap.dedent(inspect.getsource(kind)).splitlines():
+        if line.startswith("    # "):
+            section = line.removeprefix("    # ")
+        elif match := re.match(r"    (\w+): ", line):
+            found[match[1]] = section
+    return found
 
 
 def _docstrings(kind: type[Any]) -> dict[str, str]:

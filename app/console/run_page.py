@@ -1,0 +1,131 @@
+"""One training run: its steps as charts, live; what it learned from; its result."""
+
+from typing import Any
+from uuid import UUID
+
+from litestar import Controller, Response, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, FromQuery
+from litestar.response import Redirect
+from litestar.response.sse import ServerSentEventMessage
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.api.access import Db
+from app.api.dependencies import NotifyWorkers
+from app.api.runs import retry_run
+from app.api.sse import EventBatch, event_stream
+from app.console.csv_file import csv_file
+from app.console.drop_advice import drop_advice
+from app.console.run_charts import run_charts, with_length
+from app.console.templates import render
+from app.console.visit import Visit, Visitor, after_change, page, visit_project
+from app.db import models, runs
+from app.db.database import Sessions
+from app.db.models import RunState
+from app.db.notifications import NotificationListener
+from app.errors import NotFoundError
+from app.run_settings import RunSettings
+
+_OPEN = (RunState.QUEUED, RunState.RUNNING)
+
+
+class RunPage(Controller):
+    path = "/runs/{run_id:uuid}"
+    opt = {"scope": "admin"}  # noqa: RUF012
+
+    @get()
+    async def show(
+        self, run_id: FromPath[UUID], visit: Visitor, session: Db, file: FromQuery[str] = ""
+    ) -> Response[Any]:
+        run, visit = await _find(session, visit, run_id)
+        steps = await runs.steps(session, run.id)
+        if file == "csv":
+            return _file(run, [with_length({"step": each.index, **each.metrics}) for each in steps])
+        return page(
+            visit, "run.html", **_values(run, steps), settings=_in_order(run.settings), advice=drop_advice()
+        )
+
+    @get("/live", media_type="text/event-stream")
+    async def live(
+        self,
+        run_id: FromPath[UUID],
+        visit: Visitor,
+        session: Db,
+        sessions: NamedDependency[Sessions],
+        listener: NamedDependency[NotificationListener],
+    ) -> Response[Any]:
+        """The part of the page that changes, whenever it does, then `end`."""
+        run, visit = await _find(session, visit, run_id)
+        return await event_stream(listener, run.id, _PartReader(sessions, visit, run.id).read)
+
+    @post("/cancel")
+    async def cancel(self, run_id: FromPath[UUID], visit: Visitor, session: Db) -> Redirect:
+        run, visit = await _find(session, visit, run_id)
+        await runs.request_cancel(session, run.id)
+        await session.commit()
+        return after_change(visit.url(f"/console/runs/{run.id}"), "the run is being cancelled")
+
+    @post("/retry")
+    async def retry(
+        self, run_id: FromPath[UUID], visit: Visitor, session: Db, notify_workers: NamedDependency[NotifyWorkers]
+    ) -> Redirect:
+        run, visit = await _find(session, visit, run_id)
+        await retry_run(session, run.id, notify_workers)
+        return after_change(
+            visit.url(f"/console/runs/{run.id}"), "the run is queued again, from its last checkpoint"
+        )
+
+
+async def _find(session: AsyncSession, visit: Visit, run_id: UUID) -> tuple[models.TrainingRun, Visit]:
+    run = await runs.get(session, run_id, visit.access.project_id)
+    return run, await visit_project(visit, session, run.project_id)
+
+
+def _values(run: models.TrainingRun, steps: Any) -> dict[str, Any]:
+    """What the live part of the page shows."""
+    warnings = [(each.index, text) for each in steps for text in each.metrics.get("warnings", [])]
+    return {
+        "run": run,
+        "open": run.state in _OPEN,
+        "last": steps[-1] if steps else None,
+        "charts": run_charts(steps),
+        "warnings": warnings,
+    }
+
+
+def _in_order(settings: dict[str, Any]) -> dict[str, Any]:
+    """As the type has them, and after them what it no longer has."""
+    known = [name for name in RunSettings.__struct_fields__ if name in settings]
+    return {name: settings[name] for name in dict.fromkeys([*known, *settings])}
+
+
+def _file(run: models.TrainingRun, rows: list[dict[str, Any]]) -> Response[str]:
+    names = list(
+        dict.fromkeys(name for row in rows for name, value in row.items() if isinstance(value, int | float))
+    )
+    return csv_file(f"run-{run.id}", names, [[row.get(name) for name in names] for row in rows])
+
+
+class _PartReader:
+    """Sends the whole part again whenever it has changed: so nothing is lost with a connection."""
+
+    def __init__(self, sessions: Sessions, visit: Visit, run_id: UUID) -> None:
+        self._sessions, self._visit, self._run_id = sessions, visit, run_id
+        self._sent: Any = None
+
+    async def read(self) -> EventBatch:
+        try:
+            async with self._sessions() as session:
+                run = await runs.get(session, self._run_id)
+                state = (run.state, run.attempt, run.step, run.part, run.cancel_requested)
+                if state == self._sent:
+                    return EventBatch([])
+                steps = await runs.steps(session, self._run_id)
+        except NotFoundError:  # it was deleted
+            return EventBatch([], ended=True)
+        self._sent, ended = state, run.state not in _OPEN
+        html = render("run_live.html", visit=self._visit, **_values(run, steps))
+        messages = [ServerSentEventMessage(data=html)]
+        if ended:
+            messages.append(ServerSentEventMessage(data="", event="end"))
+        return EventBatch(messages, ended=ended)

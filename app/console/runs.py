@@ -1,0 +1,70 @@
+"""Training runs: the list with the schedule, a new one, and what one is started with."""
+
+from typing import Any
+from uuid import UUID
+
+from litestar import Controller, Request, Response, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromQuery
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.api.access import Db
+from app.api.dependencies import NotifyWorkers
+from app.api.runs import start_run
+from app.console.forms import Form, read_form
+from app.console.run_form import choices, entered, groups
+from app.console.visit import Visit, Visitor, after_change, page
+from app.datasets.data_location import DataRules
+from app.db import models, runs, schedules
+from app.errors import AppError, NotFoundError
+from app.run_settings import RunSettings, read_settings
+
+_RUNS = 30
+
+
+class RunPages(Controller):
+    path = "/runs"
+    opt = {"scope": "admin"}  # noqa: RUF012
+
+    @get()
+    async def index(self, visit: Visitor, session: Db, cursor: FromQuery[str | None] = None) -> Response[str]:
+        found = await runs.page(session, visit.project.id, cursor=cursor, limit=_RUNS)
+        return page(visit, "runs.html", found=found, schedule=await find_schedule(session, visit.project))
+
+    @get("/new")
+    async def ask(self, visit: Visitor, session: Db, like: FromQuery[UUID | None] = None) -> Response[str]:
+        """With the settings of another run, if one is named."""
+        settings = RunSettings()
+        if like is not None:
+            settings = read_settings((await runs.get(session, like, visit.access.project_id)).settings)
+        return await _form(visit, session, Form(values=entered(settings)))
+
+    @post("/new")
+    async def start(
+        self,
+        request: Request[Any, Any, Any],
+        visit: Visitor,
+        session: Db,
+        notify_workers: NamedDependency[NotifyWorkers],
+        data_rules: NamedDependency[DataRules],
+    ) -> Response[Any]:
+        form = await read_form(request, RunSettings)
+        if form.value is None:
+            return await _form(visit, session, form)
+        try:
+            run = await start_run(session, visit.access, visit.project, form.value, notify_workers, data_rules)
+        except AppError as error:
+            return await _form(visit, session, form.refused(error))
+        return after_change(visit.url(f"/console/runs/{run.id}"), "the run waits for a worker")
+
+
+async def find_schedule(session: AsyncSession, project: models.Project) -> models.Schedule | None:
+    try:
+        return await schedules.get(session, project.id)
+    except NotFoundError:
+        return None
+
+
+async def _form(visit: Visit, session: AsyncSession, form: Form[RunSettings]) -> Response[str]:
+    options = await choices(session, visit.project)
+    return page(visit, "run_new.html", form=form, groups=groups(), options=options, status=form.status)

@@ -1,0 +1,92 @@
+"""The training schedule of a project."""
+
+from typing import Any
+
+import msgspec
+from litestar import Controller, Request, Response, get, post
+from litestar.di import NamedDependency
+from litestar.response import Redirect
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.api.access import Db
+from app.api.schedule import put_schedule
+from app.console.forms import Form, parse_form
+from app.console.run_form import choices, entered, groups
+from app.console.runs import find_schedule
+from app.console.visit import Visit, Visitor, after_change, page
+from app.datasets.data_location import DataRules
+from app.db import schedules
+from app.errors import AppError
+from app.run_settings import RunSettings, read_settings
+
+
+class ScheduleFields(msgspec.Struct, frozen=True):
+    every_hours: float | None = None
+    every_scored_tasks: int | None = None
+    enabled: bool = True
+
+
+class SchedulePages(Controller):
+    path = "/runs/schedule"
+    opt = {"scope": "admin"}  # noqa: RUF012
+
+    @get()
+    async def show(self, visit: Visitor, session: Db) -> Response[str]:
+        row = await find_schedule(session, visit.project)
+        settings = read_settings(row.settings) if row else RunSettings()
+        own = ScheduleFields(row.every_hours, row.every_scored_tasks, row.enabled) if row else ScheduleFields()
+        shown = {name: _text(value) for name, value in msgspec.structs.asdict(own).items()}
+        return await _form(visit, session, Form(values=entered(settings) | shown))
+
+    @post()
+    async def store(
+        self,
+        request: Request[Any, Any, Any],
+        visit: Visitor,
+        session: Db,
+        data_rules: NamedDependency[DataRules],
+    ) -> Response[Any]:
+        values = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
+        own, settings = parse_form(values, ScheduleFields), parse_form(values, RunSettings)
+        form: Form[Any] = msgspec.structs.replace(
+            settings,
+            values={**settings.values, **own.values},
+            errors={**settings.errors, **own.errors},
+            status=max(own.status, settings.status),
+        )
+        if own.value is None or settings.value is None:
+            return await _form(visit, session, form)
+        new = schedules.NewSchedule(**msgspec.structs.asdict(own.value), settings=settings.value)
+        try:
+            await put_schedule(session, visit.access, visit.project, new, data_rules)
+        except AppError as error:
+            return await _form(visit, session, form.refused(error))
+        return after_change(visit.url("/console/runs"), "stored the schedule")
+
+    @post("/delete")
+    async def delete(self, visit: Visitor, session: Db) -> Redirect:
+        await schedules.remove(session, visit.project.id)
+        await session.commit()
+        return after_change(visit.url("/console/runs"), "deleted the schedule; runs that it has queued remain")
+
+
+def _text(value: object) -> str:
+    """
+    >>> _text(True), _text(24.0), _text(None)
+    ('true', '24', '')
+    """
+    if value is None:
+        return ""
+    return f"{value}".lower() if isinstance(value, bool) else f"{value:g}"
+
+
+async def _form(visit: Visit, session: AsyncSession, form: Form[Any]) -> Response[str]:
+    return page(
+        visit,
+        "schedule.html",
+        form=form,
+        groups=groups(),
+        options=await choices(session, visit.project),
+        row=await find_schedule(session, visit.project),
+        status=form.status,
+    )

@@ -1,0 +1,109 @@
+"""The pages of training runs."""
+
+import re
+from uuid import UUID
+
+import httpx
+from playwright.async_api import Page, expect
+
+from app.console.drop_advice import drop_advice
+from app.db import models, run_queue, runs
+from app.db.models import RunState
+from tests.console.conftest import CheckPage
+from tests.console.grown_console import GrownConsole
+from trainer.experience.drop_reasons import DropReason
+
+
+def _path(grown: GrownConsole, state: str) -> str:
+    return f"/console/runs/{grown.project.runs[state]}"
+
+
+async def _run(grown: GrownConsole, run_id: UUID) -> models.TrainingRun:
+    async with grown.api.sessions() as session:
+        return await runs.get(session, run_id)
+
+
+async def test_a_run_that_has_ended_is_right_everywhere(check_grown: CheckPage, grown: GrownConsole) -> None:
+    page = await check_grown(_path(grown, "done"))
+    for name in ("Score", "Turns of a task", "Entropy of a token, nats", "Share of clipped tokens"):
+        await expect(page.get_by_role("img", name=name, exact=True)).to_be_visible()
+    dropped = page.get_by_role("row").filter(has_text="equal_rewards")
+    await expect(dropped).to_contain_text("wait for tasks that succeed and tasks that fail")
+    await expect(page.get_by_text("168 of 412 tasks were kept")).to_be_visible()
+
+
+async def test_the_form_of_a_run_is_right_everywhere(check_grown: CheckPage) -> None:
+    page = await check_grown("/console/runs/new")
+    await expect(page.get_by_label("Kind")).to_have_value("logged")
+
+
+async def test_the_list_is_right_everywhere(check_grown: CheckPage) -> None:
+    page = await check_grown("/console/runs")
+    await expect(page.get_by_text("Trains every 1 d or after 300 scored tasks")).to_be_visible()
+
+
+async def test_every_reason_for_dropping_a_task_is_explained() -> None:
+    assert drop_advice().keys() >= {reason.value for reason in DropReason}
+
+
+async def test_a_run_is_started_cancelled_and_retried(grown_page: Page, grown: GrownConsole) -> None:
+    await grown_page.goto("/console/runs")
+    await grown_page.get_by_role("link", name="Start a run").click()
+    await grown_page.get_by_label("Steps", exact=True).fill("many")
+    await grown_page.get_by_role("button", name="Start the run").click()
+    await expect(grown_page.get_by_text("enter a whole number")).to_be_visible()
+    await grown_page.get_by_label("Steps", exact=True).fill("7")
+    await grown_page.get_by_text("Gate 4 settings").click()
+    await grown_page.get_by_label("Gate scenarios").fill("5")
+    await grown_page.get_by_role("button", name="Start the run").click()
+    await expect(grown_page.get_by_text("5 is too few for the gate to decide")).to_be_visible()
+    await grown_page.get_by_label("Gate scenarios").fill("0")
+    await grown_page.get_by_role("button", name="Start the run").click()
+    await expect(grown_page.get_by_role("status").first).to_have_text("the run waits for a worker")
+    run = await _run(grown, grown.api.wakes.runs[-1])
+    assert (run.settings["steps"], run.settings["gate_scenarios"], run.settings["promote"]) == (7, 0, True)
+    await grown_page.get_by_role("button", name="Cancel", exact=True).first.click()
+    await grown_page.get_by_role("button", name="Cancel the run").click()
+    await expect(grown_page.get_by_text("cancelled").first).to_be_visible()
+    await grown_page.get_by_role("button", name="Retry").first.click()
+    await grown_page.get_by_role("dialog").get_by_role("button", name="Retry").click()
+    await expect(grown_page.get_by_role("status").first).to_contain_text("queued again")
+
+
+async def test_steps_appear_while_the_run_makes_them(grown_page: Page, grown: GrownConsole) -> None:
+    run_id = grown.project.runs["running"]
+    await grown_page.goto(_path(grown, "running"))
+    await expect(grown_page.get_by_text("9 of 24 steps")).to_be_visible()
+    owner = (await _run(grown, run_id)).owner
+    assert owner is not None
+    async with grown.api.sessions.begin() as session:
+        await run_queue.append_step(session, run_id, owner, 10, {"outcome": 0.875}, total=24)
+    await expect(grown_page.get_by_text("10 of 24 steps")).to_be_visible()
+    async with grown.api.sessions.begin() as session:
+        result = {"decision": "passed", "reason": "it solves more scenarios"}
+        await run_queue.finish(session, run_id, owner, RunState.DONE, result=result)
+    await expect(grown_page.get_by_text("The gate: passed")).to_be_visible()
+
+
+async def test_the_schedule_is_stored_and_deleted(grown_page: Page) -> None:
+    await grown_page.goto("/console/runs/schedule")
+    await grown_page.get_by_label("Every so many hours").fill("")
+    await grown_page.get_by_label("After so many newly scored tasks").fill("0")
+    await grown_page.get_by_role("button", name="Store the schedule").click()
+    await expect(grown_page.get_by_text(re.compile("must be between 1 and"))).to_be_visible()
+    await grown_page.get_by_label("After so many newly scored tasks").fill("500")
+    await grown_page.get_by_role("button", name="Store the schedule").click()
+    await expect(grown_page.get_by_text("Trains after 500 scored tasks")).to_be_visible()
+    await grown_page.get_by_role("link", name="Schedule").click()
+    await grown_page.get_by_role("button", name="Delete the schedule").click()
+    await grown_page.get_by_role("button", name="Delete", exact=True).click()
+    await expect(grown_page.get_by_text("Nothing trains by itself")).to_be_visible()
+
+
+async def test_runs_are_for_administrators_of_the_project(grown: GrownConsole) -> None:
+    other = (await grown.api.project("nowhere near")).id
+    async with httpx.AsyncClient(base_url=grown.url) as client:
+        for scopes, project_id, status in ((["tasks"], None, 403), (["admin"], other, 404)):
+            headers = {"Cookie": f"{grown.cookie}={await grown.session(*scopes, project_id=project_id)}"}
+            for rest in ("", "/live", "?file=csv"):
+                assert (await client.get(_path(grown, "done") + rest, headers=headers)).status_code == status
