@@ -35,8 +35,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model_dir(tmp_path_factory.mktemp("tiny"))
 
 
-def gradients(model: PeftModel) -> tuple[Tensor, dict[str, Tensor]]:
-    ids = torch.randint(0, 250, (2, 9), generator=torch.Generator().manual_seed(2))
+def gradients(model: PeftModel, seed: int = 2) -> tuple[Tensor, dict[str, Tensor]]:
+    ids = torch.randint(0, 250, (2, 9), generator=torch.Generator().manual_seed(seed))
     logits = model(input_ids=ids).logits
     logits.log_softmax(-1)[..., 3].sum().backward()
     return logits.detach(), {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
@@ -55,22 +55,27 @@ def test_logits_and_gradients_are_those_of_peft(path: Path) -> None:
 def test_beside_a_bfloat16_base_they_are_as_exact_as_those_of_peft(tmp_path: Path) -> None:
     """PEFT multiplies by the float32 adapter in float32, the fused layers in bfloat16; both outputs are bfloat16.
 
-    Errors are relative to the same weights in float64: of the logits, and of all gradients together. PEFT's
-    are below 2 %, and those of the fused layers at most half as large again.
+    Errors are relative to the same weights in float64: of the logits, and of all gradients together. Those of PEFT
+    are below 2 %, those of the fused layers at most half as large again, in the mean over eight inputs: for one
+    alone they depend on how the processor rounds.
     """
     path = make_model_dir(tmp_path, spread=0.1)
-    expected, by_hand = gradients(policy(path, torch.bfloat16).double())
-    assert {each.dtype for each in by_hand.values()} == {torch.float64}
+    exact_ones = [gradients(policy(path, torch.bfloat16).double(), seed) for seed in range(8)]
+    assert {each.dtype for _, by_hand in exact_ones for each in by_hand.values()} == {torch.float64}
 
-    def errors(model: PeftModel) -> tuple[float, float]:
-        logits, found = gradients(model)
-        assert {each.dtype for each in found.values()} == {torch.float32}
-        return relative(logits, expected), relative(flat(found), flat(by_hand))
+    def errors(fused: bool) -> Tensor:
+        """(2): of the logits and of the gradients."""
+        each_error = []
+        for seed, (logits, by_hand) in enumerate(exact_ones):
+            model = policy(path, torch.bfloat16)
+            found_logits, found = gradients(fuse(model) if fused else model, seed)
+            assert {each.dtype for each in found.values()} == {torch.float32}
+            each_error.append([relative(found_logits, logits), relative(flat(found), flat(by_hand))])
+        return torch.tensor(each_error).mean(0)
 
-    of_peft, of_ours = errors(policy(path, torch.bfloat16)), errors(fuse(policy(path, torch.bfloat16)))
-    assert max(of_peft) < 0.02
-    assert of_ours[0] < 1.5 * of_peft[0]
-    assert of_ours[1] < 1.5 * of_peft[1]
+    of_peft, of_ours = errors(fused=False), errors(fused=True)
+    assert of_peft.max() < 0.02
+    assert (of_ours < 1.5 * of_peft).all()
 
 
 def flat(gradients: dict[str, Tensor]) -> Tensor:

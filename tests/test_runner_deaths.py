@@ -105,9 +105,9 @@ async def test_a_runner_that_stalled_withdraws_the_death_that_was_counted(
     task_id = await project.submit("write once into the ledger", deaths=int(suspected))
     async with project.runner(engine, options) as runner:
         await until(lambda: engine.waiting == {"once"})
-        async with project.sessions.begin() as session:
+        async with project.sessions.begin() as session:  # in one transaction, so that no renewal comes between
             await session.merge(models.Task(id=task_id, lease_until=datetime(2020, 1, 1, tzinfo=UTC)))
-        async with project.sessions.begin() as session:
+            await session.flush()
             claimed = await task_queue.claim(session, "another", 600)
         assert claimed is not None
         assert (claimed.deaths, claimed.lone_deaths) == (1 + suspected, int(suspected))
