@@ -5,7 +5,7 @@ from uuid import UUID
 
 import msgspec
 
-Kind = Literal["tasks", "skills", "releases"]
+Kind = Literal["tasks", "skills", "releases", "runs"]
 
 
 def console_path(kind: Kind, row_id: UUID) -> str:

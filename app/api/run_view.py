@@ -7,6 +7,7 @@ from uuid import UUID
 import msgspec
 
 from app.api.columns import columns
+from app.api.console_links import console_path
 from app.db import models
 from app.records import Json, RunPart
 from app.run_settings import RunKind
@@ -18,11 +19,12 @@ class RunLinks(msgspec.Struct, frozen=True):
     self: str
     steps: str
     events: str
+    console: str
 
     @classmethod
     def of(cls, run_id: UUID) -> Self:
         own = f"/v1/training-runs/{run_id}"
-        return cls(own, f"{own}/steps", f"{own}/events")
+        return cls(own, f"{own}/steps", f"{own}/events", console_path("runs", run_id))
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from app.console.release_changes import ReleaseChangePages
 from app.console.release_compare import ReleaseComparePages
 from app.console.release_page import ReleasePage
 from app.console.releases import ReleasePages
-from app.console.run_page import RunPage
+from app.console.run_page import RunDetailPage
 from app.console.runs import RunPages
 from app.console.schedule import SchedulePages
 from app.console.secrets import SecretPages
@@ -56,7 +56,7 @@ _PAGES: list[Any] = [
     ReleaseComparePages,
     ReleaseChangePages,
     RunPages,
-    RunPage,
+    RunDetailPage,
     SchedulePages,
     SecretPages,
     ProjectPages,

@@ -29,7 +29,7 @@ from app.run_settings import RunSettings
 _OPEN = (RunState.QUEUED, RunState.RUNNING)
 
 
-class RunPage(Controller):
+class RunDetailPage(Controller):
     path = "/runs/{run_id:uuid}"
     opt = {"scope": "admin"}  # noqa: RUF012
 
