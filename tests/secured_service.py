@@ -31,6 +31,7 @@ class SecuredService:
         self.lifetime = 3600
         self.writes = 0
         self.slow = 0.0  # seconds for a token
+        self.form_only = False  # whether it ignores a client's header
         self.url = ""
         self.asgi = Litestar([self._routes()], openapi_config=None, logging_config=None)
 
@@ -152,9 +153,8 @@ class SecuredService:
             "password": self._of_password,
         }[grant](form, authorization)
         if user is None:
-            return Response(
-                {"error": "invalid_grant", "error_description": f"no: {urlencode(form)}"}, status_code=400
-            )
+            error = "invalid_client" if grant == "client_credentials" else "invalid_grant"
+            return Response({"error": error, "error_description": f'no "{urlencode(form)}"'}, status_code=400)
         number = sum(self.asked.values())
         self.issued[f"access-{number}"] = user
         answer: dict[str, Any] = {
@@ -169,7 +169,7 @@ class SecuredService:
 
     def _of_client(self, form: dict[str, str], authorization: str) -> str | None:
         sent = base64.b64decode(authorization.removeprefix("Basic ") or "Og==").decode("latin1")
-        by_header = sent == f"{CLIENT}:{SECRET}"
+        by_header = sent == f"{CLIENT}:{SECRET}" and not self.form_only
         return "the client" if by_header or form.get("client_secret") == SECRET else None
 
     def _of_code(self, form: dict[str, str], _: str) -> str | None:

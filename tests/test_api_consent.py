@@ -124,7 +124,7 @@ async def test_what_an_authorization_server_says_is_recorded_without_secrets(
     error = await raised(await gateway(api, service, client), "vault.who_client")
     shown = (await credentials_of(api))["client"]
     assert shown["state"] == "not_authorized"
-    assert "invalid_grant" in shown["failure"]
+    assert "invalid_client" in shown["failure"]
     assert "wr0ng-secret" not in error.message + shown["failure"]
 
 

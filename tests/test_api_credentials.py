@@ -119,6 +119,50 @@ async def test_a_token_is_renewed_before_it_expires(
         assert dict(service.asked) == expected
 
 
+async def test_a_client_is_recognized_by_the_form_where_its_header_is_ignored(
+    api: ApiApp, service: SecuredService, client: httpx.AsyncClient
+) -> None:
+    service.form_only, service.lifetime = True, 10
+    await register(api, service, credentials={"client": STATIC["client"]})
+    for asked in (2, 3):  # the first time by both ways
+        calls = await gateway(api, service, client)
+        assert (await calls("vault.who_client", [], {}))["user"] == "the client"
+        assert service.asked["client_credentials"] == asked
+
+
+async def test_a_refused_client_is_told_what_the_server_said(
+    api: ApiApp, service: SecuredService, client: httpx.AsyncClient
+) -> None:
+    await register(api, service, credentials={"client": STATIC["client"] | {"client_secret": "wr0ng-s3cret"}})
+    await raised(await gateway(api, service, client), "vault.who_client")
+    shown = (await credentials_of(api))["client"]
+    assert (shown["state"], shown["failure"][:20]) == ("not_authorized", 'invalid_client: no "')
+    assert "wr0ng-s3cret" not in shown["failure"]
+
+
+async def test_a_refresh_token_that_is_refused_is_replaced_by_the_credentials(
+    api: ApiApp, service: SecuredService, client: httpx.AsyncClient
+) -> None:
+    service.lifetime = 10
+    await register(api, service, credentials={"login": STATIC["login"]})
+    for expected in ({"password": 1}, {"password": 2, "refresh_token": 1}):
+        service.refresh_tokens.clear()
+        calls = await gateway(api, service, client)
+        assert (await calls("vault.who_login", [], {}))["user"] == "iris"
+        assert dict(service.asked) == expected
+
+
+async def test_a_bearer_token_takes_the_place_of_tokens_of_oauth(
+    api: ApiApp, service: SecuredService, client: httpx.AsyncClient
+) -> None:
+    service.issued["made-on-a-page"] = "iris"
+    found = await register(api, service, credentials={"bearer": {"value": "made-on-a-page"}})
+    assert not {"client", "person", "openid", "login"} & set(found), "they are not missing"
+    calls = await gateway(api, service, client)
+    assert (await calls("vault.who_person", [], {}))["user"] == "iris"
+    assert await calls("vault.open", [], {}) == [""]
+
+
 async def test_credentials_that_the_api_refuses_are_shown_as_failing(
     api: ApiApp, service: SecuredService, client: httpx.AsyncClient
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from app.apis.security_schemes import SchemeKind, SecurityScheme
+from app.apis.security_schemes import SchemeKind, SecurityScheme, bearer_for_oauth
 from app.db import models
 from app.db.api_credentials import STATIC_TOKEN
 
@@ -62,13 +62,14 @@ class CredentialView(msgspec.Struct, frozen=True, kw_only=True):
 def shared_credentials(
     schemes: Mapping[str, SecurityScheme], rows: Iterable[models.ApiCredential], *, has_token: bool
 ) -> list[CredentialView]:
-    """Those that are for all tasks, and what is missing. A static token takes the place of any other one."""
+    """Those that are for all tasks, and what is missing. A token takes the place of any other one."""
     stored = {row.scheme: row for row in rows if row.principal == ""}
     views = [CredentialView.stored(row, schemes.get(name)) for name, row in stored.items()]
     if has_token and STATIC_TOKEN not in stored:
         views.append(CredentialView(scheme=STATIC_TOKEN, kind="http", state="ready"))
+    instead = bearer_for_oauth(schemes, stored)
     for name, scheme in schemes.items():
-        if name not in stored and not (has_token and scheme.kind in _BY_TOKEN):
+        if name not in stored and name not in instead and not (has_token and scheme.kind in _BY_TOKEN):
             views.append(CredentialView.missing(scheme))
     return sorted(views, key=lambda view: view.scheme)
 

@@ -93,6 +93,17 @@ def chosen(wanted: Security | None, schemes: Iterable[str], available: Collectio
     return next((each for each in alternatives if each and set(each) <= set(available)), ())
 
 
+def bearer_for_oauth(schemes: Mapping[str, SecurityScheme], available: Collection[str]) -> dict[str, str]:
+    """For each scheme of OAuth without credentials, the one whose token is sent in its place.
+
+    Many documents ask for OAuth at each operation, and accept tokens that people make on a page as well.
+    """
+    tokens = [each.name for each in schemes.values() if (each.kind, each.prefix) == ("http", "Bearer")]
+    stored = next((each for each in tokens if each in available), None)
+    missing = [each.name for each in schemes.values() if each.kind in ("oauth2", "openid")]
+    return {} if stored is None else {name: stored for name in missing if name not in available}
+
+
 def _required_scopes(document: Mapping[str, Json]) -> dict[str, dict[str, None]]:
     """The OAuth scopes that the document and its operations require, by scheme, in the document's order."""
     paths = document.get("paths")

@@ -7,7 +7,7 @@ import msgspec
 
 from app.apis.security_schemes import SecurityScheme
 from app.credentials.credential import Credential
-from app.credentials.oauth import TokenError, answer
+from app.credentials.token_request import TokenError, answer
 from app.errors import HostError
 from app.untrusted.http_body import BodyError
 

@@ -12,6 +12,7 @@ from app.credentials import oauth
 from app.credentials.credential import Credential
 from app.credentials.prepared import PreparedCredential
 from app.credentials.stored_credentials import with_tokens
+from app.credentials.token_request import authorization_address
 from app.db import api_credentials, mcp_changes, models
 from app.db.database import Sessions, keys_of
 from app.errors import InvalidError
@@ -34,7 +35,7 @@ async def begin_consent(
         new = PreparedCredential(scheme=row.scheme, kind=row.kind, credential=own, authorized=False)
         row = await new.store(session, row.api_id, principal)
     state = generate_token(48)
-    url, verifier = oauth.authorization_address(credential, state, redirect_url)
+    url, verifier = authorization_address(credential, state, redirect_url)
     await api_credentials.begin_attempt(
         session, row.id, state=state, verifier=verifier, redirect_url=redirect_url, seconds=_CONSENT_SECONDS
     )

@@ -16,6 +16,7 @@ _Url = Annotated[str, msgspec.Meta(max_length=2_000, pattern=r"^https?://[^\s\x0
 _Name = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\s\x00;=,]+(?!\n)$")]
 _FileName = Annotated[str, msgspec.Meta(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*(?!\n)$")]
 _Scopes = Annotated[list[_Name], msgspec.Meta(max_length=200)]
+ClientAuth = Literal["basic", "post"]
 _SECRETS: Final = ("value", "password", "client_secret", "access_token", "refresh_token")
 
 
@@ -40,9 +41,9 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     )
     client_id: _Text | None = None
     client_secret: _Text | None = None
-    client_auth: Annotated[
-        Literal["basic", "post"], _about("how the client identifies itself: by a header, or in the form")
-    ] = "basic"
+    client_auth: (
+        Annotated[ClientAuth, _about("how it sends its secret: in a header or the form; default: either")] | None
+    ) = None
     scopes: Annotated[_Scopes, _about("of OAuth; default: those that the operations require")] | None = None
     authorization_url: Annotated[_Url, _about("overrides the document's")] | None = None
     token_url: Annotated[_Url, _about("overrides the document's")] | None = None

@@ -22,7 +22,7 @@ from mcp.shared.auth_utils import check_resource_allowed
 from pydantic import BaseModel, ValidationError
 
 from app.apis.mcp_oauth import McpOAuth
-from app.credentials.oauth import answer
+from app.credentials.token_request import answer
 from app.errors import ApiDocumentError, HostError
 from app.untrusted.http_body import BodyError
 

@@ -16,10 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis.authentication import Authentication, combined
 from app.apis.catalog import App, Operation
 from app.apis.credentials import bearer
-from app.apis.security_schemes import chosen
+from app.apis.security_schemes import bearer_for_oauth, chosen
 from app.credentials import oauth
 from app.credentials.credential import Credential, authentication, secrets_of
-from app.credentials.oauth import TOKEN_SECONDS, TokenError
+from app.credentials.token_request import TOKEN_SECONDS, TokenError, Tokens
 from app.db import api_credentials, models
 from app.db.api_credentials import STATIC_TOKEN
 from app.db.database import Sessions, keys_of
@@ -107,7 +107,10 @@ class StoredCredentials:
     async def _chosen(self, app: App, operation: Operation) -> list[_Held]:
         held = await self._of_api(app.name)
         wanted = app.security if operation.security is None else operation.security
-        names = chosen(wanted, app.schemes, held.keys() & app.schemes.keys())
+        available = held.keys() & app.schemes.keys()
+        instead = bearer_for_oauth(app.schemes, available)
+        names = chosen(wanted, app.schemes, available) or chosen(wanted, app.schemes, available | instead.keys())
+        names = tuple(dict.fromkeys(instead.get(name, name) for name in names))
         own = [name for name, each in held.items() if name not in app.schemes and each.credential.place]
         return [held[name] for name in (*names, *own)]
 
@@ -193,10 +196,13 @@ class StoredCredentials:
             await api_credentials.end_renewal(session, held.id, value=value, expires_at=tokens.expires_at)
 
 
-def with_tokens(credential: Credential, tokens: oauth.Tokens) -> Credential:
+def with_tokens(credential: Credential, tokens: Tokens) -> Credential:
     """The credential with new tokens."""
     return msgspec.structs.replace(
-        credential, access_token=tokens.access_token, refresh_token=tokens.refresh_token
+        credential,
+        access_token=tokens.access_token,
+        refresh_token=tokens.refresh_token,
+        client_auth=tokens.client_auth,
     )
 
 
