@@ -96,9 +96,14 @@ async def task_page(
         approval=await _approval(session, task),
         feedback=[FeedbackView.of(row) for row in await feedback.of_task(session, task.id)],
         form=form or Form(),
-        releases=[row for row in await releases.of_project(session, task.project_id) if row.state in _SERVES],
+        releases=await releases_to_choose(session, task.project_id),
         again=(await tasks.page(session, tasks.TaskFilter(rerun_of=task.id), limit=10)).items,
     )
+
+
+async def releases_to_choose(session: AsyncSession, project_id: UUID) -> list[models.Release]:
+    """Those that may do a task again, newest first."""
+    return [row for row in await releases.of_project(session, project_id) if row.state in _SERVES]
 
 
 async def _approval(session: AsyncSession, task: models.Task) -> models.Approval | None:

@@ -11,8 +11,10 @@ from app.agent.action import extract_code
 from app.api.access import Db, find_task
 from app.api.replays import ask_replay, view_replay
 from app.console.forms import read_form
+from app.console.task import releases_to_choose
 from app.console.visit import Visitor, after_change, page, visit_project
 from app.db import releases, shadows
+from app.db.models import TASK_END_STATES
 from app.errors import InvalidError
 
 Number = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
@@ -45,9 +47,15 @@ class ReplayPages(Controller):
         task_id: FromPath[UUID],
         visit: Visitor,
         session: Db,
-        release: Annotated[int, QueryParameter(ge=1, le=2**31 - 1)],
+        release: Annotated[int | None, QueryParameter(ge=1, le=2**31 - 1)] = None,
     ) -> Response[str]:
+        """Without a release, the choice of one."""
         task = await find_task(session, visit.access, task_id)
+        if release is None:
+            visit = await visit_project(visit, session, task.project_id)
+            choices = await releases_to_choose(session, task.project_id)
+            ended = task.state in TASK_END_STATES
+            return page(visit, "task_replay_choice.html", task=task, releases=choices, ended=ended)
         by = await releases.numbered(session, task.project_id, release)
         replay = await shadows.replay(session, by.id, task.id)
         view = await view_replay(session, task, by, replay) if replay else None

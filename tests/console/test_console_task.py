@@ -17,6 +17,15 @@ async def test_the_page_tells_why_a_task_failed(check_page: CheckPage, console: 
     await expect(page.get_by_text("the answer is 5")).to_be_visible()
 
 
+async def test_a_person_finds_why_a_task_failed(page: Page) -> None:
+    await page.goto("/console")
+    await page.get_by_role("link", name="Tasks", exact=True).click()
+    await page.get_by_label("Score").select_option("below 0.5")
+    await page.get_by_role("link", name="sum the amounts in the ledger").first.click()
+    await expect(page.get_by_text("KeyError: 'balance'")).to_be_visible()
+    await expect(page.get_by_text("the answer is 5")).to_be_visible()
+
+
 async def test_a_task_with_a_skill_is_right_everywhere(check_page: CheckPage, console: ConsoleServer) -> None:
     [task] = (await console.api.client.get("/v1/tasks?q=oats&limit=1")).json()["tasks"]
     page = await check_page(f"/console/tasks/{task['id']}")
@@ -105,6 +114,10 @@ async def test_a_task_stands_beside_its_replay_by_another_release(
         await expect(page.get_by_role("region", name="Both sides")).to_be_visible(timeout=15_000)
     page = await check_page(f"/console/tasks/{task['id']}/replay?release=1")
     await expect(page.get_by_role("heading", name="Turn 2")).to_contain_text("the same")
+    await check_page(f"/console/tasks/{task['id']}/replay")
+    await page.get_by_role("combobox", name="Release").select_option("1, retired")
+    await page.get_by_role("button", name="Replay side by side").click()
+    await expect(page.get_by_role("region", name="Both sides")).to_be_visible()
 
 
 async def test_a_key_without_the_scope_sees_that_it_lacks_it(
