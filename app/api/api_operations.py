@@ -1,7 +1,7 @@
 """Routes for the operations of an API: what a person sets for one, in place of what its document says."""
 
 import keyword
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Literal, NamedTuple, Self, TypeAlias
 
 import msgspec
 from litestar import Controller, get, patch
@@ -101,6 +101,13 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class OperationPlace(NamedTuple):
+    """An operation, by its name, of an API of a project."""
+
+    api: str
+    operation: str
+
+
 class ApiOperationController(Controller):
     path = "/apis/{name:str}/operations"
     tags = ("APIs",)
@@ -118,7 +125,7 @@ class ApiOperationController(Controller):
         """With those that are hidden, and those for which something is set though they are gone."""
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name, document=False)
-        return _states(await read_api(document_reader, session, row, row.bind))
+        return operation_states(await read_api(document_reader, session, row, row.bind))
 
     @patch(
         "/{operation:str}",
@@ -139,38 +146,59 @@ class ApiOperationController(Controller):
         """What is set stays when the document changes or is registered again, and is part of a release as the
         document is. Skills that call the operation in another way are not offered while they do not fit."""
         owner = await find_project(session, access, project)
-        row = await apis.get(session, owner.id, name, document=False)
-        before = await read_api(document_reader, session, row, row.bind)
-        key, old = _find(before, operation)
-        new = _changed(old, data)
-        if data.name is not UNSET and data.name is not None:
-            _check_name(before, key, data.name)
-        others = before.presentation.overrides.items()
-        overrides = {each: one for each, one in others if each != key and one != old}
-        overrides |= {} if new.is_empty else {key: new}
-        if len(overrides) > _OVERRIDES:
-            raise InvalidError(f"at most {_OVERRIDES:,} operations of one API can have something set for them")
-        presentation = msgspec.structs.replace(before.presentation, overrides=overrides)
-        content = await manifests.document(session, row.id, row.digest)
-        await session.commit()  # no transaction is held while a document is read
-        request = msgspec.structs.replace(read_request(row, row.bind), presentation=presentation)
-        after = await document_reader.view(request, content, row.digest)
-        if new != old:
-            await _store(session, access, row, presentation, (old, new))
-        return _state(after, key, new)
+        return await set_for_operation(
+            session, access, owner, OperationPlace(name, operation), data, document_reader
+        )
 
 
-def _states(app: AppView) -> list[OperationState]:
+async def set_for_operation(
+    session: AsyncSession,
+    access: Access,
+    owner: models.Project,
+    place: OperationPlace,
+    data: OperationPatch,
+    reader: DocumentReader,
+) -> OperationState:
+    """Commits. Raises NotFoundError, InvalidError, ConflictError."""
+    row = await apis.get(session, owner.id, place.api, document=False)
+    before = await read_api(reader, session, row, row.bind)
+    key, old = find_override(before, place.operation)
+    new = _changed(old, data)
+    if data.name is not UNSET and data.name is not None:
+        _check_name(before, key, data.name)
+    presentation = msgspec.structs.replace(before.presentation, overrides=_with(before, key, (old, new)))
+    content = await manifests.document(session, row.id, row.digest)
+    await session.commit()  # no transaction is held while a document is read
+    request = msgspec.structs.replace(read_request(row, row.bind), presentation=presentation)
+    after = await reader.view(request, content, row.digest)
+    if new != old:
+        await _store(session, access, row, presentation, (old, new))
+    return _state(after, key, new)
+
+
+def _with(
+    app: AppView, key: str, change: tuple[OperationOverride, OperationOverride]
+) -> dict[str, OperationOverride]:
+    """The overrides of an API after one has changed. Raises InvalidError if these are too many."""
+    old, new = change
+    overrides = {each: one for each, one in app.presentation.overrides.items() if each != key and one != old}
+    overrides |= {} if new.is_empty else {key: new}
+    if len(overrides) > _OVERRIDES:
+        raise InvalidError(f"at most {_OVERRIDES:,} operations of one API can have something set for them")
+    return overrides
+
+
+def operation_states(app: AppView) -> list[OperationState]:
     shown = [OperationState.of(each, app.traits[each.name], app) for each in app.operations]
     hidden = [OperationState.of(each, app.hidden_traits[each.name], app) for each in app.hidden]
     return [*shown, *hidden, *(OperationState.of_gone(key, app.presentation.overrides[key]) for key in app.gone)]
 
 
 def _state(app: AppView, key: str, override: OperationOverride) -> OperationState:
-    return next((each for each in _states(app) if each.key == key), OperationState.of_gone(key, override))
+    return next((each for each in operation_states(app) if each.key == key), OperationState.of_gone(key, override))
 
 
-def _find(app: AppView, name: str) -> tuple[str, OperationOverride]:
+def find_override(app: AppView, name: str) -> tuple[str, OperationOverride]:
     """Key of an operation by its name, and what is set for it. Raises NotFoundError."""
     every = app.traits | app.hidden_traits
     if name in every:

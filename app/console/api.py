@@ -15,6 +15,7 @@ from app.api.access import Db
 from app.api.api_call import ApiCallRequest, ApiCallView, call_api
 from app.api.api_changes import refresh_document
 from app.api.api_credentials import CredentialPlace, connect_api, delete_credential, store_credential
+from app.api.api_operations import operation_states
 from app.api.api_reading import read_api
 from app.api.api_request import ApiPatch
 from app.api.api_view import ApiView
@@ -27,7 +28,7 @@ from app.console.visit import Visit, Visitor, after_change, page
 from app.db import api_changes, api_credentials, apis
 from app.db.api_credentials import STATIC_TOKEN
 from app.db.database import Sessions
-from app.errors import InvalidError
+from app.errors import ApiDocumentError, InvalidError
 from app.untrusted.json_text import JsonError, decode_json
 
 _ADMIN: Mapping[str, Any] = {"scope": "admin"}
@@ -203,7 +204,10 @@ async def _page(
     row = await apis.get(session, visit.project.id, name, document=False)
     stored = await api_credentials.of_api(session, row.id)
     changes = await api_changes.of_api(session, row.id)
-    app = await read_api(reader, session, row, row.bind)
+    try:
+        app = await read_api(reader, session, row, row.bind)
+    except ApiDocumentError as error:  # one that an earlier version of this server stored, or a lost one
+        return page(visit, "api_unreadable.html", api=row, problem=str(error))
     api = ApiView.full(row, visit.project.name, app, stored)
     parts = words.lower().split()
     found = [each for each in api.operations if all(part in _searched(each) for part in parts)]
@@ -212,6 +216,7 @@ async def _page(
         "api.html",
         api=api,
         traits=app.traits,
+        overridden=[each for each in operation_states(app) if each.set],
         found=found[:_SHOWN],
         more=len(found) - _SHOWN,
         own=[each for each in stored if each.principal],

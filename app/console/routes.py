@@ -6,6 +6,7 @@ from litestar import Router
 from litestar.di import Provide
 
 from app.console.api import ApiPage
+from app.console.api_operation import OperationPage
 from app.console.apis import ApiPages
 from app.console.approvals import ApprovalPages
 from app.console.assets import show_asset
@@ -48,6 +49,7 @@ _PAGES: list[Any] = [
     FeedbackPages,
     ApiPages,
     ApiPage,
+    OperationPage,
     SkillPages,
     SkillDetailPage,
     SkillChangePages,

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import msgspec
 from playwright.async_api import expect
+from sqlalchemy import update
 
+from app.db import models
 from tests.console.conftest import CheckPage
+from tests.console.console_server import ConsoleServer
 
 _EVIL = "<img src=x onerror=alert(1)>"
 _DOCUMENT = {
@@ -84,3 +87,51 @@ async def test_apis_are_listed(check_page: CheckPage) -> None:
     page = await check_page("/console/apis")
     await page.get_by_role("link", name="ledger").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("ledger")
+
+
+async def test_a_person_renames_hides_and_marks_an_operation(
+    check_page: CheckPage, console: ConsoleServer
+) -> None:
+    await _add_cups(console, "mugs")
+    page = await check_page("/console/apis/mugs/operations/break_cup")
+    await page.get_by_label("Name").fill("list_cups")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.get_by_text("'list_cups' is the name of")).to_be_visible()
+    await page.get_by_label("Name").fill("smash_cup")
+    await page.get_by_label("Description").fill("Smashes one.")
+    await page.get_by_label("Effect").select_option("only reads")
+    await page.get_by_label("Approval").select_option("every call waits for a person")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.get_by_role("status")).to_contain_text("changed smash_cup")
+    row = page.get_by_role("region", name="Operations", exact=True).get_by_role("row", name="smash_cup")
+    for text in ("Smashes one.", "only reads", "always"):
+        await expect(row).to_contain_text(text)
+    await row.get_by_role("link", name="Change smash_cup").click()
+    await expect(page.get_by_label("Description")).to_have_value("Smashes one.")
+    await page.get_by_label("Name").fill("")
+    await page.get_by_label("Effect").select_option("as the document says")
+    await page.get_by_label("Hide it from the agent").check()
+    await page.get_by_role("button", name="Save").click()
+    page = await check_page("/console/apis/mugs")
+    own = page.get_by_role("region", name="Set by people").get_by_role("row", name="break_cup")
+    await expect(own).to_contain_text("description, hidden, approval")
+    await expect(page.get_by_role("region", name="Operations", exact=True)).not_to_contain_text("break_cup")
+
+
+async def test_a_document_that_cannot_be_read_is_told(check_page: CheckPage, console: ConsoleServer) -> None:
+    await _add_cups(console, "shards")
+    broken = update(models.Api).where(models.Api.name == "shards").values(document={"swagger": "1"}, digest="0")
+    async with console.api.sessions.begin() as session:
+        await session.execute(broken)
+    page = await check_page("/console/apis/shards")
+    await expect(page.get_by_role("alert")).to_contain_text("Its document cannot be read: ")
+    await page.get_by_role("button", name="Delete", exact=True).first.click()
+    await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    await expect(page.get_by_role("status")).to_contain_text("deleted the API shards")
+
+
+async def _add_cups(console: ConsoleServer, name: str) -> None:
+    answer = await console.api.client.post(
+        "/v1/apis", json={"name": name, "document": _DOCUMENT, "project": "demo", "naming": "operation_id"}
+    )
+    assert answer.status_code == 201, answer.text
