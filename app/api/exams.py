@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Caller, Db, find_project, project_filter, project_names
 from app.api.columns import columns
+from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
 from app.api.submission import Check, Instruction, Variables, refuse_unparsable
 from app.api.validation import MOST, Name, ProjectName, Scenario, in_utc
@@ -102,11 +103,13 @@ class ExamView(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     size: ExamSize
     waits_for: str | None
+    links: ConsoleLinks
 
     @classmethod
     def of(cls, row: models.Exam, project: str, size: ExamSize) -> Self:
-        own = columns(row, cls, "project", "size", "waits_for")
-        return cls(project=project, size=size, waits_for=_waits_for(size), **own)
+        own = columns(row, cls, "project", "size", "waits_for", "links")
+        links = ConsoleLinks(f"/console/exams/{row.name}?project={project}")
+        return cls(project=project, size=size, waits_for=_waits_for(size), links=links, **own)
 
 
 class ExamTaskView(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,7 +193,7 @@ class ExamController(Controller):
         """Of every release that was examined on it, in any version, oldest first."""
         owner = await find_project(session, access, project)
         await exams.get(session, owner.id, name)
-        return [_result(row, number) for row, number in await evaluations.of_exam(session, owner.id, name)]
+        return await exam_results(session, owner.id, name)
 
     @delete("/{name:str}", summary="Delete an exam", responses=_READ)
     async def remove(self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None) -> None:
@@ -198,6 +201,11 @@ class ExamController(Controller):
         owner = await find_project(session, access, project)
         await exams.delete(session, owner.id, name)
         await session.commit()
+
+
+async def exam_results(session: AsyncSession, project_id: UUID, name: str) -> list[ExamResult]:
+    """In any version, oldest first."""
+    return [_result(row, number) for row, number in await evaluations.of_exam(session, project_id, name)]
 
 
 async def _view(session: AsyncSession, row: models.Exam, project: str) -> ExamView:

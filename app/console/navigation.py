@@ -32,6 +32,7 @@ NAVIGATION = (
     NavigationEntry("Skills", "/console/skills", "skills", "s"),
     NavigationEntry("Releases", "/console/releases", "tasks", "r"),
     NavigationEntry("Runs", "/console/runs", "admin", "n"),
+    NavigationEntry("Exams", "/console/exams", "admin", "e"),
     NavigationEntry("Secrets", "/console/secrets", "admin", "x"),
     NavigationEntry("Projects", "/console/projects", "tasks", "p"),
     NavigationEntry("Keys", "/console/keys", "admin", "k"),

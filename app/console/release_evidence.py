@@ -90,6 +90,11 @@ def read_evidence(stored: dict[str, Json] | None) -> Evidence:
     )
 
 
+def exam_figures(stored: dict[str, Json]) -> ExamFigures | None:
+    """None if some are missing."""
+    return _part(stored, ExamFigures)
+
+
 def _part(stored: Any, kind: type[T]) -> T | None:
     try:
         return msgspec.convert(stored, kind)

@@ -26,7 +26,7 @@ from app.console.release_figures import (
 )
 from app.console.releases import origin_of, read_periods
 from app.console.visit import Visit, Visitor, page, visit_project
-from app.db import audit, models, releases
+from app.db import audit, evaluations, models, releases
 from app.db.models import ReleaseState
 from app.release import canary_trial, watch
 from app.release.canary_trial import CanaryStatus, RaceMoment
@@ -81,6 +81,7 @@ class ReleasePage(Controller):
             after=_after(release, served, rows),
             served=[each for each in served if each.release_id == release.id],
             diff=None if before is None else await diff(session, None, before, release),
+            exams=sorted(await evaluations.exams_of_release(session, release.id)),
             exam=evidence.exam and exam_rows(evidence.exam),
             canary=_canary(evidence, trial),
             race=race,

@@ -11,6 +11,7 @@ from app.console.apis import ApiPages
 from app.console.approvals import ApprovalPages
 from app.console.assets import show_asset
 from app.console.audit import AuditPages
+from app.console.exams import ExamPages
 from app.console.feedback import FeedbackPages
 from app.console.health import HealthPages
 from app.console.home import HomePages
@@ -60,6 +61,7 @@ _PAGES: list[Any] = [
     RunPages,
     RunDetailPage,
     SchedulePages,
+    ExamPages,
     SecretPages,
     ProjectPages,
     KeyPages,

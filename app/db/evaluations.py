@@ -39,6 +39,13 @@ async def of_release(session: AsyncSession, release_id: UUID) -> Sequence[models
     return await _where(session, models.Evaluation.release_id == release_id)
 
 
+async def exams_of_release(session: AsyncSession, release_id: UUID) -> set[str]:
+    """The names of the exams it was examined on."""
+    name = models.Evaluation.settings["exam", "name"].as_string()
+    query = select(name).where(models.Evaluation.release_id == release_id, name.is_not(None)).distinct()
+    return set((await session.scalars(query)).all())
+
+
 async def of_exam(
     session: AsyncSession, project_id: UUID, name: str
 ) -> Sequence[tuple[models.Evaluation, int | None]]:

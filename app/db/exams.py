@@ -95,6 +95,12 @@ async def newest(session: AsyncSession, project_id: UUID | None) -> Sequence[mod
     return (await session.scalars(query)).all()
 
 
+async def versions(session: AsyncSession, project_id: UUID, name: str) -> Sequence[models.Exam]:
+    """Newest first."""
+    query = select(_exam).where(_exam.project_id == project_id, _exam.name == name).order_by(_exam.version.desc())
+    return (await session.scalars(query)).all()
+
+
 async def delete(session: AsyncSession, project_id: UUID, name: str) -> None:
     """Delete all versions. Raises NotFoundError."""
     gone = sql_delete(_exam).where(_exam.project_id == project_id, _exam.name == name).returning(_exam.id)

@@ -9,10 +9,11 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import apis, evaluations, models, releases
+from app.db import apis, evaluations, exams, models, releases
 from app.db.canaries import CanaryShare
 from app.db.evaluations import NewEvaluation
-from app.db.models import AuditAction, ReleaseState
+from app.db.exams import NewExamTask
+from app.db.models import AuditAction, ExamSource, ReleaseState
 from app.records import Json
 from tests.ledger import Ledger
 from trainer.evaluation.gate_decision import decide
@@ -30,6 +31,7 @@ _SETTINGS: dict[str, Json] = {
     "seed": 7,
     "coverage": 1.0,
     "base": "seed",
+    "exam": {"name": "everyday", "version": 1, "on": "recorded"},
 }
 
 
@@ -38,6 +40,7 @@ async def grow_releases(
 ) -> list[models.Release]:
     """Release 28 is active and watched, 30 is a canary. A run made each but the first and number 17."""
     await _put_tools(session, project_id)
+    await _put_exam(session, project_id)
     first = await releases.active(session, project_id)
     first.tools, first.prompt = "tools-1", "prompt-1"
     active, made = first, [first]
@@ -55,6 +58,16 @@ async def grow_releases(
             active = await _activate(session, row, active, at + timedelta(hours=20))
     await session.flush()
     return made
+
+
+async def _put_exam(session: AsyncSession, project_id: UUID) -> None:
+    """Two versions."""
+    for count in (_SCENARIOS // 2, _SCENARIOS):
+        tasks = [
+            NewExamTask(instruction=f"sum page {number}", scenario=f"sum {number // 3}", check_code="score = 1.0")
+            for number in range(count * 3)
+        ]
+        await exams.put(session, project_id, "everyday", ExamSource.SUBMITTED, tasks)
 
 
 def _release(project_id: UUID, number: int, run_id: UUID, at: datetime) -> models.Release:

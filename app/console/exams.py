@@ -1,0 +1,120 @@
+"""The exams of a project: the list, and one exam with its versions, tasks and results over releases."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from litestar import Controller, Response, get, post
+from litestar.params import FromPath, FromQuery
+from litestar.response import Redirect
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.api.access import Db
+from app.api.exams import ExamResult, ExamView, Version, exam_results
+from app.console.charts import Axis, LineChart, Point, Series, line_chart
+from app.console.csv_file import csv_file
+from app.console.release_evidence import ExamFigures, exam_figures
+from app.console.visit import Visitor, after_change, page
+from app.db import exams, releases
+
+_SHARES = Axis(0.0, 100.0, ((0.0, "0"), (50.0, "50"), (100.0, "100 %")))
+_SHOWN = 200  # tasks
+_CSV = ("release", "model", "at", "version", "on", "coverage", "scenarios", "tasks")
+_MEASURES = ("sgc", "tgc", "turns", "tokens")
+
+
+class ReleaseResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A result, with its figures if they are whole."""
+
+    result: ExamResult
+    figures: ExamFigures | None
+
+
+class ExamPages(Controller):
+    path = "/exams"
+    opt = {"scope": "admin"}  # noqa: RUF012
+
+    @get()
+    async def index(self, visit: Visitor, session: Db) -> Response[str]:
+        rows = await exams.newest(session, visit.project.id)
+        sizes = await exams.sizes(session, [row.id for row in rows])
+        views = [ExamView.of(row, visit.project.name, sizes[row.id]) for row in rows]
+        latest = {row.name: (await _results(session, visit.project.id, row.name))[-1:] for row in rows}
+        return page(visit, "exams.html", exams=views, latest=latest)
+
+    @get("/{name:str}")
+    async def show(
+        self,
+        name: FromPath[str],
+        visit: Visitor,
+        session: Db,
+        version: Version = None,
+        file: FromQuery[str] = "",
+    ) -> Response[Any]:
+        row = await exams.get(session, visit.project.id, name, version)
+        found = await _results(session, visit.project.id, name)
+        if file == "csv":
+            return csv_file(f"exam-{name}", [*_CSV, *_measure_names()], map(_numbers, found))
+        versions = await exams.versions(session, visit.project.id, name)
+        sizes = await exams.sizes(session, [each.id for each in versions])
+        views = [ExamView.of(each, visit.project.name, sizes[each.id]) for each in versions]
+        tasks = await exams.tasks_of(session, row.id)
+        numbered = await releases.of_project(session, visit.project.id)
+        return page(
+            visit,
+            "exam.html",
+            exam=next(each for each in views if each.version == row.version),
+            versions=views,
+            tasks=tasks[:_SHOWN],
+            results=found[::-1],
+            chart=_chart(found),
+            release_ids={each.number: each.id for each in numbered},
+        )
+
+    @post("/{name:str}/delete")
+    async def delete_exam(self, name: FromPath[str], visit: Visitor, session: Db) -> Redirect:
+        await exams.delete(session, visit.project.id, name)
+        await session.commit()
+        return after_change(visit.url("/console/exams"), f"deleted the exam {name}")
+
+
+async def _results(session: AsyncSession, project_id: UUID, name: str) -> list[ReleaseResult]:
+    """Oldest first."""
+    found = await exam_results(session, project_id, name)
+    return [ReleaseResult(result=each, figures=exam_figures(each.figures)) for each in found]
+
+
+def _chart(found: Sequence[ReleaseResult]) -> LineChart | None:
+    """The latest result of each release. None for fewer than two."""
+    latest = {each.result.release: each for each in found if each.figures and each.result.release}
+    if len(latest) < 2:
+        return None
+    numbers = sorted(number for number in latest if number is not None)
+    step = max(1, -(-(numbers[-1] - numbers[0]) // 8))
+    ticks = tuple((float(number), str(number)) for number in range(numbers[0], numbers[-1] + 1, step))
+    points = [_point(latest[number]) for number in numbers]
+    x = Axis(float(numbers[0]), float(numbers[-1]), ticks)
+    return line_chart("Scenarios solved, by release, with 95 % intervals", [Series("solved", points)], x, _SHARES)
+
+
+def _point(each: ReleaseResult) -> Point:
+    assert each.figures is not None
+    solved, result = each.figures.sgc, each.result
+    share = f"{solved.mean:.1f} % [{solved.low:.1f}, {solved.high:.1f}]"
+    title = f"release {result.release}, version {result.version}: {share}"
+    return Point(float(result.release or 0), solved.mean, title, solved.low, solved.high)
+
+
+def _measure_names() -> list[str]:
+    return [f"{name}{end}" for name in _MEASURES for end in ("", "_low", "_high")]
+
+
+def _numbers(each: ReleaseResult) -> list[object]:
+    result, figures = each.result, each.figures
+    about: list[object] = [getattr(result, name) for name in _CSV[:-2]]
+    if figures is None:
+        return about
+    measures = [getattr(figures, name) for name in _MEASURES]
+    ends = [end for measure in measures for end in (measure.mean, measure.low, measure.high)]
+    return [*about, figures.scenarios, figures.tasks, *ends]
