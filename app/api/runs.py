@@ -4,7 +4,7 @@ from typing import Annotated
 from uuid import UUID
 
 import msgspec
-from litestar import Controller, get, post
+from litestar import Controller, MediaType, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import UNSET, UnsetType
@@ -15,10 +15,12 @@ from app.api.datasets import check_data
 from app.api.dependencies import NotifyWorkers
 from app.api.environments import refuse_unknown
 from app.api.problem import problems
+from app.api.run_log import RunLogs
 from app.api.run_view import RunPage, RunSummary, RunView, StepView
 from app.api.validation import Cursor, Limit, ProjectName
 from app.datasets.data_location import DataRules
 from app.db import models, runs
+from app.errors import NotFoundError
 from app.run_settings import RunKind, RunSettings, check_runnable
 
 After = Annotated[int, QueryParameter(ge=0, le=2**31 - 1, description="only steps after this number")]
@@ -89,6 +91,20 @@ class RunController(Controller):
         """In order of the steps."""
         run = await _find(session, access, run_id)
         return [StepView.of(row) for row in await runs.steps(session, run.id, after, limit)]
+
+    @get(
+        "/{run_id:uuid}/log", summary="Show the log of a training run", responses=_READ, media_type=MediaType.TEXT
+    )
+    async def log(
+        self, run_id: FromPath[UUID], session: Db, access: Caller, run_logs: NamedDependency[RunLogs]
+    ) -> str:
+        """Its last 64 KiB. 404 if its worker does not share this server's data directory: then the log is on the
+        worker's host, or it has not begun."""
+        run = await _find(session, access, run_id)
+        text = await run_logs.tail(run.id)
+        if text is None:
+            raise NotFoundError(f"no log of this run is on this machine: runs/{run.id}/log on its worker's host")
+        return text
 
     @post("/{run_id:uuid}/cancel", status_code=202, summary="Cancel a training run", responses=_MOVE)
     async def cancel(self, run_id: FromPath[UUID], session: Db, access: Caller) -> RunView:

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Db
 from app.api.dependencies import NotifyWorkers
+from app.api.run_log import RunLogs
 from app.api.runs import retry_run
 from app.api.sse import EventBatch, event_stream
 from app.console.csv_file import csv_file
@@ -35,14 +36,24 @@ class RunDetailPage(Controller):
 
     @get()
     async def show(
-        self, run_id: FromPath[UUID], visit: Visitor, session: Db, file: FromQuery[str] = ""
+        self,
+        run_id: FromPath[UUID],
+        visit: Visitor,
+        session: Db,
+        run_logs: NamedDependency[RunLogs],
+        file: FromQuery[str] = "",
     ) -> Response[Any]:
         run, visit = await _find(session, visit, run_id)
         steps = await runs.steps(session, run.id)
         if file == "csv":
             return _file(run, [with_length({"step": each.index, **each.metrics}) for each in steps])
         return page(
-            visit, "run.html", **_values(run, steps), settings=_in_order(run.settings), advice=drop_advice()
+            visit,
+            "run.html",
+            **_values(run, steps),
+            settings=_in_order(run.settings),
+            advice=drop_advice(),
+            log=await run_logs.tail(run.id),
         )
 
     @get("/live", media_type="text/event-stream")

@@ -20,6 +20,7 @@ class GrownConsole(Console):
     """Its only project is `project`. No runner and no worker are there."""
 
     project: GrownProject
+    directory: Path  # of its data
 
 
 @asynccontextmanager
@@ -32,4 +33,4 @@ async def grown_console(database_url: str, directory: Path) -> AsyncIterator[Gro
         async with database.sessions.begin() as session:
             project = await grow(session, api.demo)
             await session.execute(text("ANALYZE"))
-        yield GrownConsole(str(client.base_url).rstrip("/"), api, project)
+        yield GrownConsole(str(client.base_url).rstrip("/"), api, project, directory)

@@ -107,3 +107,18 @@ async def test_runs_are_for_administrators_of_the_project(grown: GrownConsole) -
             headers = {"Cookie": f"{grown.cookie}={await grown.session(*scopes, project_id=project_id)}"}
             for rest in ("", "/live", "?file=csv"):
                 assert (await client.get(_path(grown, "done") + rest, headers=headers)).status_code == status
+
+
+async def test_the_log_of_a_run_is_shown_where_it_is(check_grown: CheckPage, grown: GrownConsole) -> None:
+    page = await check_grown(_path(grown, "failed"))
+    await expect(page.get_by_text("It is on the host of the worker")).to_be_visible()
+    run_id = grown.project.runs["failed"]
+    missing = await grown.api.client.get(f"/v1/training-runs/{run_id}/log")
+    assert missing.status_code == 404
+    path = grown.directory / "runs" / str(run_id) / "log"
+    path.parent.mkdir(parents=True)
+    path.write_text("a first line\n" + "x" * 70_000 + "\n<b>loss is nan</b>\n")
+    page = await check_grown(_path(grown, "failed"))
+    await expect(page.get_by_label("Log", exact=True)).to_have_text("<b>loss is nan</b>")
+    shown = await grown.api.client.get(f"/v1/training-runs/{run_id}/log")
+    assert shown.text == "<b>loss is nan</b>\n"
