@@ -57,7 +57,7 @@ class TriedApi:
         shown = (await self.api.client.get(f"/v1/apis/{self.name}")).json()
         return {each["scheme"]: each["state"] for each in shown["credentials"]}
 
-    async def test(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
+    async def test(self, method: str, path: str, /, **arguments: Any) -> dict[str, Any]:
         """`POST /v1/apis/{name}/test` of an operation."""
         body = {"operation": self.operation(method, path), "arguments": arguments}
         answer = await self.api.client.post(f"/v1/apis/{self.name}/test", json=body)
