@@ -144,3 +144,10 @@ async def test_charts_are_downloaded_as_numbers(grown: GrownConsole) -> None:
     assert served[0] == "release,as,since,until"
     assert [line.split(",")[:2] for line in served[1:3]] == [["1", "active"], ["2", "active"]]
     assert race[0] == "until,reward,reward_low,reward_high,errors,errors_low,errors_high"
+
+
+async def test_the_question_before_the_end_of_a_canary_is_right_everywhere(
+    check_grown: CheckPage, grown: GrownConsole
+) -> None:
+    page = await check_grown(_path(grown, 30, "/canary/end"))
+    await expect(page.get_by_role("button", name="End the canary")).to_be_visible()
