@@ -17,7 +17,7 @@ from tests.console.page_checks import PageWatch, check_everywhere
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
-CheckPage = Callable[[str], Awaitable[Page]]
+CheckPage = Callable[..., Awaitable[Page]]  # with the address, and the status if it is not 200
 
 
 @pytest.fixture(scope="session")
@@ -106,8 +106,8 @@ async def _open_page(chromium: Browser, console: Console) -> AsyncIterator[Page]
 
 
 def _check(page: Page, console: Console) -> CheckPage:
-    async def check(address: str) -> Page:
-        await check_everywhere(PageWatch(page, console.url), address)
+    async def check(address: str, status: int = 200) -> Page:
+        await check_everywhere(PageWatch(page, console.url), address, status)
         return page
 
     return check

@@ -42,13 +42,14 @@ class PageWatch:
             self.problems.append(f"console {kind}: {text}")
 
 
-async def check_everywhere(watch: PageWatch, address: str) -> None:
+async def check_everywhere(watch: PageWatch, address: str, status: int = 200) -> None:
     """Load a page of the console and assert, in both themes at both widths, that nothing is wrong with it.
 
-    Pictures of it go to the directory SCREENSHOTS, if that is set.
+    `status` is that of the answer, so that the page of an error does not pass for the one that was meant. Pictures
+    of it go to the directory SCREENSHOTS, if that is set.
     """
     page = watch.page
-    assert await _fastest(watch, address) <= _most_ms()
+    assert await _fastest(watch, address, status) <= _most_ms()
     for width in _WIDTHS:
         await page.set_viewport_size({"width": width, "height": 1000})
         for theme in _THEMES:
@@ -61,11 +62,13 @@ async def check_everywhere(watch: PageWatch, address: str) -> None:
     assert not watch.problems, watch.problems
 
 
-async def _fastest(watch: PageWatch, address: str) -> float:
+async def _fastest(watch: PageWatch, address: str, status: int) -> float:
     """The server's time in ms: of another attempt too, if others took its processors."""
     times: list[float] = []
     while len(times) < _ATTEMPTS and min(times, default=_MOST_MS + 1) > _MOST_MS:
-        await watch.page.goto(address)
+        answer = await watch.page.goto(address)
+        assert answer is not None
+        assert answer.status == status, f"{address} is a page of status {answer.status}"
         times.append(watch.server_ms)
     return min(times)
 

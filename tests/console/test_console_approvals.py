@@ -30,6 +30,7 @@ async def test_calls_are_approved_and_refused(check_page: CheckPage, console: Co
         await console.project.ended(second)
         await page.get_by_role("row", name="no soap, please").get_by_role("link").click()
         await expect(page.get_by_text("Decided by key ann")).to_be_visible()
+        await check_page(page.url)
     finally:
         await client.patch("/v1/projects/demo", json={"settings": {"approvals": None}})
 

@@ -52,7 +52,7 @@ async def test_a_person_signs_in_with_a_key_and_out(context: BrowserContext, con
 
 
 async def test_the_page_of_an_error_has_the_layout(check_page: CheckPage) -> None:
-    page = await check_page("/console/nowhere")
+    page = await check_page("/console/nowhere", 404)
     await expect(page.get_by_text("The console has no page /nowhere.")).to_be_visible()
     await page.set_viewport_size({"width": 1600, "height": 1000})
     await expect(page.get_by_role("navigation", name="Console")).to_be_visible()

@@ -51,6 +51,7 @@ async def test_the_question_before_a_roll_back_is_right_everywhere(
 ) -> None:
     page = await check_grown(_path(grown, 27, "/activate"))
     await expect(page.get_by_text("Release 27 serves all new tasks; release 28 retires")).to_be_visible()
+    await check_grown(_path(grown, 27, "/canary/start"))
     assert await _active(grown) == 28
 
 

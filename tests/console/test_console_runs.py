@@ -42,6 +42,11 @@ async def test_the_list_is_right_everywhere(check_grown: CheckPage) -> None:
     await expect(page.get_by_text("Trains every 1 d or after 300 scored tasks")).to_be_visible()
 
 
+async def test_the_form_of_the_schedule_is_right_everywhere(check_grown: CheckPage) -> None:
+    page = await check_grown("/console/runs/schedule")
+    await expect(page.get_by_role("heading", level=1)).to_be_visible()
+
+
 async def test_every_reason_for_dropping_a_task_is_explained() -> None:
     assert drop_advice().keys() >= {reason.value for reason in DropReason}
 

@@ -31,6 +31,14 @@ async def test_the_page_of_a_skill_is_right_everywhere(check_grown: CheckPage, g
     await expect(page.get_by_text("limit: int = 200) -> int:").last).to_be_visible()
 
 
+async def test_the_question_before_a_change_is_right_everywhere(
+    check_grown: CheckPage, grown: GrownConsole
+) -> None:
+    chosen = (await _skill(grown, name=grown.project.best)).rpartition("/")[2]
+    page = await check_grown(f"/console/skills/change?move=retire&skill={chosen}")
+    await expect(page.get_by_text(grown.project.best).first).to_be_visible()
+
+
 async def test_the_picture_of_lineage_is_right_everywhere(check_grown: CheckPage) -> None:
     page = await check_grown("/console/skills/lineage")
     await expect(page.get_by_text("4 versions").first).to_be_visible()
