@@ -1,5 +1,6 @@
 """Searches for operations: which rule puts which operation first, on small documents."""
 
+from time import process_time
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from app.apis.api_docs import SIGNATURE_CHARS, search, show_signatures
 from app.apis.api_documents import parse_document
 from app.apis.catalog import App, Catalog
 from app.apis.presentation import Presentation, present
-from tests.document_parts import answer, body, openapi, within
+from tests.document_parts import answer, body, openapi
 
 
 def app(*operations: str, **more: Any) -> App:
@@ -99,12 +100,17 @@ def test_answers_about_a_large_document_stay_within_their_budget() -> None:
     assert len(str(found)) < 10_000
 
 
-def test_a_search_of_a_large_document_takes_milliseconds() -> None:
+def test_a_large_document_is_indexed_once() -> None:
+    """By the first search, which takes some twenty times as long as one that finds the index."""
     catalog = Catalog({"t": app(*LARGE)})
-    search(catalog, "anything")
-    with within(1):
-        for _ in range(20):
-            search(catalog, "list the parts of one thing")
+
+    def seconds() -> float:
+        started = process_time()
+        search(catalog, "list the parts of one thing")
+        return process_time() - started
+
+    first_search = seconds()
+    assert min(seconds() for _ in range(20)) < first_search / 4
 
 
 ROW = {"title": "Flow", "type": "object", "properties": {each: {"type": "string"} for each in "abcdefghij"}}

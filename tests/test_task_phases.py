@@ -1,6 +1,7 @@
 """The time of a slow task is explained, whatever made it slow."""
 
 import asyncio
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -71,17 +72,18 @@ async def test_a_moment_counts_for_the_innermost_phase_only() -> None:
     async def write() -> None:
         await asyncio.sleep(0.05)
 
+    started = monotonic()
     with running(clock), phase(Phase.SANDBOX):
         await asyncio.sleep(0.1)
         with phase(Phase.CALLS):
             await asyncio.sleep(0.2)
             await write()
         found = phase_seconds()
+    elapsed = monotonic() - started
     assert found[Phase.CALLS] >= 0.2
     assert found[Phase.JOURNAL] >= 0.05
     assert found[Phase.SANDBOX] >= 0.1
-    assert sum(found.values()) == pytest.approx(0.35, abs=0.15)
-    assert found[Phase.SANDBOX] < found[Phase.CALLS]
+    assert sum(found.values()) == pytest.approx(elapsed, abs=0.05)
 
 
 async def test_tasks_at_once_have_clocks_of_their_own() -> None:
