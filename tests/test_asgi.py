@@ -48,6 +48,7 @@ def environment(directory: Path, database_url: str, port: int = 0) -> dict[str, 
         "SAGE_MODEL": str(directory),
         "SAGE_SECRET_KEY": TEST_KEY,
         "SAGE_PORT": str(port or free_ports(1)[0]),
+        "SAGE_RUNNER_WATCHDOG_SECONDS": "100",  # a runner that ends is not replaced in tests
     }
 
 

@@ -116,7 +116,6 @@ async def test_a_rolling_upgrade_loses_no_task_repeats_no_write_and_refuses_no_r
         env = environment(tmp_path, database_url) | {
             "ENGINE_URLS": await stack.enter_async_context(scripted_server(engine)),
             "SAGE_LEASE_SECONDS": "20",
-            "SAGE_RUNNER_WATCHDOG_SECONDS": "100",
             "SAGE_DRAIN_SECONDS": "1",
             "SAGE_SHUTDOWN_DELAY_SECONDS": "1.5",
         }
