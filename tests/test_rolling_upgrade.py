@@ -86,7 +86,7 @@ class Balancer:
 
 
 async def use(balancer: Balancer, name: str, ended: list[dict[str, Any]], stop: asyncio.Event) -> None:
-    """Submits one task after the other, each when the one before has ended."""
+    """Submits one task after the other, each when the one before has ended, up to one that is refused."""
     count = 0
     while not stop.is_set():
         new = {"instruction": f"write {name}x{count} now", "use_skills": False}
@@ -94,7 +94,10 @@ async def use(balancer: Balancer, name: str, ended: list[dict[str, Any]], stop: 
         while task and not task.get("finished_at"):
             await asyncio.sleep(0.2)
             task = await balancer.send("GET", f"/v1/tasks/{task['id']}")
-        ended.append(task or {"state": "refused"})
+        if task is None:
+            ended.append({"state": "refused"})
+            return
+        ended.append(task)
         count += 1
 
 
@@ -154,6 +157,8 @@ def word_of(task: dict[str, Any]) -> str:
 
 async def failures_of(balancer: Balancer, task: dict[str, Any]) -> list[str]:
     """What went wrong in its turns."""
+    if "id" not in task:
+        return [f"{task}"]
     shown = await balancer.send("GET", f"/v1/tasks/{task['id']}/trajectory", params={"tokens": "false"})
     return [turn["observation"] for turn in shown["turns"] if turn["outcome"] != "ok"]
 
