@@ -32,6 +32,11 @@ async def test_a_run_that_has_ended_is_right_everywhere(check_grown: CheckPage, 
     await expect(page.get_by_text("168 of 412 tasks were kept")).to_be_visible()
 
 
+async def test_a_run_that_goes_on_is_right_everywhere(check_grown: CheckPage, grown: GrownConsole) -> None:
+    page = await check_grown(_path(grown, "running"))
+    await expect(page.get_by_role("button", name="Cancel", exact=True).first).to_be_visible()
+
+
 async def test_the_form_of_a_run_is_right_everywhere(check_grown: CheckPage) -> None:
     page = await check_grown("/console/runs/new")
     await expect(page.get_by_label("Kind")).to_have_value("logged")
@@ -127,8 +132,3 @@ async def test_the_log_of_a_run_is_shown_where_it_is(check_grown: CheckPage, gro
     await expect(page.get_by_label("Log", exact=True)).to_have_text("<b>loss is nan</b>")
     shown = await grown.api.client.get(f"/v1/training-runs/{run_id}/log")
     assert shown.text == "<b>loss is nan</b>\n"
-
-
-async def test_a_run_that_goes_on_is_right_everywhere(check_grown: CheckPage, grown: GrownConsole) -> None:
-    page = await check_grown(_path(grown, "running"))
-    await expect(page.get_by_role("button", name="Cancel", exact=True).first).to_be_visible()
