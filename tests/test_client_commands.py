@@ -104,7 +104,7 @@ async def test_projects_are_created_and_shown(shell: SageCommand) -> None:
 async def test_apis_are_added_listed_shown_and_removed(shell: SageCommand, tmp_path: Path) -> None:
     file = tmp_path / "ledger.json"
     file.write_text(json.dumps(Ledger().document("http://ledger.test")))
-    added = await shell.run("apis add", "ledger", str(file), "--token-env", "TOKEN", TOKEN="hush")
+    added = await shell.run("apis add", "ledger", str(file), "--token", "env:TOKEN", TOKEN="hush")
     assert added.code == 0, added.err
     assert "add_entry" in added.out
     assert "hush" not in added.out
@@ -135,8 +135,8 @@ async def test_apis_are_added_listed_shown_and_removed(shell: SageCommand, tmp_p
     assert (await shell.run("apis remove", "ledger", "--json")).code == 6
     missing = await shell.run("apis add", "ledger", str(tmp_path / "none.json"))
     assert (missing.code, "neither a URL nor a file" in missing.err) == (2, True)
-    unset = await shell.run("apis add", "ledger", str(file), "--token-env", "TOKEN", TOKEN="")
-    assert unset.err == "Error: the environment variable TOKEN is not set: put the API's token there\n"
+    unset = await shell.run("apis add", "ledger", str(file), "--token", "env:TOKEN", TOKEN="")
+    assert unset.err == "Error: the environment variable TOKEN is not set: put the secret there\n"
 
 
 async def test_skills_are_listed_shown_retired_and_restored(shell: SageCommand) -> None:

@@ -6,19 +6,29 @@ from typing import Literal
 
 import msgspec
 
-from app.apis.security_schemes import SchemeKind, SecurityScheme, bearer_for_oauth
+from app.apis.security_schemes import Grant, SchemeKind, SecurityScheme, bearer_for_oauth
+from app.credentials.credential import needed_fields
 from app.db import models
 from app.db.api_credentials import STATIC_TOKEN
 
 CredentialState = Literal["missing", "not_authorized", "ready", "failing"]
 
 
+class CredentialWay(msgspec.Struct, frozen=True):
+    """Fields that are enough together. With `consent`, a person then has to open an address and consent."""
+
+    fields: list[str]
+    optional: list[str] = []
+    consent: bool = False
+
+
 class CredentialView(msgspec.Struct, frozen=True, kw_only=True):
     """What the document asks for under the name `scheme`, and what is stored for it.
 
     `missing`: nothing is, and `send` says which fields of `credentials.<scheme>` to send. `not_authorized`: a
-    person has to consent at the address of `GET /v1/apis/{name}/authorize`. `failing`: the API refused it when it
-    was last used, or no new token could be had; `failure` is the reason. Calls go out without what is missing.
+    person has to consent at the address of `GET /v1/apis/{name}/authorize`; `connected_at` is when one last did.
+    `failing`: the API refused it when it was last used, or no new token could be had; `failure` is the reason.
+    Calls go out without what is missing.
     """
 
     scheme: str
@@ -27,7 +37,9 @@ class CredentialView(msgspec.Struct, frozen=True, kw_only=True):
     state: CredentialState
     description: str = ""
     send: str | None = None
+    ways: list[CredentialWay] = []  # of giving it, the usual one first
     expires_at: datetime | None = None  # of the access token; one that can be renewed is renewed before
+    connected_at: datetime | None = None
     used_at: datetime | None = None
     failed_at: datetime | None = None
     failure: str | None = None
@@ -42,7 +54,9 @@ class CredentialView(msgspec.Struct, frozen=True, kw_only=True):
             principal=row.principal,
             state=state if row.authorized else "not_authorized",
             description=scheme.description if scheme else "",
+            ways=[] if scheme is None else _ways(scheme),
             expires_at=row.expires_at,
+            connected_at=row.connected_at,
             used_at=row.used_at,
             failed_at=row.failed_at,
             failure=row.failure,
@@ -56,6 +70,7 @@ class CredentialView(msgspec.Struct, frozen=True, kw_only=True):
             state="missing",
             description=scheme.description,
             send=_SEND[scheme.kind](scheme),
+            ways=_ways(scheme),
         )
 
 
@@ -74,10 +89,17 @@ def shared_credentials(
     return sorted(views, key=lambda view: view.scheme)
 
 
+def _ways(scheme: SecurityScheme) -> list[CredentialWay]:
+    if scheme.kind not in ("oauth2", "openid"):
+        return [CredentialWay(list(needed_fields(scheme.kind)))]
+    alone = [CredentialWay([], consent=True)] if scheme.registration_url else []
+    return [*alone, *(_GRANT_WAYS[grant] for grant in scheme.flows or _DEFAULT_GRANTS), CredentialWay(["value"])]
+
+
 def _oauth(scheme: SecurityScheme) -> str:
     if scheme.registration_url:
         return "nothing, and open the address of `GET /v1/apis/{name}/authorize`; or `client_id` of a client"
-    ways = [_GRANTS[grant] for grant in scheme.flows or ("authorization_code",)]
+    ways = [_GRANTS[grant] for grant in scheme.flows or _DEFAULT_GRANTS]
     return f"{'; or '.join(ways)}; or a token as `value`"
 
 
@@ -86,6 +108,12 @@ _GRANTS = {
     "authorization_code": "`client_id`, and `client_secret` if the client has one: then a person consents",
     "client_credentials": "`client_id` and `client_secret`",
     "password": "`username` and `password`",
+}
+_DEFAULT_GRANTS: tuple[Grant, ...] = ("authorization_code",)
+_GRANT_WAYS: Mapping[Grant, CredentialWay] = {
+    "authorization_code": CredentialWay(["client_id"], ["client_secret"], consent=True),
+    "client_credentials": CredentialWay(["client_id", "client_secret"]),
+    "password": CredentialWay(["username", "password"]),
 }
 _SEND: Mapping[SchemeKind, Callable[[SecurityScheme], str]] = {
     "api_key": lambda scheme: f"`value`: the key for the {scheme.place} {scheme.parameter}",

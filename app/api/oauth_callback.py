@@ -8,7 +8,7 @@ from litestar import MediaType, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, QueryParameter
 
-from app.credentials.consent import end_consent
+from app.credentials.consent import end_consent, refuse_consent
 from app.db.database import Sessions
 from app.errors import AppError
 
@@ -31,7 +31,10 @@ async def oauth_callback(
 ) -> Response[str]:
     """Stores the tokens, and says so."""
     if error or not code:
-        return _page(400, "Not connected", f"The authorization server refused: {error[:200] or 'no code'}.")
+        reason = f"the authorization server refused: {error[:200] or 'no code'}"
+        if error:
+            await refuse_consent(sessions, attempt[:500], reason)
+        return _page(400, "Not connected", f"{reason.capitalize()}.")
     try:
         await end_consent(sessions, http_client, attempt[:500], code[:4_000], iss[:2_000])
     except AppError as failure:

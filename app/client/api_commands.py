@@ -1,18 +1,20 @@
 """`sage apis`."""
 
 import json
-import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
 
+from app.client.credential_commands import connect_api, disconnect_api, list_credentials
+from app.client.credential_fields import read_credentials, read_secret
 from app.client.listing import listing_of
 from app.client.listing_group import ListingGroup
+from app.client.missing_credentials import STATIC_TOKEN, show_missing, states
 from app.client.options import project_option, server_command
-from app.errors import SettingError
 
 if TYPE_CHECKING:
     from app.client.server_session import ServerSession
@@ -43,26 +45,45 @@ def list_apis(session: "ServerSession", project: str | None) -> None:
 @project_option
 def show_api(session: "ServerSession", name: str, project: str | None) -> None:
     """Show an API and its operations."""
-    session.show(session.server.request("GET", f"/v1/apis/{name}", project=project), table=_OPERATIONS)
+    _show(session, session.server.request("GET", f"/v1/apis/{name}", project=project), project)
 
 
 @apis.command("add")
 @server_command
 @click.argument("name")
-@click.argument("document")
+@click.argument("document", required=False)
 @project_option
+@click.option("--mcp", metavar="ADDRESS", help="an MCP server instead of a document: its URL, or stdio:NAME")
 @click.option("--server", help="URL that overrides the server named in the document")
 @click.option("--naming", type=click.Choice(["readable", "operation_id"]), help="names of the operations")
-@click.option("--token-env", metavar="VAR", help="the environment variable that holds the API's bearer token")
-def add_api(session: "ServerSession", name: str, document: str, token_env: str | None, **place: Any) -> None:
-    """Add or replace an API by its OpenAPI document: a URL, a file, or `-` for standard input.
+@click.option("--token", metavar="SOURCE", help="where a bearer token for all calls is")
+@click.option(
+    "--credential",
+    "credentials",
+    multiple=True,
+    metavar="SCHEME.FIELD=SOURCE",
+    help="a field of the credentials of a security scheme",
+)
+def add_api(
+    session: "ServerSession",
+    name: str,
+    document: str | None,
+    token: str | None,
+    credentials: tuple[str, ...],
+    **place: Any,
+) -> None:
+    """Add or replace an API by its OpenAPI document: a URL, a file, or `-` for standard input; or an MCP server.
 
-    The agent calls its operations as `apis.NAME.<operation>(...)`.
+    The agent calls its operations as `apis.NAME.<operation>(...)`. A secret is no argument, but at a SOURCE:
+    `env:VARIABLE`, `file:PATH`, `-` for standard input, or `prompt`. `sage apis connect` gives credentials later.
     """
-    body = {"name": name, **place, **_document(document)}
-    if token_env is not None:
-        body["bearer_token"] = _token(token_env)
-    session.show(session.server.request("POST", "/v1/apis", body), table=_OPERATIONS)
+    if (document is None) == (place["mcp"] is None):
+        raise click.UsageError("give either a document or --mcp")
+    body = {"name": name, **place, **(_document(document) if document is not None else {})}
+    if token is not None:
+        body[STATIC_TOKEN] = read_secret("token", token)
+    body["credentials"] = read_credentials(credentials)
+    _show(session, session.server.request("POST", "/v1/apis", body), place["project"])
 
 
 @apis.command("test")
@@ -149,7 +170,12 @@ def _document(place: str) -> dict[str, str]:
         raise click.BadParameter(f"{place!r} is neither a URL nor a file that can be read: {error}") from error
 
 
-def _token(variable: str) -> str:
-    if not os.environ.get(variable):
-        raise SettingError(f"the environment variable {variable} is not set: put the API's token there")
-    return os.environ[variable]
+def _show(session: "ServerSession", api: Mapping[str, Any], project: str | None) -> None:
+    """The API with its operations, and which of its credentials are missing."""
+    session.show(api, lambda shown: {**shown, "credentials": states(shown["credentials"])}, table=_OPERATIONS)
+    if not session.as_json:
+        show_missing(api, project)
+
+
+for _command in (connect_api, list_credentials, disconnect_api):
+    apis.add_command(_command)

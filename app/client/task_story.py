@@ -9,7 +9,8 @@ from rich.text import Text
 
 from app.agent.action import extract_code
 from app.client.sage_client import ServerEvent
-from app.client.terminal_output import python_code, terminal, visible
+from app.client.terminal_output import python_code, terminal
+from app.client.visible_text import visible
 
 Data = Mapping[str, Any]
 

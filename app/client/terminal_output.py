@@ -1,7 +1,6 @@
 """Answers of the server as text: tables and fields, for terminals by rich, otherwise as plain aligned lines."""
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,8 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+from app.client.visible_text import visible
+
 _GAP = 2  # spaces between columns
 _TEXT_WIDTH = 16  # the least that the last column of a table needs on a terminal
 _LONGEST = 160  # characters of a cell
@@ -62,15 +62,6 @@ def columns(rows: Iterable[Sequence[object]]) -> str:
         for row in cells
     )
     return "\n".join(line.rstrip() for line in lines)
-
-
-def visible(text: str) -> str:
-    r"""The text with control characters escaped: a terminal would obey those of an agent or an API.
-
-    >>> visible("a\tb\n\x1b[2J")
-    'a\tb\n\\x1b[2J'
-    """
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def terminal(*, stderr: bool = False) -> Console:

@@ -11,8 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.credentials import oauth
 from app.credentials.credential import Credential
 from app.credentials.prepared import PreparedCredential
-from app.credentials.stored_credentials import with_tokens
-from app.credentials.token_request import authorization_address
+from app.credentials.stored_credentials import with_tokens, without_secrets
+from app.credentials.token_request import TokenError, authorization_address
 from app.db import api_credentials, mcp_changes, models
 from app.db.database import Sessions, keys_of
 from app.errors import InvalidError
@@ -59,11 +59,24 @@ async def end_consent(
         _, verifier, redirect_url = attempt
     if issuer and credential.issuer and issuer != credential.issuer:
         raise InvalidError(f"the answer is of {issuer[:200]}, and not of {credential.issuer}, which was asked")
-    tokens = await oauth.exchange(client, credential, code, verifier, redirect_url)
+    try:
+        tokens = await oauth.exchange(client, credential, code, verifier, redirect_url)
+    except TokenError as error:
+        async with sessions.begin() as session:
+            await api_credentials.fail_attempt(session, credential_id, without_secrets(str(error), credential))
+        raise
     value = with_tokens(credential, tokens).to_json()
     async with sessions.begin() as session:
-        await api_credentials.end_renewal(session, credential_id, value=value, expires_at=tokens.expires_at)
+        await api_credentials.end_attempt(session, credential_id, value=value, expires_at=tokens.expires_at)
         await mcp_changes.mark_connected(session, api_id)
+
+
+async def refuse_consent(sessions: Sessions, state: str, reason: str) -> None:
+    """Record why the authorization server sent the person back without a code. An unknown state is ignored."""
+    async with sessions.begin() as session:
+        attempt = await api_credentials.take_attempt(session, state)
+        if attempt is not None:
+            await api_credentials.fail_attempt(session, attempt[0], reason)
 
 
 def _credential(session: AsyncSession, row: models.ApiCredential) -> Credential:

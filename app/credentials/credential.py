@@ -17,7 +17,7 @@ _Name = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\s\x00;=,]+(?!\
 _FileName = Annotated[str, msgspec.Meta(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*(?!\n)$")]
 _Scopes = Annotated[list[_Name], msgspec.Meta(max_length=200)]
 ClientAuth = Literal["basic", "post"]
-_SECRETS: Final = ("value", "password", "client_secret", "access_token", "refresh_token")
+SECRETS: Final = ("value", "password", "client_secret", "access_token", "refresh_token")
 
 
 def _about(text: str) -> msgspec.Meta:
@@ -110,7 +110,7 @@ def authentication(scheme: SecurityScheme | None, credential: Credential) -> Aut
 
 def secrets_of(credential: Credential) -> Mapping[str, str]:
     """The fields that must not be seen."""
-    return {name: text for name in _SECRETS if (text := getattr(credential, name))}
+    return {name: text for name in SECRETS if (text := getattr(credential, name))}
 
 
 def _own_scheme(name: str, credential: Credential) -> SecurityScheme:

@@ -183,7 +183,7 @@ class StoredCredentials:
             tokens = await oauth.renewed(self._client, held.credential)
         except TokenError as error:
             async with self._sessions.begin() as session:
-                reason = _without(str(error), held.credential)
+                reason = without_secrets(str(error), held.credential)
                 await api_credentials.fail_renewal(session, held.id, reason, authorized=not error.final)
             log.warning("no new token for an API", api=app, scheme=held.scheme, cause=reason)
             if error.final:
@@ -226,7 +226,8 @@ def _is_renewable(held: _Held) -> bool:
     return held.kind in ("oauth2", "openid") and (held.credential.grant is not None)
 
 
-def _without(text: str, credential: Credential) -> str:
+def without_secrets(text: str, credential: Credential) -> str:
+    """The text with the secrets of the credential masked."""
     for secret in sorted(secrets_of(credential).values(), key=len, reverse=True):
         text = text.replace(secret, MASK)
     return text

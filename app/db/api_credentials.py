@@ -154,6 +154,20 @@ async def release_renewal(session: AsyncSession, credential_id: UUID) -> None:
     await session.execute(update(_row).where(_row.id == credential_id).values(renewing_until=None))
 
 
+async def end_attempt(
+    session: AsyncSession, credential_id: UUID, *, value: str, expires_at: datetime | None
+) -> None:
+    """Store the first tokens: a person has consented."""
+    await end_renewal(session, credential_id, value=value, expires_at=expires_at)
+    await session.execute(update(_row).where(_row.id == credential_id).values(connected_at=func.clock_timestamp()))
+
+
+async def fail_attempt(session: AsyncSession, credential_id: UUID, failure: str) -> None:
+    """A person was sent to the authorization server, and came back without a token."""
+    given = {"failed_at": func.clock_timestamp(), "failure": failure}
+    await session.execute(update(_row).where(_row.id == credential_id).values(**given))
+
+
 async def fail_renewal(session: AsyncSession, credential_id: UUID, failure: str, *, authorized: bool) -> None:
     """`authorized` is whether another attempt may succeed without a person."""
     given = {"failed_at": func.clock_timestamp(), "failure": failure, "authorized": authorized}

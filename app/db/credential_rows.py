@@ -26,6 +26,7 @@ class ApiCredential(Entity):
     authorized: Mapped[bool]  # False: a person has to connect it first
     expires_at: Mapped[datetime | None]  # of an access token
     renewing_until: Mapped[datetime | None]  # a process asks for a new token until then
+    connected_at: Mapped[datetime | None]  # a person has consented
     used_at: Mapped[datetime | None]  # by a task
     failed_at: Mapped[datetime | None]
     failure: Mapped[str | None]  # the last one, without secrets
