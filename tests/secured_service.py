@@ -33,7 +33,7 @@ class SecuredService:
         self.slow = 0.0  # seconds for a token
         self.form_only = False  # whether it ignores a client's header
         self.url = ""
-        self.asgi = Litestar([self._routes()], openapi_config=None, logging_config=None)
+        self.asgi = Litestar([self._routes(), self._shown_document()], openapi_config=None, logging_config=None)
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
@@ -128,6 +128,15 @@ class SecuredService:
             }
 
         return Router("/", route_handlers=[who, write, open_to_all, token, discovery])
+
+    def _shown_document(self) -> Any:
+        @get("/openapi.json")
+        async def shown(request: Request[Any, Any, Any]) -> Response[Any]:
+            if self._user(request, "client") is None:
+                return Response({"message": "expired"}, status_code=401)
+            return Response(self.document())
+
+        return shown
 
     def _user(self, request: Request[Any, Any, Any], way: str) -> str | None:
         given = request.headers.get("authorization", "")

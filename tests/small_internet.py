@@ -1,7 +1,7 @@
 """An Internet of one server: every address leads to it, and a name may resolve to another address each time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -11,9 +11,14 @@ from app.gateway.ssrf import PublicNetwork, resolve
 
 
 class SmallInternet(httpcore.AsyncNetworkBackend):
-    """`reached` are the addresses that were connected to, `requests` the heads of what the server received."""
+    """`reached` are the addresses that were connected to, `requests` the heads of what the server received.
 
-    def __init__(self, names: Mapping[str, Iterable[str]], answers: Mapping[str, bytes]) -> None:
+    `answers` are those to the requests for a path, or are made of their heads.
+    """
+
+    def __init__(
+        self, names: Mapping[str, Iterable[str]], answers: Mapping[str, bytes | Callable[[str], bytes]]
+    ) -> None:
         self._names = {name: iter(addresses) for name, addresses in names.items()}
         self._answers = answers
         self._port = 0
@@ -45,7 +50,8 @@ class SmallInternet(httpcore.AsyncNetworkBackend):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 self.requests.append(head)
-                writer.write(self._answers[head.split()[1]])
+                answer = self._answers[head.split()[1].partition("?")[0]]
+                writer.write(answer if isinstance(answer, bytes) else answer(head))
                 await writer.drain()
         writer.close()
 

@@ -1,6 +1,8 @@
 """Gets the document of an API that is added: sent, fetched, or listed by an MCP server."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import httpx
@@ -8,8 +10,9 @@ from msgspec import UNSET
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.api_request import ApiRequest
-from app.apis.api_documents import download
+from app.apis.document_reader import DocumentReader
 from app.apis.mcp_oauth import McpOAuth, oauth_of
+from app.credentials.document_fetch import DocumentFetch
 from app.credentials.mcp_listing import connected_listing, first_listing
 from app.db import api_credentials, apis, manifests
 from app.db.database import Sessions
@@ -19,23 +22,31 @@ from app.gateway.mcp_client.mcp_commands import SCHEME, McpCommand
 from app.release import tool_documents
 
 
+class ApiReaders(NamedTuple):
+    """What documents and tools are fetched and read with."""
+
+    sessions: Sessions
+    http_client: httpx.AsyncClient
+    document_reader: DocumentReader
+    mcp_commands: Mapping[str, McpCommand]
+
+
 async def content_of(
-    data: ApiRequest,
-    session: AsyncSession,
-    project_id: UUID,
-    sessions: Sessions,
-    client: httpx.AsyncClient,
-    commands: Mapping[str, McpCommand],
+    data: ApiRequest, session: AsyncSession, project_id: UUID, readers: ApiReaders, fetch: DocumentFetch
 ) -> bytes:
-    """Its text, not decoded. Ends the transaction. Raises InvalidError for fields that exclude one another."""
+    """Its text, not decoded; what has a URL is fetched by `fetch`. Ends the transaction.
+
+    Raises ApiDocumentError, and InvalidError for fields that exclude one another.
+    """
     token = await _token(data, session, project_id)
     connected = await _connected(data, session, project_id)
     await session.commit()  # no transaction is held while a document is fetched
     if data.mcp is None:
-        return await _content(data, client)
-    servers = McpServers(client, commands)
+        return await _content(data, fetch)
+    client = readers.http_client
+    servers = McpServers(client, readers.mcp_commands)
     if connected is not None:
-        return await connected_listing(sessions, servers, client, *connected)
+        return await connected_listing(readers.sessions, servers, client, *connected)
     return await first_listing(servers, client, data.mcp.rstrip("/"), token)
 
 
@@ -66,13 +77,15 @@ async def _connected(
     return await tool_documents.api_document(session, row), row.source, oauth
 
 
-async def _content(data: ApiRequest, client: httpx.AsyncClient) -> bytes:
+async def _content(data: ApiRequest, fetch: DocumentFetch) -> bytes:
     """The text of the document, not decoded."""
     if (data.url is None) == (data.document is UNSET):
         raise InvalidError("send either `url`, `document` or `mcp`, and only one of them")
     if data.url is not None:
         if not data.url.lower().startswith(("http://", "https://")):  # a path would be a file of this machine
             raise ApiDocumentError("url: must begin with http:// or https://; send a file's text as `document`")
-        return await download(client, data.url)
+        if "@" in urlsplit(data.url).netloc:
+            raise ApiDocumentError("url: must not have a name or password, since it is shown; send `credentials`")
+        return await fetch(data.url)
     assert isinstance(data.document, str)  # see DocumentRequest
     return data.document.encode()

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import NamedTuple
 from uuid import UUID
 
 import httpx
@@ -14,14 +13,14 @@ from msgspec import UNSET
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Access, Caller, Db, find_project
-from app.api.api_content import content_of
+from app.api.api_content import ApiReaders, content_of
 from app.api.api_reading import read_api
 from app.api.api_request import ApiPatch, ApiRequest
 from app.api.api_view import ApiSummary, ApiView
+from app.api.document_access import fetch_for, untrusted_remarks
 from app.api.json_request import DocumentRequest
 from app.api.problem import problems
 from app.api.validation import ProjectName
-from app.apis.api_documents import download
 from app.apis.app_view import AppView
 from app.apis.document_reader import DocumentReader
 from app.apis.presentation import AS_WRITTEN, Presentation
@@ -121,15 +120,6 @@ class ApiController(Controller):
         await remove_api(session, access, owner, name)
 
 
-class ApiReaders(NamedTuple):
-    """What documents and tools are fetched and read with."""
-
-    sessions: Sessions
-    http_client: httpx.AsyncClient
-    document_reader: DocumentReader
-    mcp_commands: Mapping[str, McpCommand]
-
-
 async def register_api(
     session: AsyncSession,
     access: Access,
@@ -139,10 +129,11 @@ async def register_api(
     model_scope: ModelScope,
 ) -> ApiView:
     """Add or replace an API. Raises ApiDocumentError, InvalidError that names the field."""
-    sessions, http_client, document_reader, mcp_commands = readers
-    content = await content_of(data, session, project.id, sessions, http_client, mcp_commands)
+    sessions, http_client, document_reader, _ = readers
+    fetch = fetch_for(data, project.id, sessions, http_client, document_reader)
+    content = await content_of(data, session, project.id, readers, fetch)
     request = await _request(data, session, document_reader, project.id, model_scope)
-    app, document = await document_reader.read(request, content, lambda url: download(http_client, url))
+    app, document = await document_reader.read(request, content, fetch)
     prepared = [
         await prepare(name, each, app.schemes, app.default_url, http_client)
         for name, each in data.credentials.items()
@@ -172,6 +163,8 @@ async def register_api(
         await mcp_changes.mark_connected(session, row.id)
     await session.commit()
     remarks = await _remarks(data, app, model_scope, http_client)
+    if fetch.needs_credentials:
+        remarks += untrusted_remarks(data.url or "", data.server or app.default_url, row.token_origins)
     return ApiView.full(row, project.name, app, stored, remarks)
 
 

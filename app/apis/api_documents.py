@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import httpx
 import msgspec
 
+from app.apis.address import same_origin
+from app.apis.authentication import CERTIFICATE, Authentication
 from app.apis.catalog import App, Operation
 from app.apis.protocol import ApiProtocol, OutgoingRequest
 from app.apis.yaml_json import read_text
@@ -18,7 +20,18 @@ from app.untrusted.http_body import BodyError, read_body
 MAX_DOCUMENT_BYTES = 20 << 20
 _FETCH_SECONDS = 60.0  # in all; the client limits the time of each part
 _HEADERS = {"Accept-Encoding": "gzip, deflate"}
+_REDIRECTS = 20
+_DENIED = (401, 403)
 _RESERVED = {"api_docs"}
+
+
+class DocumentDeniedError(ApiDocumentError):
+    """The server at `url` shows the document to nobody, or not to this caller: it answered 401 or 403."""
+
+    def __init__(self, message: str, url: str, *, unknown: bool) -> None:
+        super().__init__(message)
+        self.url = url
+        self.unknown = unknown  # who asks: other credentials may do
 
 
 async def fetch_document(client: httpx.AsyncClient, source: str) -> dict[str, Json]:
@@ -75,24 +88,49 @@ def protocols() -> Mapping[str, ApiProtocol]:
     return registry.load_all("sage.api_protocols")
 
 
-async def download(client: httpx.AsyncClient, source: str, seconds: float = _FETCH_SECONDS) -> bytes:
-    """The text at an http(s) URL, of limited size, within limited time. Raises ApiDocumentError."""
+async def download(
+    client: httpx.AsyncClient,
+    source: str,
+    seconds: float = _FETCH_SECONDS,
+    authentication: Authentication = Authentication(),  # noqa: B008 - frozen
+) -> bytes:
+    """The text at an http(s) URL, of limited size, within limited time. Redirects are followed.
+
+    `authentication` is sent to the origin of `source`, and nowhere else. Raises ApiDocumentError.
+    """
     try:
-        async with (
-            asyncio.timeout(seconds),
-            client.stream("GET", source, headers=_HEADERS, follow_redirects=True) as response,
-        ):
-            if not response.is_success:
-                raise ApiDocumentError(
-                    f"{source} answered with status {response.status_code} instead of a document"
-                )
-            return await read_body(response, MAX_DOCUMENT_BYTES)
+        async with asyncio.timeout(seconds):
+            return await _follow(client, source, authentication)
     except BodyError as error:
         raise ApiDocumentError(f"{source} {error}") from error
     except TimeoutError as error:
         raise ApiDocumentError(f"{source} takes longer than {seconds:g} s to send its document") from error
     except (httpx.HTTPError, httpx.InvalidURL, HostError) as error:
         raise ApiDocumentError(f"{source} cannot be reached: {str(error) or type(error).__name__}") from error
+
+
+async def _follow(client: httpx.AsyncClient, source: str, authentication: Authentication) -> bytes:
+    url = source
+    for _ in range(_REDIRECTS):
+        own = authentication if same_origin(url, source) else Authentication()
+        headers, extensions = own.merged(_HEADERS), {CERTIFICATE: own.certificate}
+        async with client.stream(
+            "GET", own.url(url), headers=headers, extensions=extensions, follow_redirects=False
+        ) as response:
+            if response.next_request is None:
+                return await _document(response, source, url)
+            url = str(response.next_request.url)
+    raise ApiDocumentError(f"{source} redirects more than {_REDIRECTS} times")
+
+
+async def _document(response: httpx.Response, source: str, url: str) -> bytes:
+    if response.is_success:
+        return await read_body(response, MAX_DOCUMENT_BYTES)
+    status = response.status_code
+    reason = f"{source} answered with status {status} instead of a document"
+    if status in _DENIED:
+        raise DocumentDeniedError(reason, url, unknown=status == _DENIED[0])
+    raise ApiDocumentError(reason)
 
 
 def _check_name(name: str) -> None:

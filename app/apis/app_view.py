@@ -8,7 +8,7 @@ from app.apis.catalog import App, LeftOut, Operation
 from app.apis.fingerprint import fingerprints, shapes
 from app.apis.naming import keys_of, place_of
 from app.apis.presentation import AS_WRITTEN, OperationOverride, Presentation, gone, overrides_of
-from app.apis.security_schemes import SecurityScheme
+from app.apis.security_schemes import Security, SecurityScheme
 from app.apis.signature import signature
 from app.project.approval import ApprovalMode, Risk
 
@@ -72,6 +72,7 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
     operations: list[OperationView]
     left_out: list[LeftOut] = []
     schemes: dict[str, SecurityScheme] = {}
+    security: Security | None = None
     traits: dict[str, OperationTraits]  # of each operation
     hidden: list[OperationView] = []
     hidden_traits: dict[str, OperationTraits] = {}
@@ -110,6 +111,7 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
             operations=[OperationView.of(each, typed=app.typed) for each in app.operations.values()],
             left_out=list(app.left_out),
             schemes=app.schemes,
+            security=app.security,
             traits={name: traits[name] for name in app.operations},
             hidden=[OperationView.of(each, typed=app.typed) for each in app.hidden],
             hidden_traits={each.name: traits[each.name] for each in app.hidden},

@@ -1,9 +1,13 @@
 """What identifies a caller to an API, as parts of a request."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import httpx
 import msgspec
+
+CERTIFICATE: Final = "certificate"
+"""The extension of a request that names the file of its certificate."""
 
 
 class Authentication(msgspec.Struct, frozen=True, kw_only=True):

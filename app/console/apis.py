@@ -11,10 +11,11 @@ from litestar.di import NamedDependency
 from msgspec import UNSET
 
 from app.api.access import Db
+from app.api.api_content import ApiReaders
 from app.api.api_fields import McpServer, Server, Token, Url
 from app.api.api_request import ApiRequest
 from app.api.api_view import ApiSummary, ApiView
-from app.api.apis import ApiReaders, register_api
+from app.api.apis import register_api
 from app.api.credential_view import CredentialView
 from app.api.validation import AppName, Text
 from app.apis.document_reader import DocumentReader

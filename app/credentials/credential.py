@@ -27,7 +27,7 @@ def _about(text: str) -> msgspec.Meta:
 class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Which fields are needed depends on the scheme: `credentials` of the API says which.
 
-    `place`, `name` and `prefix` are for APIs whose documents do not declare what they need.
+    `place`, `name` and `prefix` are for APIs whose documents do not declare what they need, or need it themselves.
     """
 
     value: Annotated[_Text, _about("an API key, or a token")] | None = None

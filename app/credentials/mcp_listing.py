@@ -5,6 +5,7 @@ import msgspec
 
 from app.apis.credentials import bearer
 from app.apis.mcp_oauth import LIST_TOOLS, McpOAuth, bare_app
+from app.credentials.document_fetch import first_principal
 from app.credentials.mcp_discovery import discover
 from app.credentials.stored_credentials import SecuredApi, StoredCredentials
 from app.db import api_credentials
@@ -44,8 +45,8 @@ async def connected_listing(
     """
     async with sessions() as session:
         rows = await api_credentials.of_api(session, api.id)
-    principal = next((row.principal for row in rows if row.authorized and row.value is not None), "")
-    credentials, app = StoredCredentials(sessions, client, [api], principal), bare_app(api.name, oauth)
+    credentials = StoredCredentials(sessions, client, [api], first_principal(rows))
+    app = bare_app(api.name, oauth)
     listed = app.operations[LIST_TOOLS.name]
     try:
         try:

@@ -3,14 +3,11 @@
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Final
 
 import httpx
 
+from app.apis.authentication import CERTIFICATE
 from app.gateway.certificates import Certificates
-
-CERTIFICATE: Final = "certificate"
-"""The extension of a request that names the file of its certificate."""
 
 
 class CertificateTransport(httpx.AsyncBaseTransport):

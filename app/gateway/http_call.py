@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 
 import httpx
 
+from app.apis.authentication import CERTIFICATE
 from app.errors import HostError
 from app.gateway.answer_value import ReadResponse, refusal, value_of
-from app.gateway.certificate_transport import CERTIFICATE
 from app.gateway.response_headers import passed_headers
 from app.gateway.wire_request import Sending, WireRequest
 from app.records import CallResponse

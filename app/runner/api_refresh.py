@@ -15,12 +15,14 @@ import msgspec
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis.api_documents import download
 from app.apis.app_view import AppView, OperationTraits
+from app.apis.catalog import App
+from app.apis.credentials import Credentials
 from app.apis.document_reader import DocumentReader
 from app.apis.mcp_document import is_listing
 from app.apis.read_process import ReadRequest
-from app.db import api_changes, apis, manifests, mcp_changes, models, skill_moves, skill_repairs
+from app.credentials.document_fetch import DocumentFetch, check_origin, of_api
+from app.db import api_changes, api_credentials, apis, manifests, mcp_changes, models, skill_moves, skill_repairs
 from app.db.database import TRANSIENT, Sessions
 from app.db.models import SkillState
 from app.errors import ApiDocumentError
@@ -59,16 +61,28 @@ async def refresh_api(
         bind=dict(row.bind),
     )
     try:
-        content = await download(client, row.source)
         old = await reader.view(request, old_content, row.digest)
+        fetch = _fetch(sessions, client, row, old)
+        content = await fetch(row.source)
         named = msgspec.structs.replace(request, names=old.names)
-        app, document = await reader.read(named, content, lambda url: download(client, url), check=False)
+        app, document = await reader.read(named, content, fetch, check=False)
     except ApiDocumentError as error:
         async with sessions.begin() as session:
             await api_changes.checked(session, api_id, str(error)[:2_000])
         return None
     async with sessions.begin() as session:
         return await apply_change(session, row, old, app, document)
+
+
+def _fetch(sessions: Sessions, client: httpx.AsyncClient, row: models.Api, old: AppView) -> DocumentFetch:
+    async def stored() -> tuple[Credentials, App]:
+        check_origin(row.source, row.server or old.default_url, row.token_origins)
+        async with sessions() as session:
+            api = await tool_documents.api_document(session, row)
+            rows = await api_credentials.of_api(session, row.id)
+        return of_api(sessions, client, api, rows, old)
+
+    return DocumentFetch(client, row.source, stored)
 
 
 async def apply_change(

@@ -1,0 +1,179 @@
+"""Fetches API documents with the credentials of the API, where their server shows them to nobody else."""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import httpx
+import msgspec
+
+from app.apis.address import origin, same_origin
+from app.apis.api_documents import DocumentDeniedError, download
+from app.apis.app_view import AppView
+from app.apis.authentication import Authentication, combined
+from app.apis.catalog import App, Operation
+from app.apis.credentials import Credentials, bearer
+from app.apis.security_schemes import SecurityScheme
+from app.credentials.credential import Credential, authentication, checked
+from app.credentials.stored_credentials import SecuredApi, StoredCredentials
+from app.db import models
+from app.db.database import Sessions
+from app.errors import ApiDocumentError, HostError, InvalidError
+from app.security.secret_values import SecretValues
+
+_FETCH: Final = Operation(app="", name="fetch_document", method="GET", path="", summary="")
+_TO_SEND: Final = (
+    "send credentials of the API with the registration: `bearer_token`, or `credentials`, in which `place` and "
+    "`name` say where a `value` goes as long as the document cannot be read"
+)
+
+FindCredentials: TypeAlias = Callable[[], Awaitable[tuple[Credentials, App]]]
+"""Called once the server has refused. Raises ApiDocumentError, whose message completes "...: "."""
+
+
+class DocumentFetch:
+    """Fetches the document at `source`, and those that it refers to at the same origin.
+
+    Credentials are sent after a refusal of their server, and to that origin alone; no error shows them.
+    """
+
+    def __init__(self, client: httpx.AsyncClient, source: str, find: FindCredentials) -> None:
+        self._client = client
+        self._source = source
+        self._find = find
+        self._found: tuple[Credentials, App] | None = None
+
+    @property
+    def needs_credentials(self) -> bool:
+        """As far as it is known."""
+        return self._found is not None
+
+    async def __call__(self, url: str) -> bytes:
+        """The text. Raises ApiDocumentError."""
+        if not same_origin(url, self._source):
+            return await download(self._client, url)
+        if self._found is None:
+            try:
+                return await download(self._client, url)
+            except DocumentDeniedError as refusal:
+                self._found = await self._asked(refusal)
+        try:
+            return await self._with_credentials(url, *self._found)
+        except HostError as error:
+            raise ApiDocumentError(f"{url} needs the credentials of the API: {error.message}") from error
+
+    async def _asked(self, refusal: DocumentDeniedError) -> tuple[Credentials, App]:
+        self._check_place(refusal)
+        try:
+            return await self._find()
+        except ApiDocumentError as error:
+            raise ApiDocumentError(f"{refusal}: {error}") from refusal
+
+    async def _with_credentials(self, url: str, credentials: Credentials, app: App) -> bytes:
+        sent = await credentials.of(app, _FETCH)
+        if not sent:
+            raise ApiDocumentError(f"{url} is shown only with credentials of the API, and none are stored")
+        try:
+            return await self._authenticated(url, sent)
+        except DocumentDeniedError as refusal:
+            self._check_place(refusal)
+            reason = "the document was refused"
+            if not await credentials.refused(app, _FETCH, reason, renew=refusal.unknown):
+                raise ApiDocumentError(f"{refusal}, also with the credentials of the API: check them") from refusal
+        return await self._authenticated(url, await credentials.of(app, _FETCH))
+
+    def _check_place(self, refusal: DocumentDeniedError) -> None:
+        """Raises ApiDocumentError if another server refused, to which redirects have led."""
+        if not same_origin(refusal.url, self._source):
+            there = origin(refusal.url)
+            reason = f"it leads to {there}, which gets no credentials: register the address there as `url`"
+            raise ApiDocumentError(f"{refusal}: {reason}") from refusal
+
+    async def _authenticated(self, url: str, sent: Authentication) -> bytes:
+        hidden = SecretValues()
+        hidden.add(*sent.secret_parts())
+        try:
+            return await download(self._client, url, authentication=sent)
+        except DocumentDeniedError as refusal:
+            raise DocumentDeniedError(hidden.mask(str(refusal)), refusal.url, unknown=refusal.unknown) from None
+        except ApiDocumentError as error:
+            raise ApiDocumentError(hidden.mask(str(error))) from None
+
+
+class GivenCredentials:
+    """Fulfils `Credentials` with those of a registration that is not stored yet."""
+
+    def __init__(self, sent: Authentication) -> None:
+        self._sent = sent
+
+    async def of(self, app: App, operation: Operation) -> Authentication:  # noqa: ARG002 - there is one document
+        return self._sent
+
+    async def refused(self, app: App, operation: Operation, reason: str, *, renew: bool) -> bool:  # noqa: ARG002
+        """They stay what they are."""
+        return False
+
+
+def given(
+    token: str | None, credentials: Mapping[str, Credential], schemes: Mapping[str, SecurityScheme]
+) -> Authentication:
+    """What of a registration can be sent before its document is read; falsy if there is nothing.
+
+    `schemes` are those of the document that is replaced. OAuth has to have its token.
+    """
+    parts = [part for name, each in credentials.items() if (part := _part(name, each, schemes.get(name)))]
+    if token is not None and not any("Authorization" in each.headers for each in parts):
+        parts.append(bearer(token))
+    return combined(parts)
+
+
+def of_registration(sent: Authentication, app: str) -> tuple[Credentials, App]:
+    """Raises ApiDocumentError if there is nothing to send."""
+    if not sent:
+        raise ApiDocumentError(_TO_SEND)
+    return GivenCredentials(sent), _bare_app(app)
+
+
+def of_api(
+    sessions: Sessions,
+    client: httpx.AsyncClient,
+    api: SecuredApi,
+    rows: Sequence[models.ApiCredential],
+    view: AppView,
+) -> tuple[Credentials, App]:
+    """What is stored for an API: of all tasks, or else of the first principal."""
+    app = msgspec.structs.replace(_bare_app(api.name), schemes=view.schemes, security=view.security or None)
+    return StoredCredentials(sessions, client, [api], first_principal(rows)), app
+
+
+def first_principal(rows: Sequence[models.ApiCredential]) -> str:
+    """The first one, in the order of `api_credentials.of_api`, whose credentials can be sent; "" is all tasks."""
+    return next((row.principal for row in rows if row.authorized and row.value is not None), "")
+
+
+def is_trusted(source: str, server: str, token_origins: Collection[str]) -> bool:
+    """Whether a document is where the credentials of its API may be sent."""
+    return any(same_origin(source, each) for each in (server, *token_origins))
+
+
+def check_origin(source: str, server: str | None, token_origins: Collection[str]) -> None:
+    """Raises ApiDocumentError if the credentials of an API may not be sent to where its document is.
+
+    `server` is the API's, or None if only the document says it: then the document's server is trusted with it.
+    """
+    if server is not None and not is_trusted(source, server, token_origins):
+        reason = f"gets no credentials of this API, which is at {server}: see `token_origins`"
+        raise ApiDocumentError(f"{origin(source)} {reason}")
+
+
+def _part(name: str, credential: Credential, scheme: SecurityScheme | None) -> Authentication | None:
+    try:
+        complete, kind = checked(name, credential, scheme)
+    except InvalidError:  # told when the document is read
+        return None
+    if kind in ("oauth2", "openid") and not (complete.value or complete.access_token):
+        return None
+    return authentication(scheme, complete)
+
+
+def _bare_app(name: str) -> App:
+    return App(name=name, description="", server="", variables={}, operations={}, digest="")
