@@ -197,9 +197,9 @@ async def running(app: Litestar) -> AsyncIterator[None]:
     await living
 
 
-def asgi_client(app: Litestar, headers: dict[str, str]) -> httpx.AsyncClient:
+def asgi_client(app: Litestar, headers: dict[str, str], base_url: str = "http://test") -> httpx.AsyncClient:
     transport = httpx.ASGITransport(cast("Any", app))
-    return httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers)
+    return httpx.AsyncClient(transport=transport, base_url=base_url, headers=headers)
 
 
 def problem(answer: httpx.Response) -> dict[str, object]:

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
+from mcp.server.auth.handlers.metadata import MetadataHandler
 from mcp.server.auth.provider import (
     AccessToken,
     AuthorizationCode,
@@ -14,15 +16,20 @@ from mcp.server.auth.provider import (
     RefreshToken,
     construct_redirect_uri,
 )
-from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
+from mcp.server.auth.routes import build_metadata, cors_middleware
+from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions, RevocationOptions
 from mcp.server.mcpserver import MCPServer
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from mcp_types import ToolAnnotations
+from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
+from starlette.routing import Route
 
 from tests.listening_app import listening_app
 
 SCOPE = "notes"
+MORE = "notes:audit"  # the tool `audit` needs it, too
+_METADATA = "/.well-known/oauth-authorization-server"
 
 
 class Consents(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, AccessToken]):
@@ -30,7 +37,8 @@ class Consents(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
     itself when it sends a person back.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, documents: httpx.AsyncClient | None) -> None:
+        self._documents = documents
         self.clients: dict[str, OAuthClientInformationFull] = {}
         self.codes: dict[str, AuthorizationCode] = {}
         self.access: dict[str, AccessToken] = {}
@@ -43,7 +51,13 @@ class Consents(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
         self.access.clear()
 
     async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
-        return self.clients.get(client_id)
+        """Of a client that is a document, as it is read anew (Client ID Metadata Documents, section 4)."""
+        if self._documents is None or not client_id.startswith("https://"):
+            return self.clients.get(client_id)
+        document = (await self._documents.get(client_id)).json()
+        assert document["client_id"] == client_id
+        self.clients[client_id] = OAuthClientInformationFull(**document, scope=f"{SCOPE} {MORE}")
+        return self.clients[client_id]
 
     async def register_client(self, client_info: OAuthClientInformationFull) -> None:
         self.clients[client_info.client_id] = client_info
@@ -106,10 +120,13 @@ class Consents(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
 
 
 class ProtectedServer:
-    """Its one tool reads. `registers`: clients may register themselves."""
+    """Its tools only read. `registers`: clients may register themselves; `documents` reads those of clients that
+    are documents, if there may be any.
+    """
 
-    def __init__(self, *, registers: bool = True) -> None:
-        self.consents = Consents()
+    def __init__(self, *, registers: bool = True, documents: httpx.AsyncClient | None = None) -> None:
+        self.consents = Consents(documents)
+        self._reads_documents = documents is not None
         self.calls = 0
         self._registers = registers
         self._application: Starlette | None = None
@@ -120,13 +137,21 @@ class ProtectedServer:
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
             assert self._application is not None
-            await self._application(scope, receive, send)
+            body, replay = await _read_body(receive) if scope["type"] == "http" else (b"", receive)
+            if b'"tools/call"' in body and b'"audit"' in body and self._lacks_more(scope):
+                await _refuse(send, f'Bearer error="insufficient_scope", scope="{MORE}", error_description="no"')
+            else:
+                await self._application(scope, replay, send)
 
         async with listening_app(app, lifespan="off", timeout_graceful_shutdown=0) as url:
             self._application = self._build(url)
             self.consents.issuer = url
             async with self._application.router.lifespan_context(self._application):
                 yield f"{url}/mcp"
+
+    def _lacks_more(self, scope: Any) -> bool:
+        token = dict(scope["headers"]).get(b"authorization", b"").decode().removeprefix("Bearer ")
+        return token in self.consents.access and MORE not in self.consents.access[token].scopes
 
     def _build(self, url: str) -> Starlette:
         settings: dict[str, Any] = {
@@ -135,7 +160,7 @@ class ProtectedServer:
             "required_scopes": [SCOPE],
             "validate_token_resource": True,
             "client_registration_options": ClientRegistrationOptions(
-                enabled=self._registers, valid_scopes=[SCOPE], default_scopes=[SCOPE]
+                enabled=self._registers, valid_scopes=[SCOPE, MORE], default_scopes=[SCOPE]
             ),
         }
         server = MCPServer(
@@ -148,4 +173,38 @@ class ProtectedServer:
             self.calls += 1
             return self.calls
 
-        return server.streamable_http_app()
+        @server.tool(annotations=ToolAnnotations(read_only_hint=True))
+        def audit() -> str:
+            """Who called this."""
+            return "nobody else"
+
+        application = server.streamable_http_app()
+        if self._reads_documents:
+            application.router.routes.insert(0, Route(_METADATA, self._metadata(url)))
+        return application
+
+    def _metadata(self, url: str) -> Any:
+        """Those of the SDK's authorization server, which cannot say that it reads documents."""
+        options = ClientRegistrationOptions(enabled=self._registers, valid_scopes=[SCOPE, MORE])
+        known = build_metadata(AnyHttpUrl(url), None, options, RevocationOptions())
+        known.client_id_metadata_document_supported = True
+        return cors_middleware(MetadataHandler(known).handle, ["GET"])
+
+
+async def _read_body(receive: Any) -> tuple[bytes, Any]:
+    """The body of a request, and what gives its messages once more."""
+    messages = [await receive()]
+    while messages[-1].get("more_body"):
+        messages.append(await receive())
+    body = b"".join(each.get("body", b"") for each in messages)
+
+    async def replay() -> Any:
+        return messages.pop(0) if messages else await receive()
+
+    return body, replay
+
+
+async def _refuse(send: Any, challenge: str) -> None:
+    headers = [(b"content-type", b"application/json"), (b"www-authenticate", challenge.encode())]
+    await send({"type": "http.response.start", "status": 403, "headers": headers})
+    await send({"type": "http.response.body", "body": b'{"error": "insufficient_scope"}'})

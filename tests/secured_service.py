@@ -21,11 +21,16 @@ _BASIC = base64.b64encode(f"iris:{PASSWORD}".encode()).decode()
 
 
 class SecuredService:
-    """`issued` are the access tokens that it accepts, `asked` the requests to its token endpoint by grant."""
+    """`issued` are the access tokens that it accepts, `asked` the requests to its token endpoint by grant.
+
+    A token without the scope `required` is answered with 403, and one with a scope of `withheld` is not issued.
+    """
 
     def __init__(self) -> None:
         self.issued: dict[str, str] = {}  # access token -> whose
         self.refresh_tokens: dict[str, str] = {}
+        self.scopes: dict[str, list[str]] = {}  # of an access token
+        self.required, self.withheld = "", ""
         self.codes: dict[str, tuple[str, str]] = {}  # code -> challenge and redirect URL
         self.asked: Counter[str] = Counter()
         self.lifetime = 3600
@@ -100,7 +105,8 @@ class SecuredService:
             user = self._user(request, way)
             if user is None:
                 return Response({"message": "who are you?", "sent": dict(request.headers)}, status_code=401)
-            return Response({"user": user, "query": request.url.query, "cookies": sorted(request.cookies)})
+            answer = {"user": user, "query": request.url.query, "cookies": sorted(request.cookies)}
+            return self._refusal(request) or Response(answer)
 
         @post("/write")
         async def write(request: Request[Any, Any, Any]) -> Response[Any]:
@@ -152,6 +158,14 @@ class SecuredService:
             return "iris" if static[way] else None
         return self.issued.get(given.removeprefix("Bearer "))
 
+    def _refusal(self, request: Request[Any, Any, Any]) -> Response[Any] | None:
+        """Of a token without the scope that is required."""
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if not self.required or self.required in self.scopes.get(token, ()):
+            return None
+        challenge = f'Bearer error="insufficient_scope", scope="{self.required}"'
+        return Response({}, status_code=403, headers={"WWW-Authenticate": challenge})
+
     def _token(self, form: dict[str, str], authorization: str) -> Response[Any]:
         grant = form["grant_type"]
         self.asked[grant] += 1
@@ -164,7 +178,10 @@ class SecuredService:
         if user is None:
             error = "invalid_client" if grant == "client_credentials" else "invalid_grant"
             return Response({"error": error, "error_description": f'no "{urlencode(form)}"'}, status_code=400)
+        if self.withheld and self.withheld in form.get("scope", "").split():
+            return Response({"error": "invalid_scope"}, status_code=400)
         number = sum(self.asked.values())
+        self.scopes[f"access-{number}"] = form.get("scope", "").split()
         self.issued[f"access-{number}"] = user
         answer: dict[str, Any] = {
             "access_token": f"access-{number}",

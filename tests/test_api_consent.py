@@ -116,6 +116,27 @@ async def test_a_document_that_changes_does_not_get_the_secret_of_the_client(
     assert (await calls("vault.who_client", [], {}))["user"] == "the client"
 
 
+async def test_a_client_asks_itself_for_the_scopes_that_its_token_lacks(
+    api: ApiApp, service: SecuredService, client: httpx.AsyncClient
+) -> None:
+    await register(api, service, credentials={"client": STATIC["client"]})
+    calls = await gateway(api, service, client)
+    assert (await calls("vault.who_client", [], {}))["user"] == "the client"
+    service.required = "mail.read"
+    assert (await calls("vault.who_client", [], {}))["user"] == "the client"
+    assert list(service.scopes.values()) == [["mail.write"], ["mail.write", "mail.read"]]
+    service.expire()
+    assert (await (await gateway(api, service, client))("vault.who_client", [], {}))["user"] == "the client"
+    assert (await credentials_of(api))["client"]["state"] == "ready"
+
+    service.required = service.withheld = "mail.delete"
+    error = await raised(await gateway(api, service, client), "vault.who_client")
+    assert error.message.startswith("Response status code is 403")
+    service.required = "mail.read"
+    service.expire()
+    assert (await (await gateway(api, service, client))("vault.who_client", [], {}))["user"] == "the client"
+
+
 async def test_what_an_authorization_server_says_is_recorded_without_secrets(
     api: ApiApp, service: SecuredService, client: httpx.AsyncClient
 ) -> None:

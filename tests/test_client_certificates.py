@@ -3,7 +3,7 @@
 import datetime as dt
 import ipaddress
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,15 @@ class CertificateFile:
     async def of(self, app: App, operation: Operation) -> Authentication:  # noqa: ARG002
         return Authentication(certificate=self._name)
 
-    async def refused(self, app: App, operation: Operation, reason: str, *, renew: bool) -> bool:  # noqa: ARG002
+    async def refused(
+        self,
+        app: App,  # noqa: ARG002
+        operation: Operation,  # noqa: ARG002
+        reason: str,  # noqa: ARG002
+        *,
+        renew: bool,  # noqa: ARG002
+        scopes: Sequence[str] = (),  # noqa: ARG002
+    ) -> bool:
         return False
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import httpx
 import pytest
@@ -25,10 +25,10 @@ from app.gateway.mcp_client.connection_pool import McpServers
 from app.gateway.mcp_client.mcp_calls import mcp_callers
 from app.release import tool_documents
 from app.runner.mcp_refresh import McpRefresh
-from tests.api_app import ApiApp, open_api_app
+from tests.api_app import ApiApp, asgi_client, open_api_app
 from tests.echo_service import raised
 from tests.ledger_project import until
-from tests.protected_server import SCOPE, ProtectedServer
+from tests.protected_server import MORE, SCOPE, ProtectedServer
 
 CALLBACK = "http://test/oauth/callback"
 CLIENT = OAuthClientInformationFull(
@@ -72,6 +72,11 @@ async def consent(api: ApiApp, **params: str) -> httpx.Response:
 
 async def has_tools(api: ApiApp) -> bool:
     return "count" in names((await api.client.get("/v1/apis/notes")).json())
+
+
+async def credential(api: ApiApp) -> dict[str, Any]:
+    [shown] = (await api.client.get("/v1/apis/notes")).json()["credentials"]
+    return dict(shown)
 
 
 def names(shown: dict[str, Any]) -> list[str]:
@@ -180,6 +185,83 @@ async def test_principals_have_connections_of_their_own(api: ApiApp) -> None:
         assert len(server.consents.clients) == 1, "one client for all"
         async with gateway(api, "bob") as calls:
             assert await calls("notes.count", [], {}) == {"result": 2}
+
+
+async def test_a_call_that_needs_another_scope_leads_to_a_consent_for_both(api: ApiApp) -> None:
+    server = ProtectedServer()
+    async with server.listening() as url:
+        await connected(api, url)
+        async with gateway(api) as calls:
+            error = await raised(calls, "notes.audit")
+            assert error.message.endswith(f"(a person has to grant the scopes {MORE})")
+            assert await calls("notes.count", [], {}) == {"result": 1}, "what it has goes on"
+        asked = await credential(api)
+        assert (asked["state"], asked["wanted_scopes"]) == ("insufficient_scope", [MORE])
+        address = await api.client.get("/v1/apis/notes/authorize")
+        assert parse_qs(urlsplit(address.json()["url"]).query)["scope"] == [f"{SCOPE} {MORE}"]
+        async with gateway(api) as calls:
+            assert await calls("notes.count", [], {}) == {"result": 2}, "an unopened address breaks nothing"
+        assert "Connected" in (await consent(api)).text
+        now = await credential(api)
+        assert (now["state"], now["wanted_scopes"]) == ("ready", [])
+        async with gateway(api) as calls:
+            assert await calls("notes.audit", [], {}) == {"result": "nobody else"}
+            server.consents.expire()
+            assert await calls("notes.audit", [], {}) == {"result": "nobody else"}, "renewed with what was granted"
+        assert {each.scope for each in server.consents.clients.values()} == {SCOPE, f"{SCOPE} {MORE}"}
+
+
+async def test_a_refused_step_up_leaves_the_connection_as_it_was(api: ApiApp) -> None:
+    server = ProtectedServer()
+    async with server.listening() as url:
+        await connected(api, url)
+        async with gateway(api) as calls:
+            await raised(calls, "notes.audit")
+        address = (await api.client.get("/v1/apis/notes/authorize")).json()["url"]
+        state = parse_qs(urlsplit(address).query)["state"][0]
+        back = await api.client.get("/oauth/callback", params={"state": state, "error": "access_denied"})
+        assert back.status_code == 400
+        now = await credential(api)
+        assert (now["state"], now["failure"]) == (
+            "insufficient_scope",
+            "the authorization server refused: access_denied",
+        )
+        server.consents.expire()
+        async with gateway(api) as calls:
+            assert await calls("notes.count", [], {}) == {"result": 1}, "it is renewed with its own client"
+
+
+async def test_a_client_is_a_document_where_the_authorization_server_reads_those(api: ApiApp) -> None:
+    async with asgi_client(api.app, {}, "https://sage.test") as public:
+        server = ProtectedServer(documents=public)
+        async with server.listening() as url:
+            await register(api, url)
+            headers = {"Authorization": api.client.headers["Authorization"]}
+            asked = await public.get("/v1/apis/notes/authorize", headers=headers)
+            client_id = parse_qs(urlsplit(asked.json()["url"]).query)["client_id"]
+            assert client_id == ["https://sage.test/oauth/client.json"]
+            async with httpx.AsyncClient() as browser:
+                back = (await browser.get(asked.json()["url"])).headers["location"]
+            assert back.startswith("https://sage.test/oauth/callback?")
+            assert "Connected" in (await public.get(back)).text
+            await until(lambda: has_tools(api))
+            assert list(server.consents.clients) == client_id, "none was registered"
+            async with gateway(api) as calls:
+                await raised(calls, "notes.audit")
+                server.consents.expire()
+                assert await calls("notes.count", [], {}) == {"result": 1}
+
+
+async def test_without_an_https_address_a_client_that_is_no_document_is_registered_or_wanted(api: ApiApp) -> None:
+    async with asgi_client(api.app, {}, "https://sage.test") as public:
+        for registers in (True, False):
+            server = ProtectedServer(registers=registers, documents=public)
+            async with server.listening() as url:
+                await register(api, url)
+                asked = await api.client.get("/v1/apis/notes/authorize")
+                assert (asked.status_code, len(server.consents.clients)) == ((200, 1) if registers else (400, 0))
+                await api.client.delete("/v1/apis/notes")
+    assert "or set SAGE_PUBLIC_URL to an https address" in asked.text
 
 
 async def test_the_answer_of_another_authorization_server_is_refused(api: ApiApp) -> None:

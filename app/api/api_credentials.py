@@ -1,41 +1,29 @@
 """Routes for what APIs ask their callers for: credentials by security scheme, for all tasks or a principal's."""
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 from uuid import UUID
 
 import httpx
-import msgspec
 from litestar import Controller, Request, delete, get, put
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Access, Caller, Db, find_project
+from app.api.api_consent import ConsentView, CredentialPlace, connect_api
 from app.api.api_reading import read_api
 from app.api.credential_view import CredentialView
 from app.api.problem import problems
 from app.api.submission import Principal
 from app.api.validation import ProjectName
 from app.apis.document_reader import DocumentReader
-from app.apis.mcp_oauth import OAUTH
-from app.credentials.client_registration import register_client
-from app.credentials.consent import begin_consent
 from app.credentials.credential import Credential
 from app.credentials.prepared import prepare
 from app.db import api_credentials, apis, audit, models
 from app.db.models import AuditAction
-from app.errors import InvalidError
 
 OfPrincipal = Annotated[Principal, QueryParameter(description="whose; without one, those for all tasks")]
-
-
-class ConsentView(msgspec.Struct, frozen=True):
-    """The address that a person opens to consent, once, until `expires_at`."""
-
-    url: str
-    expires_at: datetime
 
 
 class CredentialController(Controller):
@@ -127,14 +115,6 @@ class CredentialController(Controller):
         )
 
 
-class CredentialPlace(NamedTuple):
-    """What a credential is stored for: an API, one of its schemes, and "" or a principal."""
-
-    api: str
-    scheme: str
-    principal: str = ""
-
-
 async def store_credential(
     session: AsyncSession,
     access: Access,
@@ -165,52 +145,6 @@ async def delete_credential(
     await api_credentials.delete(session, row.id, scheme, principal)
     await _audit(session, owner.id, access, AuditAction.SECRET_DELETED, name, scheme, principal)
     await session.commit()
-
-
-async def connect_api(
-    session: AsyncSession,
-    owner: models.Project,
-    place: CredentialPlace,
-    base_url: str,
-    http_client: httpx.AsyncClient,
-    document_reader: DocumentReader,
-) -> ConsentView:
-    """Where a person consents. `base_url` is that of this server; the only scheme need not be named.
-
-    Raises NotFoundError, InvalidError.
-    """
-    name, principal = place.api, place.principal
-    scheme = place.scheme or None
-    row = await apis.get(session, owner.id, name, document=False)
-    callback = f"{base_url.rstrip('/')}/oauth/callback"
-    if scheme in (None, OAUTH) and not await api_credentials.usable(session, row.id, principal):
-        app = await read_api(document_reader, session, row, row.bind)
-        if OAUTH in app.schemes and app.schemes[OAUTH].registration_url:
-            made = await register_client(http_client, app.schemes[OAUTH], callback)
-            prepared = await prepare(OAUTH, made, app.schemes, app.default_url, http_client)
-            row = await apis.get(session, owner.id, name, document=False)  # it may be gone
-            await prepared.store(session, row.id, "")
-    credential = await _to_connect(session, row, scheme, principal)
-    url, expires_at = await begin_consent(session, credential, principal, callback)
-    await session.commit()
-    return ConsentView(url, expires_at)
-
-
-async def _to_connect(
-    session: AsyncSession, row: models.Api, scheme: str | None, principal: str
-) -> models.ApiCredential:
-    """The principal's own, or else those for all tasks: the client is the same."""
-    rows = await api_credentials.usable(session, row.id, principal)
-    found = {name: each for name, each in rows.items() if each.kind in ("oauth2", "openid")}
-    if scheme is None and len(found) == 1:
-        scheme = next(iter(found))
-    if scheme is None or scheme not in found:
-        known = ", ".join(sorted(found)) or "none"
-        raise InvalidError(
-            f"scheme: credentials of OAuth are stored for {known}; store a `client_id` first: "
-            f"PUT /v1/apis/{row.name}/credentials/{scheme or '{scheme}'}"
-        )
-    return found[scheme]
 
 
 async def _audit(

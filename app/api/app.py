@@ -34,7 +34,7 @@ from app.api.key_gate import KeyGate
 from app.api.keys import KeyController
 from app.api.manual import manual_routes
 from app.api.mcp_server.endpoint import mcp, running_server
-from app.api.oauth_callback import oauth_callback
+from app.api.oauth_callback import client_document, oauth_callback
 from app.api.openapi_pages import docs_routes, openapi_config
 from app.api.problem import HANDLERS
 from app.api.projects import ProjectController
@@ -133,6 +133,7 @@ def create_app(open_dependencies: OpenDependencies, others: Sequence[Router] = (
             readyz,
             metrics,
             oauth_callback,
+            client_document,
             mcp,
             *docs_routes(),
             *manual_routes(),

@@ -11,7 +11,7 @@ from app.credentials.credential import needed_fields
 from app.db import models
 from app.db.api_credentials import STATIC_TOKEN
 
-CredentialState = Literal["missing", "not_authorized", "ready", "failing"]
+CredentialState = Literal["missing", "not_authorized", "insufficient_scope", "ready", "failing"]
 
 
 class CredentialWay(msgspec.Struct, frozen=True):
@@ -27,6 +27,7 @@ class CredentialView(msgspec.Struct, frozen=True, kw_only=True):
 
     `missing`: nothing is, and `send` says which fields of `credentials.<scheme>` to send. `not_authorized`: a
     person has to consent at the address of `GET /v1/apis/{name}/authorize`; `connected_at` is when one last did.
+    `insufficient_scope`: the API refused calls for want of `wanted_scopes`, for which that address asks, too.
     `failing`: the API refused it when it was last used, or no new token could be had; `failure` is the reason.
     Calls go out without what is missing.
     """
@@ -38,6 +39,7 @@ class CredentialView(msgspec.Struct, frozen=True, kw_only=True):
     description: str = ""
     send: str | None = None
     ways: list[CredentialWay] = []  # of giving it, the usual one first
+    wanted_scopes: list[str] = []
     expires_at: datetime | None = None  # of the access token; one that can be renewed is renewed before
     connected_at: datetime | None = None
     used_at: datetime | None = None
@@ -47,7 +49,7 @@ class CredentialView(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def stored(cls, row: models.ApiCredential, scheme: SecurityScheme | None) -> "CredentialView":
         failing = row.failed_at is not None and (row.used_at is None or row.failed_at >= row.used_at)
-        state: CredentialState = "failing" if failing else "ready"
+        state: CredentialState = "insufficient_scope" if row.wanted_scopes else "failing" if failing else "ready"
         return CredentialView(
             scheme=row.scheme,
             kind=row.kind,
@@ -55,6 +57,7 @@ class CredentialView(msgspec.Struct, frozen=True, kw_only=True):
             state=state if row.authorized else "not_authorized",
             description=scheme.description if scheme else "",
             ways=[] if scheme is None else _ways(scheme),
+            wanted_scopes=row.wanted_scopes or [],
             expires_at=row.expires_at,
             connected_at=row.connected_at,
             used_at=row.used_at,
@@ -92,12 +95,12 @@ def shared_credentials(
 def _ways(scheme: SecurityScheme) -> list[CredentialWay]:
     if scheme.kind not in ("oauth2", "openid"):
         return [CredentialWay(list(needed_fields(scheme.kind)))]
-    alone = [CredentialWay([], consent=True)] if scheme.registration_url else []
+    alone = [CredentialWay([], consent=True)] if scheme.registration_url or scheme.reads_documents else []
     return [*alone, *(_GRANT_WAYS[grant] for grant in scheme.flows or _DEFAULT_GRANTS), CredentialWay(["value"])]
 
 
 def _oauth(scheme: SecurityScheme) -> str:
-    if scheme.registration_url:
+    if scheme.registration_url or scheme.reads_documents:
         return "nothing, and open the address of `GET /v1/apis/{name}/authorize`; or `client_id` of a client"
     ways = [_GRANTS[grant] for grant in scheme.flows or _DEFAULT_GRANTS]
     return f"{'; or '.join(ways)}; or a token as `value`"

@@ -1,13 +1,17 @@
-"""Where a person comes back to from an authorization server. The state in the address is the permission."""
+"""What authorization servers and those they send back ask of this server as a client.
+
+The state in the address that a person comes back to is the permission.
+"""
 
 from html import escape
-from typing import Annotated
+from typing import Annotated, Any
 
 import httpx
-from litestar import MediaType, Response, get
+from litestar import MediaType, Request, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, QueryParameter
 
+from app.credentials.client_registration import CALLBACK_PATH, DOCUMENT_PATH, client_metadata
 from app.credentials.consent import end_consent, refuse_consent
 from app.db.database import Sessions
 from app.errors import AppError
@@ -20,7 +24,17 @@ _HEADERS = {
 }
 
 
-@get("/oauth/callback", include_in_schema=False)
+@get(DOCUMENT_PATH, include_in_schema=False)
+async def client_document(
+    request: Request[Any, Any, Any], public_url: NamedDependency[str]
+) -> dict[str, str | list[str]]:
+    """Describes this server to authorization servers that read Client ID Metadata Documents."""
+    base_url = (public_url or str(request.base_url)).rstrip("/")
+    about = client_metadata(base_url)
+    return {"client_id": f"{base_url}{DOCUMENT_PATH}", **about, "token_endpoint_auth_method": "none"}
+
+
+@get(CALLBACK_PATH, include_in_schema=False)
 async def oauth_callback(
     sessions: NamedDependency[Sessions],
     http_client: NamedDependency[httpx.AsyncClient],

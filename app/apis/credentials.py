@@ -1,7 +1,7 @@
 """Credentials of APIs, added by the gateway and never seen by the agent's code, and their removal from records."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -23,8 +23,12 @@ class Credentials(Protocol):
         """
         ...
 
-    async def refused(self, app: App, operation: Operation, reason: str, *, renew: bool) -> bool:
-        """Record that the API did not accept what `of` gave. With `renew`, ask for other credentials if possible.
+    async def refused(
+        self, app: App, operation: Operation, reason: str, *, renew: bool, scopes: Sequence[str] = ()
+    ) -> bool:
+        """Record that the API did not accept what `of` gave, or that its token lacks `scopes`.
+
+        With `renew` or `scopes`, ask for other credentials if possible.
 
         Returns whether there are others now. Raises HostError if it failed to renew them.
         """
@@ -51,7 +55,15 @@ class BearerTokens:
         token = self._tokens.get(app.name)
         return Authentication() if token is None else bearer(token)
 
-    async def refused(self, app: App, operation: Operation, reason: str, *, renew: bool) -> bool:  # noqa: ARG002
+    async def refused(
+        self,
+        app: App,  # noqa: ARG002
+        operation: Operation,  # noqa: ARG002
+        reason: str,  # noqa: ARG002
+        *,
+        renew: bool,  # noqa: ARG002
+        scopes: Sequence[str] = (),  # noqa: ARG002
+    ) -> bool:
         """They stay what they are."""
         return False
 

@@ -23,6 +23,7 @@ class McpOAuth(msgspec.Struct, frozen=True, kw_only=True):
     authorization_url: str
     token_url: str
     registration_url: str = ""
+    reads_documents: bool = False
     scopes: list[str] = []
 
 
@@ -73,4 +74,5 @@ def _scheme(oauth: McpOAuth) -> SecurityScheme:
         resource=oauth.resource,
         issuer=oauth.issuer,
         registration_url=oauth.registration_url,
+        reads_documents=oauth.reads_documents,
     )

@@ -50,6 +50,7 @@ class SecurityScheme(msgspec.Struct, frozen=True, kw_only=True):
     resource: str = ""  # that tokens are for (RFC 8707)
     issuer: str = ""  # of the authorization server
     registration_url: str = ""  # where a client registers itself (RFC 7591)
+    reads_documents: bool = False  # a client's id may be the address of a document about it
 
 
 def security_schemes(document: Mapping[str, Json], references: References) -> dict[str, SecurityScheme]:

@@ -12,7 +12,7 @@ from app.errors import SettingError
 
 SECRET_FIELDS = ("value", "password", "client_secret", "access_token", "refresh_token")
 OPEN_FIELDS = (
-    *("username", "certificate", "client_id", "scopes", "grant", "client_auth"),
+    *("username", "certificate", "client_id", "scopes", "grant", "client_auth", "client_scopes"),
     *("authorization_url", "token_url", "resource", "issuer", "place", "name", "prefix"),
 )
 SOURCES = "env:VARIABLE, file:PATH, - for standard input, or prompt"
@@ -64,7 +64,7 @@ def _read_field(field: str, source: str) -> tuple[str, Any]:
     text = _read_source(field, source, secret=False)
     if text is None:
         text = source
-    return field, text.replace(",", " ").split() if field == "scopes" else text
+    return field, text.replace(",", " ").split() if field.endswith("scopes") else text
 
 
 def _read_source(field: str, source: str, *, secret: bool) -> str | None:

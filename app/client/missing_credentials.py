@@ -15,6 +15,7 @@ OAUTH_KINDS = ("oauth2", "openid")
 _STATES = {
     "missing": "is missing",
     "not_authorized": "waits for a person's consent",
+    "insufficient_scope": "needs a person's consent to more scopes",
     "failing": "fails",
 }
 
@@ -39,7 +40,7 @@ def commands(name: str, credential: Mapping[str, Any], project: str | None) -> I
     """The commands that give a credential, one for each way."""
     start = ["sage", "apis", "connect", name, credential["scheme"]]
     end = [] if project is None else ["--project", project]
-    if credential["kind"] in OAUTH_KINDS and credential["state"] == "not_authorized":
+    if credential["state"] in ("not_authorized", "insufficient_scope"):
         yield shlex.join([*start, *end])
         return
     for way in credential["ways"]:
@@ -48,7 +49,7 @@ def commands(name: str, credential: Mapping[str, Any], project: str | None) -> I
 
 
 def _about(credential: Mapping[str, Any]) -> str:
-    reason = credential["failure"] or credential["description"]
+    reason = " ".join(credential["wanted_scopes"]) or credential["failure"] or credential["description"]
     text = f"{credential['scheme']} ({credential['kind']}) {_STATES[credential['state']]}"
     return visible(f"{text}: {reason.splitlines()[0]}" if reason else text)
 

@@ -14,7 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.access import Db
 from app.api.api_call import ApiCallRequest, ApiCallView, call_api
 from app.api.api_changes import refresh_document
-from app.api.api_credentials import CredentialPlace, connect_api, delete_credential, store_credential
+from app.api.api_consent import CredentialPlace, connect_api
+from app.api.api_credentials import delete_credential, store_credential
 from app.api.api_operations import operation_states
 from app.api.api_reading import read_api
 from app.api.api_request import ApiPatch

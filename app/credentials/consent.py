@@ -6,10 +6,11 @@ from typing import Final
 import httpx
 import msgspec
 from authlib.common.security import generate_token
+from mcp.client.auth.utils import issuers_match
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.credentials import oauth
-from app.credentials.credential import Credential
+from app.credentials.credential import MAX_SCOPES, Credential
 from app.credentials.prepared import PreparedCredential
 from app.credentials.stored_credentials import with_tokens, without_secrets
 from app.credentials.token_request import TokenError, authorization_address
@@ -20,14 +21,22 @@ from app.errors import InvalidError
 _CONSENT_SECONDS: Final = 600.0
 
 
+def asked_for(session: AsyncSession, row: models.ApiCredential) -> Credential:
+    """The credential with the scopes that it has and those that it lacks, which a person is asked to grant."""
+    credential = Credential.from_json(keys_of(session).decrypt(row.value or ""))
+    if not row.wanted_scopes:
+        return credential
+    scopes = list(dict.fromkeys([*(credential.scopes or ()), *row.wanted_scopes]))
+    return msgspec.structs.replace(credential, scopes=scopes[:MAX_SCOPES])
+
+
 async def begin_consent(
-    session: AsyncSession, row: models.ApiCredential, principal: str, redirect_url: str
+    session: AsyncSession, row: models.ApiCredential, credential: Credential, principal: str, redirect_url: str
 ) -> tuple[str, datetime]:
     """The address to open, and until when. Raises InvalidError if the credential has no such address.
 
-    A principal without a row gets one, for the same client.
+    `credential` is stored once the person has consented. A principal without a row gets one, for the same client.
     """
-    credential = _credential(session, row)
     if credential.authorization_url is None:
         raise InvalidError(f"scheme: {row.scheme} gets its tokens without a person (grant {credential.grant})")
     if row.principal != principal:
@@ -37,7 +46,13 @@ async def begin_consent(
     state = generate_token(48)
     url, verifier = authorization_address(credential, state, redirect_url)
     await api_credentials.begin_attempt(
-        session, row.id, state=state, verifier=verifier, redirect_url=redirect_url, seconds=_CONSENT_SECONDS
+        session,
+        row.id,
+        state=state,
+        verifier=verifier,
+        redirect_url=redirect_url,
+        value=credential.to_json(),
+        seconds=_CONSENT_SECONDS,
     )
     return url, datetime.now(UTC) + timedelta(seconds=_CONSENT_SECONDS)
 
@@ -52,15 +67,15 @@ async def end_consent(
     """
     async with sessions.begin() as session:
         attempt = await api_credentials.take_attempt(session, state)
-        row = None if attempt is None else await api_credentials.get(session, attempt[0])
+        row = None if attempt is None else await api_credentials.get(session, attempt.credential_id)
         if attempt is None or row is None:
             raise InvalidError("this address was used, or is too old: ask for another one")
-        credential, credential_id, api_id = _credential(session, row), row.id, row.api_id
-        _, verifier, redirect_url = attempt
-    if issuer and credential.issuer and issuer != credential.issuer:
+        credential = asked_for(session, row) if attempt.value is None else Credential.from_json(attempt.value)
+        credential_id, api_id = row.id, row.api_id
+    if issuer and credential.issuer and not issuers_match(issuer, credential.issuer):
         raise InvalidError(f"the answer is of {issuer[:200]}, and not of {credential.issuer}, which was asked")
     try:
-        tokens = await oauth.exchange(client, credential, code, verifier, redirect_url)
+        tokens = await oauth.exchange(client, credential, code, attempt.verifier, attempt.redirect_url)
     except TokenError as error:
         async with sessions.begin() as session:
             await api_credentials.fail_attempt(session, credential_id, without_secrets(str(error), credential))
@@ -76,8 +91,4 @@ async def refuse_consent(sessions: Sessions, state: str, reason: str) -> None:
     async with sessions.begin() as session:
         attempt = await api_credentials.take_attempt(session, state)
         if attempt is not None:
-            await api_credentials.fail_attempt(session, attempt[0], reason)
-
-
-def _credential(session: AsyncSession, row: models.ApiCredential) -> Credential:
-    return Credential.from_json(keys_of(session).decrypt(row.value or ""))
+            await api_credentials.fail_attempt(session, attempt.credential_id, reason)

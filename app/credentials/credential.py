@@ -11,11 +11,13 @@ from app.apis.request_headers import is_key_header
 from app.apis.security_schemes import Grant, KeyPlace, SecurityScheme
 from app.errors import InvalidError
 
+MAX_SCOPES: Final = 300
 _Text = Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00\r\n]*(?!\n)$")]
 _Url = Annotated[str, msgspec.Meta(max_length=2_000, pattern=r"^https?://[^\s\x00]+(?!\n)$")]
 _Name = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\s\x00;=,]+(?!\n)$")]
 _FileName = Annotated[str, msgspec.Meta(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*(?!\n)$")]
-_Scopes = Annotated[list[_Name], msgspec.Meta(max_length=200)]
+_Scope = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\s\x00]+(?!\n)$")]
+_Scopes = Annotated[list[_Scope], msgspec.Meta(max_length=MAX_SCOPES)]
 ClientAuth = Literal["basic", "post"]
 SECRETS: Final = ("value", "password", "client_secret", "access_token", "refresh_token")
 
@@ -45,6 +47,9 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         Annotated[ClientAuth, _about("how it sends its secret: in a header or the form; default: either")] | None
     ) = None
     scopes: Annotated[_Scopes, _about("of OAuth; default: those that the operations require")] | None = None
+    client_scopes: (
+        Annotated[_Scopes, _about("that a client which registered itself may ask for; default: any")] | None
+    ) = None
     authorization_url: Annotated[_Url, _about("overrides the document's")] | None = None
     token_url: Annotated[_Url, _about("overrides the document's")] | None = None
     resource: Annotated[_Url, _about("that the tokens are for (RFC 8707); default: the document's")] | None = None

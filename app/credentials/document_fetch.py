@@ -108,7 +108,15 @@ class GivenCredentials:
     async def of(self, app: App, operation: Operation) -> Authentication:  # noqa: ARG002 - there is one document
         return self._sent
 
-    async def refused(self, app: App, operation: Operation, reason: str, *, renew: bool) -> bool:  # noqa: ARG002
+    async def refused(
+        self,
+        app: App,  # noqa: ARG002
+        operation: Operation,  # noqa: ARG002
+        reason: str,  # noqa: ARG002
+        *,
+        renew: bool,  # noqa: ARG002
+        scopes: Sequence[str] = (),  # noqa: ARG002
+    ) -> bool:
         """They stay what they are."""
         return False
 

@@ -57,6 +57,7 @@ async def discover(client: httpx.AsyncClient, url: str, challenge: str) -> McpOA
         authorization_url=str(server.authorization_endpoint),
         token_url=str(server.token_endpoint),
         registration_url=str(server.registration_endpoint or ""),
+        reads_documents=server.client_id_metadata_document_supported is True,
         scopes=(scopes or "").split(),
     )
 

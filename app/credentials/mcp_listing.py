@@ -14,6 +14,7 @@ from app.errors import ApiDocumentError, HostError
 from app.gateway.mcp_client.connection_pool import McpServers
 from app.gateway.mcp_client.exchange import AccessRefusedError
 from app.gateway.mcp_client.tool_listing import fetch_listing
+from app.gateway.scope_challenge import lacking_scopes
 
 
 async def first_listing(servers: McpServers, client: httpx.AsyncClient, url: str, token: str | None) -> bytes:
@@ -53,7 +54,9 @@ async def connected_listing(
             return await fetch_listing(servers, url, await credentials.of(app, listed), oauth)
         except AccessRefusedError as refused:
             reason = f"Response status code is {refused.status}"
-            if not await credentials.refused(app, listed, reason, renew=refused.status == 401):
+            renew = refused.status == 401
+            scopes = [] if renew else lacking_scopes(refused.challenge)
+            if not await credentials.refused(app, listed, reason, renew=renew, scopes=scopes):
                 raise
         return await fetch_listing(servers, url, await credentials.of(app, listed), oauth)
     except HostError as error:

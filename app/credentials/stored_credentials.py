@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 from uuid import UUID
@@ -87,8 +87,10 @@ class StoredCredentials:
             await self._note(app.name, STATIC_TOKEN, "")
         return combined(parts)
 
-    async def refused(self, app: App, operation: Operation, reason: str, *, renew: bool) -> bool:
-        """Renews the OAuth tokens that were sent. Raises HostError if that fails."""
+    async def refused(
+        self, app: App, operation: Operation, reason: str, *, renew: bool, scopes: Sequence[str] = ()
+    ) -> bool:
+        """Renews the OAuth tokens that were sent, or asks for more scopes. Raises HostError if renewing fails."""
         api = self._apis.get(app.name)
         if api is None:
             return False
@@ -102,7 +104,28 @@ class StoredCredentials:
         old = [each for each in sent if _is_renewable(each) and time.monotonic() - each.renewed > _FRESH_SECONDS]
         for each in old if renew else ():
             await self._renew(app.name, each)
-        return renew and bool(old)
+        widened = [await self._widen(app.name, each, scopes) for each in sent if scopes and _is_renewable(each)]
+        return (renew and bool(old)) or any(widened)
+
+    async def _widen(self, app: str, held: _Held, scopes: Sequence[str]) -> bool:
+        """Whether there is a token with more scopes now. Where a person has to grant them, that is recorded."""
+        had = held.credential.scopes or []
+        if held.credential.grant == "authorization_code":
+            async with self._sessions.begin() as session:
+                await api_credentials.want_scopes(session, held.id, scopes)
+            return False
+        if set(scopes) <= set(had):
+            return False  # it was asked for them, and did not get them
+        both = list(dict.fromkeys([*had, *scopes]))
+        wider = msgspec.structs.replace(held.credential, scopes=both, refresh_token=None)
+        try:
+            tokens = await oauth.renewed(self._client, wider)
+        except TokenError as error:
+            reason = without_secrets(str(error), wider)
+            log.warning("no token with more scopes for an API", api=app, scheme=held.scheme, cause=reason)
+            return False
+        await self._keep(held, with_tokens(wider, tokens), tokens)
+        return True
 
     async def _chosen(self, app: App, operation: Operation) -> list[_Held]:
         held = await self._of_api(app.name)
@@ -189,7 +212,10 @@ class StoredCredentials:
             if error.final:
                 raise _not_connected(app, held) from error
             raise HostError("ApiError", f"no token for {app}: {reason}") from error
-        held.credential = with_tokens(held.credential, tokens)
+        await self._keep(held, with_tokens(held.credential, tokens), tokens)
+
+    async def _keep(self, held: _Held, credential: Credential, tokens: Tokens) -> None:
+        held.credential = credential
         held.expires_at, held.renewed = tokens.expires_at, time.monotonic()
         async with self._sessions.begin() as session:
             value = held.credential.to_json()

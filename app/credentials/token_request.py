@@ -99,8 +99,11 @@ async def _asked(
     arguments: Mapping[str, str | None],
     redirect_url: str,
 ) -> Tokens:
+    refreshing = "refresh_token" in arguments
+    if refreshing:  # for what was granted, which may be less than was asked for (RFC 6749, section 6)
+        credential = msgspec.structs.replace(credential, scopes=None)
     session = _Session(credential, client, client_auth, redirect_url)
-    ask = session.refresh_token if "refresh_token" in arguments else session.fetch_token
+    ask = session.refresh_token if refreshing else session.fetch_token
     try:
         status, content = await ask(credential.token_url, **arguments, **_more(credential, client_auth))
     except (httpx.HTTPError, httpx.InvalidURL, HostError, BodyError, TimeoutError) as error:

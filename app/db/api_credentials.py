@@ -4,7 +4,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, case, exists, func, select, update
@@ -21,6 +21,7 @@ STATIC_TOKEN = "bearer_token"
 
 _row = models.ApiCredential
 _attempt = models.OAuthAttempt
+_MAX_WANTED = 100  # scopes
 _KEY = ("api_id", "scheme", "principal")
 
 
@@ -44,6 +45,7 @@ async def put(  # noqa: PLR0913 - the columns of a row
         "renewing_until": None,
         "failed_at": None,
         "failure": None,
+        "wanted_scopes": None,
     }
     row = await session.scalar(
         insert(_row)
@@ -159,7 +161,8 @@ async def end_attempt(
 ) -> None:
     """Store the first tokens: a person has consented."""
     await end_renewal(session, credential_id, value=value, expires_at=expires_at)
-    await session.execute(update(_row).where(_row.id == credential_id).values(connected_at=func.clock_timestamp()))
+    given = {"connected_at": func.clock_timestamp(), "wanted_scopes": None}
+    await session.execute(update(_row).where(_row.id == credential_id).values(**given))
 
 
 async def fail_attempt(session: AsyncSession, credential_id: UUID, failure: str) -> None:
@@ -174,10 +177,26 @@ async def fail_renewal(session: AsyncSession, credential_id: UUID, failure: str,
     await session.execute(update(_row).where(_row.id == credential_id).values(renewing_until=None, **given))
 
 
+async def want_scopes(session: AsyncSession, credential_id: UUID, scopes: Sequence[str]) -> None:
+    """Record scopes that a person has to grant, besides those that were wanted before."""
+    row = await session.get(_row, credential_id, populate_existing=True, with_for_update=True)
+    if row is not None:
+        row.wanted_scopes = list(dict.fromkeys([*(row.wanted_scopes or ()), *scopes]))[:_MAX_WANTED]
+
+
 async def begin_attempt(
-    session: AsyncSession, credential_id: UUID, *, state: str, verifier: str, redirect_url: str, seconds: float
+    session: AsyncSession,
+    credential_id: UUID,
+    *,
+    state: str,
+    verifier: str,
+    redirect_url: str,
+    value: str,
+    seconds: float,
 ) -> None:
-    """Remember that a person was sent to the authorization server. Old attempts are forgotten."""
+    """Remember that a person was sent to the authorization server, and with which credential. Old attempts are
+    forgotten.
+    """
     await session.execute(sql_delete(_attempt).where(_attempt.expires_at < func.clock_timestamp()))
     await session.execute(
         insert(_attempt).values(
@@ -185,20 +204,32 @@ async def begin_attempt(
             credential_id=credential_id,
             verifier=keys_of(session).encrypt(verifier),
             redirect_url=redirect_url,
+            value=keys_of(session).encrypt(value),
             expires_at=func.clock_timestamp() + timedelta(seconds=seconds),
         )
     )
 
 
-async def take_attempt(session: AsyncSession, state: str) -> tuple[UUID, str, str] | None:
-    """The credential, the verifier and the redirect URL of an attempt, once; None if there is none, or no more."""
+class Attempt(NamedTuple):
+    """A person was sent to an authorization server. `value` is what was asked for, None for the stored one."""
+
+    credential_id: UUID
+    verifier: str
+    redirect_url: str
+    value: str | None
+
+
+async def take_attempt(session: AsyncSession, state: str) -> Attempt | None:
+    """Once; None if there is none, or no more."""
     taken = sql_delete(_attempt).where(
         _attempt.state == _hash(state), _attempt.expires_at > func.clock_timestamp()
     )
-    row = (
-        await session.execute(taken.returning(_attempt.credential_id, _attempt.verifier, _attempt.redirect_url))
-    ).first()
-    return None if row is None else (row.credential_id, keys_of(session).decrypt(row.verifier), row.redirect_url)
+    columns = _attempt.credential_id, _attempt.verifier, _attempt.redirect_url, _attempt.value
+    row = (await session.execute(taken.returning(*columns))).first()
+    if row is None:
+        return None
+    value = None if row.value is None else keys_of(session).decrypt(row.value)
+    return Attempt(row.credential_id, keys_of(session).decrypt(row.verifier), row.redirect_url, value)
 
 
 def _which(api_id: UUID, scheme: str, principal: str) -> tuple[Any, ...]:

@@ -27,6 +27,7 @@ class ApiCredential(Entity):
     expires_at: Mapped[datetime | None]  # of an access token
     renewing_until: Mapped[datetime | None]  # a process asks for a new token until then
     connected_at: Mapped[datetime | None]  # a person has consented
+    wanted_scopes: Mapped[list[str] | None]  # that the API asked for, and only a person can grant
     used_at: Mapped[datetime | None]  # by a task
     failed_at: Mapped[datetime | None]
     failure: Mapped[str | None]  # the last one, without secrets
@@ -40,5 +41,6 @@ class OAuthAttempt(Base):
     state: Mapped[str] = mapped_column(primary_key=True)  # sha256 of the parameter
     credential_id: Mapped[UUID] = mapped_column(ForeignKey("api_credentials.id", ondelete="CASCADE"))
     verifier: Mapped[str]  # of PKCE, encrypted
+    value: Mapped[str | None]  # the credential that was asked for, as that of `ApiCredential`
     redirect_url: Mapped[str]
     expires_at: Mapped[datetime]

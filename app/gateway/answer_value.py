@@ -33,6 +33,7 @@ class ReadResponse(msgspec.Struct, frozen=True, kw_only=True):
     location: str | None  # target of a redirect
     content_type: str
     headers: dict[str, str]  # those that agents may see
+    challenge: str  # the header WWW-Authenticate
     body: bytes
 
     @property
@@ -70,7 +71,8 @@ def refusal(answer: ReadResponse, clean: Callable[[str], str]) -> RefusalError:
     if is_json(answer.media_type) and len(answer.body) <= _BODY_CHARS:
         with suppress(JsonError):
             body = decode_json(answer.body, max_values=MAX_NODES, max_depth=MAX_DEPTH)
-    return RefusalError(message, CallResponse(status=answer.status, headers=answer.headers, body=body))
+    response = CallResponse(status=answer.status, headers=answer.headers, body=body)
+    return RefusalError(message, response, answer.challenge)
 
 
 def _short(answer: ReadResponse, whole: str, cleaned: str) -> str:

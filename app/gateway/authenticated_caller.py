@@ -4,6 +4,7 @@ from app.apis.catalog import App, Operation
 from app.apis.protocol import OutgoingRequest
 from app.gateway.callers import Callers
 from app.gateway.request_secrets import RequestSecrets
+from app.gateway.scope_challenge import lacking_scopes
 from app.gateway.wire_request import Sending, WireRequest
 from app.sandbox.protocol import Answer, RefusalError
 
@@ -22,8 +23,9 @@ class AuthenticatedCaller:
     ) -> Answer:
         """The parsed response. Raises HostError for every failure.
 
-        When the API answers 401 to credentials that can be renewed, they are, and a call that only reads is sent
-        again, once. Another call is not repeated; its error says that it may be.
+        When the API answers 401 to credentials that can be renewed, or 403 to a token that can get the scopes it
+        lacks, they are renewed, and a call that only reads is sent again, once. Another call is not repeated; its
+        error says that it may be.
         """
         try:
             return await self._once(app, operation, url, request, sending)
@@ -31,9 +33,13 @@ class AuthenticatedCaller:
             if refusal.status not in _DENIED:
                 raise
             renew = refusal.status == 401
+            scopes = [] if renew else lacking_scopes(refusal.challenge)
             status = f"Response status code is {refusal.status}"  # the rest may repeat a secret of the task
-            if not await self._secrets.refused(app, operation, status, renew=renew):
-                raise
+            if not await self._secrets.refused(app, operation, status, renew=renew, scopes=scopes):
+                if not scopes:
+                    raise
+                reason = f"{refusal.message} (a person has to grant the scopes {' '.join(scopes)})"
+                raise RefusalError(self.mask(reason), refusal.response) from refusal
             if not operation.safe:
                 reason = f"{refusal.message} (the credentials have been renewed since: call it again)"
                 raise RefusalError(reason, refusal.response) from refusal

@@ -79,6 +79,7 @@ class HttpCaller:
                 location=response.headers["location"] if response.has_redirect_location else None,
                 content_type=content_type,
                 headers=passed_headers(response.headers.multi_items()),
+                challenge=response.headers.get("www-authenticate", ""),
                 body=await _body(response),
             )
         finally:

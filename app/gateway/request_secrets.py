@@ -1,6 +1,6 @@
 """Adds tokens and bound secrets to requests, each only where its API trusts the server, and knows what to hide."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from app.apis.address import address, origin
 from app.apis.api_documents import encode
@@ -59,10 +59,12 @@ class RequestSecrets:
         self._hide(*authentication.secret_parts())
         return authentication
 
-    async def refused(self, app: App, operation: Operation, reason: str, *, renew: bool) -> bool:
+    async def refused(
+        self, app: App, operation: Operation, reason: str, *, renew: bool, scopes: Sequence[str] = ()
+    ) -> bool:
         """As `Credentials.refused`."""
         return self._credentials is not None and await self._credentials.refused(
-            app, operation, self.hidden.mask(reason), renew=renew
+            app, operation, self.hidden.mask(reason), renew=renew, scopes=scopes
         )
 
     def _trusts(self, app: App, operation: Operation) -> bool:

@@ -71,11 +71,15 @@ class Answer:
 
 
 class RefusalError(HostError):
-    """An API answered with a status that is an error. The sandboxed code may look at the response."""
+    """An API answered with a status that is an error. The sandboxed code may look at the response.
 
-    def __init__(self, message: str, response: CallResponse) -> None:
+    `challenge` is its header WWW-Authenticate, which is not for the sandbox.
+    """
+
+    def __init__(self, message: str, response: CallResponse, challenge: str = "") -> None:
         super().__init__("ApiError", message)
         self.response = response
+        self.challenge = challenge
 
     @property
     def status(self) -> int:

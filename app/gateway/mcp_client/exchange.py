@@ -9,11 +9,10 @@ from app.sandbox.protocol import RefusalError
 
 
 class AccessRefusedError(RefusalError):
-    """The server answered 401 or 403. `challenge` is its header WWW-Authenticate."""
+    """The server answered 401 or 403."""
 
     def __init__(self, message: str, status: int, challenge: str) -> None:
-        super().__init__(message, CallResponse(status=status))
-        self.challenge = challenge
+        super().__init__(message, CallResponse(status=status), challenge)
 
 
 class Exchange:

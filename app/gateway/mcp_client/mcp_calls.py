@@ -48,7 +48,7 @@ class McpCaller:
         except TimeoutError as error:
             raise HostError("ApiError", f"no answer within {self._timeout:g} seconds") from error
         except RefusalError as error:
-            raise RefusalError(short(error.message, request.clean), error.response) from error
+            raise RefusalError(short(error.message, request.clean), error.response, error.challenge) from error
         except HostError as error:
             raise HostError(error.kind, short(error.message, request.clean)) from error
 
