@@ -24,12 +24,11 @@ def server_process(
     It sees nothing of this process's environment but its PATH and language; HOME is `place`.
     """
     place.mkdir(parents=True, exist_ok=True)
-    known = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     with (place / "server.log").open("ab") as log:
         process = subprocess.Popen(
             list(map(str, command)),
             cwd=place,
-            env={**known, "HOME": str(place), **(environment or {})},
+            env=clean_environment(place, environment or {}),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -40,6 +39,12 @@ def server_process(
         yield
     finally:
         _stop(process)
+
+
+def clean_environment(place: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """This process's PATH and language, HOME, and what is given."""
+    known = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    return {**known, "HOME": str(place), **environment}
 
 
 def _answering(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
