@@ -11,7 +11,6 @@ from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.http_server import Shutdown
 from app.api.readiness import check_scope, readiness_checks
-from app.api.run_log import RunLogs
 from app.apis.document_reader import DocumentReader
 from app.broker.celery_broker import worker_notifier
 from app.composition import Parts, freeze_memory, load_parts, open_listener, open_services
@@ -108,7 +107,6 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
             chat_wait_seconds=settings.chat_wait_seconds,
             limits=Limits.defaults(settings),
             datasets=DatasetStore(settings.datasets_dir, settings.adapter_store),
-            run_logs=RunLogs(settings.data_dir.absolute() / "runs"),
             data_rules=DataRules.of(settings),
             public_url=settings.public_url,
             failed_keys_per_minute=settings.limit_failed_keys_per_minute,

@@ -16,7 +16,6 @@ from app.adapters.store import AdapterStore
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.health import ReadinessCheck
-from app.api.run_log import RunLogs
 from app.apis.document_reader import DocumentReader
 from app.console.routes import console_router
 from app.datasets.data_location import DataRules
@@ -157,7 +156,6 @@ async def open_api_app(  # noqa: PLR0913  what a test replaces
                 model_servers=lambda: SERVERS,
                 disks=DiskSpace(sessions, Settings(data_dir=directory or Path(), database_url=database_url)).disks,
                 datasets=DatasetStore((directory or Path("data")) / "datasets"),
-                run_logs=RunLogs((directory or Path("data")) / "runs"),
                 data_rules=data_rules,
                 model_scope=model_scope,
                 tokenizer=tokenizer,

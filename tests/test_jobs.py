@@ -9,7 +9,7 @@ from datetime import datetime
 
 import pytest
 
-from app.db import environments, models, releases, runs, schedules
+from app.db import environments, models, releases, run_logs, runs, schedules
 from app.db.database import Sessions
 from app.db.models import RunState
 from app.run_settings import RunSettings
@@ -79,6 +79,19 @@ async def test_a_failed_run_stores_the_reason_and_the_active_release_stays(host:
     async with host.sessions() as session:
         run = await runs.get(session, ids["invalid"])
         assert (await releases.active(session, run.project_id)).number == 1
+
+
+@pytest.mark.parametrize("data", ["defect", "killed"])
+async def test_the_end_of_the_log_is_in_the_database(host: WorkerHost, data: str) -> None:
+    """Of what the process wrote last too, however it ended."""
+    await host.worker()
+    run_id = await host.queue(data)
+    await host.ended(run_id)
+    log = (host.directory / "runs" / str(run_id) / "log").read_text()
+    assert {"defect": "that was not meant", "killed": "written just before"}[data] in log
+    async with asyncio.timeout(60), host.sessions() as session:
+        while await run_logs.read(session, run_id) != log:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
 
 
 async def test_a_failed_run_that_is_retried_runs_again(host: WorkerHost) -> None:

@@ -39,6 +39,7 @@ def _misbehave(job: Job, index: int) -> None:
         case "full disk":
             raise OSError(errno.ENOSPC, "No space left on device", str(job.directory / "checkpoint"))
         case "killed":
+            sys.stderr.write("written just before\n")
             os.kill(os.getpid(), signal.SIGKILL)
         case "killed once" if job.attempt == 1 and index == 2:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -8,7 +8,6 @@ import httpx
 import msgspec
 
 from app.api.health import ReadinessCheck
-from app.api.run_log import RunLogs
 from app.apis.document_reader import DocumentReader
 from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
@@ -58,7 +57,6 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     mcp_commands: Mapping[str, McpCommand] = {}
     readiness_checks: Mapping[str, ReadinessCheck]
     datasets: DatasetStore
-    run_logs: RunLogs = RunLogs()
     data_rules: DataRules = DataRules()
     public_url: str = ""  # where users reach this server
     occupancy: Callable[[], Occupancy]  # of the model servers

@@ -15,11 +15,10 @@ from app.api.datasets import check_data
 from app.api.dependencies import NotifyWorkers
 from app.api.environments import refuse_unknown
 from app.api.problem import problems
-from app.api.run_log import RunLogs
 from app.api.run_view import RunPage, RunSummary, RunView, StepView
 from app.api.validation import Cursor, Limit, ProjectName
 from app.datasets.data_location import DataRules
-from app.db import models, runs
+from app.db import models, run_logs, runs
 from app.errors import NotFoundError
 from app.run_settings import RunKind, RunSettings, check_runnable
 
@@ -95,15 +94,12 @@ class RunController(Controller):
     @get(
         "/{run_id:uuid}/log", summary="Show the log of a training run", responses=_READ, media_type=MediaType.TEXT
     )
-    async def log(
-        self, run_id: FromPath[UUID], session: Db, access: Caller, run_logs: NamedDependency[RunLogs]
-    ) -> str:
-        """Its last 64 KiB. 404 if its worker does not share this server's data directory: then the log is on the
-        worker's host, or it has not begun."""
+    async def log(self, run_id: FromPath[UUID], session: Db, access: Caller) -> str:
+        """Its last 64 KiB, some seconds old while it runs. 404 until it begins."""
         run = await _find(session, access, run_id)
-        text = await run_logs.tail(run.id)
+        text = await run_logs.read(session, run.id)
         if text is None:
-            raise NotFoundError(f"no log of this run is on this machine: runs/{run.id}/log on its worker's host")
+            raise NotFoundError("this run has no log yet: it has not begun")
         return text
 
     @post("/{run_id:uuid}/cancel", status_code=202, summary="Cancel a training run", responses=_MOVE)

@@ -12,7 +12,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Db
 from app.api.dependencies import NotifyWorkers
-from app.api.run_log import RunLogs
 from app.api.runs import retry_run
 from app.api.sse import EventBatch, event_stream
 from app.console.csv_file import csv_file
@@ -20,7 +19,7 @@ from app.console.drop_advice import drop_advice
 from app.console.run_charts import run_charts, with_length
 from app.console.templates import render
 from app.console.visit import Visit, Visitor, after_change, page, visit_project
-from app.db import models, runs
+from app.db import models, run_logs, runs
 from app.db.database import Sessions
 from app.db.models import RunState
 from app.db.notifications import NotificationListener
@@ -40,7 +39,6 @@ class RunDetailPage(Controller):
         run_id: FromPath[UUID],
         visit: Visitor,
         session: Db,
-        run_logs: NamedDependency[RunLogs],
         file: FromQuery[str] = "",
     ) -> Response[Any]:
         run, visit = await _find(session, visit, run_id)
@@ -53,7 +51,7 @@ class RunDetailPage(Controller):
             **_values(run, steps),
             settings=_in_order(run.settings),
             advice=drop_advice(),
-            log=await run_logs.tail(run.id),
+            log=await run_logs.read(session, run.id),
         )
 
     @get("/live", media_type="text/event-stream")

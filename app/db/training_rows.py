@@ -98,6 +98,16 @@ class RunStep(Base):
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 
+class RunLog(Base):
+    """The end of the log of a run."""
+
+    __tablename__ = "run_logs"
+
+    run_id: Mapped[UUID] = mapped_column(ForeignKey("training_runs.id", ondelete="CASCADE"), primary_key=True)
+    end: Mapped[str]  # at most 64 KiB
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+
 class Adapter(Base):
     """LoRA weights in the adapter directory, named by the hash of their content. Never changes."""
 

@@ -19,6 +19,7 @@ from app.db.models import RunState
 from app.errors import ConflictError, first_line
 from app.liveness import LivenessReporter
 from app.records import RunPart
+from trainer.worker.log_copy import LogCopy
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +47,7 @@ class Heartbeat:
         cancel: Callable[[], object],
         notify_socket: str = "",
         part: Callable[[], RunPart | None] = lambda: None,
+        log_copy: LogCopy | None = None,
     ) -> None:
         """Signs of life go to `notify_socket`, whether the database answers or not. Each beat writes `part`."""
         self._url = database_url
@@ -53,6 +55,7 @@ class Heartbeat:
         self._lease = lease
         self._cancel = cancel
         self._part = part
+        self._log_copy = log_copy
         self._written: RunPart | None = None  # the last part
         self._cancelled_at: float | None = None
         self._asked_to_stop = False
@@ -89,11 +92,13 @@ class Heartbeat:
                 try:
                     async with asyncio.timeout(self._lease.lease_seconds / 2):  # the database may not answer
                         await self._beat(database.sessions)
-                    renewed = time.monotonic()
+                        renewed = time.monotonic()
+                        if self._log_copy is not None:
+                            await self._log_copy.refresh(database.sessions)
                 except TRANSIENT as error:
-                    log.warning("the lease cannot be renewed", cause=first_line(error))
+                    log.warning("the database does not answer", cause=first_line(error))
                 except Exception:  # the last resort: the run goes on until its lease is lost
-                    log.exception("the lease cannot be renewed")
+                    log.exception("a heartbeat failed")
                 if time.monotonic() - renewed > self._lease.lease_seconds:
                     self._exit(LOST, "the database was unavailable for longer than the lease")
                 await asyncio.to_thread(self._ended.wait, min(_BEAT_SECONDS, self._lease.lease_seconds / 4))

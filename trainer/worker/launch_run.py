@@ -20,6 +20,7 @@ from app.errors import NotFoundError, first_line
 from app.liveness import LivenessListener
 from app.settings import Settings
 from trainer.run_job import run_directory
+from trainer.worker.log_copy import LogCopy
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +39,7 @@ def launch_run(run_id: UUID, settings: Settings, command: Sequence[str], is_stop
                 code = _run(arguments, output, is_stopping, settings.hang_seconds)
             if code:
                 log.warning("a training process died", run=str(run_id), code=code)
-                asyncio.run(_expire(run_id, owner, settings))
+            asyncio.run(_settle(run_id, owner, settings, died=code != 0))
     except TRANSIENT as error:
         log.warning(
             "the database is unavailable, the run waits",
@@ -113,10 +114,10 @@ async def _is_queued(run_id: UUID, settings: Settings) -> bool:
             return False
 
 
-async def _expire(run_id: UUID, owner: str, settings: Settings) -> None:
-    """End the lease of a dead process, so that the run is requeued at once."""
-    async with (
-        open_database(settings.database_url, connections=1) as database,
-        database.sessions.begin() as session,
-    ):
-        await run_queue.expire(session, run_id, owner)
+async def _settle(run_id: UUID, owner: str, settings: Settings, *, died: bool) -> None:
+    """Copy what the process logged last, and end the lease of a dead one, so that the run is requeued at once."""
+    async with open_database(settings.database_url, connections=1) as database:
+        await LogCopy(run_id, run_directory(settings, run_id)).copy(database.sessions)
+        if died:
+            async with database.sessions.begin() as session:
+                await run_queue.expire(session, run_id, owner)

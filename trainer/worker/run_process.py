@@ -33,6 +33,7 @@ from trainer.parent_death import exit_with_parent
 from trainer.run_job import ExecuteRun, Job, Result, RunCancelledError, RunProgress, run_directory
 from trainer.worker.failure import describe_failure
 from trainer.worker.heartbeat import Heartbeat, RunLease
+from trainer.worker.log_copy import LogCopy
 from trainer.worker.run_files import clear
 
 log = structlog.get_logger(__name__)
@@ -75,6 +76,7 @@ async def _attempt(lease: RunLease, settings: Settings, execute: ExecuteRun) -> 
             lambda: loop.call_soon_threadsafe(work.cancel),
             settings.notify_socket,
             lambda: progress.latest,
+            LogCopy(run.id, run_directory(settings, run.id)),
         )
         signal.signal(signal.SIGTERM, lambda *_: heartbeat.hand_back())
         heartbeat.start()
