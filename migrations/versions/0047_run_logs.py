@@ -3,8 +3,8 @@
 from alembic import op
 import sqlalchemy as sa
 
-revision = "0045"
-down_revision = "0044"
+revision = "0047"
+down_revision = "0046"
 
 
 def upgrade() -> None:
