@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 async def longest_stall() -> AsyncIterator[list[float]]:
     """The longest time, in seconds, during which this process kept its event loop from running anything else.
 
-    At most the processor time of the process, threads included: another process that takes the processor is not its fault.
+    At most its processor time, threads included: another process that takes the processor is not its fault.
     """
     worst = [0.0]
 
