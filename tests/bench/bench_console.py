@@ -2,7 +2,7 @@
 
 python tests/bench/bench_console.py [--tasks 10000] [--skills 2000] [--releases 30]
 
-A runner executes the tasks in the sandbox on a live API; only the policy is scripted. Pages are found by their links.
+A runner executes the tasks in the sandbox on a live API; only the policy is scripted. Pages are found by links.
 """
 
 import asyncio
