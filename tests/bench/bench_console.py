@@ -83,13 +83,14 @@ async def _all_ended(server: ConsoleServer) -> None:
 async def _pages(server: ConsoleServer) -> dict[str, list[float]]:
     """Milliseconds of the pages of each kind, the median of some loads of each."""
     headers = {"Cookie": f"{server.cookie}={await server.session('admin')}"}
-    found, waiting, seen = defaultdict[str, list[float]](list), ["/console"], {"/console"}
+    found = defaultdict[str, list[float]](list)
+    waiting, seen = ["/console"], {"/console"}
     async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60) as client:
         while waiting:
             address = waiting.pop(0)
             if len(found[_kind(address)]) == _OF_A_KIND:
                 continue
-            times, html = [], ""
+            times: list[float] = []
             for _ in range(_REPEATS):
                 answer = await client.get(address)
                 html = answer.text if "text/html" in answer.headers.get("content-type", "") else ""
