@@ -64,7 +64,7 @@ async def _work(server: ConsoleServer, tasks: int, skills: int, count: int) -> N
 
 def _task(number: int, skills: int) -> dict[str, object]:
     section = number % skills
-    task = {
+    task: dict[str, object] = {
         "instruction": f"write tea into section {section} of the ledger",
         "scenario": f"section {section % 60}",
     }
