@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from typing import NamedTuple
-from urllib.parse import urlsplit
 from uuid import UUID
 
 import httpx
@@ -10,6 +9,7 @@ from msgspec import UNSET
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.api_request import ApiRequest
+from app.apis.address import has_name
 from app.apis.document_reader import DocumentReader
 from app.apis.mcp_oauth import McpOAuth, oauth_of
 from app.credentials.document_fetch import DocumentFetch
@@ -84,7 +84,7 @@ async def _content(data: ApiRequest, fetch: DocumentFetch) -> bytes:
     if data.url is not None:
         if not data.url.lower().startswith(("http://", "https://")):  # a path would be a file of this machine
             raise ApiDocumentError("url: must begin with http:// or https://; send a file's text as `document`")
-        if "@" in urlsplit(data.url).netloc:
+        if has_name(data.url):
             raise ApiDocumentError("url: must not have a name or password, since it is shown; send `credentials`")
         return await fetch(data.url)
     assert isinstance(data.document, str)  # see DocumentRequest

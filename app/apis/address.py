@@ -27,6 +27,18 @@ def origin(url: str) -> str:
     return f"{parts.scheme}://{host.rstrip('.')}:{parts.port or {'http': 80, 'https': 443}.get(parts.scheme, 0)}"
 
 
+def has_name(url: str) -> bool:
+    """Whether a URL has a name or a password in it. False for what is no URL.
+
+    >>> has_name("https://ann@mail.test"), has_name("https://mail.test/@ann"), has_name("http://[broken")
+    (True, False, False)
+    """
+    try:
+        return bool(httpx.URL(url).userinfo)
+    except httpx.InvalidURL:
+        return False
+
+
 def same_origin(url: str, other: str) -> bool:
     """Whether both are URLs of one origin.
 
