@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import text, update
 
-from app.db import environments, releases, runners, secrets
+from app.db import environments, models, releases, runners, secrets
+from app.db.clock import from_now
 from app.db.database import Sessions
 from app.doctor.database_checks import skew_finding
 from app.plugins.installed_environments import EnvironmentInfo
@@ -49,6 +50,8 @@ async def patient(committed: Sessions, database_url: str, engine: str, model_dir
     """A sound one, whose runner and worker report."""
     async with committed.begin() as session:
         await runners.report(session, runner_report())
+        later = from_now(120)  # the command may take longer to start than a report counts
+        await session.execute(update(models.RunnerProcess).values(seen_at=later))
         await environments.report(session, "gpu1", [EnvironmentInfo("office", "1", {})])
     env = environment(tmp_path / "other", database_url) | {
         "ENGINE_URLS": engine,
@@ -135,6 +138,7 @@ async def test_a_broker_that_is_down_is_a_warning(patient: Patient) -> None:
 async def test_runners_that_do_not_work_are_a_fault(patient: Patient, committed: Sessions) -> None:
     async with committed.begin() as session:
         await runners.report(session, runner_report(error="no forks"))
+        await session.execute(update(models.RunnerProcess).values(seen_at=from_now(120)))
     code, found = await patient.examined()
     assert (code, found["runners"]) == (1, "fault: here (pid 7): no forks")
     async with committed.begin() as session:

@@ -6,12 +6,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Page, Request, Response
+from playwright.async_api import Page, Request
 
 _WIDTHS = (1600, 375)
 _THEMES = ("light", "dark")
-_MOST_MS = 300.0
-_ATTEMPTS = 3
 _RULES = {
     "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
     "resultTypes": [
@@ -26,20 +24,13 @@ class PageWatch:
     def __init__(self, page: Page, url: str) -> None:
         self.page, self._url = page, url
         self.problems: list[str] = []
-        self.server_ms = 0.0  # that the last page took
         page.on("request", self._requested)
-        page.on("response", self._answered)
         page.on("console", lambda message: self._wrote(message.type, message.text))
         page.on("pageerror", lambda error: self.problems.append(f"script failed: {error}"))
 
     def _requested(self, request: Request) -> None:
         if urlsplit(request.url).netloc != urlsplit(self._url).netloc:
             self.problems.append(f"asked another host: {request.url}")
-
-    def _answered(self, response: Response) -> None:
-        found = re.search(r"dur=([\d.]+)", response.headers.get("server-timing", ""))
-        if found and "text/html" in response.headers.get("content-type", ""):
-            self.server_ms = float(found[1])
 
     def _wrote(self, kind: str, text: str) -> None:
         expected = kind == "error" and "the server responded with a status of 4" in text  # a page of an error
@@ -54,7 +45,9 @@ async def check_everywhere(watch: PageWatch, address: str, status: int = 200) ->
     of it go to the directory SCREENSHOTS, if that is set.
     """
     page = watch.page
-    assert await _fastest(watch, address, status) <= _most_ms()
+    answer = await page.goto(address)
+    assert answer is not None
+    assert answer.status == status, f"{address} is a page of status {answer.status}"
     for width in _WIDTHS:
         await page.set_viewport_size({"width": width, "height": 1000})
         for theme in _THEMES:
@@ -65,22 +58,6 @@ async def check_everywhere(watch: PageWatch, address: str, status: int = 200) ->
         beyond = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert beyond <= 0, f"at {width} px the page is {beyond} px too wide"
     assert not watch.problems, watch.problems
-
-
-async def _fastest(watch: PageWatch, address: str, status: int) -> float:
-    """The server's time in ms: of another attempt too, if others took its processors."""
-    times: list[float] = []
-    while len(times) < _ATTEMPTS and min(times, default=_MOST_MS + 1) > _MOST_MS:
-        answer = await watch.page.goto(address)
-        assert answer is not None
-        assert answer.status == status, f"{address} is a page of status {answer.status}"
-        times.append(watch.server_ms)
-    return min(times)
-
-
-def _most_ms() -> float:
-    """More where so many processes share the processors that each waits for its turn."""
-    return _MOST_MS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 async def _picture(page: Page, name: str) -> None:
