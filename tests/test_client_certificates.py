@@ -3,7 +3,7 @@
 import datetime as dt
 import ipaddress
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from litestar import Litestar, get
 
 from app.apis.api_documents import parse_document
 from app.apis.authentication import Authentication
-from app.apis.catalog import App, Catalog, Operation
+from app.apis.catalog import Catalog
+from app.apis.credentials import FixedCredentials
 from app.errors import SettingError
 from app.gateway.certificates import Certificates
 from app.gateway.gateway import Gateway
@@ -27,27 +28,6 @@ from tests.listening_app import listening_app
 
 _NOW = dt.datetime.now(dt.UTC)
 _LOCAL = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-
-
-class CertificateFile:
-    """Fulfils `Credentials`."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    async def of(self, app: App, operation: Operation) -> Authentication:  # noqa: ARG002
-        return Authentication(certificate=self._name)
-
-    async def refused(
-        self,
-        app: App,  # noqa: ARG002
-        operation: Operation,  # noqa: ARG002
-        reason: str,  # noqa: ARG002
-        *,
-        renew: bool,  # noqa: ARG002
-        scopes: Sequence[str] = (),  # noqa: ARG002
-    ) -> bool:
-        return False
 
 
 def _name(text: str) -> x509.Name:
@@ -116,7 +96,7 @@ def _gateway(client: httpx.AsyncClient, url: str, certificate: str) -> Gateway:
         "paths": {"/mails": {"get": {"operationId": "mails"}}},
     }
     catalog = Catalog({"mail": parse_document("mail", document)})
-    return Gateway(catalog, client, credentials=CertificateFile(certificate))
+    return Gateway(catalog, client, credentials=FixedCredentials(Authentication(certificate=certificate)))
 
 
 async def test_a_call_shows_the_certificate_that_its_credentials_name(url: str, tmp_path: Path) -> None:

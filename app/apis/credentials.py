@@ -41,7 +41,31 @@ class SecretStore(Protocol):
         ...
 
 
-class BearerTokens:
+class _Unrenewed:
+    async def refused(
+        self,
+        app: App,  # noqa: ARG002
+        operation: Operation,  # noqa: ARG002
+        reason: str,  # noqa: ARG002
+        *,
+        renew: bool,  # noqa: ARG002
+        scopes: Sequence[str] = (),  # noqa: ARG002
+    ) -> bool:
+        """They stay what they are."""
+        return False
+
+
+class FixedCredentials(_Unrenewed):
+    """Fulfils `Credentials` with the same for every operation."""
+
+    def __init__(self, sent: Authentication) -> None:
+        self._sent = sent
+
+    async def of(self, app: App, operation: Operation) -> Authentication:  # noqa: ARG002
+        return self._sent
+
+
+class BearerTokens(_Unrenewed):
     """One static token per app. Those of `unreadable` apps are stored, but cannot be decrypted."""
 
     def __init__(self, tokens: Mapping[str, str], unreadable: Collection[str] = ()) -> None:
@@ -54,18 +78,6 @@ class BearerTokens:
             raise HostError("ApiError", f"the server cannot read its token for {app.name}: check SAGE_SECRET_KEY")
         token = self._tokens.get(app.name)
         return Authentication() if token is None else bearer(token)
-
-    async def refused(
-        self,
-        app: App,  # noqa: ARG002
-        operation: Operation,  # noqa: ARG002
-        reason: str,  # noqa: ARG002
-        *,
-        renew: bool,  # noqa: ARG002
-        scopes: Sequence[str] = (),  # noqa: ARG002
-    ) -> bool:
-        """They stay what they are."""
-        return False
 
 
 def bearer(token: str) -> Authentication:

@@ -11,7 +11,7 @@ from app.apis.api_documents import DocumentDeniedError, download
 from app.apis.app_view import AppView
 from app.apis.authentication import Authentication, combined
 from app.apis.catalog import App, Operation
-from app.apis.credentials import Credentials, bearer
+from app.apis.credentials import Credentials, FixedCredentials, bearer
 from app.apis.security_schemes import SecurityScheme
 from app.credentials.credential import Credential, authentication, checked
 from app.credentials.stored_credentials import SecuredApi, StoredCredentials
@@ -99,28 +99,6 @@ class DocumentFetch:
             raise ApiDocumentError(hidden.mask(str(error))) from None
 
 
-class GivenCredentials:
-    """Fulfils `Credentials` with those of a registration that is not stored yet."""
-
-    def __init__(self, sent: Authentication) -> None:
-        self._sent = sent
-
-    async def of(self, app: App, operation: Operation) -> Authentication:  # noqa: ARG002 - there is one document
-        return self._sent
-
-    async def refused(
-        self,
-        app: App,  # noqa: ARG002
-        operation: Operation,  # noqa: ARG002
-        reason: str,  # noqa: ARG002
-        *,
-        renew: bool,  # noqa: ARG002
-        scopes: Sequence[str] = (),  # noqa: ARG002
-    ) -> bool:
-        """They stay what they are."""
-        return False
-
-
 def given(
     token: str | None, credentials: Mapping[str, Credential], schemes: Mapping[str, SecurityScheme]
 ) -> Authentication:
@@ -138,7 +116,7 @@ def of_registration(sent: Authentication, app: str) -> tuple[Credentials, App]:
     """Raises ApiDocumentError if there is nothing to send."""
     if not sent:
         raise ApiDocumentError(_TO_SEND)
-    return GivenCredentials(sent), _bare_app(app)
+    return FixedCredentials(sent), _bare_app(app)
 
 
 def of_api(
