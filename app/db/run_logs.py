@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from sqlalchemy import func, literal, select
+from sqlalchemy import literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -14,11 +14,10 @@ _log, _run = models.RunLog, models.TrainingRun
 async def store(session: AsyncSession, run_id: UUID, end: str) -> None:
     """Replace what is stored. Nothing is, once the run has been deleted."""
     row = select(_run.id, literal(end)).where(_run.id == run_id)
-    changed = {"end": end, "updated_at": func.clock_timestamp()}
     await session.execute(
         insert(_log)
         .from_select(["run_id", "end"], row)
-        .on_conflict_do_update(index_elements=["run_id"], set_=changed)
+        .on_conflict_do_update(index_elements=["run_id"], set_={"end": end})
     )
 
 

@@ -105,7 +105,6 @@ class RunLog(Base):
 
     run_id: Mapped[UUID] = mapped_column(ForeignKey("training_runs.id", ondelete="CASCADE"), primary_key=True)
     end: Mapped[str]  # at most 64 KiB
-    updated_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 
 class Adapter(Base):

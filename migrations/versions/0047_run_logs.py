@@ -12,9 +12,6 @@ def upgrade() -> None:
         "run_logs",
         sa.Column("run_id", sa.Uuid(), nullable=False),
         sa.Column("end", sa.Text(), nullable=False),
-        sa.Column(
-            "updated_at", sa.DateTime(timezone=True), server_default=sa.func.clock_timestamp(), nullable=False
-        ),
         sa.ForeignKeyConstraint(
             ["run_id"], ["training_runs.id"], name=op.f("fk_run_logs_run_id"), ondelete="CASCADE"
         ),
