@@ -8,6 +8,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
+import anyio
+import httpx
+import pytest
 import uvloop
 
 from app.engine import vllm_api
@@ -15,8 +18,10 @@ from app.errors import EngineError, HostError
 from app.gateway.http_call import HttpCaller
 from app.gateway.http_client import open_client
 from app.gateway.wire_request import WireRequest
+from app.untrusted.http_transport import HttpTransport
 
 _AT_ONCE, _ROUNDS = 50, 20
+_KEPT = 5
 
 Request = Callable[[str], Awaitable[object]]
 
@@ -73,3 +78,35 @@ async def test_a_model_server_that_resets_connections_is_an_engine_error() -> No
         found = await asyncio.to_thread(uvloop.run, ask_engine(url))
     assert found.total() == _AT_ONCE * _ROUNDS
     assert all(issubclass(error, EngineError) for error in found)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+async def test_a_cancelled_request_leaves_no_expired_connection_open(steps: int) -> None:
+    """Of some that expired together, while a request that closes them is cancelled after so many steps."""
+    is_open = set[asyncio.StreamWriter]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        is_open.add(writer)
+        while await reader.readline():
+            if (await reader.readuntil(b"\r\n\r\n")).endswith(b"\r\n\r\n"):
+                await together.wait()
+                writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        is_open.discard(writer)
+        writer.close()
+
+    together = asyncio.Barrier(_KEPT)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    limits = httpx.Limits(keepalive_expiry=0.05)
+    async with server, httpx.AsyncClient(transport=HttpTransport(limits)) as client:
+        await asyncio.gather(*(client.get(url) for _ in range(_KEPT)))
+        before = set(is_open)
+        assert len(before) == _KEPT
+        await asyncio.sleep(0.1)
+        request = asyncio.create_task(client.get(url))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        request.cancel()
+        with anyio.fail_after(10):
+            while before & is_open:  # noqa: ASYNC110  the server sees an end, no event
+                await asyncio.sleep(0.01)

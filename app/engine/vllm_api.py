@@ -7,7 +7,7 @@ import httpx
 import msgspec
 
 from app.errors import EngineError, EngineRefusalError
-from app.untrusted.http_transport import http_transport
+from app.untrusted.http_transport import HttpTransport
 
 _NOT_FINITE = re.compile(r"not finite|out of range float", re.I)  # JSON has no NaN: vLLM answers 400
 _TEMPORARY = {408, 425, 429}
@@ -77,7 +77,7 @@ def open_client(max_in_flight: int, timeout: float) -> httpx.AsyncClient:
         max_connections=max_in_flight + 8, max_keepalive_connections=max_in_flight, keepalive_expiry=2
     )
     return httpx.AsyncClient(
-        timeout=httpx.Timeout(timeout, connect=5), transport=http_transport(limits), trust_env=False
+        timeout=httpx.Timeout(timeout, connect=5), transport=HttpTransport(limits), trust_env=False
     )
 
 

@@ -5,14 +5,13 @@ from collections.abc import Collection
 from http.cookiejar import CookieJar
 from typing import Any, Final
 
-import httpcore
 import httpx
 
 from app.gateway.bounded_transport import BoundedTransport
 from app.gateway.certificate_transport import CertificateTransport
 from app.gateway.certificates import Certificates
 from app.gateway.ssrf import PublicNetwork
-from app.untrusted.http_transport import HttpTransport, http_transport
+from app.untrusted.http_transport import HttpTransport
 
 _IDLE_SECONDS: Final = 2.0
 """Many servers close a connection that was idle for 5 s; a write sent at that moment fails and is not repeated."""
@@ -45,9 +44,7 @@ def open_client(
     )
 
     def open_transport(tls: ssl.SSLContext) -> httpx.AsyncBaseTransport:
-        if allow_private_hosts:
-            return http_transport(limits, tls)
-        return _PublicTransport(network or PublicNetwork(), limits, tls)
+        return HttpTransport(limits, tls, None if allow_private_hosts else network or PublicNetwork())
 
     plain = open_transport(certificates.context())
     transport = CertificateTransport(plain, open_transport, certificates)
@@ -57,15 +54,3 @@ def open_client(
         trust_env=False,
         cookies=NoCookies(),
     )
-
-
-class _PublicTransport(HttpTransport):
-    def __init__(self, network: PublicNetwork, limits: httpx.Limits, tls: ssl.SSLContext) -> None:
-        super().__init__(tls)
-        self._pool = httpcore.AsyncConnectionPool(  # httpx has no parameter for the network
-            ssl_context=tls,
-            max_connections=limits.max_connections,
-            max_keepalive_connections=limits.max_keepalive_connections,
-            keepalive_expiry=limits.keepalive_expiry,
-            network_backend=network,
-        )
