@@ -2,23 +2,32 @@
 
 import asyncio
 
+import msgspec
+import pytest
+
 from app.agent.stop_signal import StopSignal
 from app.db import models, task_queue
 from app.db.models import TaskState
 from app.records import Stop
+from app.runner import runner
 from app.runner.runner import Runner, RunnerOptions
 from tests.approving import WRITE, WRITES, ApprovingProject
-from tests.ledger_project import until
+from tests.ledger_project import OPTIONS, until
 
 
-async def test_a_cancellation_while_the_runner_suspends_is_not_lost(demo: ApprovingProject) -> None:
+async def test_a_cancellation_while_the_runner_suspends_is_not_lost(
+    demo: ApprovingProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "_CANCEL_SECONDS", 60)
     await demo.rules(WRITES)
     task_id = await demo.project.submit()
     demo.project.ledger.answers.clear()
-    async with demo.project.runner(demo.engine("apis.ledger.list_entries()\n" + WRITE)):
+    engine = demo.engine("apis.ledger.list_entries()\n" + WRITE)
+    seldom = msgspec.structs.replace(OPTIONS, lease_seconds=60)
+    async with demo.project.runner(engine, seldom):
         await until(demo.has_read)
         await demo.api.client.post(f"/v1/tasks/{task_id}/cancel")
-        demo.project.ledger.answers.set()  # the runner looks for cancellations seldom
+        demo.project.ledger.answers.set()
         row = await demo.project.ended(task_id)
     kinds = [kind for kind, _ in await demo.project.events(task_id)]
     assert (row.state, kinds.count("done"), "approval" in kinds) == (TaskState.CANCELLED, 1, False)

@@ -66,7 +66,7 @@ async def test_a_process_hands_back_all_of_its_claims_and_no_other_process_does(
     ids = [(await task_row(session, project.id)).id for _ in range(3)]
     for process in ("me", "me", "meanwhile"):
         await task_queue.claim(session, new_claim(process), LEASE)
-    assert await task_queue.hand_back(session, "me") == ids[:2]
+    assert set(await task_queue.hand_back(session, "me")) == set(ids[:2])
     assert await task_queue.abandon(session, "meanwhile") == ids[2:]
 
 
