@@ -79,6 +79,10 @@ def _keep_logs(disk: Path) -> None:
     """Where the test's own directory goes."""
     kept = shutil.copytree(disk / "data" / "logs", Path(mkdtemp(prefix="sage-chaos-logs-")), dirs_exist_ok=True)
     print(f"logs: {kept}")
+    for log in kept.iterdir():
+        for line in log.read_text(errors="replace").splitlines():
+            if "internal error" in line:
+                print(log.name, line.replace("\\n", "\n"))
 
 
 async def _is_ready(deployment: Deployment) -> bool:

@@ -1,5 +1,8 @@
 """Functions too deep or too long to be analysed are no skills, and nothing more happens."""
 
+import gc
+import threading
+import time
 from collections.abc import Callable
 from time import process_time
 
@@ -11,7 +14,7 @@ from app.db.models import TaskState
 from app.records import Stop, Use
 from app.skills.extract import extract
 from app.skills.validate_drafts import validate_drafts
-from app.untrusted.syntax_tree import compiled, is_analysable, parse
+from app.untrusted.syntax_tree import compiled, is_analysable, parse, syntax_tree
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import ScriptedEngine, block
 from tests.written_functions import offer, ran, rollout
@@ -122,3 +125,38 @@ async def test_a_task_that_writes_a_deep_function_ends_normally(form: str, proje
     async with project.runner(engine, limits=RolloutLimits(turn_tokens=30_000, task_tokens=60_000)):
         row = await project.ended(await project.submit())
     assert (row.state, row.stop, row.failure) == (TaskState.DONE, Stop.COMPLETED, None)
+
+
+class _Cycle:
+    """Lets other threads run when it is collected, which may be in the middle of parsing."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        time.sleep(0.0001)
+
+
+def test_threads_that_parse_at_the_same_time_do_not_disturb_each_other() -> None:
+    code = "\n".join(f"x{number} = [{number}, {{'a': f(g(h({number})))}}]" for number in range(300))
+    errors = list[BaseException]()
+
+    def work() -> None:
+        for _ in range(20):
+            [_Cycle() for _ in range(20)]
+            try:
+                syntax_tree(code)
+            except SystemError as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    before = gc.get_threshold()
+    gc.set_threshold(50)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        gc.set_threshold(*before)
+    assert errors == []

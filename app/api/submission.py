@@ -1,6 +1,5 @@
 """The request body of POST /v1/tasks: one task, or a list of them."""
 
-import ast
 import asyncio
 import hashlib
 from typing import Annotated
@@ -14,6 +13,7 @@ from app.api.validation import Scenario, Text
 from app.db import models, tasks
 from app.errors import InvalidError
 from app.project.project_settings import Limits
+from app.untrusted.syntax_tree import syntax_tree
 
 Instruction = Annotated[
     str,
@@ -152,7 +152,7 @@ def refuse_blank(instruction: str) -> None:
 
 def refuse_unparsable(check: str) -> None:
     try:
-        ast.parse(check)
+        syntax_tree(check)
     except SyntaxError as error:
         raise InvalidError(f"check: not valid Python, line {error.lineno}: {error.msg}") from error
     except ValueError as error:  # of NUL, or half a surrogate pair

@@ -17,6 +17,7 @@ from msgspec import inspect as types
 from app.errors import InvalidError
 from app.records import Json
 from app.untrusted.json_text import JsonError, decode_json
+from app.untrusted.syntax_tree import syntax_tree
 
 _LONG = 1_000  # characters from which a text gets a larger field
 
@@ -208,7 +209,7 @@ def _docstrings(kind: type[Any]) -> dict[str, str]:
 
 
 def _read_docstrings(source: str) -> Iterator[tuple[str, str]]:
-    (definition,) = ast.parse(source).body
+    (definition,) = syntax_tree(source).body
     assert isinstance(definition, ast.ClassDef)
     for field, after in zip(definition.body, definition.body[1:], strict=False):
         match field, after:

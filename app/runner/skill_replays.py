@@ -22,6 +22,7 @@ from app.records import Call, Json, SkillCall, Trajectory
 from app.runner.task_journal import seed_of
 from app.sandbox.protocol import Function, Sandbox, SessionLimits
 from app.skills.admission import stored_manifest
+from app.untrusted.syntax_tree import syntax_tree
 
 log = structlog.get_logger(__name__)
 
@@ -122,7 +123,7 @@ def invocation(source: str, name: str, arguments: dict[str, Json]) -> str:
 def call_of(source: str, name: str, arguments: dict[str, Json]) -> str:
     """The call, in one line, as an expression. The module `json` has to be there."""
     functions = [
-        node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == name
+        node for node in syntax_tree(source).body if isinstance(node, ast.FunctionDef) and node.name == name
     ]
     given, left = functions[-1].args, dict(arguments)
     by_position, positional = [each.arg for each in (*given.posonlyargs, *given.args)], list[Json]()

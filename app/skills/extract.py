@@ -11,7 +11,7 @@ import msgspec
 
 from app.agent.action import extract_code
 from app.records import Trajectory
-from app.untrusted.syntax_tree import compiled, is_analysable, parse
+from app.untrusted.syntax_tree import compiled, is_analysable, parse, syntax_tree
 
 MAX_CHARS = 10_000  # of a draft with all that it needs, which the checks walk many times
 _MAX_DRAFTS = 32  # each is compiled several times
@@ -160,7 +160,7 @@ def _draft(name: str, session: _Session, trajectory: Trajectory) -> Draft:
     uses = [use for turn in since for use in turn.uses if use.function == name and not use.inherited]
     source = session.closure(name)
     tree = parse(source) if len(source) <= MAX_CHARS else None
-    tree = tree or ast.parse(f"def {name}(): ...")  # refused later: nothing can be said about it
+    tree = tree or syntax_tree(f"def {name}(): ...")  # refused later: nothing can be said about it
     apis, dynamic = api_references(tree)
     if dynamic:
         turns = [turn for turn in since if any(use.function == name for use in turn.uses)]

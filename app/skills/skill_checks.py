@@ -10,6 +10,7 @@ from app.records import Json, Trajectory
 from app.sandbox.child.inert import objections
 from app.skills.api_terms import api_terms
 from app.skills.extract import Draft, api_references, global_names
+from app.untrusted.syntax_tree import syntax_tree
 
 MAX_SOURCE = 8_000  # characters: a skill is offered as a whole, and a prompt is short
 _GIVEN = {"apis", "ApiError"}  # names that the sandbox has besides the builtins
@@ -38,7 +39,7 @@ def self_contained(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> 
     missing = global_names(draft.source) - set(dir(builtins)) - _GIVEN
     if missing:
         yield f"It uses names that it does not define or import: {', '.join(sorted(missing))}."
-    body = ast.parse(draft.source).body
+    body = syntax_tree(draft.source).body
     function = next(node for node in body if isinstance(node, ast.FunctionDef) and node.name == draft.name)
     given = function.args
     parameters = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
@@ -49,7 +50,7 @@ def self_contained(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> 
 
 def inert(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> Iterator[str]:
     """A skill does nothing until it is called: it has no decorators, and its defaults are constants."""
-    yield from objections(ast.parse(draft.source), draft.name)
+    yield from objections(syntax_tree(draft.source), draft.name)
 
 
 def returned(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> Iterator[str]:
@@ -77,7 +78,9 @@ def task_details(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> Iter
     instruction = f"{task.instruction}\n{task.conversation}"
     words = _WORD.findall(instruction.lower())
     numbers = {float(number.replace(",", "")) for number in _NUMBER.findall(instruction)}
-    details = [value for value in _constants(ast.parse(draft.source)) if _is_detail(value, words, numbers, known)]
+    details = [
+        value for value in _constants(syntax_tree(draft.source)) if _is_detail(value, words, numbers, known)
+    ]
     if details:
         shown = ", ".join(repr(value) for value in dict.fromkeys(details))
         yield f"It hard-codes details of its task that should be parameters: {shown}."
@@ -85,7 +88,7 @@ def task_details(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> Iter
 
 def is_wrapper(source: str) -> bool:
     """Whether a skill merely wraps one API call: a single call site, not in a loop."""
-    tree = ast.parse(source)
+    tree = syntax_tree(source)
     loops = ast.For | ast.While | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
     looped = any(api_references(node)[0] for node in ast.walk(tree) if isinstance(node, loops))
     references, dynamic = api_references(tree)

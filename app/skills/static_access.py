@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from app.apis.catalog import Catalog
 from app.records import Trajectory
 from app.skills.extract import Draft
+from app.untrusted.syntax_tree import syntax_tree
 
 _WORD = re.compile(r"\w+")
 _NAMES = frozenset(
@@ -37,8 +38,8 @@ _WAYS_TO_CALL = frozenset({"response", "pages"})
 
 def static_access(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> Iterator[str]:
     """A skill calls operations only as `apis.<app>.<operation>`."""
-    found = sorted({what for node in ast.walk(ast.parse(draft.source)) for what in _dynamic(node)})
-    loose = _loose_references(ast.parse(draft.source))
+    found = sorted({what for node in ast.walk(syntax_tree(draft.source)) for what in _dynamic(node)})
+    loose = _loose_references(syntax_tree(draft.source))
     if found or loose:
         shown = ", ".join([*found, *(["apis"] if loose else [])])
         yield f"It must call operations as apis.<app>.<operation>, without other access to objects: {shown}."

@@ -11,7 +11,7 @@ from app.gateway.skill_manifest import CONSTANT, PARAMETER, RESULT, AllowedOpera
 from app.gateway.value_origins import ValueOrigins
 from app.records import Call, Json, Trajectory
 from app.skills.extract import Draft, api_references
-from app.untrusted.syntax_tree import parse
+from app.untrusted.syntax_tree import parse, syntax_tree
 
 
 def manifests_of(drafts: Sequence[Draft], trajectory: Trajectory, catalog: Catalog) -> dict[str, SkillManifest]:
@@ -25,7 +25,7 @@ def manifest_of(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> Skill
     An argument's origins are all that could explain the values it had. An operation that was never called, or that
     the catalog no longer has, is left out.
     """
-    named = set(api_references(ast.parse(draft.source))[0])
+    named = set(api_references(syntax_tree(draft.source))[0])
     made = [call for turn in _turns_of(draft, trajectory) for call in turn if call.api in named]
     seen = _given(draft, trajectory, made)
     used: dict[str, dict[str, set[str]]] = {}

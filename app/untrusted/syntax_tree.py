@@ -1,12 +1,22 @@
 """Syntax trees of untrusted Python, which every analysis can walk, recursively too. Pure."""
 
 import ast
+import threading
 import warnings
 
 _MAX_DEPTH = 150  # levels of nodes: Python's own analyses recurse a few times for each, within 1,000
 _MAX_NODES = 50_000
 _MAX_CHARS = 64_000
 _MAX_UNFOLDED = 200_000  # nodes with the copies that the compiler makes: a second of its time
+_one_at_a_time = threading.RLock()
+
+
+def syntax_tree(code: str) -> ast.Module:
+    """Raises what `ast.parse` does. One thread at a time: CPython 3.11 counts the depth that all threads together
+    are at, and raises SystemError if that differs in the end.
+    """
+    with _one_at_a_time:
+        return ast.parse(code)
 
 
 def parse(code: str) -> ast.Module | None:
@@ -23,7 +33,7 @@ def compiled(code: str) -> ast.Module | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the agent's code, not ours
-            tree = ast.parse(code)
+            tree = syntax_tree(code)
             if "finally" in code and _unfolds(tree):
                 return None
             compile(code, "<skill>", "exec", dont_inherit=True)

@@ -5,6 +5,7 @@ from uuid import UUID
 
 from app.agent.action import extract_code
 from app.records import Stop, Trajectory
+from app.untrusted.syntax_tree import syntax_tree
 from trainer.sage.reward import ChainStep
 
 
@@ -42,7 +43,7 @@ def _called_by_name(trajectory: Trajectory) -> frozenset[UUID]:
 def _parse(text: str) -> ast.AST | None:
     """The code of a turn; None if it is too deep to be parsed, and so may define and call anything."""
     try:
-        return ast.parse(extract_code(text) or "")
+        return syntax_tree(extract_code(text) or "")
     except (SyntaxError, ValueError):
         return ast.Module([], [])
     except (RecursionError, MemoryError):
