@@ -33,10 +33,11 @@ def answer(schema: Json) -> Json:
 
 
 @contextmanager
-def within(seconds: float) -> Iterator[None]:
+def within() -> Iterator[None]:
+    """A bound that no machine's pace reaches: what it looks for takes minutes, or does not end."""
     started = time.process_time()
     yield
-    assert time.process_time() - started < seconds
+    assert time.process_time() - started < 30
 
 
 def use(app: App) -> None:

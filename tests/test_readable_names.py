@@ -103,7 +103,7 @@ def test_names_that_begin_with_their_verb_stay_as_models_were_trained_on_them() 
 
 def test_hostile_identifiers_take_linear_time() -> None:
     path = "/" + "/".join("a" * 500) + "/{b}" * 300
-    with within(1):
+    with within():
         for written in ("A" * 100_000, "_" * 100_000, "aB" * 50_000, re.sub(r"\W", "_", path) + "_post"):
             for _ in range(20):
                 readable_name(written, "POST", path)

@@ -176,7 +176,7 @@ YAML: dict[str, str] = {
 
 @pytest.mark.parametrize("kind", YAML)
 def test_hostile_yaml_is_refused_or_plain(kind: str) -> None:
-    with within(10):
+    with within():
         try:
             read = read_document(YAML[kind])
         except ApiDocumentError:
@@ -239,7 +239,7 @@ PATTERNS = [
 
 @pytest.mark.parametrize("kind", DOCUMENTS)
 def test_a_hostile_document_is_refused_or_usable(kind: str) -> None:
-    with within(8):
+    with within():
         app = parsed(DOCUMENTS[kind]())
         if app is not None:
             use(app)
@@ -247,7 +247,7 @@ def test_a_hostile_document_is_refused_or_usable(kind: str) -> None:
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda text: ascii(text)[:30])
 def test_a_hostile_pattern_is_left_out_or_matched_in_linear_time(pattern: str) -> None:
-    with within(2):
+    with within():
         machine = compiled(pattern)
         assert machine is None or machine.size <= 4_000
         if machine is not None:
