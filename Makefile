@@ -11,6 +11,8 @@ CHART := .venv-chart
 LIVE := $(patsubst %,tests/bench/bench_%.py,swap overhead lora_tax)
 PYTHON ?= python3
 
+unexport PYTHONDONTWRITEBYTECODE  # else every process that tests start compiles the code again
+
 .PHONY: serve test test-vllm test-chart test-servers lint install bench bench-vllm manual lock clean
 
 serve: install

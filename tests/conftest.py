@@ -3,6 +3,7 @@
 Each pytest-xdist worker has a database of its own. Most tests run inside a transaction that is rolled back.
 """
 
+import gc
 import os
 import shutil
 import tempfile
@@ -34,6 +35,12 @@ def pytest_configure() -> None:
     """Whatever the defaults are: processes that tests start pull no model, and withhold no skill by chance."""
     os.environ["SAGE_MODEL"] = SEED
     os.environ["SAGE_SKILLS_WITHHELD"] = "0"
+    gc.disable()  # until all tests are imported: it would go through them again and again
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:
