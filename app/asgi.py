@@ -13,13 +13,14 @@ from app.api.http_server import Shutdown
 from app.api.readiness import check_scope, readiness_checks
 from app.apis.document_reader import DocumentReader
 from app.broker.celery_broker import worker_notifier
-from app.composition import Parts, freeze_memory, load_parts, open_listener, open_services
+from app.composition import Parts, load_parts, open_listener, open_services
 from app.console.routes import console_router
 from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
 from app.db.disk_space import DiskSpace
 from app.db.migrate import check_schema
 from app.engine.model_scope import ModelScope
+from app.garbage_collection import freeze_memory
 from app.gateway.certificates import Certificates
 from app.gateway.http_client import open_client
 from app.gateway.mcp_client.mcp_commands import read_commands

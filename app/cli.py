@@ -21,6 +21,7 @@ from app.client.run_command import run
 from app.client.skill_commands import skills
 from app.client.task_commands import tasks
 from app.errors import AppError, SettingError
+from app.garbage_collection import collect_seldom
 from app.guarded_output import guard_output
 from app.settings import Settings
 
@@ -49,6 +50,7 @@ class _Commands(click.Group):
 @click.version_option(package_name="sage-server")
 def main() -> None:
     """An agent server that learns from the tasks it is given."""
+    collect_seldom()
 
 
 for _command in (run, tasks, apis, skills, projects, approvals):

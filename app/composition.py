@@ -3,7 +3,6 @@
 """
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -149,9 +148,3 @@ def _fit_context(tokenizer: ChatTokenizer, servers: Sequence[Capabilities]) -> C
         (server.max_model_len or tokenizer.max_length for server in servers), default=tokenizer.max_length
     )
     return msgspec.structs.replace(tokenizer, max_length=min(shortest, tokenizer.max_length))
-
-
-def freeze_memory() -> None:
-    """Spare later garbage collections what is loaded at the start: to go through it holds up all for 0.1 s."""
-    gc.collect()
-    gc.freeze()

@@ -14,13 +14,14 @@ from uvicorn.loops.auto import auto_loop_factory
 
 from app.agent.limits import RolloutLimits
 from app.agent.rollout_loop import Agent
-from app.composition import Parts, freeze_memory, load_parts, open_listener, open_services
+from app.composition import Parts, load_parts, open_listener, open_services
 from app.db.disk_space import DiskSpace
 from app.db.notifications import NotificationListener
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Engine
 from app.engine.retry import RetryingEngine
 from app.errors import AppError, SettingError
+from app.garbage_collection import freeze_memory
 from app.gateway.certificates import Certificates
 from app.gateway.http_client import open_client
 from app.gateway.mcp_client.connection_pool import McpServers

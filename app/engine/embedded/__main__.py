@@ -7,6 +7,7 @@ import click
 
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import ModelError, SettingError
+from app.garbage_collection import collect_seldom
 from app.guarded_output import guard_output
 from app.model_catalog import find_model
 from app.settings import EngineDtype, Settings
@@ -27,6 +28,7 @@ from app.settings import EngineDtype, Settings
 def main(host: str, port: int, model: str, **options: object) -> None:
     """Serve a model directory."""
     guard_output()
+    collect_seldom()
     with _listen(host, port) as listener:
         try:
             path = find_model(model, Settings.from_env().data_dir)
