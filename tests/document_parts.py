@@ -1,8 +1,6 @@
 """Parts of OpenAPI documents, and what is done with a hostile one."""
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from app.apis.api_docs import search, show_api_descriptions, show_api_doc, show_signatures
 from app.apis.api_documents import encode, parse_document
@@ -30,14 +28,6 @@ def body(schema: Json) -> Json:
 
 def answer(schema: Json) -> Json:
     return {"responses": {"200": {"content": {"application/json": {"schema": schema}}}}}
-
-
-@contextmanager
-def within() -> Iterator[None]:
-    """A bound that no machine's pace reaches: what it looks for takes minutes, or does not end."""
-    started = time.process_time()
-    yield
-    assert time.process_time() - started < 30
 
 
 def use(app: App) -> None:

@@ -1,6 +1,5 @@
 """Skills as folders: written and read back, and refused where they are not what they should be."""
 
-import time
 from typing import Any
 from uuid import uuid4
 
@@ -21,6 +20,7 @@ from app.skills.agent_skills.skill_folder import FolderRefusal, RefusedFolderErr
 from app.skills.agent_skills.write_folder import FolderProvenance, write_folder
 from tests.agent_skill_samples import MANIFEST, RECORD, folder, metadata, skill_md
 from tests.ledger import Ledger
+from tests.processor_time import within
 
 CATALOG = Catalog({"ledger": outline("ledger", AppView.of(Ledger().app("http://ledger.test")).traits)})
 ODD = "write “gifts”: 'no', yes,\n\t5 %, 🎁\x07\u2028 #1 --- {x: [*y]} \\ \x85 --- end"
@@ -237,15 +237,14 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     ],
 )
 def test_hostile_yaml_is_refused_at_once(yaml_text: str) -> None:
-    begun = time.perf_counter()
-    with pytest.raises(RefusedFolderError) as raised:
-        read_front_matter(
-            f"---\nname: a\ndescription: b\n{yaml_text}\n---\n"
-            if "name:" not in yaml_text
-            else f"---\n{yaml_text}\n---\n"
-        )
-    assert raised.value.kind == FolderRefusal.FRONT_MATTER
-    assert time.perf_counter() - begun < 5
+    with within():
+        with pytest.raises(RefusedFolderError) as raised:
+            read_front_matter(
+                f"---\nname: a\ndescription: b\n{yaml_text}\n---\n"
+                if "name:" not in yaml_text
+                else f"---\n{yaml_text}\n---\n"
+            )
+        assert raised.value.kind == FolderRefusal.FRONT_MATTER
 
 
 def test_values_of_the_front_matter_are_texts_whatever_yaml_would_make_of_them() -> None:

@@ -1,6 +1,5 @@
 """Answers of a hostile API: each becomes a value or an ApiError, in bounded time and memory."""
 
-import time
 import tracemalloc
 import zlib
 
@@ -14,6 +13,7 @@ from app.gateway.wire_request import WireRequest
 from app.records import Json
 from app.untrusted.json_text import JsonError, count_values, decode_json
 from tests.event_loop import longest_stall
+from tests.processor_time import within
 from tests.raw_server import gzipped, http_answer, raw_server
 
 JSON = "Content-Type: application/json"
@@ -47,7 +47,7 @@ async def test_a_small_answer_that_unfolds_to_gigabytes_costs_only_the_limit() -
         async with longest_stall() as worst:
             assert await refusal(http_answer(once, GZIP)) == "the answer is larger than 3 MB; ask for less at once"
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
-        assert worst[0] < 0.2
+        assert worst[0] < 1
     finally:
         tracemalloc.stop()
 
@@ -85,7 +85,7 @@ async def test_an_answer_in_countless_parts_does_not_hold_up_the_loop() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
     async with longest_stall() as worst:
         assert "20,000 parts" in await refusal(head + b"1\r\nx\r\n" * 30_000 + b"0\r\n\r\n")
-    assert worst[0] < 0.2
+    assert worst[0] < 1
     assert await ask(head + b"1\r\nx\r\n" * 2_000 + b"0\r\n\r\n") == "x" * 2_000
 
 
@@ -124,18 +124,16 @@ NUMBERS = b"[" + b",".join([b"1.7976931348623157e308"] * 130_000) + b"]"
     ],
 )
 async def test_hostile_json_is_an_api_error_at_once(body: bytes, reason: str) -> None:
-    started = time.process_time()
-    message = await refusal(http_answer(body, JSON))
-    assert message.startswith("the answer is not the JSON it claims to be: ")
-    assert reason in message
-    assert time.process_time() - started < 1
+    with within():
+        message = await refusal(http_answer(body, JSON))
+        assert message.startswith("the answer is not the JSON it claims to be: ")
+        assert reason in message
 
 
 @pytest.mark.parametrize("body", [NUMBERS, b'{"' + b"k" * (2 << 20) + b'": 1}', b'{"a": 1, "a": "\\u0000"}'])
 async def test_unusual_json_is_decoded_at_once(body: bytes) -> None:
-    started = time.process_time()
-    assert await ask(http_answer(body, JSON))
-    assert time.process_time() - started < 1
+    with within():
+        assert await ask(http_answer(body, JSON))
 
 
 def test_the_limits_of_values_and_depth_are_exact() -> None:

@@ -11,7 +11,8 @@ from app.apis.catalog import Catalog, Operation, Parameter
 from app.apis.names import nearest
 from app.errors import HostError
 from app.records import Json
-from tests.document_parts import REF, answer, body, get, nest, openapi, parsed, query, use, within
+from tests.document_parts import REF, answer, body, get, nest, openapi, parsed, query, use
+from tests.processor_time import within
 
 
 def recursive(width: int) -> dict[str, Json]:

@@ -5,7 +5,7 @@ import pytest
 
 from app.apis.api_documents import read_document
 from app.errors import ApiDocumentError
-from tests.document_parts import within
+from tests.processor_time import within
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from app.records import Json
-from tests.document_parts import REF, nest, parsed, use, within
+from tests.document_parts import REF, nest, parsed, use
+from tests.processor_time import within
 from trainer.environments.office.documents import APP_NAMES, document
 from trainer.environments.office.site import Site
 

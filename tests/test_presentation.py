@@ -1,7 +1,6 @@
 """Which names the operations of an API have: unique, and the same in the next version of its document."""
 
 import keyword
-import time
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from app.apis.naming import Naming
 from app.apis.presentation import Presentation, keep_names, present
 from app.project.approval import ApprovalRules
 from tests.document_parts import openapi
+from tests.processor_time import growth
 
 READABLE = Presentation(naming="readable")
 
@@ -64,17 +64,16 @@ def test_names_are_unique_identifiers_whatever_the_document() -> None:
     assert all(each.isidentifier() and not keyword.iskeyword(each) for each in given)
 
 
-def _seconds_of_names(operations: int) -> float:
-    paths = [f"/pools/{{name}}/queues/{number % 50}/{{n{number}}}" for number in range(operations)]
-    app = parse_document("t", openapi({path: {"get": {}} for path in paths}))
-    started = time.process_time()
-    old = AppView.of(present(app, READABLE))
-    assert len(present(app, keep_names(app, READABLE, old.names)).operations) == operations
-    return time.process_time() - started
-
-
 def test_names_of_many_operations_are_found_in_time() -> None:
-    assert _seconds_of_names(4_000) < 24 * _seconds_of_names(500)  # 64 times if each were compared with each
+    def api_of(size: int) -> App:
+        paths = [f"/pools/{{name}}/queues/{number % 50}/{{n{number}}}" for number in range(500 * size)]
+        return parse_document("t", openapi({path: {"get": {}} for path in paths}))
+
+    def name_twice(app: App) -> None:
+        old = AppView.of(present(app, READABLE))
+        assert len(present(app, keep_names(app, READABLE, old.names)).operations) == len(app.operations)
+
+    assert growth(api_of, name_twice) < 24
 
 
 @pytest.mark.parametrize("naming", ["readable", "operation_id"])

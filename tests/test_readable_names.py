@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from app.apis.readable_names import path_name, readable_name
-from tests.document_parts import within
+from tests.processor_time import within
 from trainer.environments.gym.api_shapes import draw_shape
 from trainer.environments.gym.domains import draw_domain
 from trainer.environments.gym.gym_apis import draw_api

@@ -3,16 +3,15 @@
 import asyncio
 import json
 import tracemalloc
-from time import process_time
 
 import pytest
 
 from app.records import Json
 from app.sandbox.frames import LENGTH_BYTES, MAX_NODES, pack, plain
 from app.sandbox.reader import CallMessage, MessageReader, SessionMessage, ViolationError
+from tests.processor_time import within
 
 _BYTES = 4 << 20
-_SECONDS = 1.5  # for 4 MB: about 50 times what it takes
 _HOSTILE = {
     "unclosed": b'["out","n","' + b"a," * (_BYTES // 2),
     "unclosed escapes": b'["out","n","' + b'\\",' * (_BYTES // 3),
@@ -50,10 +49,8 @@ async def _read_call(*args: Json) -> SessionMessage:
 
 @pytest.mark.parametrize("name", _HOSTILE)
 async def test_a_hostile_frame_is_rejected_in_time_linear_in_its_size(name: str) -> None:
-    started = process_time()
-    with pytest.raises(ViolationError):
+    with within(), pytest.raises(ViolationError):
         await _read(_HOSTILE[name])
-    assert process_time() - started < _SECONDS
 
 
 @pytest.mark.parametrize("character", ["a,", "[{", '\\"', "\\\\,"])
@@ -144,6 +141,5 @@ async def test_padding_does_not_buy_a_run_more_bytes_than_its_calls_need() -> No
 
 def test_a_result_of_the_most_values_is_copied_fast() -> None:
     value = [[number] for number in range(MAX_NODES // 2 - 1)]
-    started = process_time()
-    assert plain(value, _BYTES) == value
-    assert process_time() - started < 2  # a tenth of it on an idle machine
+    with within():
+        assert plain(value, _BYTES) == value

@@ -15,7 +15,8 @@ from app.gateway.http_call import HttpCaller
 from app.gateway.http_client import open_client
 from app.gateway.wire_request import WireRequest
 from app.records import Json
-from tests.document_parts import REF, answer, body, get, openapi, parsed, query, use, within
+from tests.document_parts import REF, answer, body, get, openapi, parsed, query, use
+from tests.processor_time import within
 from tests.raw_server import gzipped, http_answer, raw_server
 from tests.small_internet import SmallInternet
 

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import time
 from collections.abc import Callable
 from urllib.parse import quote
 
@@ -10,6 +9,7 @@ import pytest
 
 from app.records import Call, Json
 from app.security.secret_values import SecretValues
+from tests.processor_time import growth
 
 SECRET = "hunter2-Secret!9"
 SHORT = "k9-Pin"
@@ -160,7 +160,7 @@ TEXTS: dict[str, Callable[[int], str]] = {
 @pytest.mark.parametrize("kind", TEXTS)
 def test_texts_are_searched_in_linear_time(kind: str) -> None:
     values = known(*map(_numbered, range(200)))
-    assert _growth(lambda size: TEXTS[kind](100_000 * size), values.mask) < 30
+    assert growth(lambda size: TEXTS[kind](100_000 * size), values.mask) < 30
 
 
 @pytest.mark.parametrize("text", ["x{}é", "*.{}!", "-_{}é", "a{}!"])
@@ -168,7 +168,7 @@ def test_a_long_value_is_judged_in_linear_time(text: str) -> None:
     def note(value: str) -> None:
         SecretValues().note("", {"access_token": value})
 
-    assert _growth(lambda size: text.format(text.partition("{")[0] * 20_000 * size), note) < 30
+    assert growth(lambda size: text.format(text.partition("{")[0] * 20_000 * size), note) < 30
 
 
 def test_with_too_many_secrets_every_text_counts_as_one() -> None:
@@ -179,16 +179,3 @@ def test_with_too_many_secrets_every_text_counts_as_one() -> None:
 
 def _numbered(number: int) -> str:
     return f"{number:03d}-{number * 7919:010x}"
-
-
-def _growth(made: Callable[[int], str], work: Callable[[str], object]) -> float:
-    """The CPU time of eight times the work, divided by that of the work: 8 if linear, 64 if quadratic."""
-    once, eight = made(1), made(8)
-    work(once)
-    return min(_seconds(work, eight) for _ in range(3)) / min(_seconds(work, once) for _ in range(3))
-
-
-def _seconds(work: Callable[[str], object], text: str) -> float:
-    started = time.process_time()
-    work(text)
-    return time.process_time() - started

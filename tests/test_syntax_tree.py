@@ -4,7 +4,6 @@ import gc
 import threading
 import time
 from collections.abc import Callable
-from time import process_time
 
 import pytest
 
@@ -16,6 +15,7 @@ from app.skills.extract import extract
 from app.skills.validate_drafts import validate_drafts
 from app.untrusted.syntax_tree import compiled, is_analysable, parse, syntax_tree
 from tests.ledger_project import LedgerProject
+from tests.processor_time import within
 from tests.scripted_engine import ScriptedEngine, block
 from tests.written_functions import offer, ran, rollout
 from trainer.rollouts.chain_step import chain_step
@@ -76,9 +76,8 @@ def test_functions_that_call_each_other_in_a_long_row_are_extracted() -> None:
 def test_many_functions_that_share_a_long_one_take_seconds_at_most() -> None:
     long = "def long(n: int) -> int:\n" + "    n = n + 1\n" * 600 + "    return apis.a.b(n)\n"
     many = "".join(f"def f{n}(): long(1)\n" for n in range(100))
-    started = process_time()
-    validated = validate_drafts(rollout("go", ran(long + many)), Catalog({}))
-    assert process_time() - started < 8  # three times what it takes
+    with within():
+        validated = validate_drafts(rollout("go", ran(long + many)), Catalog({}))
     assert len(validated.refused) == 32
 
 
@@ -101,9 +100,8 @@ def _exits_through_finally(exits: int, statements: int) -> str:
 
 @pytest.mark.parametrize("code", [_nested_finally(18), _exits_through_finally(900, 900)])
 def test_code_that_compiles_to_far_more_than_it_is_is_not_compiled(code: str) -> None:
-    started = process_time()
-    assert compiled(code) is None
-    assert process_time() - started < 1
+    with within():
+        assert compiled(code) is None
 
 
 @pytest.mark.parametrize("code", [_nested_finally(4), _exits_through_finally(20, 20)])
