@@ -1,6 +1,6 @@
 """What was tried with a server, as a row of the manual's table.
 
-`python -m tests.servers.tried_row` writes the page from the rows of the last `make test-servers`.
+`python -m tests.servers.tried_row` writes the rows of the last `make test-servers` into the page.
 """
 
 import re
@@ -41,7 +41,7 @@ class TriedRow:
     def check(self) -> None:
         """The manual has this row."""
         _ROWS.mkdir(parents=True, exist_ok=True)
-        (_ROWS / f"{self.server.split()[0].lower()}.md").write_text(self.markdown())
+        (_ROWS / f"{_key(self.markdown())}.md").write_text(self.markdown())
         assert self.markdown() in PAGE.read_text(), (
             f"{PAGE.name} says something else than:\n{self.markdown()}If that is right, run "
             "`python -m tests.servers.tried_row`"
@@ -49,9 +49,18 @@ class TriedRow:
 
 
 def main() -> None:
-    """Replace the rows of the page by those of the last run, and keep the order by name."""
-    rows = {each.name: each.read_text() for each in sorted(_ROWS.glob("*.md"))}
-    PAGE.write_text(_TABLE.sub(lambda _: "".join(rows.values()), PAGE.read_text(), count=1))
+    """Write the rows of the last run over those of the same servers, and keep the order by name."""
+    page = PAGE.read_text()
+    table = _TABLE.search(page)
+    assert table is not None
+    rows = {_key(row): row for row in table[0].splitlines(keepends=True)}
+    rows |= {each.stem: each.read_text() for each in _ROWS.glob("*.md")}
+    PAGE.write_text(_TABLE.sub(lambda _: "".join(rows[key] for key in sorted(rows)), page, count=1))
+
+
+def _key(row: str) -> str:
+    """Of its server, whatever the version."""
+    return row.removeprefix("| ").split()[0].lower()
 
 
 if __name__ == "__main__":
