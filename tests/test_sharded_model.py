@@ -70,6 +70,7 @@ def test_a_sharded_run_publishes_what_one_process_does(model: Path, tmp_path: Pa
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("model", ["qwen2"], indirect=True)
 def test_shards_in_bfloat16_continue_an_adapter_as_copies_do(model: Path, tmp_path: Path) -> None:
     """The base in bfloat16 and the adapter in float32, in one group of FSDP2."""
     start = make_adapter(model, tmp_path / "start", seed=1)

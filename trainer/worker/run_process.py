@@ -24,7 +24,6 @@ from app.db import models, projects, run_queue
 from app.db.database import TRANSIENT, Sessions, open_database
 from app.db.models import RunState
 from app.errors import StorageError, first_line
-from app.garbage_collection import collect_seldom
 from app.guarded_output import guard_output
 from app.liveness import LivenessReporter
 from app.records import Json, RunPart
@@ -54,7 +53,6 @@ def main(arguments: Sequence[str], execute: ExecuteRun) -> int:
     if given.worker:
         exit_with_parent(given.worker)  # where the system cannot do this, the heartbeat does
     guard_output()  # a full disk must not end the run, or its heartbeat
-    collect_seldom()
     settings = Settings.from_env()
     lease = RunLease(
         run_id=given.run_id, owner=given.owner, lease_seconds=settings.lease_seconds, worker=given.worker
