@@ -13,7 +13,7 @@ import msgspec
 from litestar import Litestar
 
 from app.adapters.store import AdapterStore
-from app.api.app import create_app
+from app.api.app import OpenDependencies, create_app
 from app.api.dependencies import Dependencies
 from app.api.health import ReadinessCheck
 from app.apis.document_reader import DocumentReader
@@ -114,6 +114,27 @@ class ApiApp(msgspec.Struct, frozen=True, kw_only=True):
         return UUID(answer.json()["id"])
 
 
+class _ReusableApp:
+    """Its dependencies change from test to test: to build it takes longer than most tests."""
+
+    def __init__(self) -> None:
+        self.open: OpenDependencies
+        self.app = create_app(lambda: self.open(), [console_router()])
+
+
+_idle = list[_ReusableApp]()
+_tls = httpx.create_ssl_context()
+
+
+@asynccontextmanager
+async def _running_app(open_dependencies: OpenDependencies) -> AsyncIterator[Litestar]:
+    one = _idle.pop() if _idle else _ReusableApp()
+    one.open = open_dependencies
+    async with running(one.app):
+        yield one.app
+    _idle.append(one)
+
+
 @asynccontextmanager
 async def open_api_app(  # noqa: PLR0913  what a test replaces
     sessions: Sessions,
@@ -138,7 +159,7 @@ async def open_api_app(  # noqa: PLR0913  what a test replaces
     async def open_dependencies() -> AsyncIterator[Dependencies]:
         async with (
             NotificationListener(database_url, ping_seconds=1.0) as listener,
-            httpx.AsyncClient() as own_client,
+            httpx.AsyncClient(verify=_tls) as own_client,
             DocumentReader(at_once=documents_at_once) as document_reader,
         ):
             yield Dependencies(
@@ -163,9 +184,8 @@ async def open_api_app(  # noqa: PLR0913  what a test replaces
                 mcp_commands=mcp_commands,
             )
 
-    app = create_app(open_dependencies, [console_router()])
     headers = {"Authorization": f"Bearer {secret}"}
-    async with running(app), asgi_client(app, headers) as client:
+    async with _running_app(open_dependencies) as app, asgi_client(app, headers) as client:
         yield ApiApp(
             app=app,
             client=client,
