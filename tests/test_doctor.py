@@ -10,7 +10,9 @@ from app.db import environments, models, releases, runners, secrets
 from app.db.clock import from_now
 from app.db.database import Sessions
 from app.doctor.database_checks import skew_finding
+from app.doctor.examine import examine
 from app.plugins.installed_environments import EnvironmentInfo
+from app.settings import Settings
 from tests.engine_process import engine_process
 from tests.named_adapters import make_named
 from tests.rows import project_row, runner_report
@@ -38,8 +40,17 @@ class Patient:
         self.env = env
 
     async def examined(self, **changes: str) -> tuple[int, dict[str, str]]:
-        """The exit code, and the verdict and text by part."""
-        code, out, err = await run("-m", "app.cli", "doctor", env=self.env | changes)
+        """What the command's exit code would be, and the verdict and text by part."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in (self.env | changes).items():
+                patch.setenv(name, value)
+            findings = [each async for each in examine(Settings.from_env())]
+        code = int(any(each.verdict == "fault" for each in findings))
+        return code, {each.part: f"{each.verdict}: {each.text}" for each in findings}
+
+    async def printed(self) -> tuple[int, dict[str, str]]:
+        """The same, of the command."""
+        code, out, err = await run("-m", "app.cli", "doctor", env=self.env)
         assert "Traceback" not in err, err
         lines = [line for line in out.splitlines() if line.startswith(("ok ", "warning ", "fault "))]
         return code, {line[9:24].strip(): f"{line[:9].strip()}: {line[24:]}" for line in lines}
@@ -62,7 +73,7 @@ async def patient(committed: Sessions, database_url: str, engine: str, model_dir
 
 
 async def test_a_sound_deployment_has_no_fault(patient: Patient) -> None:
-    code, found = await patient.examined()
+    code, found = await patient.printed()
     assert [text for text in found.values() if text.startswith("fault")] == []
     assert code == 0
     assert "sees the adapter directory" in found["model server"]
@@ -105,6 +116,7 @@ async def test_a_fault_is_named_with_what_to_mend(
     assert code == 1
     assert found[part].startswith("fault: ")
     assert words in found[part]
+    assert "embeddings" in found, "no fault stops the other checks"
 
 
 async def test_a_model_that_was_not_pulled_stops_no_other_check(patient: Patient) -> None:

@@ -19,7 +19,7 @@ from app.db.webhook_rows import DeliveryState
 from app.records import Stop
 from tests.conftest import new_database
 
-_ROWS = 300_000
+_ROWS = 100_000
 _MOST_PAGES = 1_000  # of 8 kB: a listing of 50 rows that are spread over all pages, and its index
 PROJECT, _P2 = (UUID(int=number) for number in (1, 2))
 _RELEASE, _COMMON_SKILL, _RARE_SKILL = (UUID(int=number) for number in (3, 4, 5))

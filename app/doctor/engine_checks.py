@@ -54,7 +54,10 @@ async def check_embeddings(settings: Settings) -> Finding:
 
 async def check_adapters(settings: Settings, database: Database) -> Finding:
     """Every adapter that new tasks may get is here, whole, and fits the model."""
-    store = AdapterStore(settings.adapters_dir, settings.adapter_store)
+    try:
+        store = AdapterStore(settings.adapters_dir, settings.adapter_store)
+    except SettingError as error:
+        return Finding("fault", "adapters", str(error))
     directory = AdapterDirectory(settings.adapters_dir, settings.model_dir, store, base=settings.model)
     async with database.sessions() as session:
         serving = await adapters.serving(session) - {BASE}
