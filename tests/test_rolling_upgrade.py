@@ -40,7 +40,10 @@ class Slow(ScriptedEngine):
 
 
 class Balancer:
-    """Sends each request to the next API that was ready when it was last asked, as a load balancer does."""
+    """Sends each request to the next API that was ready when it was last asked, as a load balancer does.
+
+    It drops idle connections before the API does, and holds a request back while no API is ready.
+    """
 
     def __init__(self, key: str) -> None:
         self.failed: list[str] = []
@@ -53,7 +56,9 @@ class Balancer:
         async with AsyncExitStack() as stack:
             headers = {"Authorization": f"Bearer {self._key}"}
             urls = [f"http://127.0.0.1:{port}" for port in ports]
-            apis = [httpx.AsyncClient(base_url=url, headers=headers, timeout=30, trust_env=False) for url in urls]
+            limits = httpx.Limits(keepalive_expiry=2)
+            options: dict[str, Any] = {"headers": headers, "limits": limits, "timeout": 30, "trust_env": False}
+            apis = [httpx.AsyncClient(base_url=url, **options) for url in urls]
             checks = [asyncio.create_task(self._check(await stack.enter_async_context(api))) for api in apis]
             yield
             for check in checks:
@@ -64,12 +69,13 @@ class Balancer:
         return f"http://127.0.0.1:{port}" in self._ready
 
     async def send(self, method: str, path: str, **more: Any) -> Any:
-        apis = list(self._ready.values())
         self.sent += 1
         try:
+            await until(lambda: bool(self._ready), 30)
+            apis = list(self._ready.values())
             answer = await apis[self.sent % len(apis)].request(method, path, **more)
             answer.raise_for_status()
-        except (httpx.HTTPError, ZeroDivisionError) as error:
+        except (httpx.HTTPError, TimeoutError) as error:
             self.failed.append(f"{method} {path}: {type(error).__name__} {error}")
             return None
         return answer.json()
