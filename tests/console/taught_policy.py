@@ -18,7 +18,7 @@ MISTAKE = "rows = apis.ledger.list_entries(page=0)\nprint(rows[0]['balance'])"
 RECOVERY = "print(sum(row['amount'] for row in rows))"
 SECTION = """
 def write_section_{0}(text: str) -> int:
-    return apis.ledger.add_entry(text="{0}: " + text)["id"]
+    return apis.ledger.add_entry(text="s{0}: " + text)["id"]
 print(write_section_{0}("tea"))"""
 ANSWER = "apis.supervisor.complete_task(answer=str(len(rows)))"
 
