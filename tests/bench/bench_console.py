@@ -1,12 +1,14 @@
 """The server's time for the pages of the console, over a project that real traffic has made.
 
-python tests/bench/bench_console.py [--tasks 10000] [--skills 2000] [--releases 30]
+python tests/bench/bench_console.py [--tasks 10000] [--skills 2000] [--releases 30] [--pictures DIR]
 
 A runner executes the tasks in the sandbox on a live API; only the policy is scripted. Pages are found by links.
+With Chromium, pictures of the home page, the skills and a task that used one can be taken on the way.
 """
 
 import asyncio
 import re
+import shutil
 import statistics
 import sys
 import time
@@ -20,6 +22,7 @@ from urllib.parse import parse_qsl, urljoin, urlsplit
 
 import click
 import httpx
+from playwright.async_api import async_playwright
 from sqlalchemy import func, select
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -112,13 +115,32 @@ def _links(address: str, html: str) -> Iterator[str]:
             yield target
 
 
+async def _take_pictures(server: ConsoleServer, directory: Path) -> None:
+    """As a person sees the pages without scrolling, at the width of a manual's page."""
+    async with server.api.sessions() as session:
+        offer = models.SkillOffer
+        used = await session.scalar(select(offer.task_id).where(offer.returned > 0).limit(1))
+    pages = {"home": "/console", "skills": "/console/skills", "task": f"/console/tasks/{used}"}
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        context = await browser.new_context(viewport={"width": 1200, "height": 800})
+        await server.sign_in(context, "admin")
+        page = await context.new_page()
+        for name, address in pages.items():
+            await page.goto(server.url + address)
+            await page.screenshot(path=directory / f"console-{name}.png")
+        await browser.close()
+
+
 def _kind(address: str) -> str:
     parts = urlsplit(address)
     names = sorted({name for name, _ in parse_qsl(parts.query)} - {"project"})
     return _ID.sub("{id}", parts.path) + (f"?{'&'.join(names)}" if names else "")
 
 
-async def _measure(database_url: str, directory: Path, tasks: int, skills: int, count: int) -> None:
+async def _measure(
+    database_url: str, directory: Path, tasks: int, skills: int, count: int, pictures: Path | None
+) -> None:
     async with ForkedSandbox(bwrap=False) as sandbox, console_server(database_url, sandbox, directory) as server:
         await _work(server, tasks, skills, count)
         async with server.api.sessions() as session:
@@ -129,6 +151,8 @@ async def _measure(database_url: str, directory: Path, tasks: int, skills: int, 
             }
         print(rows)
         found = await _pages(server)
+        if pictures:
+            await _take_pictures(server, pictures)
     for kind, times in sorted(found.items(), key=lambda each: -max(each[1])):
         print(
             f"{max(times):8.1f} ms at most, {statistics.median(times):8.1f} in the middle, {len(times)} of {kind}"
@@ -141,13 +165,14 @@ async def _measure(database_url: str, directory: Path, tasks: int, skills: int, 
 @click.option("--tasks", default=10_000, show_default=True)
 @click.option("--skills", default=2_000, show_default=True)
 @click.option("--releases", "count", default=30, show_default=True)
-def main(tasks: int, skills: int, count: int) -> None:
+@click.option("--pictures", type=click.Path(path_type=Path), help="a directory for them  [default: none]")
+def main(tasks: int, skills: int, count: int, pictures: Path | None) -> None:
     with TemporaryDirectory() as directory:
         database = Path(directory) / "postgres"
         url = embedded_postgres.start(database)
         try:
             migrate(url)
-            asyncio.run(_measure(url, Path(directory), tasks, skills, count))
+            asyncio.run(_measure(url, Path(directory), tasks, skills, count, pictures))
         finally:
             embedded_postgres.stop(database)
 
