@@ -39,15 +39,23 @@ class PageWatch:
 
 
 async def check_everywhere(watch: PageWatch, address: str, status: int = 200) -> None:
-    """Load a page of the console and assert, in both themes at both widths, that nothing is wrong with it.
+    """Load a page of the console and assert that nothing is wrong with it: see `check_shown`.
 
-    `status` is that of the answer, so that the page of an error does not pass for the one that was meant. Pictures
-    of it go to the directory SCREENSHOTS, if that is set.
+    `status` is that of the answer, so that the page of an error does not pass for the one that was meant.
     """
     page = watch.page
     answer = await page.goto(address)
     assert answer is not None
     assert answer.status == status, f"{address} is a page of status {answer.status}"
+    await check_shown(page)
+    assert not watch.problems, watch.problems
+
+
+async def check_shown(page: Page) -> None:
+    """Assert, in both themes at both widths, that the page that is open can be read by everyone.
+
+    Pictures of it go to the directory SCREENSHOTS, if that is set.
+    """
     for width in _WIDTHS:
         await page.set_viewport_size({"width": width, "height": 1000})
         for theme in _THEMES:
@@ -57,7 +65,6 @@ async def check_everywhere(watch: PageWatch, address: str, status: int = 200) ->
             assert not found.violations_count, f"{theme}, {width} px: {found.generate_report()}"
         beyond = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert beyond <= 0, f"at {width} px the page is {beyond} px too wide"
-    assert not watch.problems, watch.problems
 
 
 async def _picture(page: Page, name: str) -> None:

@@ -9,6 +9,7 @@ from sqlalchemy import update
 from app.db import models
 from tests.console.conftest import CheckPage
 from tests.console.console_server import ConsoleServer
+from tests.console.page_checks import check_shown
 
 _EVIL = "<img src=x onerror=alert(1)>"
 _DOCUMENT = {
@@ -70,6 +71,7 @@ async def test_an_api_is_added_by_a_file_given_credentials_tested_and_deleted(  
     await login.get_by_role("button", name="Connect").click()
     consent = page.get_by_role("link", name="Continue to login.example")
     assert (await consent.get_attribute("href") or "").startswith("https://login.example/authorize?")
+    await check_shown(page)
     await page.get_by_role("link", name="back to cups").click()
 
     await page.get_by_label("Search").fill("breaks")
