@@ -38,8 +38,9 @@ _WAYS_TO_CALL = frozenset({"response", "pages"})
 
 def static_access(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> Iterator[str]:
     """A skill calls operations only as `apis.<app>.<operation>`."""
-    found = sorted({what for node in ast.walk(syntax_tree(draft.source)) for what in _dynamic(node)})
-    loose = _loose_references(syntax_tree(draft.source))
+    tree = syntax_tree(draft.source)
+    found = sorted({what for node in ast.walk(tree) for what in _dynamic(node)})
+    loose = _loose_references(tree)
     if found or loose:
         shown = ", ".join([*found, *(["apis"] if loose else [])])
         yield f"It must call operations as apis.<app>.<operation>, without other access to objects: {shown}."
