@@ -110,7 +110,7 @@ async def test_large_documents_are_read_and_stored_while_the_api_answers_others(
             made = await api.client.post("/v1/apis", json={"name": "mail", "document": document})
             assert made.status_code == 201, made.text
             assert (await api.client.get("/v1/apis/mail")).json()["operations"] == made.json()["operations"]
-        assert worst[0] < 3
+        assert worst[0] < 0.5
     async with api.sessions() as session:
         assert (await apis.get(session, api.demo.id, "mail")).document["components"]["schemas"] == schemas
 
@@ -122,7 +122,7 @@ async def test_a_body_of_hostile_json_is_refused_at_once(api: ApiApp) -> None:
         async with longest_stall() as worst:
             answer = await api.client.post("/v1/tasks", content=body, headers={"Content-Type": "application/json"})
         assert answer.status_code == 400
-        assert worst[0] < 3
+        assert worst[0] < 1
 
 
 @pytest.mark.parametrize("document", [DOCUMENT, json.dumps(DOCUMENT), "openapi: 3.1.0\npaths: {/x: {get: {}}}"])
