@@ -54,8 +54,8 @@ async def _work(server: ConsoleServer, tasks: int, skills: int, count: int) -> N
         answer.raise_for_status()
         await _all_ended(server)
         for each in answer.json()["tasks"][::3]:
-            score = {"score": float(chance.random() < 0.7)}
-            await server.api.client.post(f"/v1/tasks/{each['id']}/feedback", json=score)
+            score = {"task_id": each["id"], "score": float(chance.random() < 0.7)}
+            (await server.api.client.post("/v1/feedback", json=score)).raise_for_status()
         due = count * (start + _AT_ONCE) // tasks - count * start // tasks
         for _ in range(due):
             async with server.api.sessions.begin() as session:
