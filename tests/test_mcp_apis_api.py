@@ -55,6 +55,27 @@ async def test_the_tools_of_a_server_become_operations(api: ApiApp) -> None:
     assert changed.json()["operations"][0]["signature"].startswith("write(times=1)")
 
 
+async def test_a_tool_that_reads_is_called_to_test_a_server(api: ApiApp) -> None:
+    notebook = Notebook()
+    notebook.notes.append("buy tea")
+    async with notebook.listening() as url:
+        await put(api, mcp=url, bearer_token="t0p-s3cret-t0ken")
+        notebook.tokens.clear()
+        read = (await api.client.post("/v1/apis/notes/test", json={"operation": "read_notes"})).json()
+        assert (read["ok"], read["answer"]) == (True, '{"result":"buy tea"}')
+        assert set(notebook.tokens) == {"Bearer t0p-s3cret-t0ken"}
+        writes = await api.client.post(
+            "/v1/apis/notes/test", json={"operation": "write", "arguments": {"text": "x"}}
+        )
+        assert "write changes things" in str(problem(writes))
+        chosen = (await api.client.post("/v1/apis/notes/test", json={})).json()
+        assert chosen["ok"], chosen
+    gone = (await api.client.post("/v1/apis/notes/test", json={})).json()
+    assert not gone["ok"]
+    assert "cannot be reached" in gone["error"]
+    assert notebook.notes == ["buy tea"]
+
+
 async def test_the_stored_token_is_used_when_the_tools_are_fetched_again(api: ApiApp) -> None:
     notebook = Notebook()
     async with notebook.listening() as url:

@@ -3,7 +3,6 @@
 import time
 from typing import Annotated
 
-import httpx
 import msgspec
 from litestar import Controller, post
 from litestar.di import NamedDependency
@@ -11,21 +10,22 @@ from litestar.params import FromPath, JSONBody
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Caller, Db, find_project
+from app.api.api_content import ApiReaders
 from app.api.api_reading import read_request
 from app.api.problem import problems
 from app.api.submission import Principal
 from app.api.validation import ProjectName, Text
 from app.apis.address import address
 from app.apis.binary_values import recordable
-from app.apis.document_reader import DocumentReader
 from app.apis.sample_call import CallPlan, SampleCall
 from app.credentials.stored_credentials import StoredCredentials
 from app.db import apis, manifests, models
-from app.db.database import Sessions
 from app.errors import HostError, InvalidError
 from app.gateway.authenticated_caller import AuthenticatedCaller
 from app.gateway.callers import Callers
 from app.gateway.http_call import HttpCaller
+from app.gateway.mcp_client.connection_pool import McpServers
+from app.gateway.mcp_client.mcp_calls import mcp_callers
 from app.gateway.request_secrets import RequestSecrets
 from app.records import Json
 from app.release import tool_documents
@@ -62,30 +62,26 @@ class ApiCallController(Controller):
     opt = {"scope": "admin"}  # noqa: RUF012
 
     @post(status_code=200, summary="Test an API by one call", responses=problems(400, 401, 403, 404))
-    async def try_out(  # noqa: PLR0913 - the parts that it needs
+    async def try_out(
         self,
         name: FromPath[str],
         data: JSONBody[ApiCallRequest],
         session: Db,
         access: Caller,
-        sessions: NamedDependency[Sessions],
-        http_client: NamedDependency[httpx.AsyncClient],
-        document_reader: NamedDependency[DocumentReader],
+        readers: NamedDependency[ApiReaders],
         project: ProjectName = None,
     ) -> ApiCallView:
         """With the stored credentials, as a task would. An error of the API is an answer of this route."""
         owner = await find_project(session, access, project)
-        return await call_api(session, sessions, owner, name, data, http_client, document_reader)
+        return await call_api(session, owner, name, data, readers)
 
 
 async def call_api(
     session: AsyncSession,
-    sessions: Sessions,
     owner: models.Project,
     name: str,
     data: ApiCallRequest,
-    http_client: httpx.AsyncClient,
-    document_reader: DocumentReader,
+    readers: ApiReaders,
 ) -> ApiCallView:
     """One call, as a task would make it. Raises NotFoundError, InvalidError that names the field."""
     row = await apis.get(session, owner.id, name, document=False)
@@ -93,15 +89,16 @@ async def call_api(
     content = await manifests.document(session, row.id, row.digest)
     request = read_request(row, row.bind)
     await session.commit()  # no transaction is held during the call
-    call = await document_reader.sample_call(request, content, CallPlan(data.operation, data.arguments))
+    call = await readers.document_reader.sample_call(request, content, CallPlan(data.operation, data.arguments))
     call = msgspec.structs.replace(
         call, app=msgspec.structs.replace(call.app, token_origins=document.token_origins)
     )
-    credentials = StoredCredentials(sessions, http_client, [document], data.principal)
+    credentials = StoredCredentials(readers.sessions, readers.http_client, [document], data.principal)
     secrets = RequestSecrets(data.variables, credentials, None, SecretValues())
-    return await _made(
-        call, AuthenticatedCaller(Callers(HttpCaller(http_client, timeout=_SECONDS)), secrets), data
-    )
+    async with McpServers(readers.http_client, readers.mcp_commands) as servers:
+        special = mcp_callers(servers, owner.id, data.principal, _SECONDS)
+        callers = Callers(HttpCaller(readers.http_client, timeout=_SECONDS), special)
+        return await _made(call, AuthenticatedCaller(callers, secrets), data)
 
 
 async def _made(call: SampleCall, caller: AuthenticatedCaller, data: ApiCallRequest) -> ApiCallView:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 import httpx
+from litestar.di import NamedDependency
 from msgspec import UNSET
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -23,12 +24,21 @@ from app.release import tool_documents
 
 
 class ApiReaders(NamedTuple):
-    """What documents and tools are fetched and read with."""
+    """What APIs are fetched, read and tried with."""
 
     sessions: Sessions
     http_client: httpx.AsyncClient
     document_reader: DocumentReader
     mcp_commands: Mapping[str, McpCommand]
+
+
+def api_readers(
+    sessions: NamedDependency[Sessions],
+    http_client: NamedDependency[httpx.AsyncClient],
+    document_reader: NamedDependency[DocumentReader],
+    mcp_commands: NamedDependency[Mapping[str, McpCommand]],
+) -> ApiReaders:
+    return ApiReaders(sessions, http_client, document_reader, mcp_commands)
 
 
 async def content_of(

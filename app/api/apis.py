@@ -1,6 +1,5 @@
 """Routes for the APIs of a project, each an OpenAPI document or an MCP server that the agent may call."""
 
-from collections.abc import Mapping
 from contextlib import suppress
 from uuid import UUID
 
@@ -28,10 +27,8 @@ from app.apis.read_process import ReadRequest
 from app.apis.server_remark import server_remark
 from app.credentials.prepared import prepare
 from app.db import api_credentials, apis, mcp_changes, models
-from app.db.database import Sessions
 from app.engine.model_scope import ModelScope
 from app.errors import ApiDocumentError
-from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.release import manifest
 from app.release.tool_documents import presentation_of
 
@@ -47,16 +44,13 @@ class ApiController(Controller):
         responses=problems(400, 401, 403, 404, 413),
         request_class=DocumentRequest,
     )
-    async def put(  # noqa: PLR0913 - the parts that it needs
+    async def put(
         self,
         data: JSONBody[ApiRequest],
         session: Db,
         access: Caller,
-        http_client: NamedDependency[httpx.AsyncClient],
-        document_reader: NamedDependency[DocumentReader],
+        readers: NamedDependency[ApiReaders],
         model_scope: NamedDependency[ModelScope],
-        mcp_commands: NamedDependency[Mapping[str, McpCommand]],
-        sessions: NamedDependency[Sessions],
     ) -> ApiView:
         """Fetches, parses and stores the document, or the tools of the MCP server, replacing one of the same name.
 
@@ -66,7 +60,6 @@ class ApiController(Controller):
         documents. `remarks` say what to look at, such as a server that does not answer, or a model that was not
         made for this API."""
         project = await find_project(session, access, data.project)
-        readers = ApiReaders(sessions, http_client, document_reader, mcp_commands)
         return await register_api(session, access, project, data, readers, model_scope)
 
     @get(summary="List APIs", responses=problems(400, 401, 403, 404))

@@ -14,6 +14,7 @@ from app.api.access import authorize, provide_access
 from app.api.allowed_methods import answer_options
 from app.api.api_call import ApiCallController
 from app.api.api_changes import ApiChangeController
+from app.api.api_content import api_readers
 from app.api.api_credentials import CredentialController
 from app.api.api_operations import ApiOperationController
 from app.api.apis import ApiController
@@ -139,7 +140,11 @@ def create_app(open_dependencies: OpenDependencies, others: Sequence[Router] = (
             *manual_routes(),
             *others,
         ],
-        dependencies={"session": Provide(_open_session), **provided},
+        dependencies={
+            "session": Provide(_open_session),
+            "readers": Provide(api_readers, sync_to_thread=False),
+            **provided,
+        },
         exception_handlers=HANDLERS,
         middleware=[log_requests, REQUESTS.middleware, answer_options],
         openapi_config=openapi_config(version("sage-server")),

@@ -15,6 +15,7 @@ from app.api.access import Db
 from app.api.api_call import ApiCallRequest, ApiCallView, call_api
 from app.api.api_changes import refresh_document
 from app.api.api_consent import CredentialPlace, connect_api
+from app.api.api_content import ApiReaders
 from app.api.api_credentials import delete_credential, store_credential
 from app.api.api_operations import operation_states
 from app.api.api_reading import read_api
@@ -89,20 +90,18 @@ class ApiPage(Controller):
         request: Request[Any, Any, Any],
         visit: Visitor,
         session: Db,
-        sessions: NamedDependency[Sessions],
-        http_client: NamedDependency[httpx.AsyncClient],
-        document_reader: NamedDependency[DocumentReader],
+        readers: NamedDependency[ApiReaders],
     ) -> Response[str]:
         """Answers with the page and what the API answered."""
         form = await read_form(request, CallFields)
         answer = None
         try:
             wanted = (form.value or CallFields()).request()
-            answer = await call_api(session, sessions, visit.project, name, wanted, http_client, document_reader)
+            answer = await call_api(session, visit.project, name, wanted, readers)
         except InvalidError as error:
             await session.rollback()
             form = form.refused(error)
-        return await _page(visit, session, document_reader, name, tested=Tested(form, answer))
+        return await _page(visit, session, readers.document_reader, name, tested=Tested(form, answer))
 
     @post("/refresh", opt=_ADMIN)
     async def refresh(

@@ -1,9 +1,7 @@
 """The APIs of a project: the list, and the form that registers one by a document or an MCP server."""
 
-from collections.abc import Mapping
 from typing import Any
 
-import httpx
 import msgspec
 from litestar import Controller, Request, Response, get, post
 from litestar.datastructures import UploadFile
@@ -18,14 +16,11 @@ from app.api.api_view import ApiSummary, ApiView
 from app.api.apis import register_api
 from app.api.credential_view import CredentialView
 from app.api.validation import AppName, Text
-from app.apis.document_reader import DocumentReader
 from app.console.forms import Form, read_form
 from app.console.visit import Visit, Visitor, after_change, page
 from app.db import api_credentials, apis
-from app.db.database import Sessions
 from app.engine.model_scope import ModelScope
 from app.errors import InvalidError
-from app.gateway.mcp_client.mcp_commands import McpCommand
 
 
 class ApiFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,21 +62,17 @@ class ApiPages(Controller):
         return _form(visit, Form())
 
     @post("/new-api", opt={"scope": "admin"})
-    async def register(  # noqa: PLR0913 - the parts that it needs
+    async def register(
         self,
         request: Request[Any, Any, Any],
         visit: Visitor,
         session: Db,
-        sessions: NamedDependency[Sessions],
-        http_client: NamedDependency[httpx.AsyncClient],
-        document_reader: NamedDependency[DocumentReader],
+        readers: NamedDependency[ApiReaders],
         model_scope: NamedDependency[ModelScope],
-        mcp_commands: NamedDependency[Mapping[str, McpCommand]],
     ) -> Response[Any]:
         form = await read_form(request, ApiFields)
         if form.value is None:
             return _form(visit, form)
-        readers = ApiReaders(sessions, http_client, document_reader, mcp_commands)
         try:
             wanted = form.value.request(await _file(request))
             api = await register_api(session, visit.access, visit.project, wanted, readers, model_scope)
