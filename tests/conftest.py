@@ -38,6 +38,12 @@ def pytest_configure() -> None:
     gc.disable()  # until all tests are imported: it would go through them again and again
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, so that no worker is left with one when the others have ended."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()

@@ -91,6 +91,7 @@ async def test_an_adapter_that_another_process_unloaded_is_loaded_again(setup: L
     assert await setup.loaded() == ["a"]
 
 
+@pytest.mark.slow
 async def test_a_restarted_server_is_verified_before_it_gets_requests(
     adapters: NamedAdapters, committed: Sessions
 ) -> None:

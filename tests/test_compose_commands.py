@@ -38,6 +38,7 @@ def test_every_service_is_started_below_or_listed_as_tested_elsewhere() -> None:
     assert service("embeddings").argv[:3] == service("model-server").argv[:3] == module
 
 
+@pytest.mark.slow
 async def test_the_commands_start_a_server_that_executes_a_task_and_a_run(
     composed: ComposeProcesses,
 ) -> None:

@@ -55,6 +55,7 @@ def out(model: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.F
     return out
 
 
+@pytest.mark.slow
 def test_two_processes_learn_what_one_learns(model: Path, out: Path, tmp_path: Path) -> None:
     alone = new_learner(model)
     for number in range(3):

@@ -99,6 +99,7 @@ def is_follower(command: str) -> bool:
     return "spawn_main" in command
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("shard", [False, True], ids=["copies", "shards"])
 async def test_an_interrupted_run_on_two_processes_ends_with_the_weights_of_one_process(

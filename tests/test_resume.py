@@ -40,6 +40,7 @@ async def runner_process(database_url: str, directory: Path) -> AsyncIterator[as
         await process.wait()
 
 
+@pytest.mark.slow
 async def test_after_kills_every_task_has_ended_and_no_call_was_made_twice(
     committed: Sessions, database_url: str, tmp_path: Path
 ) -> None:

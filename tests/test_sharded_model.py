@@ -47,6 +47,7 @@ def run_team(model: Path, out: Path, *options: str) -> Outcome:
     return msgspec.json.decode((out / "outcome.json").read_bytes(), type=Outcome)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_sharded_run_publishes_what_one_process_does(model: Path, tmp_path: Path) -> None:
     outcome = run_team(model, tmp_path / "shards", "--shard")
@@ -69,6 +70,7 @@ def test_a_sharded_run_publishes_what_one_process_does(model: Path, tmp_path: Pa
         assert (one.logprob, one.base) == pytest.approx((other.logprob, other.base), abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("model", ["qwen2"], indirect=True)
 def test_shards_in_bfloat16_continue_an_adapter_as_copies_do(model: Path, tmp_path: Path) -> None:
@@ -90,6 +92,7 @@ def test_shards_in_bfloat16_continue_an_adapter_as_copies_do(model: Path, tmp_pa
         assert (one.logprob, one.base) == pytest.approx((other.logprob, other.base), abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_process_ever_holds_all_of_a_sharded_model(tmp_path: Path) -> None:
     """Of 463 MB in 24 layers of 18 MB each, two processes have half each, and gather a few layers at once."""

@@ -60,6 +60,7 @@ def train(model: Path, out: Path, *options: str) -> Outcome:
     return msgspec.json.decode((out / "outcome.json").read_bytes(), type=Outcome)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_processes_of_other_hosts_learn_what_processes_of_one_host_learn(model: Path, tmp_path: Path) -> None:
     """Copies in one run and shares of the model in the next, which the same processes follow."""
