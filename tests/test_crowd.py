@@ -36,7 +36,9 @@ async def collect(
     scripted: ScriptedRunner, scenarios: Sequence[Scenario], crowd: Crowd, *, limit: int = 3, crowding: int
 ) -> list[ChainRollout]:
     settings = RunSettings(kind=RunKind.ROLLOUT, group=2, pairs=2, crowding=crowding)
-    collector = GroupCollector(scripted.episode_runner, settings, lambda: InMemoryLibrary(limit=limit), crowd)
+    collector = GroupCollector(
+        scripted.episode_runner, settings, lambda: InMemoryLibrary(limit=limit), crowd=crowd
+    )
     return await collector.collect([scenario_chain(each) for each in scenarios[:2]], seed=1)
 
 

@@ -77,7 +77,7 @@ async def rollouts(opening: Opening, options: argparse.Namespace, seed: int) -> 
         engine = Recording(inner)
         agent = Agent(engine, tokenizer, Compact(), sandbox, RolloutLimits(turns=8), temperature=1.0)
         library = lambda: InMemoryLibrary(retrieval=by_scenario)  # noqa: E731 - as training has it
-        collector = GroupCollector(EpisodeRunner(agent, environment), settings, library, options.at_once)
+        collector = GroupCollector(EpisodeRunner(agent, environment), settings, library, at_once=options.at_once)
         await inner.complete((5, 6, 7), model="base", sampling=Sampling(max_tokens=4))
         started, computed = time.perf_counter(), time.process_time()
         await collector.collect(chains, seed)

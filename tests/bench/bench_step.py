@@ -98,7 +98,7 @@ async def run(options: argparse.Namespace, adapters: Path) -> None:
         for step in range(options.steps):
             costs = Costs()
             runner = EpisodeRunner(replace(stack.agent, temperature=1.0), stack.environment, policy)
-            collector = GroupCollector(runner, settings, stack.new_library, options.at_once)
+            collector = GroupCollector(runner, settings, stack.new_library, at_once=options.at_once)
             chains = await collector.collect(draw_chains(stack.environment, "train", settings, step), step)
             costs.mark("rollouts")
             scored = [one for each in chains for one in each.scored]

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import count
 from random import Random
 
@@ -38,6 +38,7 @@ class GroupCollector:
     runner: EpisodeRunner
     settings: RunSettings
     new_library: LibraryFactory
+    _: KW_ONLY
     crowd: Crowd | None = None
     report: Callable[[int, int], object] | None = None  # chains rolled out, and of how many
     at_once: int = 128  # chains in flight: twice an engine's batch, so that it stays full while code runs

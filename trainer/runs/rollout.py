@@ -103,7 +103,7 @@ class RolloutTraining:
     def _collector(self, policy: PublishedAdapter, crowd: Crowd) -> GroupCollector:
         agent = replace(self.stack.agent, temperature=1.0)  # engines report logprobs for no other temperature
         runner = EpisodeRunner(agent, self.stack.environment, Policy(policy.hash))
-        return GroupCollector(runner, self.settings, self.stack.new_library, crowd, self.rolled_out)
+        return GroupCollector(runner, self.settings, self.stack.new_library, crowd=crowd, report=self.rolled_out)
 
     async def _serve_latest(self) -> PublishedAdapter:
         """Load the current policy into the engine under a name of its own, and unload the one before it."""
