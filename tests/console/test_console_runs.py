@@ -90,9 +90,14 @@ async def test_steps_appear_while_the_run_makes_them(grown_page: Page, grown: Gr
         await run_queue.append_step(session, run_id, owner, 10, {"outcome": 0.875}, total=24)
     await expect(grown_page.get_by_text("10 of 24 steps")).to_be_visible()
     async with grown.api.sessions.begin() as session:
-        result = {"decision": "passed", "reason": "it solves more scenarios"}
+        data = {"tasks": 40, "trajectories": 25, "dropped": {"stale": 15}}
+        result = {"decision": "passed", "reason": "it solves more scenarios", "data": data}
         await run_queue.finish(session, run_id, owner, RunState.DONE, result=result)
     await expect(grown_page.get_by_text("The gate: passed")).to_be_visible()
+    await expect(grown_page.get_by_text("25 of 40 tasks were kept")).to_be_visible()
+    dropped = grown_page.get_by_role("row").filter(has_text="stale")
+    await expect(dropped).to_contain_text("raise max_staleness, or wait")
+    await expect(grown_page.get_by_role("button", name="Cancel", exact=True)).to_have_count(0)
 
 
 async def test_the_schedule_is_stored_and_deleted(grown_page: Page) -> None:
