@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Mapping
 
 from app.apis.catalog import Operation, Parameter
+from app.apis.media_types import bare, is_form, is_json_lines, is_sent_as_json
 from app.records import Json
 
 _LENGTH, _HASH = "$bytes", "sha256"
@@ -24,14 +25,15 @@ def is_binary(schema: Mapping[str, Json]) -> bool:
     return schema.get("format") == "binary" or ("contentMediaType" in schema and not encoded)
 
 
-def takes_bytes(operation: Operation, parameter: Parameter) -> bool:
-    """Whether an argument may be bytes: a part of a form, or a body that is neither JSON nor a form."""
+def takes_bytes(operation: Operation, parameter: Parameter, value: Json) -> bool:
+    """Whether an argument may be this value: files of a form, or bytes as a body that is neither form nor JSON."""
     if parameter.place != "body":
         return False
-    if operation.body_type.startswith("multipart/"):
+    kind = bare(operation.body_type)
+    if kind == "multipart/form-data":
         schema = parameter.schema
-        return is_binary(schema) or is_binary(schema.get("items") or {"type": "none"})
-    return not operation.body_is_object and not any(kind in operation.body_type for kind in ("json", "form"))
+        return are_files(value) and (is_binary(schema) or is_binary(schema.get("items") or {"type": "none"}))
+    return isinstance(value, bytes) and not (is_sent_as_json(kind) or is_json_lines(kind) or is_form(kind))
 
 
 def are_files(value: Json) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from weakref import WeakKeyDictionary
 
-from app.apis.binary_values import are_files, holds_bytes, takes_bytes
+from app.apis.binary_values import holds_bytes, takes_bytes
 from app.apis.catalog import Operation, Parameter
 from app.apis.names import nearest
 from app.apis.schema_validator import Check, TooComplexError, start_counting
@@ -44,7 +44,7 @@ def bind(operation: Operation, args: list[Json], kwargs: Mapping[str, Json]) -> 
 
 def _files(operation: Operation, parameter: Parameter, value: Json) -> Json:
     """Bytes, where an argument may be bytes."""
-    if takes_bytes(operation, parameter) and are_files(value):
+    if takes_bytes(operation, parameter, value):
         return value
     refusal = "bytes is not JSON: pass None, bool, int, float, str, list or dict"
     raise HostError("TypeError", f"cannot pass the arguments of {operation.api}: {refusal}")

@@ -10,6 +10,7 @@ import msgspec
 
 from app.apis.binary_values import is_file
 from app.apis.catalog import Operation, Parameter
+from app.apis.media_types import bare, is_form, is_json_lines, is_sent_as_json
 from app.apis.protocol import OutgoingRequest
 from app.apis.request_headers import is_header_name, is_reserved
 from app.errors import HostError
@@ -120,17 +121,24 @@ def _body(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes | Non
     if not fields and not (operation.body_required and operation.body_is_object):
         return None, ""
     media_type = operation.body_type
+    kind = bare(media_type)
     value = fields if operation.body_is_object else fields["body"]
+    if is_sent_as_json(kind):
+        return msgspec.json.encode(value), media_type
     if isinstance(value, bytes):
         return value, media_type
-    if "json" in media_type:
-        return msgspec.json.encode(value), media_type
-    if isinstance(value, Mapping) and media_type.startswith("multipart/form-data"):
+    if isinstance(value, list) and is_json_lines(kind):
+        return _lines(value, b"\x1e" if "seq" in kind else b""), media_type
+    if isinstance(value, Mapping) and kind == "multipart/form-data":
         return _multipart(operation, value)
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and is_form(kind):
         pairs = [(name, _text(each)) for name, listed in value.items() for each in _many(listed)]
         return urlencode(pairs).encode(), media_type
     return _text(value).encode(), media_type if "charset" in media_type else f"{media_type}; charset=utf-8"
+
+
+def _lines(values: Iterable[Json], mark: bytes) -> bytes:
+    return b"".join(mark + msgspec.json.encode(each) + b"\n" for each in values)
 
 
 def _part(name: str, value: Json, *, binary: bool) -> tuple[str | None, str | bytes]:

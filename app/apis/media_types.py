@@ -1,4 +1,4 @@
-"""Media types of answers, by what becomes of their bodies."""
+"""Media types, by what becomes of the bodies of requests and answers."""
 
 import re
 from typing import Final
@@ -11,6 +11,8 @@ _EVENTS: Final[dict[str, Json]] = {
     "items": {"type": "object", "properties": {"event": {"type": "string"}, "data": {}, "id": {"type": "string"}}},
 }
 _JSON: Final = re.compile(r"application/json|.*\+json", re.DOTALL)
+_JSON_LINES: Final = re.compile(r"[a-z]+/((x-)?(ndjson|jsonl|jsonlines|json-lines)|(.*\+)?json-seq)", re.DOTALL)
+_FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
 _XML: Final = re.compile(r"(application|text)/xml|.*\+xml", re.DOTALL)
 _BINARY: Final = re.compile(
     r"(image|audio|video|font|model)/.*|application/(octet-stream|pdf|zip|gzip|x-gzip|x-tar|x-bzip2?|x-7z-compressed"
@@ -21,6 +23,29 @@ _BINARY: Final = re.compile(
 
 def is_json(media_type: str) -> bool:
     return _JSON.fullmatch(media_type) is not None
+
+
+def bare(media_type: str) -> str:
+    """Without its parameters, in lower case."""
+    return media_type.partition(";")[0].strip().lower()
+
+
+def is_sent_as_json(media_type: str) -> bool:
+    """Whether the body of a request is JSON: also of types that are not registered, such as `text/json`."""
+    return "json" in media_type and not is_json_lines(media_type)
+
+
+def is_json_lines(media_type: str) -> bool:
+    """Whether a body is JSON values one after the other.
+
+    >>> [is_json_lines(each) for each in ("application/x-ndjson", "application/geo+json-seq", "application/json")]
+    [True, True, False]
+    """
+    return _JSON_LINES.fullmatch(media_type) is not None
+
+
+def is_form(media_type: str) -> bool:
+    return media_type in _FORMS
 
 
 def is_xml(media_type: str) -> bool:
@@ -42,7 +67,7 @@ def result_schema(media_type: str) -> dict[str, Json] | None:
     >>> result_schema("image/png")
     {'type': 'string', 'format': 'binary'}
     """
-    media_type = media_type.partition(";")[0].strip().lower()
+    media_type = bare(media_type)
     if media_type == EVENT_STREAM:
         return _EVENTS
     if media_type.startswith("text/") or is_xml(media_type):

@@ -1,13 +1,16 @@
-"""Parses the request body of an operation: each field of an object is an argument, any other body is one."""
+"""Parses request bodies: each field of a JSON object or of a form is an argument, any other body is one."""
 
 import re
 from collections.abc import Mapping
 
 import msgspec
 
+from app.apis.binary_values import is_binary
 from app.apis.catalog import Parameter
+from app.apis.media_types import bare, is_binary_media, is_form, is_json_lines, is_sent_as_json
 from app.apis.references import References, UnknownTargetError
 from app.apis.short_text import short_repr
+from app.apis.type_form import type_form
 from app.errors import ApiDocumentError
 from app.records import Json
 
@@ -22,6 +25,7 @@ _SIMPLEST_FIRST = (
 
 
 _FIELD_STEPS = 3
+_SCALARS = ("string", "integer", "number", "boolean")
 _SENDABLE = re.compile(r"[\x20-\x7e]{1,200}")
 
 
@@ -50,12 +54,25 @@ def request_body(node: Json, references: References, where: str) -> Body:
     if not _SENDABLE.fullmatch(media_type):
         raise ApiDocumentError(f"{where}: {short_repr(media_type, 50)} is not a media type")
     media = references.follow(content[media_type], where)
+    return _described(media, media_type, references, where, required=node.get("required") is True)
+
+
+def _described(
+    media: Mapping[str, Json], media_type: str, references: References, where: str, *, required: bool
+) -> Body:
     schema = references.schema(media.get("schema", {}), where)
-    required = node.get("required") is True
-    media_type = "application/json" if "*" in media_type else media_type
+    media_type = _sent(media_type, schema)
+    kind = bare(media_type)
+    if kind.startswith("multipart/") and not is_form(kind):
+        raise ApiDocumentError(f"{where}: {kind} is not supported; of the multipart types, multipart/form-data is")
     references.budget.spend(_FIELD_STEPS * len(schema.get("properties", ())), where)
-    if fields := _fields(schema, required):
-        return Body(fields=fields, media_type=media_type, required=required)
+    if is_sent_as_json(kind) or is_form(kind):
+        if fields := _fields(schema, required):
+            return Body(fields=fields, media_type=media_type, required=required)
+    elif is_json_lines(kind):
+        schema = _lines(references.schema(media.get("itemSchema", {}), where) or schema)
+    else:
+        schema = _text(schema, kind)
     whole = _body_field("body", schema, required)
     return Body(fields=(whole,), is_object=False, media_type=media_type, required=required)
 
@@ -66,8 +83,35 @@ def _media_type(offered: list[str]) -> str:
 
 
 def _effort(media_type: str) -> int:
-    plain = media_type.partition(";")[0].strip().lower()
-    return next(place for place, pattern in enumerate(_SIMPLEST_FIRST) if re.fullmatch(pattern, plain, re.DOTALL))
+    kind = bare(media_type)
+    return next(place for place, pattern in enumerate(_SIMPLEST_FIRST) if re.fullmatch(pattern, kind, re.DOTALL))
+
+
+def _sent(media_type: str, schema: Mapping[str, Json]) -> str:
+    """A type in place of a range."""
+    if "*" not in media_type:
+        return media_type
+    if schema and is_binary(schema):
+        return "application/octet-stream"
+    kind = media_type.partition("/")[0]
+    return {"*": "application/json", "application": "application/json", "text": "text/plain"}.get(
+        kind, "application/octet-stream"
+    )
+
+
+def _lines(schema: dict[str, Json]) -> dict[str, Json]:
+    """A list, also where the document describes one line."""
+    return schema if schema.get("type") == "array" else {"type": "array", "items": schema}
+
+
+def _text(schema: dict[str, Json], kind: str) -> dict[str, Json]:
+    """Text of a format that the code has to write. What the document says about a structure is only described."""
+    if schema.get("type") in _SCALARS:
+        return schema
+    if is_binary_media(kind):
+        return {"type": "string", "format": "binary"}
+    described = [f"{kind}, as text or bytes", type_form(schema), str(schema.get("description", ""))]
+    return {"type": "string", "description": ": ".join(filter(None, described))}
 
 
 def _fields(schema: dict[str, Json], required: bool) -> tuple[Parameter, ...]:

@@ -1,0 +1,96 @@
+"""Bodies of requests by media type: what the code passes, and the bytes that are sent."""
+
+import pytest
+
+from app.apis.api_documents import encode, parse_document
+from app.apis.bind_arguments import bind
+from app.apis.catalog import App
+from app.errors import HostError
+from app.records import Json
+from tests.document_parts import openapi
+
+_PAIR = {"type": "object", "title": "Pair", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}}
+_LIST = {"type": "array", "items": _PAIR}
+_FILE = {"type": "string", "format": "binary"}
+
+
+def app_with(media_type: str, media: dict[str, Json]) -> App:
+    body = {"required": True, "content": {media_type: media}}
+    return parse_document("t", openapi({"/x": {"post": {"operationId": "send", "requestBody": body}}}))
+
+
+def sent(media_type: str, schema: Json, value: Json) -> tuple[str, bytes | None]:
+    app = app_with(media_type, {"schema": schema})
+    operation = app.operations["send"]
+    request = encode(app, operation, bind(operation, [], {"body": value}))
+    return request.headers["Content-Type"], request.content
+
+
+@pytest.mark.parametrize("media_type", ["application/xml", "text/csv", "application/yaml", "application/soap+xml"])
+@pytest.mark.parametrize("schema", [_PAIR, _LIST, {"oneOf": [_PAIR, _LIST]}, {}])
+def test_text_of_another_format_is_sent_as_the_code_wrote_it(media_type: str, schema: Json) -> None:
+    assert sent(media_type, schema, "<a>é</a>") == (f"{media_type}; charset=utf-8", "<a>é</a>".encode())
+    assert sent(media_type, schema, b"\xff") == (media_type, b"\xff")
+    with pytest.raises(HostError, match=r"argument 'body': \{'a': 'x', 'b': 1\} is not of type 'string'"):
+        sent(media_type, schema, {"a": "x", "b": 1})
+
+
+def test_the_structure_of_text_is_described() -> None:
+    (body,) = app_with("application/xml", {"schema": _PAIR}).operations["send"].parameters
+    assert body.description == "application/xml, as text or bytes: Pair{a, b}"
+
+
+@pytest.mark.parametrize(
+    ("declared", "schema"),
+    [
+        ("application/octet-stream", _PAIR),
+        ("image/*", {}),
+        ("*/*", _FILE),
+    ],
+)
+def test_files_are_sent_as_they_are(declared: str, schema: Json) -> None:
+    assert sent(declared, schema, b"\x00\xff") == ("application/octet-stream", b"\x00\xff")
+    with pytest.raises(HostError, match="bytes is not JSON"):
+        sent(declared, schema, [b"\x00", b"\xff"])
+
+
+@pytest.mark.parametrize(
+    ("media_type", "content"),
+    [
+        ("application/x-ndjson", b'{"a":"x"}\n{"b":2}\n'),
+        ("application/jsonl", b'{"a":"x"}\n{"b":2}\n'),
+        ("application/json-seq", b'\x1e{"a":"x"}\n\x1e{"b":2}\n'),
+    ],
+)
+@pytest.mark.parametrize("media", [{"schema": _PAIR}, {"schema": _LIST}, {"itemSchema": _PAIR}])
+def test_lines_of_json_are_a_list(media_type: str, content: bytes, media: dict[str, Json]) -> None:
+    app = app_with(media_type, media)
+    operation = app.operations["send"]
+    request = encode(app, operation, bind(operation, [], {"body": [{"a": "x"}, {"b": 2}]}))
+    assert (request.headers["Content-Type"], request.content) == (media_type, content)
+    with pytest.raises(HostError, match="is not of type"):
+        bind(operation, [], {"body": [{"b": "two"}]})
+
+
+@pytest.mark.parametrize(
+    ("media_type", "content"),
+    [
+        ("application/json", b'{"a":"x","b":1}'),
+        ("application/vnd.pair+json; version=2", b'{"a":"x","b":1}'),
+        ("text/json", b'{"a":"x","b":1}'),
+        ("application/x-www-form-urlencoded", b"a=x&b=1"),
+    ],
+)
+def test_fields_of_json_and_forms_are_arguments(media_type: str, content: bytes) -> None:
+    app = app_with(media_type, {"schema": _PAIR})
+    operation = app.operations["send"]
+    request = encode(app, operation, bind(operation, [], {"a": "x", "b": 1}))
+    assert (request.headers["Content-Type"], request.content) == (media_type, content)
+
+
+def test_an_operation_with_a_body_of_parts_that_are_no_form_is_left_out() -> None:
+    post = {"operationId": "send", "requestBody": {"content": {"multipart/related": {"schema": _PAIR}}}}
+    app = parse_document("t", openapi({"/x": {"post": post, "get": {"operationId": "read"}}}))
+    assert [each.reason for each in app.left_out] == [
+        "POST /x body: multipart/related is not supported; of the multipart types, multipart/form-data is"
+    ]
