@@ -219,7 +219,7 @@ async def _page(
         overridden=[each for each in operation_states(app) if each.set],
         found=found[:_SHOWN],
         more=len(found) - _SHOWN,
-        own=[each for each in stored if each.principal],
+        own=[each for each in stored if each.principal] if visit.allows("admin") else [],
         fields=FIELDS,
         changes=changes,
         test=tested.form,

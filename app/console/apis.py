@@ -51,9 +51,12 @@ class ApiPages(Controller):
 
     @get()
     async def index(self, visit: Visitor, session: Db) -> Response[str]:
-        rows = await apis.of_project(session, visit.project.id)
+        rows, admin = await apis.of_project(session, visit.project.id), visit.allows("admin")
         stored = await api_credentials.of_project(session, visit.project.id)
-        views = {id_: [CredentialView.stored(row, None) for row in found] for id_, found in stored.items()}
+        views = {
+            id_: [CredentialView.stored(row, None) for row in found if admin or not row.principal]
+            for id_, found in stored.items()
+        }
         summaries = [ApiSummary.of(row, visit.project.name) for row in rows]
         return page(visit, "apis.html", apis=summaries, credentials=views)
 

@@ -71,8 +71,8 @@ class ReleaseComparePages(Controller):
             other=other,
             verdict=_verdict(one, other),
             diff=found,
-            sources=await _sources(session, found.skills),
-            exams=await _shared_exams(session, one, other),
+            sources=await _sources(session, found.skills) if visit.allows("skills") else [],
+            exams=await _shared_exams(session, one, other) if visit.allows("admin") else [],
             live=live_rows(*lives),
             served=all(sums.score.number for sums in lives),
         )

@@ -31,7 +31,7 @@ _COLUMNS: Final = UsageCounts.__struct_fields__
 
 
 class LimitRow(msgspec.Struct, frozen=True, kw_only=True):
-    """`used` is None where it is not counted for the project as a whole."""
+    """`used` is None where it is not counted for the project as a whole, or not shown to the key."""
 
     name: str
     label: str
@@ -49,7 +49,7 @@ class UsagePages(Controller):
     async def show(self, visit: Visitor, session: Db, limits: NamedDependency[Limits]) -> Response[str]:
         usage = await view_usage(session, visit.project, limits)
         own = projects.settings_of(visit.project).limits
-        stored = await datasets.stored_bytes(session, visit.project.id)
+        stored = await datasets.stored_bytes(session, visit.project.id) if visit.allows("admin") else None
         days = _days(usage)
         return page(
             visit,
@@ -75,7 +75,7 @@ def _days(usage: UsageView) -> list[UsageOfDay]:
     return [known.get(day) or UsageOfDay(day=day) for day in days]
 
 
-def _row(usage: UsageView, own: Limits, name: str, stored: int) -> LimitRow:
+def _row(usage: UsageView, own: Limits, name: str, stored: int | None) -> LimitRow:
     used = {
         "queued_tasks": usage.queued,
         "running_tasks": usage.running,
