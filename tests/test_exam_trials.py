@@ -2,30 +2,21 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from litestar import Request, get, post
 
-from app.agent.limits import RolloutLimits
-from app.agent.prompt_compact import Compact
-from app.agent.rollout_loop import Agent
 from app.db import exams, projects, secrets
 from app.db.exams import NewExamTask
 from app.db.models import ExamSource
 from app.errors import InvalidError
-from app.run_settings import RunSettings
-from app.settings import Settings
+from tests.examined import examined
 from tests.ledger import Entry, Ledger
 from tests.ledger_project import LedgerProject, put_ledger
-from tests.scripted_engine import Script, ScriptedEngine, block
-from trainer.evaluation.local import evaluate_scenarios
+from tests.scripted_engine import ScriptedEngine, block
 from trainer.evaluation.policy_metrics import TaskResult
-from trainer.rollouts.episode import EpisodeRunner
-from trainer.run_job import Job
-from trainer.runs.own_exam import open_run_environment
 
 CHECK = "score = float([each['text'] for each in apis.ledger.list_entries()] == ['hello'])"
 WRITE = block("apis.ledger.add_entry(text='hello')\napis.supervisor.complete_task()")
@@ -73,25 +64,7 @@ class Town:
         ]
         async with self.project.sessions.begin() as session:
             await exams.put(session, self.project.id, "mine", ExamSource.SUBMITTED, new)
-        return await self.examined(ground, lambda *_: answer)
-
-    async def examined(self, ground: str, script: Script) -> list[TaskResult]:
-        job = Job(
-            id=self.project.id,
-            project_id=self.project.id,
-            project="demo",
-            settings=RunSettings(environment=f"exam?name=mine&on={ground}"),
-            directory=Path(),
-            deployment=Settings(),
-        )
-        engine = ScriptedEngine(self.project.tokenizer, script=script)
-        agent = Agent(engine, self.project.tokenizer, Compact(), self.project.sandbox, RolloutLimits())
-        async with open_run_environment(job, self.project.sessions) as opened:
-            assert opened is not None
-            sample = opened.environment.scenarios("validation", 50, 1)
-            if not sample:
-                return []
-            return await evaluate_scenarios(EpisodeRunner(agent, opened.environment), sample, library=False)
+        return await examined(self.project, ground, lambda *_: answer)
 
 
 @pytest.fixture
@@ -170,8 +143,21 @@ async def test_on_live_apis_only_tasks_that_read_are_tried_and_nothing_is_writte
     async with town.project.sessions.begin() as session:
         chosen = await exams.of_tasks(session, town.project.id, [read, wrote])
         await exams.put(session, town.project.id, "mine", ExamSource.LOG, chosen)
-    [counted] = await town.examined("live", lambda *_: READ)
+    [counted] = await examined(town.project, "live", lambda *_: READ)
     assert (counted.known, counted.success) == (True, False)  # there is one entry now
-    [tried_to_write] = await town.examined("live", lambda *_: WRITE)
+    [tried_to_write] = await examined(town.project, "live", lambda *_: WRITE)
     assert not tried_to_write.known
     assert town.project.ledger.entries == entries
+
+
+async def test_on_live_apis_a_read_that_waits_for_a_person_is_not_made(town: Town) -> None:
+    async with town.project.runner(ScriptedEngine(town.project.tokenizer, script=lambda *_: READ)):
+        read = await town.project.submit("count the entries", check_code="score = float(answer == 0)")
+        await town.project.ended(read)
+    async with town.project.sessions.begin() as session:
+        chosen = await exams.of_tasks(session, town.project.id, [read])
+        await exams.put(session, town.project.id, "mine", ExamSource.LOG, chosen)
+    await town.change({"approvals": {"operations": {"ledger.list_entries": "always"}}})
+    reads = town.project.ledger.reads
+    [result] = await examined(town.project, "live", lambda *_: READ)
+    assert (result.known, town.project.ledger.reads) == (False, reads)

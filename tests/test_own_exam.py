@@ -6,9 +6,6 @@ import msgspec
 import pytest
 import torch
 
-from app.agent.limits import RolloutLimits
-from app.agent.prompt_compact import Compact
-from app.agent.rollout_loop import Agent
 from app.db import exams, projects, skill_moves, skills
 from app.db.database import Sessions
 from app.db.models import ExamSource
@@ -16,14 +13,13 @@ from app.errors import InvalidError
 from app.project.holdout import is_held_out
 from app.run_settings import RunSettings
 from app.settings import Settings
+from tests.examined import examined
 from tests.ledger_project import LedgerProject
 from tests.rows import new_skill
 from tests.scripted_engine import Script, ScriptedEngine, block
 from tests.tiny_model import make_model_dir
 from tests.training_project import ProgressRecorder, TrainingProject
-from trainer.evaluation.local import evaluate_scenarios
 from trainer.evaluation.policy_metrics import TaskResult
-from trainer.rollouts.episode import EpisodeRunner
 from trainer.run_job import Job
 from trainer.runs.grown_library import grown_skills
 from trainer.runs.own_exam import open_run_environment
@@ -60,20 +56,7 @@ async def tried(project: LedgerProject, how: Script) -> list[TaskResult]:
     async with project.sessions.begin() as session:
         chosen = await exams.from_log(session, project.id)
         await exams.put(session, project.id, "mine", ExamSource.LOG, chosen)
-    job = Job(
-        id=project.id,
-        project_id=project.id,
-        project="demo",
-        settings=RunSettings(environment="exam?name=mine"),
-        directory=Path(),
-        deployment=Settings(),
-    )
-    engine = ScriptedEngine(project.tokenizer, script=how)
-    agent = Agent(engine, project.tokenizer, Compact(), project.sandbox, RolloutLimits())
-    async with open_run_environment(job, project.sessions) as opened:
-        assert opened is not None
-        sample = opened.environment.scenarios("validation", 200, 1)
-        return await evaluate_scenarios(EpisodeRunner(agent, opened.environment), sample, library=False)
+    return await examined(project, "recorded", how)
 
 
 EXPERT = script("apis.ledger.list_entries()", WRITE, COMPLETE)

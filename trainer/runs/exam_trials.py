@@ -1,23 +1,25 @@
 """What the trials of an exam run on: recorded calls, staging servers, or the live APIs."""
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from uuid import UUID
 
 import msgspec
 
 from app.agent.limits import RolloutLimits
-from app.apis.address import address, origin
-from app.apis.catalog import App, Catalog, Operation
-from app.apis.credentials import BearerTokens, SecretStore
+from app.apis.catalog import Catalog
 from app.credentials.stored_credentials import StoredCredentials
 from app.db.database import Sessions
-from app.errors import HostError, InvalidError
+from app.errors import InvalidError
+from app.gateway.approval_gate import ApprovalGate
 from app.gateway.certificates import Certificates
 from app.gateway.http_client import open_client
+from app.gateway.mcp_client.connection_pool import McpServers
+from app.gateway.mcp_client.mcp_calls import mcp_callers
+from app.gateway.mcp_client.mcp_commands import SCHEME, McpCommand, read_commands
 from app.gateway.recorded_calls import CallKey, call_key
-from app.project.staging import StagingApi
+from app.project.project_settings import ProjectSettings
 from app.records import Call, Trajectory
 from app.release.catalogs import Catalogs
 from app.release.project_secrets import ProjectSecrets
@@ -27,13 +29,14 @@ from trainer.environments.exam.api_trials import ApiTrials
 from trainer.environments.exam.exam_environment import Ground, Trials
 from trainer.environments.exam.recorded_trials import RecordedTrials
 from trainer.run_job import Job
+from trainer.runs.staging_servers import TrialServers, staging_servers
 
 
 class ProjectApis(msgspec.Struct, frozen=True):
-    """The APIs that a project's active release gives its tasks, and their staging servers."""
+    """The APIs that a project's active release gives its tasks, and the settings that say how trials call them."""
 
     documents: Sequence[ApiDocument]
-    staging: Mapping[str, StagingApi]
+    settings: ProjectSettings
 
 
 @asynccontextmanager
@@ -47,13 +50,16 @@ async def open_trials(
         if ground == "recorded":
             yield RecordedTrials(catalog, sandbox, limits, constant_reads(records, catalog.is_read))
             return
-        servers = _live(job, sessions, catalog)
+        store = ProjectSecrets(sessions, job.project_id)
         if ground == "staging":
-            servers = await _staging(job, sessions, apis, catalog)
+            servers = await staging_servers(catalog, apis.settings.staging, store)
+        else:
+            servers = TrialServers(catalog=catalog, store=store, commands=_commands(job, catalog))
         private = job.deployment.allow_private_hosts
         certificates = Certificates.of(job.deployment)
         opened = open_client(allow_private_hosts=private, origins=servers.origins, certificates=certificates)
-        async with opened as client:
+        seconds = job.deployment.api_timeout_seconds
+        async with opened as client, McpServers(client, servers.commands) as mcp:
             yield ApiTrials(
                 catalog=servers.catalog,
                 client=client,
@@ -61,96 +67,25 @@ async def open_trials(
                 store=servers.store,
                 sandbox=sandbox,
                 limits=limits,
-                timeout=job.deployment.api_timeout_seconds,
+                timeout=seconds,
+                callers=mcp_callers(mcp, job.project_id, "", seconds),
                 read_only=ground == "live",
+                approvals=ApprovalGate(apis.settings.approvals) if ground == "live" else None,
                 resets=servers.resets,
             )
 
 
-class _Servers(msgspec.Struct, frozen=True, kw_only=True):
-    """Where calls go, and with which secrets."""
-
-    catalog: Catalog
-    tokens: BearerTokens | None  # None: those of production
-    store: SecretStore
-    origins: frozenset[str] | None = None  # that alone may be reached; None: all
-    resets: dict[str, str] = {}
-
-
-def _live(job: Job, sessions: Sessions, catalog: Catalog) -> _Servers:
-    store = ProjectSecrets(sessions, job.project_id)
-    return _Servers(catalog=catalog, tokens=None, store=store)
-
-
-async def _staging(job: Job, sessions: Sessions, apis: ProjectApis, catalog: Catalog) -> _Servers:
-    moved = staged(catalog, apis.staging)
-    staging = {name: each for name, each in apis.staging.items() if name in moved.apps}
-    store = ProjectSecrets(sessions, job.project_id)
-    tokens = {name: each.token_secret for name, each in staging.items() if each.token_secret is not None}
-    try:
-        bearers = BearerTokens({name: await store.value(secret) for name, secret in tokens.items()})
-    except HostError as error:
-        raise InvalidError(f"staging: {error.message}") from error
-    names = {old: new for each in staging.values() for old, new in each.secrets.items()}
-    return _Servers(
-        catalog=moved,
-        tokens=bearers,
-        store=StagingSecrets(store, names),
-        origins=frozenset(origin(each.server) for each in staging.values()),
-        resets={name: each.reset for name, each in staging.items() if each.reset is not None},
-    )
-
-
-def staged(catalog: Catalog, staging: Mapping[str, StagingApi]) -> Catalog:
-    """The catalog with all calls going to the staging servers.
-
-    Raises InvalidError for an API without one, or whose staging server is one that tasks call.
-    """
-    if missing := sorted(catalog.apps.keys() - staging.keys()):
-        raise InvalidError(f"staging has no server for {', '.join(missing)}: name it in the project's settings")
-    production = {found for app in catalog.apps.values() for found in _origins(app)}
-    return Catalog({name: _staged(app, staging[name], production) for name, app in catalog.apps.items()})
-
-
-def _staged(app: App, staging: StagingApi, production: set[str]) -> App:
-    if origin(staging.server) in production:
-        raise InvalidError(
-            f"the staging server of {app.name} is one that tasks call, {staging.server}: trials would change what "
-            "is live. Name another one in the project's settings"
-        )
-    if staging.reset is not None and staging.reset not in app.operations:
-        raise InvalidError(f"staging.{app.name}.reset: {app.name} has no operation {staging.reset!r}")
-    operations = {name: _moved(each) for name, each in app.operations.items()}
-    return msgspec.structs.replace(app, server=staging.server, operations=operations, token_origins=())
-
-
-def _moved(operation: Operation) -> Operation:
-    return msgspec.structs.replace(operation, server=None)
-
-
-def _origins(app: App) -> set[str]:
-    """Of all servers that tasks may call, as far as they are known without a task's variables."""
-    servers = {app.server, *(each.server for each in app.operations.values() if each.server is not None)}
-    found = set()
-    for server in servers:
-        try:
-            found.add(origin(address(app, server, {})))
-        except ValueError:  # it needs a value that only a task gives
-            continue
-    return found
-
-
-class StagingSecrets:
-    """Implements `SecretStore`: for each bound secret another one, and none without."""
-
-    def __init__(self, store: SecretStore, names: Mapping[str, str]) -> None:
-        self._store = store
-        self._names = names
-
-    async def value(self, name: str) -> str:
-        if name not in self._names:
-            raise HostError("PermissionError", f"staging gets no {name!r}: name what it gets in staging.secrets")
-        return await self._store.value(self._names[name])
+def _commands(job: Job, catalog: Catalog) -> dict[str, McpCommand]:
+    """The MCP servers of this machine. Raises InvalidError for an app whose command is not here."""
+    commands = read_commands(job.deployment.mcp_commands)
+    for app in catalog.apps.values():
+        command = app.server.removeprefix(SCHEME)
+        if app.server.startswith(SCHEME) and command not in commands:
+            raise InvalidError(
+                f"{app.name} is the MCP server {app.server}, which cannot be called here: name {command} in the "
+                "file SAGE_MCP_COMMANDS of the worker, or examine on recorded calls (exam?name=NAME)"
+            )
+    return commands
 
 
 def constant_reads(records: Iterable[Trajectory], is_read: Callable[[str], bool]) -> dict[CallKey, Call]:

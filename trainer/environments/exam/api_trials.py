@@ -12,6 +12,8 @@ from app.agent.score import score
 from app.apis.catalog import Catalog
 from app.apis.credentials import Credentials, SecretStore
 from app.errors import HostError, InvalidError
+from app.gateway.approval_gate import ApprovalGate
+from app.gateway.callers import Caller
 from app.gateway.gateway import Gateway
 from app.records import Stop, Task, Trajectory
 from app.sandbox.protocol import Sandbox, SessionLimits
@@ -32,7 +34,9 @@ class ApiTrials:
     sandbox: Sandbox
     limits: SessionLimits
     timeout: float  # seconds of a call
+    callers: Mapping[str, Caller] = field(default_factory=dict)  # of protocols that are more than HTTP
     read_only: bool
+    approvals: ApprovalGate | None = None  # calls that wait for a person are not made
     resets: Mapping[str, str] = field(default_factory=dict)  # app -> operation, before each trial
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))  # for trials at once
 
@@ -118,6 +122,8 @@ class ApiWorld:
             credentials=self._trials.credentials,
             store=self._trials.store,
             read_only=read_only,
+            approvals=self._trials.approvals,
             max_calls=max_calls,
             timeout=self._trials.timeout,
+            callers=self._trials.callers,
         )

@@ -1,0 +1,34 @@
+"""Trials of a policy on the exam `mine` of a project, without a training run."""
+
+from pathlib import Path
+
+from app.agent.limits import RolloutLimits
+from app.agent.prompt_compact import Compact
+from app.agent.rollout_loop import Agent
+from app.run_settings import RunSettings
+from app.settings import Settings
+from tests.ledger_project import LedgerProject
+from tests.scripted_engine import Script, ScriptedEngine
+from trainer.evaluation.local import evaluate_scenarios
+from trainer.evaluation.policy_metrics import TaskResult
+from trainer.rollouts.episode import EpisodeRunner
+from trainer.run_job import Job
+from trainer.runs.own_exam import open_run_environment
+
+
+async def examined(project: LedgerProject, ground: str, script: Script) -> list[TaskResult]:
+    """Of every task that can be tried on `ground`. Raises as the start of a run does."""
+    job = Job(
+        id=project.id,
+        project_id=project.id,
+        project="demo",
+        settings=RunSettings(environment=f"exam?name=mine&on={ground}"),
+        directory=Path(),
+        deployment=Settings(),
+    )
+    engine = ScriptedEngine(project.tokenizer, script=script)
+    agent = Agent(engine, project.tokenizer, Compact(), project.sandbox, RolloutLimits())
+    async with open_run_environment(job, project.sessions) as opened:
+        assert opened is not None
+        sample = opened.environment.scenarios("validation", 200, 1)
+        return await evaluate_scenarios(EpisodeRunner(agent, opened.environment), sample, library=False)
