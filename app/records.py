@@ -28,6 +28,16 @@ class Stop(StrEnum):
     CRASHED = "crashed"  # runners died during it, the last one while it executed nothing else
 
 
+LIMITS = (
+    Stop.TURN_LIMIT,
+    Stop.TOKEN_LIMIT,
+    Stop.CONTEXT_FULL,
+    Stop.CALL_LIMIT,
+    Stop.ERROR_LIMIT,
+    Stop.WALL_LIMIT,
+)
+
+
 BASE = "base"
 """The name of the base model, without an adapter, on every model server."""
 

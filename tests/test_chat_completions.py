@@ -157,7 +157,7 @@ async def test_words_without_code_are_an_answer_and_a_limit_is_a_length(demo: Ap
         async with demo.project.runner(talks):
             answer = await client.chat.completions.create(model="demo", messages=HELLO)
         assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == ("Good morning!", "stop")
-        goes_on = ScriptedEngine(demo.project.tokenizer, script=lambda *_: block("print(1)"))
+        goes_on = ScriptedEngine(demo.project.tokenizer, script=lambda *_: block(WRITE))
         async with demo.project.runner(goes_on, limits=RolloutLimits(turns=2)):
             answer = await client.chat.completions.create(model="demo", messages=HELLO)
     assert answer.choices[0].finish_reason == "length"

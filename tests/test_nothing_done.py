@@ -1,8 +1,9 @@
-"""A task that its agent ends without a single call or answer has failed, unless its check is content."""
+"""A task that ends without a single call or answer has failed, unless its check is content."""
 
 import pytest
 
-from app.db import training_data
+from app.agent.limits import RolloutLimits
+from app.db import exams, training_data
 from app.db.models import TaskState
 from app.records import Stop
 from tests.approving import ApprovingProject
@@ -13,6 +14,8 @@ from trainer.experience.window import why_dropped
 LOOK = "print(apis.api_docs.show_app_descriptions())"
 DONE = "apis.supervisor.complete_task()"
 ANSWER = "apis.supervisor.complete_task(answer='')"
+RAISE = "1 / 0"
+LIMITS = RolloutLimits(turns=3, errors=2)
 WRITE = "apis.ledger.add_entry(text='one')"
 
 
@@ -24,9 +27,14 @@ WRITE = "apis.ledger.add_entry(text='one')"
         ((DONE,), "score = 1", TaskState.DONE, Stop.COMPLETED, 1.0),
         ((ANSWER,), None, TaskState.DONE, Stop.COMPLETED, None),
         ((WRITE, DONE), None, TaskState.DONE, Stop.COMPLETED, None),
+        ((LOOK, LOOK, LOOK), None, TaskState.FAILED, Stop.TURN_LIMIT, None),
+        ((LOOK, LOOK, LOOK), "score = 0", TaskState.FAILED, Stop.TURN_LIMIT, 0.0),
+        ((LOOK, LOOK, LOOK), "score = 1", TaskState.DONE, Stop.TURN_LIMIT, 1.0),
+        ((RAISE, RAISE), None, TaskState.FAILED, Stop.ERROR_LIMIT, None),
+        ((LOOK, LOOK, WRITE), None, TaskState.DONE, Stop.TURN_LIMIT, None),
     ],
 )
-async def test_only_calls_an_answer_or_a_score_make_a_task_completed(
+async def test_a_task_without_a_call_an_answer_or_a_score_has_failed(
     demo: ApprovingProject,
     turns: tuple[str, ...],
     check: str | None,
@@ -37,15 +45,18 @@ async def test_only_calls_an_answer_or_a_score_make_a_task_completed(
     answers = [*map(block, turns)]
     engine = ScriptedEngine(demo.project.tokenizer, script=lambda _, turn: answers[turn])
     task_id = await demo.project.submit(check_code=check)
-    async with demo.project.runner(engine):
+    async with demo.project.runner(engine, limits=LIMITS):
         row = await demo.project.ended(task_id)
     assert (row.state, row.stop, row.score) == (state, stop, score)
-    assert bool(row.failure) is (stop is Stop.NOTHING_DONE)
+    assert ("without a single API call or answer" in (row.failure or "")) is (state is TaskState.FAILED)
+    assert (str(stop) in (row.failure or "")) is (state is TaskState.FAILED and stop is not Stop.NOTHING_DONE)
     kind, data = (await demo.project.events(task_id))[-1]
     assert (kind, data["state"], data["stop_reason"]) == ("done", state, stop)
     trajectory = (await demo.api.client.get(f"/v1/tasks/{task_id}/trajectory")).json()
     assert trajectory["stop_reason"] == stop
     async with demo.project.sessions() as session:
         [logged] = await training_data.ended(session, [task_id])
+        examined = await exams.from_log(session, demo.project.id)
+    assert len(examined) == (score is not None), "exams have tasks with a score of 0"
     dropped = why_dropped(logged, set())
     assert dropped is (DropReason.UNSCORED if score is None else None), "runs learn from a score of 0"

@@ -8,18 +8,18 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Row, Select, distinct, func, or_, select
+from sqlalchemy import Row, Select, distinct, func, select
 from sqlalchemy import delete as sql_delete
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, projects
+from app.db.executed_tasks import executed
 from app.db.in_array import in_array
-from app.db.models import ExamSource, TaskState
+from app.db.models import ExamSource
 from app.db.scores import proven
 from app.errors import InvalidError, NotFoundError
 from app.project.holdout import OWN_WORK, is_held_out, kind_of
-from app.records import Stop
 
 _READ = 20_000  # served tasks to choose from, newest first
 _KINDS, _TASKS_EACH = 200, 3  # of an exam from the log, unless it says otherwise
@@ -209,7 +209,7 @@ def _scored(project_id: UUID) -> Select[Any]:
         select(*(getattr(_task, name) for name in _COLUMNS))
         .where(_task.project_id == project_id, proven().is_not(None), _task.skill_run.is_(None))
         .where(_task.conversation == "")  # the instruction says all
-        .where(or_(_task.state == TaskState.DONE, _task.stop == Stop.NOTHING_DONE))
+        .where(executed())
         .order_by(_task.finished_at.desc(), _task.id)
         .limit(_READ)
     )

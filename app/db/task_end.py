@@ -7,9 +7,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, verifications, webhooks
 from app.db.database import execute
+from app.db.executed_tasks import executed
 from app.db.models import ApprovalState, TaskState
 from app.project.webhook import WebhookEvent
-from app.records import Stop
 
 _approval = models.Approval
 _EVENTS: dict[TaskState, WebhookEvent] = {
@@ -34,6 +34,7 @@ _CLEAN_UP = (
         _task.score,
         _task.scenario,
         _task.check_code,
+        executed().label("executed"),
         _project.settings,
     )
     .join(_project, _project.id == _task.project_id)
@@ -59,6 +60,5 @@ async def clean_up(session: AsyncSession, task_id: UUID) -> None:
     if row.settings.get("webhook"):
         data = {"state": row.state, "stop_reason": row.stop, "score": row.score, "scenario": row.scenario}
         await webhooks.enqueue(session, row.project_id, task_id, _EVENTS[row.state], data)
-    executed = row.state is TaskState.DONE or row.stop is Stop.NOTHING_DONE
-    if row.settings.get("verifier") and executed and not row.check_code:
+    if row.settings.get("verifier") and row.executed and not row.check_code:
         await verifications.enqueue(session, row.project_id, task_id)

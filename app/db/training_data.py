@@ -9,9 +9,10 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
+from app.db.executed_tasks import executed
 from app.db.in_array import in_array
 from app.db.models import ReleaseState, ScoreSource, SkillState, TaskState
-from app.records import Stop, Trajectory
+from app.records import Trajectory
 from app.run_settings import RunKind
 
 _BATCH = 200  # trajectories per query
@@ -22,7 +23,7 @@ class LoggedTask(msgspec.Struct, frozen=True, kw_only=True):
 
     id: UUID
     state: TaskState
-    stop: Stop | None
+    executed: bool  # or cancelled, or it could not be
     score: float | None
     score_source: ScoreSource | None
     judged_by: str | None
@@ -46,7 +47,7 @@ _ENDED = (
     select(
         models.Task.id,
         models.Task.state,
-        models.Task.stop,
+        executed().label("executed"),
         models.Task.score,
         models.Task.score_source,
         models.Task.judged_by,

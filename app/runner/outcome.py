@@ -8,11 +8,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import approvals, events, task_queue
 from app.db.models import TaskState
 from app.errors import SandboxError
-from app.records import Stop, Trajectory
+from app.records import LIMITS, Stop, Trajectory
 from app.security.secret_values import SecretValues
 
-_STATES = {Stop.CANCELLED: TaskState.CANCELLED, Stop.NOTHING_DONE: TaskState.FAILED}  # others: done
 _NOTHING_DONE = "the agent ended the task without a single API call or answer"
+_LIMIT_REACHED = "the task reached a limit ({}) without a single API call or answer"
 
 
 async def tell_end(
@@ -29,12 +29,18 @@ async def tell_end(
 def outcome_of(
     trajectory: Trajectory, scored: float | None, failure: str | None, *, judged_by: str | None = None
 ) -> task_queue.TaskOutcome:
-    """A task that was completed without a call or an answer has failed, unless its score says otherwise."""
+    """A task that was completed, or reached a limit, without a call or an answer has failed, unless its score says
+    otherwise.
+    """
     stop = trajectory.stop
-    if stop is Stop.COMPLETED and not (trajectory.calls or trajectory.answer is not None or scored):
-        stop, failure = Stop.NOTHING_DONE, failure or _NOTHING_DONE
+    state = TaskState.CANCELLED if stop is Stop.CANCELLED else TaskState.DONE
+    idle = not (trajectory.calls or trajectory.answer is not None or scored)
+    if idle and stop is Stop.COMPLETED:
+        state, stop, failure = TaskState.FAILED, Stop.NOTHING_DONE, failure or _NOTHING_DONE
+    elif idle and stop in LIMITS:
+        state, failure = TaskState.FAILED, failure or _LIMIT_REACHED.format(stop)
     return task_queue.TaskOutcome(
-        state=_STATES.get(stop, TaskState.DONE),
+        state=state,
         stop=stop,
         answer=trajectory.answer,
         failure=failure,

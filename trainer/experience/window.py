@@ -12,7 +12,7 @@ from app.db import exams, judgements, projects, releases, training_data
 from app.db.models import Release, ReleaseState, ScoreSource, SkillState, TaskState
 from app.db.skill_evidence import GOOD
 from app.db.training_data import LoggedSkill, LoggedTask
-from app.records import BASE, Stop, Trajectory
+from app.records import BASE, Trajectory
 from app.run_settings import RunKind, RunSettings
 from app.skills.skill_checks import is_wrapper
 from trainer.experience.chain_rewards import SkillMakers
@@ -85,7 +85,7 @@ def why_dropped(row: LoggedTask, trusted: Collection[str | None]) -> DropReason 
     """Why a task is not learned from; None if it is. `trusted` are judges."""
     if row.state is TaskState.CANCELLED:
         return DropReason.CANCELLED
-    if row.state is TaskState.FAILED and row.stop is not Stop.NOTHING_DONE:
+    if not row.executed:
         return DropReason.FAILED
     if row.score_source is ScoreSource.JUDGE and row.judged_by not in trusted:
         return DropReason.UNPROVEN_JUDGE

@@ -9,17 +9,9 @@ from app.api.chat_completions.completion import Finish
 from app.api.chat_completions.openai_errors import TaskEndError
 from app.db import models
 from app.db.models import TaskState
-from app.records import Json, Stop
+from app.records import LIMITS, Json, Stop
 
 _DONE: Final = "Done."  # a task that asked for no answer
-_LIMITS: Final = (
-    Stop.TURN_LIMIT,
-    Stop.TOKEN_LIMIT,
-    Stop.CONTEXT_FULL,
-    Stop.CALL_LIMIT,
-    Stop.ERROR_LIMIT,
-    Stop.WALL_LIMIT,
-)
 _APPROVE: Final = "it goes on once a person approves or refuses it (GET /v1/approvals?state=waiting)"
 
 
@@ -39,7 +31,7 @@ def outcome_of(task: models.Task, turns: Sequence[str]) -> Outcome:
         return Outcome(_text(task.answer))
     if task.state is TaskState.DONE and task.stop is Stop.NO_CODE and turns and turns[-1].strip():
         return Outcome(turns[-1].strip())
-    if task.state is TaskState.DONE and task.stop in _LIMITS:
+    if task.state is TaskState.DONE and task.stop in LIMITS:
         return Outcome(f"The task ended before it was done ({task.stop}).", "length")
     stopped = task.stop in (Stop.IN_DOUBT, Stop.NOTHING_DONE, Stop.CRASHED, Stop.CANCELLED)
     code = str(task.stop) if stopped else "failed"
