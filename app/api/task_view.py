@@ -210,13 +210,13 @@ async def view_task(session: AsyncSession, task: models.Task, limits: Limits) ->
     if task.state is models.TaskState.ACCEPTED:
         limit = await quotas.exhausted(session, project, limits)
     asked = await verifications.of_task(session, task.id)
-    used = await _skills_of(session, task.id)
+    used = await skills_of(session, task.id)
     view = TaskView.full(task, project.name, used, release, approval, limit, asked)
     remarks = [each["text"] for each in await events.of_kind(session, task.id, "remark")]
     return msgspec.structs.replace(view, remarks=remarks)
 
 
-async def _skills_of(session: AsyncSession, task_id: UUID) -> TaskSkills:
+async def skills_of(session: AsyncSession, task_id: UUID) -> TaskSkills:
     edges = await offers.to_task(session, task_id)
     selection = await offers.selection_of(session, task_id)
     return TaskSkills(

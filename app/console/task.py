@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.access import Db, find_task
 from app.api.feedback import FeedbackView
 from app.api.sse import BATCH_SIZE, EventBatch, event_stream
-from app.api.task_view import view_task
+from app.api.task_view import skills_of, view_task
 from app.api.trajectories import prompts_of
 from app.console.forms import Form
 from app.console.templates import render
@@ -30,6 +30,7 @@ from app.project.project_settings import Limits
 from app.records import Trajectory
 
 _MOST_EVENTS = 20_000
+_CHOOSE_SKILLS = ("skill", "turn")  # events after which others may have been found, offered, used or written
 _SERVES = (ReleaseState.ACTIVE, ReleaseState.CANARY, ReleaseState.RETIRED)
 
 After = Annotated[int, QueryParameter(ge=0)]
@@ -138,6 +139,8 @@ class _BlockReader:
             rows = list(await events.after(session, self._task_id, self._timeline.last, BATCH_SIZE))
             task = await session.get(models.Task, self._task_id, populate_existing=True)
             approval = await _approval(session, task) if task else None
+            chosen = any(row.kind in _CHOOSE_SKILLS and row.seq > self._position for row in rows)
+            found = await skills_of(session, self._task_id) if chosen else None
         changed = {}
         for row in rows:
             block = self._timeline.add(row.seq, row.kind, row.data, row.created_at)
@@ -154,6 +157,7 @@ class _BlockReader:
                 blocks=[*changed.values()],
                 timeline=self._timeline,
                 approval=approval,
+                found=found,
             )
             messages.append(ServerSentEventMessage(data=html, id=self._position))
         elif len(rows) == BATCH_SIZE:

@@ -3,7 +3,7 @@
 import re
 
 import httpx
-from playwright.async_api import BrowserContext, Page, expect
+from playwright.async_api import BrowserContext, Page, Route, expect
 
 from app.runner.shadow import ShadowRunner
 from tests.console.conftest import CheckPage
@@ -42,7 +42,30 @@ async def test_a_task_is_sent_and_followed_until_it_has_ended(page: Page, consol
     await expect(page.get_by_role("heading", name="Turn 1")).to_be_visible(timeout=15_000)
     await expect(page.get_by_text("ledger.add_entry", exact=True)).to_be_visible()
     await expect(page.get_by_role("heading", name="Turn 2")).to_have_count(0)
+    skills = page.get_by_role("region", name="Skills")
+    await expect(skills.get_by_role("listitem").filter(has_text="not similar enough").first).to_be_visible()
+    await page.get_by_text("ledger.add_entry", exact=True).click()
+    await expect(page.get_by_role("heading", name="Arguments")).to_be_visible()
     console.policy.gate.set()
+    await expect(page.get_by_role("heading", name="Done")).to_be_visible(timeout=15_000)
+    await expect(page.get_by_role("button", name="Good")).to_be_visible()
+    await expect(page.get_by_role("heading", name="Arguments")).to_be_visible()
+    await expect(page.get_by_role("button", name="Cancel", exact=True)).to_have_count(0)
+
+
+async def test_a_page_whose_stream_connects_after_the_end_shows_the_end(
+    page: Page, console: ConsoleServer
+) -> None:
+    console.policy.gate.clear()
+    task_id = await console.api.submit("write jelly slowly into the ledger", project="demo")
+
+    async def connect_late(route: Route) -> None:
+        console.policy.gate.set()
+        await console.project.ended(task_id)
+        await route.continue_(url=re.sub(r"after=\d+", "after=1000", route.request.url))  # has all events
+
+    await page.route("**/live?after=*", connect_late)
+    await page.goto(f"/console/tasks/{task_id}")
     await expect(page.get_by_role("heading", name="Done")).to_be_visible(timeout=15_000)
     await expect(page.get_by_role("button", name="Good")).to_be_visible()
 

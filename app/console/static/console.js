@@ -9,16 +9,27 @@ const $$ = (selector, within = document) => [...within.querySelectorAll(selector
 // Replaces the element with this id by its newer self from the page at this address.
 async function replace(id, address) {
   const answer = await fetch(address, { headers: { Accept: "text/html" }, cache: "no-store" });
+  if (answer.status >= 500) throw new Error(answer.statusText);
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(id);
   if (answer.redirected && !fresh) return location.assign(answer.url); // the session has ended
   const old = document.getElementById(id);
-  if (!fresh || !old) return;
-  const focused = old.contains(document.activeElement) && document.activeElement.id;
+  if (fresh && old) swap(old, fresh);
+}
+
+// Puts the newer self of an element in its place. What is open in it stays open, and the focus where it is.
+function swap(old, fresh) {
   for (const open of $$("details[id][open]", old)) fresh.querySelector(`#${CSS.escape(open.id)}`)?.setAttribute("open", "");
-  if (fresh.outerHTML === old.outerHTML) return;
-  old.replaceWith(document.adoptNode(fresh));
-  if (focused) document.getElementById(focused)?.focus();
+  if (fresh.isEqualNode(old)) return;
+  const focused = old.contains(document.activeElement) && path(document.activeElement);
+  old.replaceWith(fresh);
+  if (focused) $(focused)?.focus({ preventScroll: true });
   prepare(fresh);
+}
+
+// A selector of an element that has an id, or is the summary of one that has.
+function path(element) {
+  if (element.id) return `#${CSS.escape(element.id)}`;
+  return element.matches("details[id] > summary") ? `${path(element.parentElement)} > summary` : "";
 }
 
 // <form data-results="ID">: its fields filter the element with that id while they change.
@@ -52,30 +63,36 @@ function refresh() {
 
 // --- live streams -------------------------------------------------------------------------------
 
+const PAUSE = 1000; // before a page is asked again
+
 // <div data-stream="ADDRESS">: messages are HTML. An element replaces the one with its id, or is added at the end
-// of the one whose id is in its data-into. The browser connects again by itself, with the last message's id.
+// of the one whose id is in its data-into. The browser connects again by itself, with the last message's id, and gives
+// up if there is nothing left to send. At the end a box with data-then="reload" is fetched again.
 function stream(box) {
   const source = new EventSource(box.dataset.stream);
-  const status = $("[data-stream-status]");
-  const tell = (text) => status && (status.textContent = text);
+  const tell = (text) => $$("[data-stream-status]", box).forEach((status) => (status.textContent = text));
+  const end = () => {
+    source.close();
+    tell("");
+    if (box.dataset.then === "reload") replace(box.id, location.href).catch(() => setTimeout(end, PAUSE));
+  };
   source.addEventListener("open", () => tell("live"));
-  source.addEventListener("error", () => tell(source.readyState === EventSource.CLOSED ? "" : "connecting again…"));
+  source.addEventListener("error", () => {
+    if (source.readyState === EventSource.CLOSED) setTimeout(end, PAUSE);
+    else tell("connecting again…");
+  });
+  source.addEventListener("end", end);
   source.addEventListener("message", ({ data }) => {
     const template = document.createElement("template");
     template.innerHTML = data;
     const follows = innerHeight + scrollY > document.body.scrollHeight - 160;
     for (const part of [...template.content.children]) {
       const old = part.id && document.getElementById(part.id);
-      if (old) old.replaceWith(part);
-      else document.getElementById(part.dataset.into)?.append(part);
-      prepare(part);
+      if (old) swap(old, part);
+      else document.getElementById(part.dataset.into)?.append(part), prepare(part);
     }
+    tell("live");
     if (follows && box.dataset.follow !== undefined) scrollTo({ top: document.body.scrollHeight });
-  });
-  source.addEventListener("end", () => {
-    source.close();
-    tell("");
-    if (box.dataset.then === "reload") replace(box.id, location.href);
   });
 }
 
