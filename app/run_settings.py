@@ -77,8 +77,10 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     prefix of `SAGE_DATA_PREFIXES`."""
 
     # Reward
-    reward: str = "skill"
-    """A rule of the entry-point group `sage.rewards`."""
+    reward: str = "skill_value"
+    """A rule of the entry-point group `sage.rewards`. `skill` is the paper's. Runs and schedules that were stored
+    while it was the default keep it.
+    """
 
     # Objective
     normalise: bool = False

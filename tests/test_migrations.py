@@ -73,7 +73,9 @@ def test_stored_run_settings_name_their_reward_and_can_be_read(empty_database_ur
     with engine.begin() as connection:
         stored = [*connection.scalars(text("SELECT settings FROM training_runs ORDER BY created_at"))]
         assert [read_settings(each).reward for each in stored] == [*_OLD_SETTINGS]
-        assert stored[0] == {"steps": 3, "canary_percent": 0}, "what was stored before canaries gets none"
+        assert stored[0] == {"reward": "skill", "steps": 3, "canary_percent": 0}, (
+            "what was stored before canaries gets none"
+        )
         scheduled = connection.scalars(text("SELECT settings FROM schedules")).one()
         assert scheduled == {"reward": "skill_by_name", "canary_percent": 0}
         command.downgrade(alembic_config(connection), "0005")

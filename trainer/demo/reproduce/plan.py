@@ -15,13 +15,15 @@ from app.run_settings import RunKind, RunSettings
 from trainer.demo.held_out import HELD_OUT
 from trainer.environments.office.expert_script import Faults
 
+_OF_THE_PAPER = "skill"  # reward
+
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """A trained row of the table."""
 
     name: str
     seeds: int
-    settings: RunSettings = RunSettings(kind=RunKind.ROLLOUT)
+    settings: RunSettings
     sft: bool = True  # start from the supervised adapter; False: from the base model
 
 
@@ -51,7 +53,9 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
     crowded: float = 0.0  # share of the demonstrations in which unfitting skills are offered, too
     faults: Faults = Faults(unprepared=0.04, page=0.04, synonym=0.02, inline=0.05, ignore=0.45, trust=1.0)
     micro_batch_tokens: int = 4096
-    sft: RunSettings = RunSettings(kind=RunKind.SFT, steps=100, lr=1e-3, micro_batch_tokens=4096)
+    sft: RunSettings = RunSettings(
+        kind=RunKind.SFT, steps=100, lr=1e-3, micro_batch_tokens=4096, reward=_OF_THE_PAPER
+    )
     steps: int = 16
     pairs: int = 6
     group: int = 8
@@ -89,6 +93,7 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
             "pairs": self.pairs,
             "group": self.group,
             "crowding": 0,  # as in the paper
+            "reward": _OF_THE_PAPER,
             "micro_batch_tokens": self.micro_batch_tokens,
         }
         return msgspec.convert(common | changes, RunSettings)
