@@ -63,12 +63,15 @@ def test_calls_and_output_belong_to_their_turn_and_skills_after_each_other_to_on
 
 def test_an_event_names_the_block_that_it_changed() -> None:
     timeline = _told(_turn(0))
-    assert timeline.add(2, *_call(0, 0), None).id == "turn-0"
+    called = timeline.add(2, *_call(0, 0, http_status=404), None)
+    assert isinstance(called, TurnBlock)
+    assert (called.id, called.calls[0].status) == ("turn-0", 404)
     assert timeline.add(3, "approval", {"status": "wanted", "turn": 0, "api": "x"}, None).id == "note-3"
-    assert timeline.add(4, "check", {"status": "called", **_call(0, 0)[1], "turn": None}, None).id == "check"
+    checked = timeline.add(4, "check", {"status": "called", **_call(0, 0, http_status=200)[1], "turn": None}, None)
+    assert checked.id == "check"
     scored = timeline.add(5, "check", {"status": "scored", "output": "", "score": 1.0, "error": None}, None)
     assert isinstance(scored, CheckBlock)
-    assert (len(scored.calls), (scored.outcome or {})["score"]) == (1, 1.0)
+    assert ([call.status for call in scored.calls], (scored.outcome or {})["score"]) == ([200], 1.0)
     assert isinstance(timeline.add(6, "done", {"state": "done"}, None), EndBlock)
     assert list(timeline.blocks) == ["turn-0", "note-3", "check", "end"]
 

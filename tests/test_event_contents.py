@@ -50,6 +50,7 @@ async def test_a_call_event_has_the_result_and_the_skill_that_made_it(project: L
         ("ledger.add_entry", None, {"id": 2}),
     ]
     assert not any("cut" in call for call in calls)
+    assert [call["http_status"] for call in calls] == [201, 201]
 
 
 async def test_a_large_result_is_cut_and_a_secret_in_it_is_masked(project: LedgerProject) -> None:
@@ -71,6 +72,7 @@ async def test_the_events_show_the_calls_and_the_output_of_a_check(project: Ledg
     called, scored = [data for kind, data in events if kind == "check"]
     assert (called["status"], called["api"]) == ("called", "ledger.list_entries")
     assert called["result"] == [{"text": "hello", "amount": 1}]
+    assert called["http_status"] == 200
     assert scored == {"status": "scored", "output": "rows: 1\n", "calls": 1, "score": 0.5, "error": None}
     assert [kind for kind, _ in events][-3:] == ["check", "check", "done"]
     assert (await project.row(task_id)).calls == 1, "those of the check are not the task's"

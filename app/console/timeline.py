@@ -172,9 +172,9 @@ class Timeline:
 
 
 def _call(data: Mapping[str, Any]) -> ShownCall:
-    return ShownCall(
-        **{name: data[name] for name in ShownCall.__struct_fields__ if name in data and name != "status"}
-    )
+    """`status` of an event is that of the check which made the call."""
+    known = {name: data[name] for name in ShownCall.__struct_fields__ if name in data and name != "status"}
+    return ShownCall(**known, status=data.get("http_status"))
 
 
 def _complete(shown: ShownCall, call: Call | None) -> None:

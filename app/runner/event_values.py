@@ -11,7 +11,8 @@ _MOST = 2_000  # characters of a result as JSON, and of text
 def call_fields(call: Call, secrets: SecretValues) -> dict[str, Json]:
     """A call that has ended. `skill` is the offered skill that made it; None: the agent's own code did.
 
-    A large `result` is cut to the beginning of its JSON, and `cut` is True.
+    `http_status` is None if no answer came, or the protocol has none. A large `result` is cut to the beginning of
+    its JSON, and `cut` is True.
     """
     secrets.note_call(call)
     shown = mask_call(call)
@@ -25,6 +26,7 @@ def call_fields(call: Call, secrets: SecretValues) -> dict[str, Json]:
         "result": result,
         **({"cut": True} if cut else {}),
         "error": call.error and secrets.mask(call.error),
+        "http_status": call.response and call.response.status,
         "seconds": round(call.seconds, 4),
     }
 
