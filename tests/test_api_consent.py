@@ -152,7 +152,7 @@ async def test_what_an_authorization_server_says_is_recorded_without_secrets(
 @pytest.mark.parametrize(
     ("sent", "operation", "ok", "text"),
     [
-        ({}, "open", True, '[""]'),
+        ({}, "who_header_key", True, '"iris"'),
         ({"operation": "who_header_key"}, "who_header_key", True, '"iris"'),
         ({"operation": "who_basic"}, "who_basic", False, "Response status code is 401"),
     ],
@@ -167,6 +167,30 @@ async def test_one_call_shows_whether_an_api_answers(
     assert (shown["operation"], shown["ok"]) == (operation, ok)
     assert text in (shown["answer"] or shown["error"])
     assert KEY not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("stored", "operation", "sent"),
+    [
+        ({"header_key": {"value": "wr0ng-key-1234"}}, "who_header_key", ["header_key"]),
+        ({"login": STATIC["login"] | {"password": "wr0ng"}}, "who_login", []),
+        ({}, "who_basic", []),
+    ],
+)
+async def test_a_test_call_is_one_that_fails_without_the_right_credentials(
+    api: ApiApp, service: SecuredService, stored: dict[str, Any], operation: str, sent: list[str]
+) -> None:
+    await register(api, service, credentials=stored)
+    shown = (await api.client.post("/v1/apis/vault/test", json={})).json()
+    assert (shown["operation"], shown["ok"], shown["credentials"]) == (operation, False, sent)
+
+
+async def test_a_test_call_names_the_credentials_that_it_sent(api: ApiApp, service: SecuredService) -> None:
+    service.issued[KEY] = "iris"
+    await register(api, service, bearer_token=KEY)
+    for operation, ok in (("", True), ("who_bearer", True), ("who_basic", False)):
+        shown = (await api.client.post("/v1/apis/vault/test", json={"operation": operation})).json()
+        assert (shown["ok"], shown["credentials"]) == (ok, ["bearer_token"]), shown
 
 
 async def test_a_test_call_only_reads(api: ApiApp, service: SecuredService) -> None:

@@ -19,7 +19,7 @@ from app.apis.address import address
 from app.apis.binary_values import recordable
 from app.apis.sample_call import CallPlan, SampleCall
 from app.credentials.stored_credentials import StoredCredentials
-from app.db import apis, manifests, models
+from app.db import api_credentials, apis, manifests, models
 from app.errors import HostError, InvalidError
 from app.gateway.authenticated_caller import AuthenticatedCaller
 from app.gateway.callers import Callers
@@ -37,7 +37,10 @@ _SHOWN_CHARS = 4_000
 
 
 class ApiCallRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Without an `operation`, one that needs no arguments is chosen. It has to be one that only reads."""
+    """Without an `operation`, one that needs no arguments is chosen, if possible one that needs credentials.
+
+    It has to be one that only reads.
+    """
 
     operation: Annotated[Text, msgspec.Meta(max_length=200)] = ""
     arguments: dict[str, Json] = {}
@@ -46,13 +49,17 @@ class ApiCallRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ApiCallView(msgspec.Struct, frozen=True, kw_only=True):
-    """What came back: the beginning of the `answer` as JSON, or the `error` that the agent would get."""
+    """What came back: the beginning of the `answer` as JSON, or the `error` that the agent would get.
+
+    `credentials` names the security schemes whose credentials were sent.
+    """
 
     operation: str
     ok: bool
     status: int | None = None
     answer: str | None = None
     error: str | None = None
+    credentials: list[str] = []
     seconds: float
 
 
@@ -88,8 +95,10 @@ async def call_api(
     document = await tool_documents.api_document(session, row)
     content = await manifests.document(session, row.id, row.digest)
     request = read_request(row, row.bind)
+    held = frozenset(await api_credentials.usable(session, row.id, data.principal))
     await session.commit()  # no transaction is held during the call
-    call = await readers.document_reader.sample_call(request, content, CallPlan(data.operation, data.arguments))
+    plan = CallPlan(data.operation, data.arguments, held, document.token is not None)
+    call = await readers.document_reader.sample_call(request, content, plan)
     call = msgspec.structs.replace(
         call, app=msgspec.structs.replace(call.app, token_origins=document.token_origins)
     )
@@ -98,7 +107,8 @@ async def call_api(
     async with McpServers(readers.http_client, readers.mcp_commands) as servers:
         special = mcp_callers(servers, owner.id, data.principal, _SECONDS)
         callers = Callers(HttpCaller(readers.http_client, timeout=_SECONDS), special)
-        return await _made(call, AuthenticatedCaller(callers, secrets), data)
+        view = await _made(call, AuthenticatedCaller(callers, secrets), data)
+    return msgspec.structs.replace(view, credentials=credentials.used)
 
 
 async def _made(call: SampleCall, caller: AuthenticatedCaller, data: ApiCallRequest) -> ApiCallView:

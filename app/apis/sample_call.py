@@ -9,15 +9,21 @@ from app.apis.bind_arguments import bind
 from app.apis.catalog import App, Operation
 from app.apis.names import nearest
 from app.apis.protocol import OutgoingRequest
+from app.apis.security_schemes import sent_schemes
 from app.errors import HostError, InvalidError
 from app.records import Json
 
 
 class CallPlan(msgspec.Struct, frozen=True):
-    """An operation by name, "" to have one chosen, and its arguments."""
+    """An operation by name, "" to have one chosen, and its arguments.
+
+    One that needs stored credentials is chosen first: those of the schemes `credentials`, or a bearer token.
+    """
 
     operation: str = ""
     arguments: dict[str, Json] = {}
+    credentials: frozenset[str] = frozenset()
+    has_token: bool = False
 
 
 class SampleCall(msgspec.Struct, frozen=True):
@@ -30,7 +36,7 @@ class SampleCall(msgspec.Struct, frozen=True):
 
 def sample_call(app: App, plan: CallPlan) -> SampleCall:
     """Raises InvalidError that names the field for an operation that writes, or that there is not."""
-    operation = _named(app, plan.operation) if plan.operation else _chosen(app)
+    operation = _named(app, plan.operation) if plan.operation else _chosen(app, _available(app, plan))
     try:
         arguments = bind(operation, [], dict(plan.arguments))
         request = encode(app, operation, arguments)
@@ -51,14 +57,36 @@ def _named(app: App, name: str) -> Operation:
     return operation
 
 
-def _chosen(app: App) -> Operation:
-    """The one with the shortest path, for that is most often a list or a state."""
+def _available(app: App, plan: CallPlan) -> frozenset[str]:
+    served = {each.name for each in app.schemes.values() if plan.has_token and each.prefix == "Bearer"}
+    return plan.credentials | served
+
+
+def _chosen(app: App, credentials: frozenset[str]) -> Operation:
+    """The one that tells most about the credentials; of several that with the shortest path, often a list."""
     fit = [each for each in app.operations.values() if each.safe and not each.bound and not _required(each)]
     if not fit:
         raise InvalidError(
             f"operation: {app.name} has none that only reads and needs no arguments; name one, with `arguments`"
         )
-    return min(fit, key=lambda each: (each.method != "GET", each.path.count("/"), len(each.path)))
+    return min(
+        fit,
+        key=lambda each: (
+            _protection(app, each, credentials),
+            each.method != "GET",
+            each.path.count("/"),
+            len(each.path),
+        ),
+    )
+
+
+def _protection(app: App, operation: Operation, credentials: frozenset[str]) -> int:
+    """0: it needs credentials that there are, 1: it accepts them, 2: it needs others, 3: it needs none."""
+    wanted = app.security if operation.security is None else operation.security
+    needs = bool(app.schemes) if wanted is None else bool(wanted) and () not in wanted
+    if sent_schemes(wanted, app.schemes, credentials):
+        return 0 if needs else 1
+    return 2 if needs else 3
 
 
 def _required(operation: Operation) -> Mapping[str, object]:

@@ -1,6 +1,7 @@
 """What an API asks its callers for: the security schemes of an OpenAPI document. Pure."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, Literal
 
 import msgspec
@@ -92,6 +93,15 @@ def chosen(wanted: Security | None, schemes: Iterable[str], available: Collectio
     """
     alternatives = tuple((name,) for name in schemes) if wanted is None else wanted
     return next((each for each in alternatives if each and set(each) <= set(available)), ())
+
+
+def sent_schemes(
+    wanted: Security | None, schemes: Mapping[str, SecurityScheme], available: AbstractSet[str]
+) -> tuple[str, ...]:
+    """As `chosen`, with a bearer token in place of OAuth tokens where there is no other way."""
+    instead = bearer_for_oauth(schemes, available)
+    names = chosen(wanted, schemes, available) or chosen(wanted, schemes, available | instead.keys())
+    return tuple(dict.fromkeys(instead.get(name, name) for name in names))
 
 
 def bearer_for_oauth(schemes: Mapping[str, SecurityScheme], available: Collection[str]) -> dict[str, str]:

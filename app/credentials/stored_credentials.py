@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis.authentication import Authentication, combined
 from app.apis.catalog import App, Operation
 from app.apis.credentials import bearer
-from app.apis.security_schemes import bearer_for_oauth, chosen
+from app.apis.security_schemes import sent_schemes
 from app.credentials import oauth
 from app.credentials.credential import Credential, authentication, secrets_of
 from app.credentials.token_request import TOKEN_SECONDS, TokenError, Tokens
@@ -76,6 +76,11 @@ class StoredCredentials:
         self._held: dict[str, dict[str, _Held]] = {}
         self._noted = set[tuple[str, str]]()
 
+    @property
+    def used(self) -> list[str]:
+        """The schemes whose credentials were sent so far, `STATIC_TOKEN` among them."""
+        return sorted({scheme for _, scheme in self._noted})
+
     async def of(self, app: App, operation: Operation) -> Authentication:
         """Raises HostError if the credentials cannot be read, or a token cannot be renewed."""
         api = self._apis.get(app.name)
@@ -130,10 +135,7 @@ class StoredCredentials:
     async def _chosen(self, app: App, operation: Operation) -> list[_Held]:
         held = await self._of_api(app.name)
         wanted = app.security if operation.security is None else operation.security
-        available = held.keys() & app.schemes.keys()
-        instead = bearer_for_oauth(app.schemes, available)
-        names = chosen(wanted, app.schemes, available) or chosen(wanted, app.schemes, available | instead.keys())
-        names = tuple(dict.fromkeys(instead.get(name, name) for name in names))
+        names = sent_schemes(wanted, app.schemes, held.keys() & app.schemes.keys())
         own = [name for name, each in held.items() if name not in app.schemes and each.credential.place]
         return [held[name] for name in (*names, *own)]
 
