@@ -27,6 +27,18 @@ def origin(url: str) -> str:
     return f"{parts.scheme}://{host.rstrip('.')}:{parts.port or {'http': 80, 'https': 443}.get(parts.scheme, 0)}"
 
 
+def service(url: str) -> str:
+    """Host and port of a URL, where the default ports count as one: most servers answer alike on both.
+
+    Raises ValueError if it is none.
+
+    >>> service("https://Mail.test/v1") == service("http://mail.test"), service("http://mail.test:8080")
+    (True, 'mail.test:8080')
+    """
+    server = origin(url).partition("://")[2]
+    return re.sub(r":(80|443)$", "", server)
+
+
 def has_name(url: str) -> bool:
     """Whether a URL has a name or a password in it. False for what is no URL.
 

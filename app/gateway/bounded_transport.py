@@ -4,18 +4,18 @@ from collections.abc import Collection
 
 import httpx
 
-from app.apis.address import origin
+from app.apis.address import service
 
 
 class BoundedTransport(httpx.AsyncBaseTransport):
-    """Sends requests to these origins by another transport, and no others."""
+    """Sends requests to the services of these URLs by another transport, and no others."""
 
-    def __init__(self, transport: httpx.AsyncBaseTransport, origins: Collection[str]) -> None:
+    def __init__(self, transport: httpx.AsyncBaseTransport, servers: Collection[str]) -> None:
         self._transport = transport
-        self._origins = frozenset(origins)
+        self._services = frozenset(map(service, servers))
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if origin(str(request.url)) not in self._origins:
+        if service(str(request.url)) not in self._services:
             raise httpx.ConnectError(
                 f"a trial may not reach {request.url.host}: it is no staging server", request=request
             )

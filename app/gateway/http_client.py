@@ -31,13 +31,13 @@ def open_client(
     kept: int = 20,
     timeout: float = 5,
     network: PublicNetwork | None = None,
-    origins: Collection[str] | None = None,
+    only: Collection[str] | None = None,
     certificates: Certificates = Certificates(),  # noqa: B008 - frozen
 ) -> httpx.AsyncClient:
     """Without cookies, and without the proxies that the environment names. At most `kept` idle connections.
 
     If private hosts are not allowed, every connection goes through `network`: those of redirects, too. With
-    `origins` it reaches no others. Requests may name an own one of the `certificates`.
+    `only` it reaches no servers but those of these URLs. Requests may name an own one of the `certificates`.
     """
     limits = httpx.Limits(
         max_connections=connections, max_keepalive_connections=kept, keepalive_expiry=_IDLE_SECONDS
@@ -49,7 +49,7 @@ def open_client(
     plain = open_transport(certificates.context())
     transport = CertificateTransport(plain, open_transport, certificates)
     return httpx.AsyncClient(
-        transport=transport if origins is None else BoundedTransport(transport, origins),
+        transport=transport if only is None else BoundedTransport(transport, only),
         timeout=timeout,
         trust_env=False,
         cookies=NoCookies(),

@@ -1,7 +1,7 @@
 """What the trials of an exam run on: recorded calls, staging servers, or the live APIs."""
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from uuid import UUID
 
@@ -37,6 +37,7 @@ class ProjectApis(msgspec.Struct, frozen=True):
 
     documents: Sequence[ApiDocument]
     settings: ProjectSettings
+    variables: Sequence[Mapping[str, str]] = ()  # that tasks to be tried give, and that may name other servers
 
 
 @asynccontextmanager
@@ -52,12 +53,12 @@ async def open_trials(
             return
         store = ProjectSecrets(sessions, job.project_id)
         if ground == "staging":
-            servers = await staging_servers(catalog, apis.settings.staging, store)
+            servers = await staging_servers(catalog, apis.settings.staging, store, apis.variables)
         else:
             servers = TrialServers(catalog=catalog, store=store, commands=_commands(job, catalog))
         private = job.deployment.allow_private_hosts
         certificates = Certificates.of(job.deployment)
-        opened = open_client(allow_private_hosts=private, origins=servers.origins, certificates=certificates)
+        opened = open_client(allow_private_hosts=private, only=servers.only, certificates=certificates)
         seconds = job.deployment.api_timeout_seconds
         async with opened as client, McpServers(client, servers.commands) as mcp:
             yield ApiTrials(

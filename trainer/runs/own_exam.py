@@ -101,7 +101,8 @@ async def _read(job: Job, sessions: Sessions, choice: ExamChoice) -> _Material:
         logged = await exams.from_log(session, job.project_id, kinds=_TRAINING)
         training = [each for each in logged if _task(each, job.project) not in held_out]
         served = await manifest.begin_serving(session, job.project_id, None, None)
-        apis = ProjectApis(served.documents, msgspec.convert(served.settings, ProjectSettings))
+        variables = [each.variables for each in (*examined, *training) if each.variables]
+        apis = ProjectApis(served.documents, msgspec.convert(served.settings, ProjectSettings), variables)
         items = await _items(session, [*examined, *training], job.project)
     return _Material(exam.version, items[: len(examined)], items[len(examined) :], apis)
 

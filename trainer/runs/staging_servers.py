@@ -1,10 +1,11 @@
 """The staging servers of a project's APIs, which trials call instead of those of production."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import product
 
 import msgspec
 
-from app.apis.address import address, origin
+from app.apis.address import address, service
 from app.apis.catalog import App, Catalog, Operation
 from app.apis.credentials import BearerTokens, SecretStore
 from app.errors import HostError, InvalidError
@@ -18,14 +19,22 @@ class TrialServers(msgspec.Struct, frozen=True, kw_only=True):
     catalog: Catalog
     tokens: BearerTokens | None = None  # None: those of production
     store: SecretStore
-    origins: frozenset[str] | None = None  # that alone may be reached; None: all
+    only: tuple[str, ...] | None = None  # the URLs of those that alone may be reached; None: all
     resets: dict[str, str] = {}
     commands: Mapping[str, McpCommand] = {}  # the MCP servers that may be started here
 
 
-async def staging_servers(catalog: Catalog, staging: Mapping[str, StagingApi], store: SecretStore) -> TrialServers:
-    """Raises InvalidError for staging that is incomplete, or that is no other server than production."""
-    moved = staged(catalog, staging)
+async def staging_servers(
+    catalog: Catalog,
+    staging: Mapping[str, StagingApi],
+    store: SecretStore,
+    variables: Iterable[Mapping[str, str]] = (),
+) -> TrialServers:
+    """`variables` are those of tasks, which may choose servers of production.
+
+    Raises InvalidError for staging that is incomplete, or that is no other server than production.
+    """
+    moved = staged(catalog, staging, variables)
     staging = {name: each for name, each in staging.items() if name in moved.apps}
     tokens = {name: each.token_secret for name, each in staging.items() if each.token_secret is not None}
     try:
@@ -37,27 +46,33 @@ async def staging_servers(catalog: Catalog, staging: Mapping[str, StagingApi], s
         catalog=moved,
         tokens=bearers,
         store=StagingSecrets(store, names),
-        origins=frozenset(origin(each.server) for each in staging.values()),
+        only=tuple(each.server for each in staging.values()),
         resets={name: each.reset for name, each in staging.items() if each.reset is not None},
     )
 
 
-def staged(catalog: Catalog, staging: Mapping[str, StagingApi]) -> Catalog:
+def staged(
+    catalog: Catalog, staging: Mapping[str, StagingApi], variables: Iterable[Mapping[str, str]] = ()
+) -> Catalog:
     """The catalog with all calls going to the staging servers.
 
     Raises InvalidError for an API without one, or whose staging server is one that tasks call.
     """
     if missing := sorted(catalog.apps.keys() - staging.keys()):
         raise InvalidError(f"staging has no server for {', '.join(missing)}: name it in the project's settings")
-    production = {found for app in catalog.apps.values() for found in _origins(app)}
+    production = _production(catalog, variables)
     return Catalog({name: _staged(app, staging[name], production) for name, app in catalog.apps.items()})
 
 
-def _staged(app: App, staging: StagingApi, production: set[str]) -> App:
-    if origin(staging.server) in production:
+def _staged(app: App, staging: StagingApi, production: Mapping[str, str]) -> App:
+    try:
+        same = production.get(service(staging.server))
+    except ValueError as error:
+        raise InvalidError(f"staging.{app.name}.server: {error}") from error
+    if same is not None:
         raise InvalidError(
-            f"the staging server of {app.name} is one that tasks call, {staging.server}: trials would change what "
-            "is live. Name another one in the project's settings"
+            f"the staging server of {app.name} is one that tasks call, {same}: trials would change what is live. "
+            "In the project's settings, name one with another host or port"
         )
     if staging.reset is not None and staging.reset not in app.operations:
         raise InvalidError(f"staging.{app.name}.reset: {app.name} has no operation {staging.reset!r}")
@@ -69,15 +84,18 @@ def _moved(operation: Operation) -> Operation:
     return msgspec.structs.replace(operation, server=None)
 
 
-def _origins(app: App) -> set[str]:
-    """Of all servers that tasks may call, as far as they are known without a task's variables."""
-    servers = {app.server, *(each.server for each in app.operations.values() if each.server is not None)}
-    found = set()
-    for server in servers:
-        try:
-            found.add(origin(address(app, server, {})))
-        except ValueError:  # it needs a value that only a task gives
-            continue
+def _production(catalog: Catalog, variables: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """The servers that tasks with these variables call, by their services."""
+    unique = {tuple(sorted(each.items())): each for each in ({}, *variables)}
+    found = {}
+    for app in catalog.apps.values():
+        servers = {app.server, *(each.server for each in app.operations.values() if each.server is not None)}
+        for server, given in product(servers, unique.values()):
+            try:
+                url = address(app, server, given)
+                found[service(url)] = url
+            except ValueError:  # it needs another value
+                continue
     return found
 
 
