@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import models, releases, skills, trajectories
 from app.db.models import TaskState
 from app.engine.tokenizer import ChatTokenizer
-from app.records import Policy, Stop, Trajectory, Turn, Use
+from app.records import Json, Policy, Stop, Trajectory, Turn, Use
 from tests.rows import new_skill, offer_of, task_row, trajectory_of
 from tests.scripted_engine import block
 
@@ -57,7 +57,12 @@ class ServedProject:
         return row
 
     async def rollout(
-        self, row: models.Task, turn: Turn, offered: tuple[models.Skill, ...] = (), temperature: float = 1.0
+        self,
+        row: models.Task,
+        turn: Turn,
+        offered: tuple[models.Skill, ...] = (),
+        temperature: float = 1.0,
+        answer: Json = None,
     ) -> Trajectory:
         """Store a task's trajectory, replacing an earlier one."""
         plain = trajectory_of(row, turn, offered=tuple(map(offer_of, offered)))
@@ -66,6 +71,7 @@ class ServedProject:
             task=msgspec.structs.replace(plain.task, scenario=row.scenario),
             policy=Policy(release=row.release_id),
             stop=row.stop or Stop.COMPLETED,
+            answer=answer,
             temperature=temperature,
         )
         await trajectories.save(self.session, self.project.id, trajectory)

@@ -41,16 +41,6 @@ def test_an_equal_candidate_with_fewer_tokens_is_promoted() -> None:
     assert "at worst -1.9, tokens -10.0 [-10.0, -10.0] per task, on 200 scenarios" in found.reason
 
 
-def test_tasks_that_a_check_could_call_solved_whatever_happens_show_no_loss() -> None:
-    own_work = GateRules(perfect_counts=False)
-    found = decide(chains(MANY, tokens=90), chains(MANY), own_work)
-    assert not found.promote
-    assert found.reason.startswith("both solved every task, as if its check were always true: it loses at most 5")
-    one_failed = [*MANY[:-1], False]
-    assert decide(chains(one_failed, tokens=50), chains(one_failed), own_work).promote
-    assert decide(chains(SOLVED), chains(FAILED), own_work).promote
-
-
 def test_an_equal_candidate_with_more_tokens_is_not_promoted() -> None:
     assert not decided(MANY, MANY, tokens=110).promote
 

@@ -157,6 +157,7 @@ async def test_without_a_word_a_run_is_examined_on_what_the_project_holds_out(sh
         "version": 1,
         "on": "recorded",
         "tasks_left_out": len(kinds),  # they failed, and so show nothing
+        "true_whatever_happens": 0,
     }
     assert evaluation["coverage"] == 1
     assert (result.decision, result.evidence["candidate"]["scenarios"]) == ("rejected", 30)

@@ -70,7 +70,8 @@ class TrainingProject:
             for number in range(scenarios):
                 for score in scores:
                     row = await served.task(score, **_kind(number), **columns)
-                    await served.rollout(row, served.turn(f"print({len(served.tasks) * 11})"))
+                    turn = served.turn(f"print({len(served.tasks) * 11})")
+                    await served.rollout(row, turn, answer="hello")
 
     async def job(self, **settings: Any) -> Job:
         run_settings = read_settings(SMALL | settings)

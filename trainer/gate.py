@@ -22,6 +22,7 @@ from app.db.evaluations import NewEvaluation
 from app.db.models import ReleaseState
 from app.records import Json
 from app.run_settings import RunSettings
+from trainer.evaluation.exam_evidence import advice, left_out, why_undecided
 from trainer.evaluation.gate_decision import GateDecision, GateRules, check_reference, decide
 from trainer.evaluation.paired import Evaluator, PairedResults, evaluate_again, evaluate_pair
 from trainer.run_job import RunProgress
@@ -105,8 +106,9 @@ class _Gate:
     async def examine(self, evaluator: Evaluator, rules: GateRules, directory: Path | None) -> GateResult:
         """Evaluate, decide, and act on the decision."""
         results = await self.evaluate(evaluator)
-        if too_little := _too_little_known(results, self.candidate.settings, rules):
-            return await self.wait(too_little | {"next": f"have more tasks scored, or {self.by_hand}"})
+        if why := why_undecided(results, self.candidate.settings.exam_coverage, rules.min_scenarios):
+            evidence = {"verdict": "untested", "reason": why, "evaluation": results.settings}
+            return await self.wait(evidence | {"next": f"{advice(results)}, or {self.by_hand}"})
         compared = await self.compare(results, evaluator, rules)
         if directory is not None:
             compared.results.write(directory / "gate.json")
@@ -166,7 +168,7 @@ class _Gate:
         results, decision, reference = compared.results, compared.decision, compared.reference
         evidence: dict[str, Json] = {
             "verdict": "promote" if decision.promote else "reject",
-            "reason": decision.reason,
+            "reason": decision.reason + left_out(results),
             "compared_with": _named(self.incumbent),
             **({"reference_release": _named(reference)} if reference else {}),
             "environment": self.candidate.settings.environment,
@@ -241,21 +243,6 @@ def _other_prompt(by_hand: str) -> dict[str, Json]:
         "reason": "this worker renders another prompt than the one that is served",
         "next": f"give workers and runners one version and one SAGE_PROMPT_PROFILE and train again, or {by_hand}",
     }
-
-
-def _too_little_known(results: PairedResults, settings: RunSettings, rules: GateRules) -> dict[str, Json] | None:
-    """Why the results decide nothing; None if they do."""
-    coverage, scenarios = results.settings["coverage"], len({each.scenario for each in results.candidate})
-    if coverage >= settings.exam_coverage and scenarios >= rules.min_scenarios:
-        return None
-    if coverage < settings.exam_coverage:
-        reason = (
-            f"the results of {coverage:.0%} of the scenarios are known, {settings.exam_coverage:.0%} are needed "
-            "(exam_coverage): the others asked for what was never recorded"
-        )
-    else:
-        reason = f"the exam has {scenarios} scenarios to examine on, {rules.min_scenarios} are needed"
-    return {"verdict": "untested", "reason": reason, "evaluation": results.settings}
 
 
 def _not_evaluated(candidate: CandidateAdapter, rules: GateRules, by_hand: str) -> dict[str, Json]:

@@ -29,7 +29,6 @@ class GateRules(msgspec.Struct, frozen=True, kw_only=True):
 
     min_scenarios: int = MIN_SCENARIOS
     margin: Points = 5.0  # of SGC: a loss beyond it must be ruled out for promotion by tokens
-    perfect_counts: bool = True  # False: where both solve every task, the tasks may be unable to show a loss
     collapse: float = 0.5  # warn of a use or write rate below this fraction of the incumbent's
 
 
@@ -54,8 +53,6 @@ def decide(
     sides = measure(candidate), measure(incumbent)
     lower_bound = 100 * difference_lower_bound(difference.gained, difference.lost, difference.scenarios)
     promote, reason = _judge(difference, lower_bound, rules)
-    if promote and not rules.perfect_counts and all(each.success for each in (*candidate, *incumbent)):
-        promote, reason = False, f"both solved every task, as if its check were always true: {reason}"
     gains = difference.sgc.low > 0
     figures = {
         "candidate": msgspec.to_builtins(sides[0]),

@@ -83,13 +83,13 @@ class PairedResults(msgspec.Struct, frozen=True, kw_only=True):
         every = {result.scenario for result in self.candidate}
         known = every - {result.scenario for side in sides for result in side if not result.known}
         kept = [[result for result in side if result.scenario in known] for side in sides]
-        before = self.settings.get("coverage", 1.0)
+        coverage = self.settings.get("coverage", 1.0) * (len(known) / len(every) if every else 1.0)
         return msgspec.structs.replace(
             self,
             candidate=kept[0],
             incumbent=kept[1],
             reference=None if self.reference is None else kept[2],
-            settings=self.settings | {"coverage": before * len(known) / max(1, len(every))},
+            settings=self.settings | {"coverage": coverage},
         )
 
     def write(self, path: Path) -> None:

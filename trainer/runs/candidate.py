@@ -4,7 +4,6 @@ from functools import partial
 
 from app.db import adapters
 from app.db.database import Sessions
-from trainer.evaluation.gate_decision import GateRules
 from trainer.evaluation.paired import Evaluator
 from trainer.gate import CandidateAdapter, GateResult, evaluate_candidate
 from trainer.learning.publishing import PublishedAdapter
@@ -49,10 +48,7 @@ async def evaluate_adapter(
             report=partial(progress.part, "exam tasks"),
             about=environment.about | ({"skills_before": len(grown)} if environment.own else {}),
         )
-        rules = GateRules(perfect_counts=not environment.own)  # a user's check may be true whatever happens
-        return await evaluate_candidate(
-            sessions, candidate, evaluator, progress=progress, rules=rules, directory=job.directory
-        )
+        return await evaluate_candidate(sessions, candidate, evaluator, progress=progress, directory=job.directory)
 
 
 async def _store(job: Job, sessions: Sessions, adapter: PublishedAdapter) -> None:

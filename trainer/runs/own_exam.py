@@ -19,6 +19,7 @@ from app.release import manifest
 from app.run_settings import MIN_SCENARIOS, RunKind, rollout_environment
 from trainer.environment import Environment, open_environment
 from trainer.environments.exam.exam_environment import ExamChoice, ExamEnvironment, ExamItem
+from trainer.environments.exam.idle_trials import solved_idly
 from trainer.experience.held_out_tasks import HeldOutTasks
 from trainer.run_job import Job
 from trainer.runs.exam_trials import ProjectApis, open_trials
@@ -75,10 +76,18 @@ async def open_run_environment(job: Job, sessions: Sessions) -> AsyncIterator[Ru
     material = await _read(job, sessions, found)
     records = [item.record for item in (*material.exam, *material.training) if item.record is not None]
     async with open_trials(found.on, job, sessions, material.apis, records) as trials:
-        environment = ExamEnvironment(material.exam, material.training, trials)
-        exam = {"name": found.name, "version": material.version, "on": found.on}
-        about: dict[str, Json] = {"exam": exam | {"tasks_left_out": environment.left_out}}
-        yield RunEnvironment(environment, own=True, about=about)
+        judged = [item for item in material.exam if trials.can_judge(item)]
+        idle = await solved_idly(trials, judged) if job.settings.gate_scenarios else set()
+        about: dict[str, Json] = {
+            "name": found.name,
+            "version": material.version,
+            "on": found.on,
+            "tasks_left_out": len(material.exam) - len(judged),
+            "true_whatever_happens": len(idle),
+        }
+        examined = [item for item in judged if item.task.id not in idle]
+        training = [item for item in material.training if trials.can_judge(item)]
+        yield RunEnvironment(ExamEnvironment(examined, training, trials), own=True, about={"exam": about})
 
 
 class _Material(msgspec.Struct, frozen=True):

@@ -57,14 +57,16 @@ class ExamChoice(msgspec.Struct, frozen=True):
 
 
 class ExamEnvironment:
-    """Implements `Environment`. Validation and test draw from the exam's tasks, training from others."""
+    """Implements `Environment`. Validation and test draw from the exam's tasks, training from others.
+
+    A trial of each can be judged.
+    """
 
     def __init__(self, exam: Sequence[ExamItem], training: Sequence[ExamItem], trials: Trials) -> None:
         self._trials = trials
-        self.left_out = sum(not trials.can_judge(item) for item in exam)  # tasks that cannot be judged
         self._items = {item.task.id: item for item in (*exam, *training)}
-        self._examined = _grouped([item for item in exam if trials.can_judge(item)])
-        self._trained = _grouped([item for item in training if trials.can_judge(item)])
+        self._examined = _grouped(exam)
+        self._trained = _grouped(training)
 
     def scenarios(self, split: Split, count: int, seed: int) -> Sequence[Scenario]:
         """At most `count`: an exam has no more than it has."""

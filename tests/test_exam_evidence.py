@@ -1,0 +1,38 @@
+"""Why the results of an exam decide nothing, in words."""
+
+import pytest
+
+from app.records import Json
+from tests.task_results import chains, result
+from trainer.evaluation.exam_evidence import advice, left_out, why_undecided
+from trainer.evaluation.paired import PairedResults
+
+
+def results(*, unknown: int = 0, known: int = 40, on: str = "", **exam: Json) -> PairedResults:
+    settings: dict[str, Json] = {"exam": {"on": on, **exam}} if on else {}
+    tasks = [*chains([True] * known), *(result(f"u{number}", known=False) for number in range(unknown))]
+    return PairedResults(candidate=tasks, incumbent=tasks, settings=settings).only_known()
+
+
+@pytest.mark.parametrize(
+    ("on", "why"), [("recorded", "asked for what was never recorded"), ("live", "tried to write")]
+)
+def test_unknown_results_are_said_to_be_so_with_the_cause_that_trials_there_have(on: str, why: str) -> None:
+    assert why_undecided(results(unknown=40, on=on), 0.8, 30) == (
+        f"the results of 50% of the scenarios are known, 80% are needed (exam_coverage): the others {why}"
+    )
+
+
+def test_an_exam_of_which_nothing_is_left_is_too_small_and_not_unknown() -> None:
+    empty = results(known=0, on="staging", tasks_left_out=200, true_whatever_happens=3)
+    assert empty.settings["coverage"] == 1
+    assert why_undecided(empty, 0.8, 30) == (
+        "the exam has 0 scenarios to examine on, 30 are needed; tasks left out: 200 without a check, "
+        "3 that doing nothing solves (checks that are true whatever happens)"
+    )
+    assert advice(empty).startswith("mend the checks that pass when nothing is done, make an exam with more tasks")
+
+
+def test_results_that_are_many_and_known_decide() -> None:
+    assert why_undecided(results(unknown=1), 0.8, 30) == ""
+    assert left_out(results()) == ""

@@ -1,0 +1,34 @@
+"""Tasks of an exam that are solved by doing nothing: they cannot tell a good policy from a bad one.
+
+Whoever completes such a task at once passes, so a policy would gain by ending its tasks sooner, or be promoted for
+using fewer tokens. A check that is always true is of this kind.
+"""
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from app.records import Json, Policy, Stop, Trajectory
+from trainer.environments.exam.exam_environment import ExamItem, Trials
+
+_ANSWERS: tuple[Json, ...] = (None, "?")  # the second is right for nothing, but a check may accept any answer
+
+
+async def solved_idly(trials: Trials, items: Iterable[ExamItem]) -> set[UUID]:
+    """The ids of tasks that are judged as solved if all that a trial does is to complete them.
+
+    Raises InvalidError if the APIs cannot be reset.
+    """
+    return {item.task.id for item in items if await _solved_idly(trials, item)}
+
+
+async def _solved_idly(trials: Trials, item: ExamItem) -> bool:
+    async with trials.open(item) as world:
+        for answer in _ANSWERS:
+            verdict = await world.verify(_idle(item, answer))
+            if verdict.known and verdict.success:
+                return True
+    return False
+
+
+def _idle(item: ExamItem, answer: Json) -> Trajectory:
+    return Trajectory(task=item.task, policy=Policy(), profile="", turns=(), stop=Stop.COMPLETED, answer=answer)
