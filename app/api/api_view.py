@@ -86,7 +86,7 @@ def _computed(row: models.Api, project: str) -> dict[str, Any]:
     naming = presentation_of(row).naming
     return {
         "has_token": _has_token(row),
-        "links": ConsoleLinks(f"/console/apis/{row.name}?project={project}"),
+        "links": ConsoleLinks.to(f"/console/apis/{row.name}", project),
         "naming": naming,
     }
 

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Caller, Db, project_filter, project_names
 from app.api.columns import columns
+from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
 from app.api.validation import Cursor, Limit, ProjectName
 from app.db import approvals, models, tasks
@@ -40,10 +41,12 @@ class ApprovalSummary(msgspec.Struct, frozen=True, kw_only=True):
     decided_at: datetime | None
     decided_by: str | None
     reason: str
+    links: ConsoleLinks
 
     @classmethod
     def of(cls, row: models.Approval, project: str) -> "ApprovalSummary":
-        return ApprovalSummary(project=project, **columns(row, ApprovalSummary, "project"))
+        own = columns(row, ApprovalSummary, "project", "links")
+        return ApprovalSummary(project=project, links=ConsoleLinks.of("approvals", row.id), **own)
 
 
 class ApprovalPage(msgspec.Struct, frozen=True):
@@ -67,7 +70,8 @@ class ApprovalView(ApprovalSummary, frozen=True, kw_only=True):
             project=project,
             instruction=task.instruction,
             principal=task.principal,
-            **columns(row, cls, "project", "instruction", "principal"),
+            links=ConsoleLinks.of("approvals", row.id),
+            **columns(row, cls, "project", "instruction", "principal", "links"),
         )
 
 

@@ -10,6 +10,7 @@ from litestar.params import FromQuery, QueryParameter
 
 from app.api.access import Caller, Db, project_filter
 from app.api.columns import columns
+from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
 from app.api.validation import Cursor, Limit, ProjectName
 from app.db import audit, models
@@ -39,6 +40,7 @@ class AuditPage(msgspec.Struct, frozen=True):
 
     entries: list[AuditEntryView]
     next_cursor: str | None
+    links: ConsoleLinks
 
 
 class AuditController(Controller):
@@ -68,4 +70,5 @@ class AuditController(Controller):
         page = await audit.page(
             session, only, release_id=release_id, actions=actions, actor=actor, cursor=cursor, limit=limit
         )
-        return AuditPage([AuditEntryView.of(row) for row in page.items], page.cursor)
+        links = ConsoleLinks.to("/console/audit", project) if project else ConsoleLinks("/console/audit?of=all")
+        return AuditPage([AuditEntryView.of(row) for row in page.items], page.cursor, links)

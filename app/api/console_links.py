@@ -5,7 +5,7 @@ from uuid import UUID
 
 import msgspec
 
-Kind = Literal["tasks", "skills", "releases", "runs"]
+Kind = Literal["tasks", "skills", "releases", "runs", "approvals"]
 
 
 def console_path(kind: Kind, row_id: UUID) -> str:
@@ -24,3 +24,12 @@ class ConsoleLinks(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, kind: Kind, row_id: UUID) -> Self:
         return cls(console_path(kind, row_id))
+
+    @classmethod
+    def to(cls, path: str, project: str | None) -> Self:
+        """A page that is about a project, or without one about all.
+
+        >>> ConsoleLinks.to("/console/usage", "demo").console
+        '/console/usage?project=demo'
+        """
+        return cls(path if project is None else f"{path}?project={project}")

@@ -108,7 +108,7 @@ class ExamView(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, row: models.Exam, project: str, size: ExamSize) -> Self:
         own = columns(row, cls, "project", "size", "waits_for", "links")
-        links = ConsoleLinks(f"/console/exams/{row.name}?project={project}")
+        links = ConsoleLinks.to(f"/console/exams/{row.name}", project)
         return cls(project=project, size=size, waits_for=_waits_for(size), links=links, **own)
 
 

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Access, Caller, Db, find_project, find_task
 from app.api.columns import columns
+from app.api.console_links import ConsoleLinks, console_path
 from app.api.problem import problems
 from app.api.validation import Limit, ProjectName
 from app.db import feedback, models, unscored_tasks
@@ -82,6 +83,7 @@ class WantedFeedback(msgspec.Struct, frozen=True, kw_only=True):
     on_trial: bool
     scores: int
     mean: float | None
+    links: ConsoleLinks
 
     @classmethod
     def of(cls, task: UnscoredTask, scores: KindScores) -> Self:
@@ -94,6 +96,7 @@ class WantedFeedback(msgspec.Struct, frozen=True, kw_only=True):
             on_trial=task.on_trial,
             scores=scores.count,
             mean=scores.total / scores.count if scores.count else None,
+            links=ConsoleLinks(f"{console_path('tasks', task.id)}#feedback"),
         )
 
 

@@ -1,7 +1,7 @@
 """Routes for API keys. The secret is shown once; only its hash is stored."""
 
 from datetime import datetime
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 from uuid import UUID
 
 import msgspec
@@ -11,13 +11,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Access, Caller, Db, find_project, project_names
 from app.api.columns import columns
+from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
 from app.api.validation import Name
 from app.db import audit, keys, models
 from app.db.keys import Scope
 from app.db.models import AuditAction
 from app.errors import NotFoundError
-from app.records import Json
 
 
 class KeyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,6 +38,7 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
     project: str | None
     created_at: datetime
     revoked_at: datetime | None
+    links: ConsoleLinks
 
     @classmethod
     def of(cls, key: models.Key, names: dict[UUID, str]) -> Self:
@@ -103,5 +104,7 @@ async def _record(session: AsyncSession, access: Access, key: models.Key, action
     await audit.add(session, key.project_id, None, access.actor, action, detail)
 
 
-def _columns(key: models.Key, names: dict[UUID, str]) -> dict[str, Json]:
-    return {**columns(key, KeyView, "project"), "project": names[key.project_id] if key.project_id else None}
+def _columns(key: models.Key, names: dict[UUID, str]) -> dict[str, Any]:
+    project = names[key.project_id] if key.project_id else None
+    links = ConsoleLinks.to("/console/keys", project)
+    return {**columns(key, KeyView, "project", "links"), "project": project, "links": links}

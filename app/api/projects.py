@@ -11,6 +11,7 @@ from litestar.params import FromPath, JSONBody
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Access, Caller, Db, find_project
+from app.api.console_links import ConsoleLinks
 from app.api.datasets import delete_files
 from app.api.problem import problems
 from app.api.usage_view import UsageView, view_usage
@@ -37,22 +38,27 @@ class ProjectPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProjectView(msgspec.Struct, frozen=True):
+    """The page is that of the settings for an administrator, of tasks and success for others."""
+
     id: UUID
     name: str
     created_at: datetime
     settings: ProjectSettings
+    links: ConsoleLinks
 
     @classmethod
     def of(cls, project: models.Project, access: Access) -> Self:
         """Only an administrator's key is shown the paths of URLs: they may hold a token."""
         settings = projects.settings_of(project)
-        if not access.allows("admin"):
+        admin = access.allows("admin")
+        if not admin:
             settings = msgspec.structs.replace(
                 settings,
                 webhook=settings.webhook and settings.webhook.masked(),
                 verifier=settings.verifier and settings.verifier.masked(),
             )
-        return cls(project.id, project.name, project.created_at, settings)
+        links = ConsoleLinks.to(f"/console/projects/{project.name}" if admin else "/console", project.name)
+        return cls(project.id, project.name, project.created_at, settings, links)
 
 
 class ProjectController(Controller):

@@ -10,6 +10,7 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Caller, Db, find_task
+from app.api.console_links import ConsoleLinks, console_path
 from app.api.problem import problems
 from app.api.validation import MOST
 from app.db import models, releases, shadows, trajectories
@@ -69,6 +70,7 @@ class ReplayView(msgspec.Struct, frozen=True, kw_only=True):
     task: ReplaySide
     replay: ReplaySide | None
     turns: list[TurnPair]
+    links: ConsoleLinks
 
 
 class ReplayController(Controller):
@@ -143,6 +145,7 @@ def _view(
         task=_side(served, served_by, task.score),
         replay=None if again is None else _side(again, release.number, replay.score),
         turns=[] if again is None else [TurnPair.of(*pair) for pair in zip_longest(served.turns, again.turns)],
+        links=ConsoleLinks(f"{console_path('tasks', task.id)}/replay?release={release.number}"),
     )
 
 

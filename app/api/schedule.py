@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Access, Caller, Db, find_project
 from app.api.columns import columns
+from app.api.console_links import ConsoleLinks
 from app.api.datasets import check_data
 from app.api.environments import refuse_unknown
 from app.api.problem import problems
@@ -45,10 +46,12 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool
     next_at: datetime | None = msgspec.field(name="next_run_at")
     fired_at: datetime | None = msgspec.field(name="last_run_at")
+    links: ConsoleLinks
 
     @classmethod
     def of(cls, row: models.Schedule, project: str) -> Self:
-        return cls(project=project, **columns(row, cls, "project"))
+        links = ConsoleLinks.to("/console/runs/schedule", project)
+        return cls(project=project, links=links, **columns(row, cls, "project", "links"))
 
 
 class ScheduleController(Controller):

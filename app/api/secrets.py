@@ -10,6 +10,7 @@ from litestar.params import FromPath, JSONBody
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Access, Caller, Db, find_project
+from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
 from app.api.validation import Name, ProjectName, Text
 from app.db import audit, models, secrets
@@ -32,10 +33,12 @@ class SecretView(msgspec.Struct, frozen=True, kw_only=True):
     project: str
     created_at: datetime
     used_at: datetime | None
+    links: ConsoleLinks
 
     @classmethod
     def of(cls, row: models.Secret, project: str) -> Self:
-        return cls(name=row.name, project=project, created_at=row.created_at, used_at=row.used_at)
+        links = ConsoleLinks.to("/console/secrets", project)
+        return cls(name=row.name, project=project, created_at=row.created_at, used_at=row.used_at, links=links)
 
 
 class SecretController(Controller):

@@ -10,6 +10,7 @@ from litestar.params import FromQuery, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Caller, Db, find_project
+from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
 from app.api.validation import TIME, ProjectName, in_utc
 from app.db import clock, releases, skills, statistics
@@ -52,6 +53,7 @@ class StatisticsView(msgspec.Struct, frozen=True, kw_only=True):
     until: datetime
     counted_from: datetime | None
     rows: list[StatisticsRow]
+    links: ConsoleLinks
 
 
 class StatisticsController(Controller):
@@ -96,6 +98,7 @@ class StatisticsController(Controller):
             until=end,
             counted_from=found.counted_from,
             rows=rows,
+            links=ConsoleLinks.to("/console", owner.name),
         )
 
 

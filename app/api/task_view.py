@@ -69,10 +69,12 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    links: TaskLinks
 
     @classmethod
     def of(cls, task: models.Task, project: str) -> "TaskSummary":
-        return TaskSummary(project=project, **columns(task, TaskSummary, "project"))
+        links = TaskLinks.of(task.id)
+        return TaskSummary(project=project, links=links, **columns(task, TaskSummary, "project", "links"))
 
 
 class TaskPage(msgspec.Struct, frozen=True):
@@ -163,7 +165,6 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
     prompt_hash: str | None  # of the prompt that it began under
     seconds: float | None  # from the first start to the end
     remarks: list[str] = []  # about the deployment, such as a model that was not made for the project's APIs
-    links: TaskLinks
 
     @classmethod
     def full(
@@ -196,7 +197,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
             prompt_hash=task.prompt,
             seconds=(finished - started).total_seconds() if started and finished else None,
             links=TaskLinks.of(task.id),
-            **columns(task, TaskSummary, "project"),
+            **columns(task, TaskSummary, "project", "links"),
         )
 
 

@@ -5,6 +5,7 @@ from datetime import datetime
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.api.console_links import ConsoleLinks
 from app.db import models, projects, quotas, usage
 from app.project.project_settings import Limits
 
@@ -24,6 +25,7 @@ class UsageView(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     left: Limits
     days: list[usage.UsageOfDay]  # newest first, without those on which nothing happened
+    links: ConsoleLinks
 
 
 async def view_usage(session: AsyncSession, project: models.Project, defaults: Limits) -> UsageView:
@@ -51,4 +53,5 @@ async def view_usage(session: AsyncSession, project: models.Project, defaults: L
         limits=limits,
         left=Limits(**left),
         days=days,
+        links=ConsoleLinks.to("/console/usage", project.name),
     )

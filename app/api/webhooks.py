@@ -10,6 +10,7 @@ from litestar.params import FromPath, QueryParameter
 
 from app.api.access import Caller, Db, project_filter, project_names
 from app.api.columns import columns
+from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
 from app.api.validation import Cursor, Limit, ProjectName
 from app.db import models, webhooks
@@ -35,6 +36,7 @@ class DeliveryView(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     next_at: datetime | None = msgspec.field(name="next_attempt_at")
     finished_at: datetime | None
+    links: ConsoleLinks
 
     @classmethod
     def of(cls, row: models.WebhookDelivery, project: str) -> Self:
@@ -43,7 +45,8 @@ class DeliveryView(msgspec.Struct, frozen=True, kw_only=True):
             project=project,
             message=msgspec.json.decode(row.body),
             next_at=row.next_at if pending else None,
-            **columns(row, cls, "project", "message", "next_at"),
+            links=ConsoleLinks.to("/console/webhooks", project),
+            **columns(row, cls, "project", "message", "next_at", "links"),
         )
 
 
