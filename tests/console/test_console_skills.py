@@ -44,6 +44,17 @@ async def test_the_picture_of_lineage_is_right_everywhere(check_grown: CheckPage
     await expect(page.get_by_text("4 versions").first).to_be_visible()
 
 
+async def test_the_rows_of_the_library_are_gone_through_with_the_keyboard(grown_page: Page) -> None:
+    await grown_page.goto("/console/skills")
+    links = grown_page.get_by_role("region", name="Skills").locator("tbody").get_by_role("link")
+    for key, row in (("j", 0), ("j", 1), ("k", 0)):
+        await grown_page.keyboard.press(key)
+        await expect(links.nth(row)).to_be_focused()
+    name = await links.first.inner_text()
+    await grown_page.keyboard.press("Enter")
+    await expect(grown_page.get_by_role("heading", level=1)).to_contain_text(name)
+
+
 async def test_a_person_finds_the_skill_that_saves_most(grown_page: Page, grown: GrownConsole) -> None:
     await grown_page.goto("/console")
     await grown_page.get_by_role("link", name="Skills").click()

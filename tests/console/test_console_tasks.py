@@ -42,3 +42,38 @@ async def test_the_list_works_without_a_script(console: ConsoleServer, chromium:
     await expect(page.get_by_role("link", name="write rice into the ledger")).to_be_visible()
     await expect(page.get_by_role("link", name="write tea into the ledger")).to_have_count(0)
     await context.close()
+
+
+async def test_the_console_is_used_with_the_keyboard_alone(page: Page) -> None:
+    keys = page.keyboard
+    await page.goto("/console")
+    await keys.press("Tab")
+    await expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    await keys.press("Enter")
+    await expect(page.get_by_role("main")).to_be_focused()
+    await keys.press("?")
+    help_ = page.get_by_role("dialog", name="Keyboard")
+    await expect(help_).to_be_visible()
+    await keys.press("Escape")
+    await expect(help_).to_be_hidden()
+    await keys.type("gt")
+    await page.wait_for_url("**/console/tasks?project=demo")
+    await keys.press("/")
+    await keys.type("milk")
+    await expect(page.get_by_role("region", name="Tasks").get_by_role("row")).to_have_count(1 + 1)
+    await keys.press("Shift+Tab")  # out of the field, in which keys are letters
+    await keys.press("j")
+    await expect(page.get_by_role("link", name="write milk into the ledger")).to_be_focused()
+    await keys.press("Enter")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("write milk into the ledger")
+
+
+async def test_a_change_is_confirmed_with_the_keyboard(page: Page, console: ConsoleServer) -> None:
+    await page.goto(f"/console/tasks/{await console.done('count the entries, please')}")
+    await page.get_by_role("button", name="Run again").focus()
+    await page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog", name="Run this task again?")
+    await expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("status")).to_contain_text("queued again, as this new one")

@@ -123,7 +123,7 @@ function shortcut(event) {
   } else if (event.key === "?") {
     $("#shortcuts")?.showModal();
   } else if (event.key === "j" || event.key === "k") {
-    const links = $$("main tbody tr > :first-child a, main [data-row] > a:first-of-type");
+    const links = $$("main tbody tr, main [data-row]").map((row) => $("a", row)).filter(Boolean);
     const next = links.indexOf(document.activeElement) + (event.key === "j" ? 1 : -1);
     links[Math.max(0, Math.min(next, links.length - 1))]?.focus();
   }
