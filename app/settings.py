@@ -191,7 +191,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sandbox_cpu_seconds: Seconds = 5
     """CPU time of one turn's code."""
     sandbox_wall_seconds: Seconds = 60
-    """Wall time of one turn's code, API calls included."""
+    """Wall time of one turn's code, API calls included, but not their waits for a `Retry-After`."""
     sandbox_memory_mb: Count = 256
     """Memory that one session may add to a warm interpreter."""
     sandbox_project_memory_mb: Count = 4096

@@ -192,6 +192,29 @@ async def test_a_safe_call_is_repeated_after_the_time_the_server_asks_for() -> N
     assert (call.response.status, call.response.attempts) == (200, 3)
 
 
+async def test_code_waits_for_a_busy_server_longer_than_its_own_time(sandbox: ForkedSandbox) -> None:
+    service = VariedService(busy=2, wait="2")
+    async with service.gateway(patience=30) as gateway:
+        prelude = [Function("ask", "def ask():\n    return apis.varied.read_busy()")]
+        limits = SessionLimits(wall_seconds=1.5)
+        session = await sandbox.open(gateway.names(), gateway.answer_call, limits, prelude=prelude)
+        for code in ("print(ask(), apis.varied.read_busy())", "import time\ntime.sleep(9)"):
+            observation = await session.run(code)
+        await session.close()
+        waited, at_once = gateway.take_calls()
+    assert [each.response and each.response.attempts for each in (waited, at_once)] == [3, 1]
+    assert observation.stop == "wall", "its own time still ends"
+
+
+async def test_the_waits_of_all_calls_share_one_time() -> None:
+    service = VariedService(busy=1, wait="1")
+    async with service.gateway(patience=1.5) as gateway:
+        assert await gateway("varied.read_busy", [], {}) == {"ok": True}
+        service.busy = gateway.turn = 1
+        with pytest.raises(HostError, match="Retry-After: 1"):
+            await gateway("varied.read_busy", [], {})
+
+
 @pytest.mark.parametrize(
     ("operation", "wait", "patience", "told"),
     [

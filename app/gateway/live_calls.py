@@ -45,7 +45,7 @@ class LiveCalls:
         started = time.perf_counter()
         try:
             once = partial(self.ask, app, operation, url, request, sending)
-            answer, attempts = await self._patience.send(once, call.turn, repeatable=operation.safe)
+            answer, attempts = await self._patience.send(once, repeatable=operation.safe)
             result, error = recordable(answer.value), None
             self._kept.add(result, answer.value)
             if answer.status is not None:  # a protocol may have none

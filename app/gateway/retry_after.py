@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from app.sandbox.protocol import RefusalError
+from app.sandbox.run_clock import stopped
 
 _BUSY = (429, 503)
 _MENTIONED = re.compile(r"retry[- ]after", re.IGNORECASE)
@@ -20,17 +21,17 @@ T = TypeVar("T")
 
 
 class Patience:
-    """The seconds that the calls of one turn may wait in all."""
+    """The seconds from now on in which the waits of all calls have to end."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._left = seconds
-        self._turn = 0
+        self._end = time.monotonic() + seconds
 
-    async def send(self, once: Callable[[], Awaitable[T]], turn: int, *, repeatable: bool) -> tuple[T, int]:
-        """The answer and the attempts that it took. Raises RefusalError, with `Retry-After` in its text."""
-        if turn != self._turn:
-            self._turn, self._left = turn, self._seconds
+    async def send(self, once: Callable[[], Awaitable[T]], *, repeatable: bool) -> tuple[T, int]:
+        """The answer and the attempts that it took. The clock of the sandbox stands still during the waits.
+
+        Raises RefusalError, with `Retry-After` in its text.
+        """
         attempts = 0
         while True:
             attempts += 1
@@ -40,14 +41,14 @@ class Patience:
                 seconds = self._wait(error) if repeatable else None
                 if seconds is None:
                     raise self._refused(error, attempts) from error
-                self._left -= seconds
-                await asyncio.sleep(seconds)
+                with stopped():
+                    await asyncio.sleep(seconds)
 
     def _wait(self, error: RefusalError) -> float | None:
         """The seconds to wait; None if the call is not to be repeated."""
         asked = retry_after(error.response.headers) if error.status in _BUSY else None
         seconds = None if asked is None else max(asked, _LEAST_SECONDS)
-        return seconds if seconds is not None and seconds <= self._left else None
+        return seconds if seconds is not None and time.monotonic() + seconds <= self._end else None
 
     def _refused(self, error: RefusalError, attempts: int) -> RefusalError:
         asked = error.response.headers.get("retry-after")

@@ -49,6 +49,7 @@ from app.telemetry.phases import Phase, phase, phase_seconds, timed
 log = structlog.get_logger(__name__)
 
 _SANDBOX_TRIES = 3
+_PATIENCE = 0.8  # of the time of a task, or of a check, in which the waits for a `Retry-After` have to end
 _MAX_DEATHS = 5  # after more, a condemned task ends without its record, which may be what kills runners
 
 
@@ -222,7 +223,8 @@ class TaskExecutor:
             read_only=read_only or row.repairs is not None,
             max_calls=self.agent.limits.calls,
             timeout=self.settings.api_timeout_seconds,
-            patience=self.agent.limits.session.wall_seconds / 2,
+            patience=_PATIENCE
+            * (self.agent.limits.seconds if journal else self.agent.limits.session.wall_seconds),
             secrets=secrets,
             store=ProjectSecrets(self.sessions, row.project_id),
             callers=mcp_callers(self.mcp, row.project_id, row.principal, self.settings.api_timeout_seconds),

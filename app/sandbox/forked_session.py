@@ -25,6 +25,7 @@ from app.sandbox.reader import (
     SkillMessage,
     ViolationError,
 )
+from app.sandbox.run_clock import running
 from app.sandbox.session_run import REFUSALS, SessionRun
 from app.sandbox.skill_processes import SkillProcesses
 
@@ -91,10 +92,8 @@ class ForkedSession:
         clock = asyncio.timeout(self._limits.wall_seconds)
         try:
             async with clock:
-                await self._process.start("run", code, calls=self._calls_left + REFUSALS)
-                done = await self._serve(run, self._process)
-                if not isinstance(done, DoneMessage):
-                    raise ViolationError("a message out of turn")
+                with running(clock):
+                    done = await self._done(run, code)
                 self._process.pause()
                 run.finish(done, self._claims(done))
         except TimeoutError:
@@ -105,6 +104,13 @@ class ForkedSession:
             run.end(run.killed or RunStop.CRASH, run.why)
         except ViolationError as error:
             run.end(RunStop.CRASH, f"it broke the protocol ({error})")
+
+    async def _done(self, run: SessionRun, code: str) -> DoneMessage:
+        await self._process.start("run", code, calls=self._calls_left + REFUSALS)
+        message = await self._serve(run, self._process)
+        if not isinstance(message, DoneMessage):
+            raise ViolationError("a message out of turn")
+        return message
 
     async def _serve(
         self, run: SessionRun, process: ConfinedProcess, skill: EnteredSkill | None = None

@@ -29,7 +29,7 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     cpu_seconds: float = 5.0  # per run: raises TimeoutError inside; twice that kills
     session_cpu_seconds: float = 600.0  # of all runs and what lies between them: kills
-    wall_seconds: float = 60.0  # per run, time spent in host calls included
+    wall_seconds: float = 60.0  # per run, host calls included, but not their waits for a `Retry-After`
     memory_bytes: int = 256 << 20
     calls: int = 500  # host calls per session
     frame_bytes: int = 4 << 20  # the largest message either way
