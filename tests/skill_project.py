@@ -23,13 +23,14 @@ class SkillProject:
     def __init__(self, session: AsyncSession, project_id: UUID) -> None:
         self.session = session
         self.id = project_id
+        self.scenario: str | None = "s"
 
     async def policy(self, name: str) -> None:
         await projects.change_settings(self.session, self.id, {"skills": name})
 
     async def task(self, principal: str = "ann", score: float | None = None) -> models.Task:
         """A task that has ended."""
-        new = tasks.NewTask(instruction="go", scenario="s", principal=principal)
+        new = tasks.NewTask(instruction="go", scenario=self.scenario, principal=principal)
         row = await tasks.submit(self.session, self.id, new)
         row.state, row.stop, row.score = TaskState.DONE, Stop.COMPLETED, score
         row.started_at = row.finished_at = row.created_at
@@ -53,7 +54,7 @@ class SkillProject:
             source=source,
             apis=list(manifest.operations),
             instruction="go",
-            scenario="s",
+            scenario=self.scenario,
             task_id=task.id,
             release_id=release_id,
             principal=principal,
@@ -73,6 +74,12 @@ class SkillProject:
         await feedback.add(self.session, task.id, score)
         await lifecycle.scored(self.session, task.id, score)
         await self.session.refresh(skill)
+
+    async def withhold(self, skill: models.Skill, score: float) -> None:
+        """A task that had to do without the skill by chance."""
+        task = await self.task(score=score)
+        self.session.add(models.WithheldSkill(task_id=task.id, skill_id=skill.id))
+        await self.session.flush()
 
     async def offered(self, principal: str) -> int | None:
         """The version that the principal's tasks are offered."""

@@ -1,12 +1,15 @@
 """Skills that have not proved themselves replace none that has, and those that do harm are taken out."""
 
 import pytest
+from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.catalog import Catalog
-from app.db import feedback, models, offers, skill_moves, skills
+from app.db import feedback, models, offers, skill_moves, skill_records, skills
 from app.db.models import SkillState
 from app.db.skill_evidence import Outcomes
+from app.db.skill_value import compared_tasks
+from app.project.score_source import ScoreSource
 from app.skills import lifecycle
 from app.skills.admission import admit
 from app.skills.lifecycle import is_harmful
@@ -135,6 +138,65 @@ async def test_an_active_skill_that_does_harm_goes_back_on_probation_and_then_ou
     assert (skill.state, skill.moved_by) == (RETIRED, skill_moves.SCORES)
 
 
+async def test_a_skill_without_a_scenario_is_compared_with_tasks_from_which_chance_withheld_it(
+    project: SkillProject,
+) -> None:
+    project.scenario = None
+    skill = await project.write(score=1.0)
+    for _ in range(8):
+        await project.use(skill, "ann", 0.0)
+    assert skill.state is PROBATION, "nothing says that tasks do better without it"
+    for _ in range(4):
+        await project.withhold(skill, 1.0)
+    await project.use(skill, "ann", 0.0)
+    assert (skill.state, skill.moved_by) == (RETIRED, skill_moves.SCORES)
+    assert skill.reason == "9 of the 9 latest tasks that were offered it failed, 0 of 4 from which it was withheld"
+
+
+async def test_what_chance_says_of_a_skill_counts_for_more_than_tasks_that_chose_to_do_without(
+    project: SkillProject,
+) -> None:
+    """The easy tasks of its scenario do not need it."""
+    skill = await project.write(score=1.0)
+    for _ in range(10):
+        await project.withhold(skill, 0.0)
+    for _ in range(20):
+        await project.task(score=1.0)
+    for number in range(12):
+        await project.use(skill, "ann", float(number % 4 == 0))
+    assert skill.state is not RETIRED
+    assert "an outcome no worse than without it" not in (await lifecycle.judge(project.session, skill))[1].missing
+
+
+async def test_a_skill_that_lowers_the_successes_of_those_offered_it_is_not_made_active(
+    project: SkillProject,
+) -> None:
+    project.scenario = None
+    skill = await project.write(score=1.0)
+    for _ in range(8):
+        await project.withhold(skill, 1.0)
+    for number in range(8):
+        await project.use(skill, "ann", float(number % 2))
+    assert skill.state is PROBATION
+    missing = (await lifecycle.judge(project.session, skill))[1].missing
+    assert missing == ("an outcome no worse than without it",)
+
+
+async def test_scores_of_judges_are_no_evidence_about_the_effect_of_a_skill(project: SkillProject) -> None:
+    skill = await project.write(score=1.0)
+    for _ in range(2):
+        await project.withhold(skill, 1.0)
+    await project.session.execute(update(models.Task).values(score_source=ScoreSource.JUDGE))
+    await project.use(skill, "ann", 0.0)
+    evidence, _ = await lifecycle.judge(project.session, skill)
+    assert (evidence.offered, evidence.withheld) == (Outcomes(0, 1), Outcomes())
+    compared = await compared_tasks(project.session, project.id)
+    assert [(each.withheld, each.score) for each in compared] == [(False, 0.0)]
+    records = await skill_records.of_project(project.session, project.id)
+    assert records.with_it(skill.id).score.number == 1
+    assert records.without_it(skill.id).score.number == 0
+
+
 async def test_a_skill_of_hard_tasks_stays(project: SkillProject) -> None:
     """It succeeds seldom, but no more seldom than tasks without it."""
     skill = await project.write(score=1.0)
@@ -153,6 +215,8 @@ async def test_a_skill_of_hard_tasks_stays(project: SkillProject) -> None:
         (Outcomes(0, 10), Outcomes(0, 10), False),
         (Outcomes(0, 10), Outcomes(), False),
         (Outcomes(), Outcomes(10, 0), False),
+        (Outcomes(900, 90), Outcomes(10, 0), False),
+        (Outcomes(500, 490), Outcomes(10, 0), True),
     ],
 )
 def test_harm_is_what_chance_hardly_explains(latest: Outcomes, without: Outcomes, harm: bool) -> None:

@@ -98,7 +98,8 @@ class SkillController(Controller):
     ) -> SkillValue:
         """Compares the scores of tasks that were offered skills with those of tasks from which they were withheld.
 
-        `SAGE_SKILLS_WITHHELD` sets the share of the latter. The latest 20,000 scored tasks count.
+        `SAGE_SKILLS_WITHHELD` sets the share of the latter. The latest 20,000 scored tasks count, but not
+        those that only a judge scored.
         """
         owner = await find_project(session, access, project)
         tasks = await compared_tasks(session, owner.id, skill_id=skill, scenario=scenario, since=in_utc(since))

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, exists, func, literal, or_, select, union
+from sqlalchemy import ColumnElement, Select, exists, false, func, literal, or_, select, true, union, union_all
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -13,9 +13,12 @@ from app.db.in_array import in_array
 from app.db.scores import proven
 
 GOOD = 0.5  # scores from here on are successes
+_ENOUGH_WITHHELD = 10  # tasks from which a skill was withheld; from here on only they are compared
+_COMPARED = 1_000  # tasks that were offered a skill or had to do without it, the latest
 
 _task = models.Task
 _offer = models.SkillOffer
+_withheld = models.WithheldSkill
 _replay = models.SkillReplay
 
 
@@ -30,14 +33,20 @@ class Outcomes(msgspec.Struct, frozen=True):
         return self.successes > self.failures
 
     @property
+    def total(self) -> int:
+        return self.successes + self.failures
+
+    @property
     def rate(self) -> float | None:
         """The share of successes; None without tasks."""
-        total = self.successes + self.failures
-        return self.successes / total if total else None
+        return self.successes / self.total if self.total else None
 
 
 class SkillEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a skill. Uses are tasks in which it returned, without the one that wrote it."""
+    """What is known about a skill. Uses are tasks in which it returned, without the one that wrote it.
+
+    `offered` are the tasks that were offered it, `withheld` those that would have been, which chance decided.
+    """
 
     maker_score: float | None = None  # of the task that wrote it
     others: bool = False  # the project has tasks of other principals
@@ -47,6 +56,16 @@ class SkillEvidence(msgspec.Struct, frozen=True, kw_only=True):
     violations: int = 0
     with_it: Outcomes = Outcomes()  # tasks of its scenario since it was written that used it
     without_it: Outcomes = Outcomes()  # the others
+    offered: Outcomes = Outcomes()  # of the latest 1,000 of these and of `withheld`
+    withheld: Outcomes = Outcomes()
+
+    @property
+    def is_randomized(self) -> bool:
+        """Whether its effect is that of `offered` compared with `withheld`.
+
+        Tasks of its scenario that did not use it chose so: they are compared only while few are withheld.
+        """
+        return self.withheld.total >= _ENOUGH_WITHHELD or not self.without_it.total
 
 
 async def add_replay(session: AsyncSession, task_id: UUID, skill_id: UUID, matched: bool) -> None:
@@ -76,6 +95,7 @@ async def of_skill(session: AsyncSession, skill: models.Skill) -> SkillEvidence:
     others = [_task.principal < skill.principal, _task.principal > skill.principal]  # one look-up each
     besides = or_(*(exists().where(_task.project_id == skill.project_id, other) for other in others))
     with_it, without_it = await _of_scenario(session, skill)
+    offered, withheld = await _by_chance(session, skill)
     return SkillEvidence(
         maker_score=maker_score,
         others=bool(await session.scalar(select(besides))),
@@ -85,6 +105,8 @@ async def of_skill(session: AsyncSession, skill: models.Skill) -> SkillEvidence:
         violations=skill.violations,
         with_it=with_it,
         without_it=without_it,
+        offered=offered,
+        withheld=withheld,
     )
 
 
@@ -157,6 +179,25 @@ async def _of_scenario(session: AsyncSession, skill: models.Skill) -> tuple[Outc
     )
     found = {bool(with_it): Outcomes(good, bad) for with_it, good, bad in rows}
     return found.get(True, Outcomes()), found.get(False, Outcomes())
+
+
+async def _by_chance(session: AsyncSession, skill: models.Skill) -> tuple[Outcomes, Outcomes]:
+    """Scored tasks that were offered it, and those from which it was withheld."""
+    arms = union_all(
+        select(_offer.task_id, false().label("withheld")).where(_offer.skill_id == skill.id),
+        select(_withheld.task_id, true()).where(_withheld.skill_id == skill.id),
+    ).subquery()
+    latest = (
+        select(arms.c.withheld, proven().label("score"))
+        .join(_task, _task.id == arms.c.task_id)
+        .where(_task.finished_at.is_not(None), proven().is_not(None), _task.skill_run.is_(None))
+        .order_by(_task.finished_at.desc(), _task.id)
+        .limit(_COMPARED)
+    ).subquery()
+    good, bad = func.count().filter(latest.c.score >= GOOD), func.count().filter(latest.c.score < GOOD)
+    rows = await session.execute(select(latest.c.withheld, good, bad).group_by(latest.c.withheld))
+    found = {withheld: Outcomes(*counts) for withheld, *counts in rows}
+    return found.get(False, Outcomes()), found.get(True, Outcomes())
 
 
 def _used_in(skill: models.Skill) -> Select[tuple[UUID]]:

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
 from app.db.offers import SkillStats, succeeded
+from app.db.scores import proven
 from app.db.task_sums import TaskSums, read_sums, sums_of
 
 MOST_TASKS = 20_000
@@ -63,14 +64,16 @@ async def of_project(session: AsyncSession, project_id: UUID) -> SkillRecords:
         func.count().filter(and_(used, succeeded(latest))),
         func.max(latest.c.finished_at).filter(used),
     )
-    offered = select(_offer.skill_id, *columns, *sums_of(latest)).join(latest, latest.c.id == _offer.task_id)
-    withheld = select(_withheld.skill_id, *sums_of(latest)).join(latest, latest.c.id == _withheld.task_id)
+    sums = sums_of(latest, latest.c.proven)
+    offered = select(_offer.skill_id, *columns, *sums).join(latest, latest.c.id == _offer.task_id)
+    withheld = select(_withheld.skill_id, *sums).join(latest, latest.c.id == _withheld.task_id)
     both = [offered.group_by(_offer.skill_id), withheld.group_by(_withheld.skill_id)]
     return SkillRecords(*[{row[0]: row for row in await session.execute(query)} for query in both])
 
 
 def _latest(project_id: UUID) -> CTE:
     columns = (_task.id, _task.finished_at, _task.state, _task.stop, _task.turns, _task.generated_tokens)
-    score = case((_task.skill_run.is_(None), _task.score)).label("score")
-    query = select(*columns, score).where(_task.project_id == project_id, _task.finished_at.is_not(None))
+    chosen = _task.skill_run.is_(None)
+    scores = case((chosen, _task.score)).label("score"), case((chosen, proven())).label("proven")
+    query = select(*columns, *scores).where(_task.project_id == project_id, _task.finished_at.is_not(None))
     return query.order_by(_task.finished_at.desc()).limit(MOST_TASKS).cte("latest")

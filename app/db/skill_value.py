@@ -10,13 +10,17 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
 from app.db.models import TaskState
+from app.db.scores import proven
 
 _MOST = 20_000  # tasks
 _task, _offer, _withheld = models.Task, models.SkillOffer, models.WithheldSkill
 
 
 class ComparedTask(msgspec.Struct, frozen=True):
-    """A scored task that was offered a skill, or would have been. Turns and tokens are None if it failed."""
+    """A task that was offered a skill, or would have been, and that was scored, not by a judge alone.
+
+    Turns and tokens are None if it failed.
+    """
 
     scenario: str | None
     withheld: bool
@@ -43,8 +47,8 @@ async def compared_tasks(
     done = _task.state == TaskState.DONE
     costs = (case((done, _task.turns)), case((done, _task.generated_tokens)))
     query = (
-        select(_task.scenario, withheld.label("withheld"), _task.score, *costs)
-        .where(_task.project_id == project_id, _task.score.is_not(None), _task.finished_at.is_not(None))
+        select(_task.scenario, withheld.label("withheld"), proven(), *costs)
+        .where(_task.project_id == project_id, proven().is_not(None), _task.finished_at.is_not(None))
         .where(_task.skill_run.is_(None), or_(offered, withheld))
         .order_by(_task.finished_at.desc(), _task.id)
         .limit(_MOST)

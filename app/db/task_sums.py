@@ -31,11 +31,11 @@ class TaskSums(NamedTuple):
     tokens: ValueSums = ValueSums()
 
 
-def sums_of(tasks: CTE) -> list[ColumnElement[Any]]:
-    """Of rows of tasks, which `read_sums` reads."""
-    carried_out = and_(tasks.c.state == TaskState.DONE, tasks.c.score.is_not(None))
+def sums_of(tasks: CTE, score: ColumnElement[Any]) -> list[ColumnElement[Any]]:
+    """Of rows of tasks with these scores, which `read_sums` reads."""
+    carried_out = and_(tasks.c.state == TaskState.DONE, score.is_not(None))
     costs = (case((carried_out, each)) for each in (tasks.c.turns, tasks.c.generated_tokens))
-    values = [cast(each, Double) for each in (tasks.c.score, *costs)]
+    values = [cast(each, Double) for each in (score, *costs)]
     return [total for each in values for total in (func.count(each), _sum(each), _sum(each * each))]
 
 
@@ -52,4 +52,4 @@ async def of_release(session: AsyncSession, release_id: UUID) -> TaskSums:
     columns = (_task.state, _task.score, _task.turns, _task.generated_tokens)
     ended = select(*columns).where(_task.release_id == release_id, _task.finished_at.is_not(None), ~_task.pinned)
     latest = ended.order_by(_task.started_at.desc()).limit(_MOST).cte("latest")
-    return read_sums((await session.execute(select(*sums_of(latest)))).one())
+    return read_sums((await session.execute(select(*sums_of(latest, latest.c.score)))).one())

@@ -1,6 +1,5 @@
 """Moves skills between their states, as the evidence about them changes."""
 
-from math import comb
 from uuid import UUID
 
 import msgspec
@@ -11,6 +10,7 @@ from app.db.models import LIVE_SKILLS, NEXT_SKILL_STATE, ReleaseState, SkillStat
 from app.db.skill_evidence import GOOD, Outcomes, SkillEvidence
 from app.project.project_settings import SkillPolicy
 from app.skills.admission import has_proved_itself, is_waiting, let_in
+from app.skills.chance import chance_of_so_few
 from app.skills.standing import Standing, standing
 
 _JUDGED = 10  # tasks with a skill, the latest ones
@@ -57,24 +57,21 @@ async def _harm(session: AsyncSession, skill: models.Skill) -> str | None:
     latest = await skill_evidence.latest_outcomes(session, skill, _JUDGED)
     if latest.mostly_good:
         return None
-    without = (await skill_evidence.of_skill(session, skill)).without_it
-    if not is_harmful(latest, without):
+    evidence = await skill_evidence.of_skill(session, skill)
+    if evidence.is_randomized:
+        with_it, without = evidence.offered, evidence.withheld
+        which, others = "that were offered it", "from which it was withheld"
+    else:
+        with_it, without, which, others = latest, evidence.without_it, "with it", "without it"
+    if not is_harmful(with_it, without):
         return None
-    uses, others = latest.successes + latest.failures, without.successes + without.failures
-    return (
-        f"{latest.failures} of the {uses} latest tasks with it failed, {without.failures} of {others} without it"
-    )
+    failed = f"{with_it.failures} of the {with_it.total} latest tasks {which} failed"
+    return f"{failed}, {without.failures} of {without.total} {others}"
 
 
-def is_harmful(latest: Outcomes, without: Outcomes) -> bool:
-    """Whether so few successes would come by chance in less than one of a hundred cases, were it of no effect.
-
-    By the hypergeometric distribution (Fisher's exact test).
-    """
-    uses, good = latest.successes + latest.failures, latest.successes + without.successes
-    total = uses + without.successes + without.failures
-    as_few = sum(comb(good, few) * comb(total - good, uses - few) for few in range(latest.successes + 1))
-    return as_few < _CHANCE * comb(total, uses)
+def is_harmful(with_it: Outcomes, without_it: Outcomes) -> bool:
+    """Whether so few successes would come by chance in less than one of a hundred cases, were it of no effect."""
+    return chance_of_so_few(with_it, without_it) < _CHANCE
 
 
 async def _promote(session: AsyncSession, skill_id: UUID) -> None:

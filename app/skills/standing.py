@@ -8,8 +8,10 @@ A skill moves up once all of these hold:
 4. It returned in at least 3 tasks with a score of at least 0.5, not counting the one that wrote it. From
    quarantine: tasks of its own principal, since it is offered to no others. From probation: tasks of at least 2
    other principals, or any tasks if the project has no other principal.
-5. Of the scored tasks of its scenario since it was written, the share of successes among those that used it is at
-   least as high as among the others, if there are any.
+5. Of its latest tasks, those that were offered it do not succeed more seldom than those from which chance withheld
+   it; a difference that chance explains in one of five cases is none. While few were withheld: of the scored tasks
+   of its scenario since it was written, the share of successes among those that used it is at least as high as
+   among the others, if there are any.
 """
 
 from collections.abc import Iterator
@@ -19,9 +21,11 @@ import msgspec
 from app.db.models import NEXT_SKILL_STATE, SkillState
 from app.db.skill_evidence import GOOD, SkillEvidence
 from app.project.project_settings import SkillPolicy
+from app.skills.chance import chance_of_so_few
 
 USES = 3
 PRINCIPALS = 2
+_CHANCE = 0.2
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -57,9 +61,15 @@ def _missing(state: SkillState, principal: str, evidence: SkillEvidence) -> Iter
     elif evidence.maker_score < GOOD:
         yield "a good score of the task that wrote it"
     yield from _missing_uses(state, principal, evidence)
-    with_it, without_it = evidence.with_it.rate, evidence.without_it.rate
-    if with_it is not None and without_it is not None and with_it < without_it:
+    if _is_worse(evidence):
         yield "an outcome no worse than without it"
+
+
+def _is_worse(evidence: SkillEvidence) -> bool:
+    if evidence.is_randomized:
+        return chance_of_so_few(evidence.offered, evidence.withheld) < _CHANCE
+    with_it, without_it = evidence.with_it.rate, evidence.without_it.rate
+    return with_it is not None and without_it is not None and with_it < without_it
 
 
 def _missing_uses(state: SkillState, principal: str, evidence: SkillEvidence) -> Iterator[str]:
