@@ -190,6 +190,29 @@ def test_an_update_within_little_memory_has_the_same_gradient(
     assert max(passes) <= 120
 
 
+def test_a_trajectory_that_alone_would_keep_too_much_is_computed_again(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same gradient, and each pass keeps a fraction: it is never divided."""
+    kept: list[int] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[-1] += tensor.nbytes
+        return tensor
+
+    gradients = []
+    for tokens_at_most in (100_000, 40):  # a prompt alone has 50
+        learner = new_learner(model, SETTINGS)
+        limit = tokens_at_most * activation_bytes(LogprobModel(learner.model))
+        monkeypatch.setattr(learner_module, "_ACTIVATION_BYTES", limit)
+        kept.append(0)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            gradients.append(learned(learner, group_rollouts()[:1] + group_rollouts()[-1:]))
+        assert not any(each.training for each in learner.model.modules())
+    torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-4)
+    assert kept[1] < kept[0] / 2
+
+
 def test_the_memory_of_a_token_is_what_a_pass_keeps_for_it(model: Path) -> None:
     policy = LogprobModel(with_lora(load_model(model, CPU), 4, 8))
     base: PreTrainedModel = policy.model.get_base_model()  # type: ignore[assignment]

@@ -152,7 +152,8 @@ class Learner:
         return sum(each[0] for each in sums), sum(each[1] for each in sums), norm
 
     def _loss(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        logprobs = self.token_logprobs(batch.batch)
+        with self._within_memory(batch.batch):
+            logprobs = self.token_logprobs(batch.batch)
         settings = self.settings
         if batch.old is None:
             batch.old = logprobs.detach()
@@ -163,6 +164,23 @@ class Learner:
             clip_high=settings.clip_high,
             kl=settings.kl,
         )
+
+    @contextmanager
+    def _within_memory(self, batch: Batch) -> Iterator[None]:
+        """Have the activations of a trajectory computed again that alone would keep too many: none is divided.
+
+        Not where processes share the weights: all of them would have to gather these again.
+        """
+        kept = (int(batch.present.sum()) - sum(batch.shared)) * self._token_bytes
+        if self._logprob_model.training or self._processes.sharded or kept <= _ACTIVATION_BYTES:
+            yield
+            return
+        _checkpoint_activations(self.model)
+        self._logprob_model.train()
+        try:
+            yield
+        finally:
+            self._logprob_model.eval()
 
     def _statistics(self, batches: Sequence[MicroBatch]) -> list[float]:
         """Sums over all processes, and the highest ratio last."""
