@@ -151,6 +151,28 @@ async def test_a_server_that_does_not_answer_is_remarked_on_and_not_replaced(api
     assert uploaded.json()["remarks"] == []
 
 
+async def test_the_first_other_server_that_answers_is_proposed(api: ApiApp) -> None:
+    dead = [f"http://127.0.0.1:{port}" for port in free_ports(2)]
+    async with raw_server(http_answer(b"{}", "Content-Type: application/json")) as alive:
+        port = {"url": "http://127.0.0.1:{port}/v1/", "variables": {"port": {"default": alive.rpartition(":")[2]}}}
+        servers = [{"url": dead[0]}, {"url": "http://{host}/x"}, 7, {"url": f"{dead[1]}/v1"}, port, {"url": "/v2"}]
+        made = await api.client.post(
+            "/v1/apis", json={"name": "mail", "document": DOCUMENT | {"servers": servers}}
+        )
+        live = await api.client.post("/v1/apis", json={"name": "mail", "document": DOCUMENT | {"servers": [port]}})
+    assert made.json()["base_url"] == dead[0]
+    (remark,) = made.json()["remarks"]
+    assert remark.endswith(
+        f", but another one that it names does: send the document again with `server`: {alive}/v1"
+    )
+    assert live.json()["remarks"] == []
+    servers = [{"url": each} for each in dead]
+    made = await api.client.post("/v1/apis", json={"name": "mail", "document": DOCUMENT | {"servers": servers}})
+    (remark,) = made.json()["remarks"]
+    assert remark.startswith(f"the document's server {dead[0]} does not answer (")
+    assert f", nor does {dead[1]}: if the API is elsewhere, " in remark
+
+
 @pytest.mark.parametrize(
     ("body", "hint"),
     [

@@ -221,6 +221,6 @@ async def _remarks(
     remarks = [model_scope.remark({data.name: [each.name for each in app.operations]})]
     if not app.operations:
         remarks.append("it has no tools until it is connected, or has a token: see its `credentials`")
-    if data.url is not None and data.server is None:
+    if data.mcp is None and data.server is None:
         remarks.append(await server_remark(client, app, data.url))
     return [each for each in remarks if each is not None]

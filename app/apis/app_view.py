@@ -69,6 +69,7 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     base_url: str
     variables: dict[str, str]
+    other_servers: tuple[str, ...] = ()
     operations: list[OperationView]
     left_out: list[LeftOut] = []
     schemes: dict[str, SecurityScheme] = {}
@@ -108,6 +109,7 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
             description=app.description,
             base_url=app.server,
             variables=app.variables,
+            other_servers=app.other_servers,
             operations=[OperationView.of(each, typed=app.typed) for each in app.operations.values()],
             left_out=list(app.left_out),
             schemes=app.schemes,

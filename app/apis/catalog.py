@@ -110,6 +110,7 @@ class App(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
     description: str
     server: str  # base URL with {variables}
     variables: dict[str, str]  # defaults of the server variables
+    other_servers: tuple[str, ...] = ()  # that the document names, with the defaults of their variables
     choices: dict[str, tuple[str, ...]] = {}  # permitted values of the variables with an `enum`
     operations: dict[str, Operation]
     hidden: tuple[Operation, ...] = ()  # by a person: they cannot be called

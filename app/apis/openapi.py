@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
@@ -18,6 +18,7 @@ from app.apis.yaml_json import to_json_text
 from app.errors import ApiDocumentError
 from app.records import Json
 
+_OTHER_SERVERS = 10
 _ADDRESS = re.compile(r"(https?|\{\w+\})://[^/]")
 
 
@@ -59,6 +60,7 @@ def _app(name: str, document: Mapping[str, Json], source: str | None, server: st
         description=str(about.get("description") or about.get("title") or "").strip(),
         server=base.rstrip("/"),
         variables={key: str(each["default"]) for key, each in variables.items() if "default" in each},
+        other_servers=tuple(_other_servers(document, source)) if server is None else (),
         choices={key: tuple(map(str, _enum(each))) for key, each in variables.items() if "enum" in each},
         operations={
             key: each
@@ -99,6 +101,19 @@ def _server(document: Mapping[str, Json], source: str | None) -> tuple[str, Mapp
     if not isinstance(variables, Mapping):
         raise ApiDocumentError("servers/0/variables: expected an object")
     return _absolute(url, source), {key: each for key, each in variables.items() if isinstance(each, Mapping)}
+
+
+def _other_servers(document: Mapping[str, Json], source: str | None) -> Iterator[str]:
+    """Those after the first that have an address. One that cannot be read is left out."""
+    for entry in (document.get("servers") or [])[1 : _OTHER_SERVERS + 1]:
+        try:
+            base, variables = _server({"servers": [entry]}, source)
+        except ApiDocumentError:
+            continue
+        for name, variable in variables.items():
+            base = base.replace(f"{{{name}}}", str(variable.get("default", f"{{{name}}}")))
+        if _ADDRESS.match(base) and "{" not in base:
+            yield base.rstrip("/")
 
 
 def _enum(variable: Mapping[str, Json]) -> list[Json]:
