@@ -60,7 +60,13 @@ async def test_a_canary_starts_shows_live_metrics_and_ends(api: ApiApp, project:
     assert (reward["canary"], reward["baseline"]) == (1.0, 0.5)
     assert reward["difference"]["low"] < 0 < reward["difference"]["mean"]
     assert [each["percent"] for each in shown["shares"]] == [10.0]
-    assert shown["not_counted"] == {"one_sided_tasks": {}, "one_sided_scores": {}, "vanished": {}, "all_of": ""}
+    assert shown["not_counted"] == {
+        "one_sided_tasks": {},
+        "one_sided_scores": {},
+        "constant_checks": {},
+        "vanished": {},
+        "all_of": "",
+    }
     assert "at most 1998 more scored tasks" in shown["reason"]
     assert (await api.client.delete(path)).json()["state"] == "candidate"
     assert (await api.client.delete(path)).status_code == 409

@@ -108,7 +108,27 @@ async def test_the_usual_of_a_kind_is_what_was_known_before_the_canary(project: 
     async with project.sessions.begin() as session:
         await feedback.add(session, last, 0.0)
         usual = await canaries.usual_kinds(session, project.id, began.canary_at)
-    assert usual == {"mail": (4, 3, 2.5, 1.0), "buy": (1, 0, 0.0, 0.0)}
+    assert usual == {"mail": (4, 3, 2.5, 1.0, 3, None), "buy": (1, 0, 0.0, 0.0, 0, None)}
+
+
+async def test_what_a_check_could_not_score_is_no_score_of_its_kind(project: Project) -> None:
+    active = (await project.release(1)).id
+    await project.ended(active, 1.0, count=12, scenario="mail", **CHECKED)
+    await project.ended(active, None, count=2, scenario="mail", **CHECKED)
+    began = await begin(project)
+    assert began.canary_at is not None
+    await project.ended(began.id, None, scenario="mail", **CHECKED)
+    await project.ended(began.id, 1.0, scenario="mail", **CHECKED)
+    async with project.sessions() as session:
+        usual = await canaries.usual_kinds(session, project.id, began.canary_at)
+        rows = await canaries.ended_tasks(
+            session, began, await releases.active(session, project.id), began.canary_at, 9
+        )
+    assert usual == {"mail": (14, 14, 12.0, 2.0, 12, 1.0)}
+    assert [(task.reward, task.unscored) for task in rows] == [(0.0, True), (1.0, False)]
+    found = await evaluate(project)
+    assert found.not_counted.constant_checks == {"mail": 2}
+    assert found.metrics["reward"].tasks == {"canary": 0, "baseline": 0}
 
 
 async def test_both_arms_are_cut_at_the_same_time_and_then_the_trial_ends(project: Project) -> None:

@@ -1,8 +1,11 @@
 """What does not count about a canary: kinds of tasks that chance did not share."""
 
+from datetime import timedelta
+
+import numpy as np
 import pytest
 
-from app.db.canaries import UsualKind
+from app.db.canaries import CanaryTask, UsualKind
 from app.release.canary_decision import CanaryAction, CanaryRules
 from app.release.canary_traffic import vanished
 from tests.trials import START, Arm, judged, trial
@@ -43,6 +46,67 @@ def test_scores_that_favour_one_release_in_all_kinds_a_little_leave_it_undecided
     assert (found.not_counted.one_sided_scores, found.not_counted.all_of) == ({}, "scores")
     assert (found.action, found.reason[:22]) == (CanaryAction.STOP, "not comparable, scores")
     assert judged(trial(Arm(0.5), Arm(0.5), 360), OVER).action is CanaryAction.PROMOTE
+
+
+def test_tasks_that_their_check_could_not_score_make_no_constant_check_informative() -> None:
+    """One in fifty of both releases fails before its check runs, and the check is always true."""
+    tasks = [
+        task._replace(reward=0.0, unscored=True, error=1.0) if place % 100 in (20, 71) else task
+        for place, task in enumerate(trial(Arm(1.0, tokens=100), Arm(1.0), 1_500))
+    ]
+    found = judged(tasks)
+    assert found.action is CanaryAction.WAIT
+    assert found.not_counted.constant_checks == {"mail": 3_000}
+    assert "every score is 1, and such scores show no loss" in found.reason
+    assert judged([task._replace(unscored=False) for task in tasks]).action is CanaryAction.PROMOTE, "real zeros"
+
+
+def test_kinds_whose_scores_are_all_the_same_do_not_thin_out_a_loss() -> None:
+    trivial = trial(Arm(1.0, tokens=100), Arm(1.0), 1_800, "trivial")
+    tasks = sorted([*trivial, *trial(Arm(0.6, tokens=100), Arm(0.7), 200)], key=lambda task: task.started_at)
+    found = judged(tasks, CanaryRules(max_scored=9_999))
+    assert found.action is CanaryAction.WAIT
+    assert found.not_counted.constant_checks == {"trivial": 3_600}
+    assert found.metrics["reward"].tasks == {"canary": 205, "baseline": 205}, "with the first ten"
+    assert found.metrics["tokens"].tasks == {"canary": 2_000, "baseline": 2_000}
+
+
+def test_a_kind_that_was_constant_before_counts_once_a_score_differs_with_all_its_scores() -> None:
+    usual = {"mail": UsualKind(40, 40, 40.0, 0.0, scores=40, same=1.0)}
+    alike = judged(trial(Arm(1.0), Arm(1.0), 100), OVER, usual=usual)
+    assert alike.metrics["reward"].tasks == {"canary": 0, "baseline": 0}
+    assert (alike.action, alike.reason.partition(":")[0]) == (
+        CanaryAction.PROMOTE,
+        "the scores of each kind are all the same, and such scores show no loss (send feedback), but no more "
+        "errors beyond 0.2, and it passed the gate",
+    )
+    worse = judged(trial(Arm(0.8), Arm(1.0), 100), usual=usual)
+    assert (worse.action, worse.not_counted.constant_checks) == (CanaryAction.REJECT, {})
+    assert worse.metrics["reward"].tasks == {"canary": 100, "baseline": 100}
+
+
+def test_at_the_end_scores_that_are_all_the_same_are_named_and_errors_decide() -> None:
+    alike = judged(trial(Arm(1.0), Arm(1.0), 100), OVER)
+    assert alike.action is CanaryAction.PROMOTE
+    assert alike.reason.startswith("every score is 1, and such scores show no loss (send feedback), but no more")
+    failing = judged(trial(Arm(1.0, errors=0.3), Arm(1.0, errors=0.1), 100), OVER)
+    assert failing.action is CanaryAction.STOP
+
+
+def test_equal_releases_are_as_rarely_rejected_where_kinds_wait_for_a_score_that_differs() -> None:
+    """By simulation, at every tenth task: kinds of which most are always or nearly always solved."""
+    rng, wrong, runs = np.random.default_rng(3), 0, 100
+    rates = rng.choice([1.0, 0.97, 0.9, 0.5], 12, p=[0.4, 0.3, 0.2, 0.1])
+    for _ in range(runs):
+        kinds, own = rng.integers(12, size=600), rng.random(600) < 0.5
+        tasks = [
+            CanaryTask(f"kind {kind}", bool(on), START + timedelta(minutes=at), score, START, 0.0, 2, 300)
+            for at, (kind, on) in enumerate(zip(kinds, own, strict=True))
+            for score in [float(rng.random() < rates[kind])]
+        ]
+        looks = (judged(tasks[:count]).action for count in range(20, 601, 20))
+        wrong += any(action is not CanaryAction.WAIT for action in looks)
+    assert wrong / runs <= 0.05, "1 % for each side"
 
 
 def test_scenarios_that_did_not_come_again_are_named() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -105,6 +106,17 @@ def test_a_check_that_was_always_1_counts_once_it_gives_another_score() -> None:
     decision = decide(tasks([1.0] * 400), tasks([1.0] * 50 + [0.0] * 200))
     assert decision.not_counted.constant_checks == {}
     assert decision.metrics["reward"].pairs == 199, "not the first that differs: it would count because it does"
+    assert decision.action is WatchAction.ROLL_BACK
+
+
+def test_tasks_that_their_check_could_not_score_make_no_constant_check_informative() -> None:
+    unscored = [
+        msgspec.structs.replace(each, unscored=True) for each in tasks([0.0] * 20, "always true", error=1.0)
+    ]
+    constant = tasks([1.0] * 1_000, "always true") + unscored + tasks([1.0] * 1_000, "always true")
+    decision = decide(tasks(mixed(7, 3, 60)) + constant, tasks(mixed(5, 5, 60)) + constant)
+    assert decision.not_counted.constant_checks == {"always true": 2_020}
+    assert decision.metrics["reward"].pairs == 600
     assert decision.action is WatchAction.ROLL_BACK
 
 

@@ -1,11 +1,11 @@
 """Tasks of canaries and of active releases, evenly mixed, for tests of decisions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from app.db.canaries import CanaryShare, CanaryTask, TypicalCost
+from app.db.canaries import CanaryShare, CanaryTask, TypicalCost, UsualKind
 from app.release.canary_decision import CanaryDecision, CanaryRules, decide
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -46,6 +46,9 @@ def trial(canary: Arm, active: Arm, count: int, kind: str = "mail") -> list[Cana
 
 
 def judged(
-    tasks: Sequence[CanaryTask], rules: CanaryRules | None = None, shares: Sequence[CanaryShare] = HALF
+    tasks: Sequence[CanaryTask],
+    rules: CanaryRules | None = None,
+    shares: Sequence[CanaryShare] = HALF,
+    usual: Mapping[str, UsualKind] | None = None,
 ) -> CanaryDecision:
-    return decide(tasks, shares, {}, TypicalCost(4, 500), rules)
+    return decide(tasks, shares, usual or {}, TypicalCost(4, 500), rules)

@@ -12,8 +12,9 @@ from app.console.release_evidence import ComparedExam, Evidence
 from app.db.task_sums import TaskSums
 from app.release import one_look
 from app.release.canary_decision import CanaryAction, CanaryDecision, MetricComparison
+from app.release.canary_traffic import UncountedTraffic
 from app.release.confidence_sequence import Interval
-from app.release.watch_decision import WatchDecision
+from app.release.watch_decision import NotCounted, WatchDecision
 
 Word = Literal["better", "worse", "as good", "undecided"]
 
@@ -25,6 +26,13 @@ _EXAM = {
 }
 _LIVE = {"reward": "Score", "errors": "Share of errors", "turns": "Turns of a task", "tokens": "Tokens of a task"}
 _MORE_IS_BETTER = ("sgc", "tgc", "reward")
+_UNCOUNTED = {
+    "constant_checks": "scores that are all the same in their kind",
+    "one_sided_scores": "kinds of which one release had too many scores",
+    "one_sided_tasks": "kinds of which one release had too many tasks",
+    "vanished": "scenarios that did not come again",
+    "other_traffic": "new scenarios",
+}
 
 
 class FigureRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +108,20 @@ def watch_rows(decision: WatchDecision) -> list[FigureRow]:
         )
         for name, metric in _known(decision.metrics)
     ]
+
+
+def uncounted(found: UncountedTraffic | NotCounted) -> dict[str, list[str]]:
+    """What shows nothing about a release: the kinds of tasks by the reason.
+
+    >>> uncounted(UncountedTraffic(constant_checks={"mail": 1200, "buy": 40}))
+    {'scores that are all the same in their kind': ['mail (1,200)', 'buy (40)']}
+    """
+    known = {label: getattr(found, name, {}) for name, label in _UNCOUNTED.items()}
+    return {
+        label: [f"{kind} ({_sum(number):,})" for kind, number in kinds.items()]
+        for label, kinds in known.items()
+        if kinds
+    }
 
 
 def live_rows(before: TaskSums, now: TaskSums) -> list[FigureRow]:
@@ -200,6 +222,11 @@ def _known(metrics: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
 
 def _tasks(metric: MetricComparison) -> str:
     return f"{metric.tasks['canary']:,} and {metric.tasks['baseline']:,} tasks"
+
+
+def _sum(number: int | Mapping[str, int]) -> int:
+    """Of both releases."""
+    return number if isinstance(number, int) else sum(number.values())
 
 
 def _with_bounds(found: Interval) -> str:

@@ -21,6 +21,7 @@ from app.console.release_figures import (
     canary_rows,
     canary_verdict,
     exam_rows,
+    uncounted,
     verdict,
     watch_rows,
 )
@@ -46,6 +47,7 @@ class ReleaseComparison(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[FigureRow]
     action: str
     reason: str
+    not_counted: dict[str, list[str]]  # kinds of tasks by the reason
     status: CanaryStatus | WatchStatus | None = None  # while it goes on
 
 
@@ -134,22 +136,32 @@ def _canary(evidence: Evidence, trial: CanaryStatus | None) -> ReleaseComparison
         rows=canary_rows(found),
         action=found.action,
         reason=found.reason,
+        not_counted=uncounted(found.not_counted),
         status=trial,
     )
 
 
 def _watch(evidence: Evidence, watched: WatchStatus | None) -> ReleaseComparison | None:
     if watched is not None:
-        rows, found = watch_rows(watched.decision), watched.decision
-        against = watched.baseline.number
+        found = watched.decision
         return ReleaseComparison(
-            against=against, rows=rows, action=found.action, reason=found.reason, status=watched
+            against=watched.baseline.number,
+            rows=watch_rows(found),
+            action=found.action,
+            reason=found.reason,
+            not_counted=uncounted(found.not_counted),
+            status=watched,
         )
     past = evidence.watch
     if past is None or past.baseline is None:
         return None
-    rows = watch_rows(past.decision) if past.decision else []
-    return ReleaseComparison(against=past.baseline.number, rows=rows, action=past.state, reason=past.reason)
+    return ReleaseComparison(
+        against=past.baseline.number,
+        rows=watch_rows(past.decision) if past.decision else [],
+        action=past.state,
+        reason=past.reason,
+        not_counted=uncounted(past.decision.not_counted) if past.decision else {},
+    )
 
 
 def _race_charts(race: Sequence[RaceMoment]) -> list[tuple[str, LineChart]]:

@@ -40,6 +40,7 @@ class CanaryTask(NamedTuple):
     turns: int | None  # None if it could not be carried out
     tokens: int | None  # generated; likewise
     finished_at: datetime | None = None
+    unscored: bool = False  # its reward is 0 because its check gave no score
 
 
 class CanaryShare(msgspec.Struct, frozen=True):
@@ -50,12 +51,14 @@ class CanaryShare(msgspec.Struct, frozen=True):
 
 
 class UsualKind(NamedTuple):
-    """Tasks of one kind before the canary: how many, with how many scores, and the sums of rewards and errors."""
+    """Tasks of one kind before the canary: how many, with how many rewards, and the sums of rewards and errors."""
 
     tasks: int
     scored: int
     reward: float
     errors: float
+    scores: int = 0  # the rewards without the zeros of checks that gave no score
+    same: float | None = None  # the score that all of them have; None if they differ
 
 
 class TypicalCost(msgspec.Struct, frozen=True):
@@ -178,6 +181,7 @@ async def ended_tasks(
         case((measured.is_done, columns.turns)),
         case((measured.is_done, columns.generated_tokens)),
         columns.finished_at,
+        measured.unscored,
     )
     rows = await session.execute(query.order_by(columns.finished_at, columns.id))
     return [CanaryTask(*row) for row in rows]
@@ -197,14 +201,18 @@ async def usual_kinds(session: AsyncSession, project_id: UUID, before: datetime)
     each = select(
         _kind(last.c).label("kind"),
         reward.label("reward"),
+        case((~measured.unscored, reward)).label("score"),
         measured.error.label("error"),
     ).subquery()
+    lowest, highest = func.min(each.c.score), func.max(each.c.score)
     query = select(
         each.c.kind,
         func.count().label("tasks"),
         func.count(each.c.reward).label("scored"),
         func.coalesce(func.sum(each.c.reward), 0.0).label("reward"),
         func.sum(each.c.error).label("errors"),
+        func.count(each.c.score).label("scores"),
+        case((lowest == highest, lowest)).label("same"),
     ).group_by(each.c.kind)
     return {kind: UsualKind(*sums) for kind, *sums in await session.execute(query)}
 

@@ -15,6 +15,7 @@ class TaskMeasures(NamedTuple):
 
     reward: ColumnElement[Any]  # in [0, 1]; 0 where the check gave no score; NULL without either, or a judge's
     scored_at: ColumnElement[Any]  # when the reward became known
+    unscored: ColumnElement[bool]  # the reward is 0 because the check gave no score
     error: ColumnElement[Any]  # 1.0 if it failed, did not stop by completing, or its check gave no score
     is_done: ColumnElement[bool]  # it could be carried out: its turns and tokens count
 
@@ -28,13 +29,15 @@ def measures(tasks: FromClause) -> TaskMeasures:
     verified = select(asked.finished_at).where(asked.task_id == columns.id).scalar_subquery()
     # Tasks whose check gave no score must count, or a release would be judged by its good answers alone.
     unscored = and_(columns.check_code != "", ~columns.checked)
+    unscored_by_all = and_(unscored, columns.score.is_(None))
     wrong = or_(columns.state == TaskState.FAILED, columns.stop.is_distinct_from(Stop.COMPLETED), unscored)
     return TaskMeasures(
-        reward=case((and_(unscored, columns.score.is_(None)), 0.0), else_=proven(tasks)),
+        reward=case((unscored_by_all, 0.0), else_=proven(tasks)),
         scored_at=case(
             (or_(columns.checked, unscored), func.coalesce(given, columns.finished_at)),
             else_=func.coalesce(given, verified),
         ),
+        unscored=unscored_by_all,
         error=case((wrong, 1.0), else_=0.0),
         is_done=columns.state == TaskState.DONE,
     )

@@ -28,6 +28,7 @@ class WatchedTask(msgspec.Struct, frozen=True):
     scored_at: datetime | None
     error: float  # 0 or 1, see `task_measures`
     turns: int | None  # None if it could not be carried out
+    unscored: bool = False  # its reward is 0 because its check gave no score
 
 
 async def begin(session: AsyncSession, release: models.Release, former: models.Release) -> None:
@@ -110,6 +111,6 @@ async def _read(
         reward = case((measured.scored_at < scored_before, reward), else_=null())
     turns = case((measured.is_done, tasks.c.turns), else_=null())
     at = tasks.c.finished_at
-    query = select(tasks.c.scenario, reward, measured.scored_at, measured.error, turns)
+    query = select(tasks.c.scenario, reward, measured.scored_at, measured.error, turns, measured.unscored)
     in_order = query.order_by(at if scored_before is None else at.desc(), tasks.c.id)
     return [WatchedTask(*row) for row in await session.execute(in_order)]

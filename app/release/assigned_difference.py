@@ -35,6 +35,7 @@ class AssignedValue(NamedTuple):
     share: float  # the canary's, from 0 to 1, when the task was assigned
     value: float
     known_at: datetime | None = None  # when the value became known
+    unscored: bool = False  # a reward of 0 because the check gave no score
 
 
 class KindMean(NamedTuple):
@@ -58,7 +59,7 @@ def effects(values: Iterable[AssignedValue], usual: Mapping[str, KindMean]) -> E
         tasks[kind], totals[kind] = mean.tasks, mean.total
     all_tasks, all_total = sum(tasks.values()) + 1.0, sum(totals.values()) + 0.5
     added, weights = [], []
-    for kind, on_canary, share, value, _ in values:
+    for kind, on_canary, share, value, *_ in values:
         expected = (totals[kind] + _PRIOR * all_total / all_tasks) / (tasks[kind] + _PRIOR)
         added.append((on_canary - share) * (value - expected))
         weights.append(share * (1 - share))

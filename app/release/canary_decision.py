@@ -86,7 +86,7 @@ def decide(
     At the end of the trial, one that passed the gate is promoted if a loss beyond `rules.loss` is ruled out.
     What is undecided then is a candidate again. Without scores a canary can be rejected, but not promoted
     before that. Scores that are all the same, as of a check that is always true, cannot tell better from worse:
-    then fewer tokens do not promote it.
+    they do not count, by kind, and where all are the same, fewer tokens do not promote it.
 
     `tasks` are in the order of their ends, `usual` is from before them.
     """
@@ -94,16 +94,16 @@ def decide(
     ceilings = _ceilings(typical)
     known = _values(tasks, shares, ceilings)
     ended = _end_of_trial(known, rules)
-    values, ignored = counted(known, rules.alpha)
+    values, ignored = counted(known, usual, rules.alpha)
     metrics = {
         name: _compare(each, _usual_of(name, usual), ceilings[name], rules.alpha, ended=bool(ended))
         for name, each in values.items()
     }
-    only = {value.value for value in values["reward"]}
+    alike = _alike(values["reward"], ignored)
     ignored = msgspec.structs.replace(ignored, vanished=vanished(usual, tasks))
-    action, reason = _decide(metrics, rules, only.pop() if len(only) == 1 else None)
+    action, reason = _decide(metrics, rules, alike)
     if action is CanaryAction.WAIT and ended:
-        action, reason = _at_the_end(metrics, rules, ignored, ended)
+        action, reason = _at_the_end(metrics, rules, ignored, alike, ended)
     return CanaryDecision(action=action, reason=reason, metrics=metrics, not_counted=ignored)
 
 
@@ -118,7 +118,7 @@ def race(
     at all times. By the kinds of tasks that count now; arguments as of `decide`.
     """
     rules = rules or CanaryRules()
-    values, _ = counted(_values(tasks, shares, dict.fromkeys(_MEASURES, 1.0)), rules.alpha)
+    values, _ = counted(_values(tasks, shares, dict.fromkeys(_MEASURES, 1.0)), usual, rules.alpha)
     return {
         name: [_until(values[name], _usual_of(name, usual), moment, rules.alpha) for moment in moments]
         for name in ("reward", "errors")
@@ -151,10 +151,17 @@ def raised_percent(errors: MetricComparison, began: float, now: float, most: flo
     return allowed if allowed >= 1.5 * now or now < allowed == most else now
 
 
-def _decide(
-    metrics: Mapping[str, MetricComparison], rules: CanaryRules, only: float | None
-) -> tuple[CanaryAction, str]:
-    """What the bounds say that hold at any time. `only` is the score that all tasks have, if there is one."""
+def _alike(rewards: Sequence[AssignedValue], ignored: UncountedTraffic) -> str:
+    """Why the rewards show no loss, although there are some. Empty if they may."""
+    scores = {value.value for value in rewards if not value.unscored}
+    if len(scores) > 1 or not (scores or ignored.constant_checks):
+        return ""
+    what = f"every score is {scores.pop():g}" if scores else "the scores of each kind are all the same"
+    return f"{what}, and such scores show no loss (send feedback)"
+
+
+def _decide(metrics: Mapping[str, MetricComparison], rules: CanaryRules, alike: str) -> tuple[CanaryAction, str]:
+    """What the bounds say that hold at any time. `alike` says why rewards show no loss, if they do not."""
     reward, errors, tokens = (metrics[name].difference for name in ("reward", "errors", "tokens"))
     summary = _summarize(metrics)
     if errors is not None and errors.low > 0:
@@ -164,20 +171,20 @@ def _decide(
             return CanaryAction.REJECT, f"lower reward: {summary}"
         if reward.low > 0:
             return CanaryAction.PROMOTE, f"higher reward: {summary}"
-        if only is None and reward.low >= -rules.margin and tokens is not None and tokens.high < 0:
+        if not alike and reward.low >= -rules.margin and tokens is not None and tokens.high < 0:
             return CanaryAction.PROMOTE, f"reward within {rules.margin:g}, with fewer tokens: {summary}"
-    if only is not None:
-        summary = f"every score is {only:g}, and such scores show no loss (send feedback): {summary}"
-    if reward is None:
+    if alike:
+        summary = f"{alike}: {summary}"
+    elif reward is None:
         return CanaryAction.WAIT, f"no scores to compare, which promotion needs (send feedback): {summary}"
     left = rules.max_scored - metrics["reward"].tasks["canary"]
     return CanaryAction.WAIT, f"no significant difference yet, at most {left} more scored tasks: {summary}"
 
 
 def _at_the_end(
-    metrics: Mapping[str, MetricComparison], rules: CanaryRules, ignored: UncountedTraffic, ended: str
+    metrics: Mapping[str, MetricComparison], rules: CanaryRules, ignored: UncountedTraffic, alike: str, ended: str
 ) -> tuple[CanaryAction, str]:
-    reward, errors = metrics["reward"].at_the_end, metrics["errors"].at_the_end
+    reward, errors = None if alike else metrics["reward"].at_the_end, metrics["errors"].at_the_end
     reason = f"{ended}, in the end {_summarize(metrics, at_the_end=True)}"
     if reward is not None and reward.high < 0:
         return CanaryAction.REJECT, f"lower reward: {reason}"
@@ -191,7 +198,8 @@ def _at_the_end(
     lost = max(-reward.low if reward else 0.0, errors.high if errors else 0.0)
     if lost > rules.loss:
         return CanaryAction.STOP, f"a loss of {lost:.3g} is not ruled out: {reason}"
-    return CanaryAction.PROMOTE, f"no loss beyond {rules.loss:g}, and it passed the gate: {reason}"
+    what = f"{alike}, but no more errors beyond {rules.loss:g}" if alike else f"no loss beyond {rules.loss:g}"
+    return CanaryAction.PROMOTE, f"{what}, and it passed the gate: {reason}"
 
 
 def _end_of_trial(values: Mapping[str, Sequence[AssignedValue]], rules: CanaryRules) -> str:
@@ -219,6 +227,7 @@ def _values(
                 share,
                 min(value / ceiling, 1.0),
                 task.scored_at if name == "reward" else task.finished_at,
+                name == "reward" and task.unscored,
             )
             for task, share in (scored if name == "reward" else placed)
             if (value := measure(task)) is not None

@@ -6,12 +6,13 @@ counts is known before its values are, so the mean difference has an interval th
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from app.release.confidence_sequence import Interval, mean_interval
+from app.release.constant_checks import ConstantChecks
 
 
 class LabelledValue(NamedTuple):
@@ -19,6 +20,7 @@ class LabelledValue(NamedTuple):
 
     scenario: str
     value: float
+    unscored: bool = False  # a reward of 0 because the check gave no score
 
 
 class MatchedPair(NamedTuple):
@@ -27,6 +29,7 @@ class MatchedPair(NamedTuple):
     scenario: str
     before: float
     now: float
+    unscored: bool = False  # of the new task
 
 
 class PairedDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,28 +46,27 @@ def match(before: Iterable[LabelledValue], now: Iterable[LabelledValue]) -> Iter
 
     >>> earlier = [LabelledValue("mail", 1.0), LabelledValue("buy", 0.5)]
     >>> list(match(earlier, [LabelledValue("buy", 0.0), LabelledValue("buy", 1.0)]))
-    [MatchedPair(scenario='buy', before=0.5, now=0.0)]
+    [MatchedPair(scenario='buy', before=0.5, now=0.0, unscored=False)]
     """
     earlier: dict[str, list[float]] = defaultdict(list)
-    for scenario, value in before:
+    for scenario, value, _ in before:
         earlier[scenario].append(value)
     unused = {scenario: iter(values) for scenario, values in earlier.items()}
-    for scenario, value in now:
+    for scenario, value, unscored in now:
         other = next(unused.get(scenario, iter(())), None)
         if other is not None:
-            yield MatchedPair(scenario, other, value)
+            yield MatchedPair(scenario, other, value, unscored)
 
 
-def informative(pairs: Iterable[MatchedPair], constant: Mapping[str, float]) -> Iterator[MatchedPair]:
-    """Leave out the pairs of scenarios whose earlier values were all the same, given in `constant`, until a new
-    value differs. The pair after that is the first that counts.
+def informative(pairs: Iterable[MatchedPair], checks: ConstantChecks) -> Iterator[MatchedPair]:
+    """Leave out the pairs of scenarios whose scores were all the same, until a new one differs: the pair after
+    that is the first that counts. `checks` know the earlier scores, and learn the new ones.
     """
-    varied = set[str]()
     for pair in pairs:
-        if pair.scenario not in constant or pair.scenario in varied:
+        if pair.scenario not in checks:
             yield pair
-        elif pair.now != constant[pair.scenario]:
-            varied.add(pair.scenario)
+        if not pair.unscored:
+            checks.add(pair.scenario, pair.now)
 
 
 def compare(pairs: Sequence[MatchedPair], alpha: float, ceiling: float = 1.0) -> PairedDifference:

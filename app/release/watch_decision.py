@@ -12,11 +12,11 @@ from enum import StrEnum
 import msgspec
 
 from app.db.watches import WatchedTask
+from app.release.constant_checks import ConstantChecks
 from app.release.matched_pairs import LabelledValue, PairedDifference, compare, informative, match, mean
 
 _METRICS = 3  # reward, errors, turns: each gets an equal part of alpha
 _UNLABELLED = "(no scenario)"
-_MIN_CONSTANT = 10  # scores of a scenario that must be equal to call its check constant
 _MOST_NAMED = 20  # scenarios in the evidence
 
 
@@ -49,9 +49,7 @@ class NotCounted(msgspec.Struct, frozen=True, kw_only=True):
 
     vanished: dict[str, int]  # earlier tasks of scenarios that did not come again
     other_traffic: dict[str, int]  # new tasks of scenarios that the former release did not have
-    constant_checks: dict[
-        str, int
-    ]  # new scored tasks of scenarios whose scores are all the same: no reward counts
+    constant_checks: dict[str, int]  # new scored tasks of scenarios whose scores are all the same: none counts
     unmatched: int  # new tasks beyond the number of earlier ones of their scenario
 
 
@@ -82,9 +80,8 @@ def decide(
     usual = mean([task.turns for task in before if task.turns is not None]) or 0.0
     ceiling = max(1.0, 4 * usual)  # beyond it one long task would outweigh all others
     scored = sorted((task for task in now if task.reward is not None), key=_scored_at)
-    constant = _constant_checks(_rewards(before))
     pairs = {
-        "reward": [*informative(match(_rewards(before), _rewards(scored)), constant)],
+        "reward": [*informative(match(_rewards(before), _rewards(scored)), _checks_of(before))],
         "errors": [*match(_errors(before), _errors(now))],
         "turns": [*match(_turns(before, ceiling), _turns(now, ceiling))],
     }
@@ -99,7 +96,7 @@ def decide(
         tasks={"before": len(before), "now": len(now)},
         metrics=metrics,
         scenarios=_by_scenario(before, now),
-        not_counted=_not_counted(before, now, scored, constant, len(pairs["errors"])),
+        not_counted=_not_counted(before, now, scored, len(pairs["errors"])),
     )
 
 
@@ -135,30 +132,28 @@ def _summarize_metric(name: str, metric: PairedDifference) -> str:
     return f"{name} {interval} on {metric.pairs} pairs"
 
 
-def _constant_checks(rewards: Iterable[LabelledValue]) -> dict[str, float]:
-    """The score of each scenario whose earlier scores are all the same."""
-    values: dict[str, list[float]] = defaultdict(list)
-    for scenario, value in rewards:
-        values[scenario].append(value)
-    alike = {scenario: each for scenario, each in values.items() if len(each) >= _MIN_CONSTANT}
-    return {scenario: each[0] for scenario, each in alike.items() if len(set(each)) == 1}
+def _checks_of(tasks: Iterable[WatchedTask]) -> ConstantChecks:
+    checks = ConstantChecks()
+    for scenario, value, unscored in _rewards(tasks):
+        if not unscored:
+            checks.add(scenario, value)
+    return checks
 
 
 def _not_counted(
     before: Sequence[WatchedTask],
     now: Sequence[WatchedTask],
     scored: Sequence[WatchedTask],
-    constant: Mapping[str, float],
     matched: int,
 ) -> NotCounted:
     earlier, later = _by_name(before), _by_name(now)
-    values = {scenario: {sample.value for sample in _rewards(each)} for scenario, each in _by_name(scored).items()}
-    alike = {name for name, found in values.items() if name in constant and found <= {constant[name]}}
+    checks = _checks_of([*before, *scored])
+    constant = {name: each for name, each in _by_name(scored).items() if name in earlier and name in checks}
     others = _counts({name: each for name, each in later.items() if name not in earlier})
     return NotCounted(
         vanished=_most(_counts({name: each for name, each in earlier.items() if name not in later})),
         other_traffic=_most(others),
-        constant_checks=_most(_counts({n: each for n, each in _by_name(scored).items() if n in alike})),
+        constant_checks=_most(_counts(constant)),
         unmatched=len(now) - sum(others.values()) - matched,
     )
 
@@ -194,7 +189,7 @@ def _most(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def _rewards(tasks: Iterable[WatchedTask]) -> list[LabelledValue]:
-    return [LabelledValue(_name(task), task.reward) for task in tasks if task.reward is not None]
+    return [LabelledValue(_name(task), task.reward, task.unscored) for task in tasks if task.reward is not None]
 
 
 def _errors(tasks: Iterable[WatchedTask]) -> list[LabelledValue]:

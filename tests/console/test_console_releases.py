@@ -34,6 +34,7 @@ async def test_the_page_of_a_canary_is_right_everywhere(check_grown: CheckPage, 
     page = await check_grown(_path(grown, 30))
     await expect(page.get_by_role("img", name="Score: canary minus baseline")).to_be_visible()
     await expect(page.get_by_text("It serves 20 % of the new tasks")).to_be_visible()
+    await expect(page.get_by_text("Not counted: scenarios that did not come again, ")).to_be_visible()
     figures = page.get_by_role("region", name="Exam")
     await expect(figures.get_by_role("row").nth(1)).to_contain_text(re.compile(r"Scenarios solved, %.*\[.*\]"))
 
