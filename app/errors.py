@@ -127,6 +127,12 @@ class ModelMemoryError(ModelError):
     """A model needs more memory than there is."""
 
 
+class StagingError(AppError):
+    """A staging server cannot be used as it is: it could not be reset."""
+
+    status = 502
+
+
 class HostError(Exception):
     """Raised by a HostCall. The sandboxed code sees an exception of class `kind` with this message."""
 

@@ -11,7 +11,7 @@ from litestar import Request, get, post
 from app.db import exams, projects, secrets
 from app.db.exams import NewExamTask
 from app.db.models import ExamSource
-from app.errors import InvalidError
+from app.errors import InvalidError, StagingError
 from tests.examined import examined
 from tests.ledger import Entry, Ledger
 from tests.ledger_project import LedgerProject, put_ledger
@@ -96,7 +96,7 @@ async def test_the_apis_are_reset_before_each_trial(town: Town) -> None:
 
 async def test_a_reset_that_fails_ends_the_exam(town: Town) -> None:
     await town.stage(reset="add_entry")  # which needs arguments
-    with pytest.raises(InvalidError, match=r"the staging server of ledger cannot be reset: add_entry\(\) raised"):
+    with pytest.raises(StagingError, match=r"the staging server of ledger cannot be reset: add_entry\(\) raised"):
         await town.tried("staging", WRITE)
 
 
@@ -104,8 +104,8 @@ async def test_a_reset_that_fails_ends_the_exam(town: Town) -> None:
     ("staging", "error"),
     [
         ({}, "staging has no server for ledger: name it in the project's settings"),
-        ({"ledger": {"server": "{live}"}}, "the staging server of ledger is one that tasks call, http"),
-        ({"ledger": {"server": "{live}/elsewhere"}}, "the staging server of ledger is one that tasks call, http"),
+        ({"ledger": {"server": "{live}"}}, "staging.ledger.server is at a server that tasks call, http"),
+        ({"ledger": {"server": "{live}/elsewhere"}}, "staging.ledger.server is at a server that tasks call, http"),
         (
             {"ledger": {"server": "{staging}", "reset": "wipe"}},
             "staging.ledger.reset: ledger has no operation 'wipe'",

@@ -91,7 +91,7 @@ async def test_an_operation_with_a_server_of_its_own_is_called_on_staging(server
 
 
 async def test_the_server_of_one_operation_is_production_too(servers: Servers) -> None:
-    with pytest.raises(InvalidError, match="the staging server of ledger is one that tasks call, http"):
+    with pytest.raises(InvalidError, match=r"staging\.ledger\.server is at a server that tasks call, http"):
         await servers.tried(WRITE, servers.urls["reports"])
     assert not servers.production_was_called
 
@@ -103,7 +103,7 @@ async def test_another_scheme_of_the_same_host_and_port_is_production_too(server
 
 async def test_a_server_that_the_variables_of_a_task_choose_is_production_too(servers: Servers) -> None:
     await servers.put("https://{tenant}.shop.test/v1")
-    with pytest.raises(InvalidError, match=r"is one that tasks call, https://acme\.shop\.test/v1: "):
+    with pytest.raises(InvalidError, match=r"is at a server that tasks call, https://acme\.shop\.test/v1: "):
         await servers.tried(WRITE, "http://acme.shop.test", {"tenant": "acme"})
 
 

@@ -44,12 +44,17 @@ class WebhookReceiver:
             self.received.append(Received(dict(request.headers), await request.body()))
             status = self.statuses.pop(0) if self.statuses else 204
             await asyncio.sleep(self.pause)
+            if status < 300:
+                self.act()
             headers = {"location": self.location} if self.location else {}
             return Response(b"", status_code=status, headers=headers)
 
         app = Litestar([receive], openapi_config=None, logging_config=None)
         async with listening_app(app, lifespan="off") as url:
             yield f"{url}/hook"
+
+    def act(self) -> None:
+        """What a message causes, before it is answered."""
 
     async def count(self, number: int) -> bool:
         return len(self.received) >= number

@@ -56,6 +56,7 @@ class ProjectView(msgspec.Struct, frozen=True):
                 settings,
                 webhook=settings.webhook and settings.webhook.masked(),
                 verifier=settings.verifier and settings.verifier.masked(),
+                staging={name: each.masked() for name, each in settings.staging.items()},
             )
         links = ConsoleLinks.to(f"/console/projects/{project.name}" if admin else "/console", project.name)
         return cls(project.id, project.name, project.created_at, settings, links)

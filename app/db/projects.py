@@ -114,6 +114,6 @@ def _without_secret(patch: Mapping[str, Json], name: str) -> tuple[Mapping[str, 
         check_url(url, name)
     secret = setting.get("secret")
     if "secret" in setting:
-        signing_key(secret if isinstance(secret, str) else "", name)
+        signing_key(secret if isinstance(secret, str) else "", f"{name}.secret")
     shown = {key: value for key, value in setting.items() if key != "secret"}
     return {**patch, name: shown}, secret

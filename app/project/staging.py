@@ -4,6 +4,8 @@ from typing import Annotated
 
 import msgspec
 
+from app.project.webhook import is_callable_url, without_path
+
 SecretName = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
 
 
@@ -18,3 +20,19 @@ class StagingApi(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """For each secret that is bound to a parameter of the API, the stored secret that staging gets instead."""
     reset: Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?!\n)$")] | None = None
     """An operation of the API without arguments, called before each trial to restore what trials change."""
+    reset_url: Annotated[str, msgspec.Meta(max_length=2_000, pattern=r"^https?://")] | None = None
+    """Receives a signed POST before each trial instead, and answers once what trials change is restored."""
+    reset_secret: SecretName | None = None
+    """The stored secret `whsec_<base64>` that signs it, as messages to a webhook are."""
+
+    def __post_init__(self) -> None:
+        if self.reset is not None and self.reset_url is not None:
+            raise ValueError("name either `reset` or `reset_url`")
+        if (self.reset_url is None) != (self.reset_secret is None):
+            raise ValueError("`reset_url` and `reset_secret` need each other: the POST is signed with the secret")
+        if self.reset_url is not None and not is_callable_url(self.reset_url):
+            raise ValueError("`reset_url`: write http://host/path or https://, without a user or fragment")
+
+    def masked(self) -> "StagingApi":
+        """Without the path and query of `reset_url`, which may hold a token."""
+        return msgspec.structs.replace(self, reset_url=self.reset_url and without_path(self.reset_url))

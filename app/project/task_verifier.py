@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import msgspec
 
+from app.project.webhook import without_path
 from app.records import Json, Trajectory, Turn
 from app.untrusted.json_text import JsonError, decode_json
 
@@ -25,8 +25,7 @@ class Verifier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def masked(self) -> "Verifier":
         """Without the path and query of the URL, which may hold a token."""
-        parts = urlsplit(self.url)
-        return Verifier(url=f"{parts.scheme}://{parts.netloc}/***")
+        return Verifier(url=without_path(self.url))
 
 
 class VerifierAnswer(msgspec.Struct, frozen=True):

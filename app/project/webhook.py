@@ -34,31 +34,41 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         >>> Webhook(url="https://example.org:8443/hooks/token?key=1").masked().url
         'https://example.org:8443/***'
         """
-        parts = urlsplit(self.url)
-        return msgspec.structs.replace(self, url=f"{parts.scheme}://{parts.netloc}/***")
+        return msgspec.structs.replace(self, url=without_path(self.url))
 
 
-def check_url(url: str, setting: str) -> None:
-    """Raises InvalidError for an address that cannot be called, or that holds a password."""
+def without_path(url: str) -> str:
+    """The URL without path and query, which may hold a token."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}/***"
+
+
+def is_callable_url(url: str) -> bool:
+    """Whether an address can be called, and holds no password."""
     try:
         parts = urlsplit(url)
         valid = bool(parts.hostname) and parts.port != 0 and parts.username is None and not parts.fragment
     except ValueError:  # of a port that is not a number, or a bracket that does not close
-        valid = False
-    if not valid or not url.isprintable() or " " in url:
+        return False
+    return valid and url.isprintable() and " " not in url
+
+
+def check_url(url: str, setting: str) -> None:
+    """Raises InvalidError for an address that cannot be called, or that holds a password."""
+    if not is_callable_url(url):
         raise InvalidError(
             f"settings: {setting}.url: write http://host/path or https://, without a user or fragment"
         )
 
 
-def signing_key(secret: str, setting: str = "webhook") -> bytes:
+def signing_key(secret: str, field: str = "webhook.secret") -> bytes:
     """The key that a secret `whsec_<base64>` encodes. Raises InvalidError if it is none."""
     try:
         key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise InvalidError(f"settings: {setting}.secret is not `whsec_` and base64: {_HINT}") from error
+        raise InvalidError(f"settings: {field} is not `whsec_` and base64: {_HINT}") from error
     if not secret.startswith(_PREFIX) or len(key) not in _KEY_BYTES:
-        raise InvalidError(f"settings: {setting}.secret is not `whsec_` and the base64 of 24 to 64 bytes: {_HINT}")
+        raise InvalidError(f"settings: {field} is not `whsec_` and the base64 of 24 to 64 bytes: {_HINT}")
     return key
 
 

@@ -11,9 +11,9 @@ from app.db import models, webhooks
 from app.db.database import TRANSIENT, Sessions
 from app.db.webhooks import DeliveryResult, WebhookTarget
 from app.errors import AppError
+from app.gateway.signed_post import PostError, SignedPost, post, status_problem
 from app.loop import Loop
 from app.runner.claimed_messages import ClaimedMessages, SendLimits
-from app.runner.signed_post import PostError, SignedPost, post, status_problem
 
 log = structlog.get_logger(__name__)
 

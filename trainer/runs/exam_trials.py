@@ -3,8 +3,10 @@
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from uuid import UUID
 
+import httpx
 import msgspec
 
 from app.agent.limits import RolloutLimits
@@ -25,9 +27,11 @@ from app.release.catalogs import Catalogs
 from app.release.project_secrets import ProjectSecrets
 from app.release.tool_documents import ApiDocument
 from app.sandbox.forked_sandbox import ForkedSandbox
+from app.sandbox.protocol import Sandbox
 from trainer.environments.exam.api_trials import ApiTrials
 from trainer.environments.exam.exam_environment import Ground, Trials
 from trainer.environments.exam.recorded_trials import RecordedTrials
+from trainer.environments.exam.staging_reset import Reset, ResetMessage, ResetOperation
 from trainer.run_job import Job
 from trainer.runs.staging_servers import TrialServers, staging_servers
 
@@ -46,34 +50,57 @@ async def open_trials(
 ) -> AsyncIterator[Trials]:
     """Raises InvalidError for staging that is incomplete, or that is no other server than production."""
     catalog = await Catalogs(sessions).of(apis.documents)
-    limits = RolloutLimits.of(job.deployment).session
     async with ForkedSandbox() as sandbox:
         if ground == "recorded":
+            limits = RolloutLimits.of(job.deployment).session
             yield RecordedTrials(catalog, sandbox, limits, constant_reads(records, catalog.is_read))
             return
-        store = ProjectSecrets(sessions, job.project_id)
-        if ground == "staging":
-            servers = await staging_servers(catalog, apis.settings.staging, store, apis.variables)
-        else:
-            servers = TrialServers(catalog=catalog, store=store, commands=_commands(job, catalog))
-        private = job.deployment.allow_private_hosts
-        certificates = Certificates.of(job.deployment)
-        opened = open_client(allow_private_hosts=private, only=servers.only, certificates=certificates)
-        seconds = job.deployment.api_timeout_seconds
-        async with opened as client, McpServers(client, servers.commands) as mcp:
-            yield ApiTrials(
-                catalog=servers.catalog,
-                client=client,
-                credentials=servers.tokens or StoredCredentials(sessions, client, apis.documents),
-                store=servers.store,
-                sandbox=sandbox,
-                limits=limits,
-                timeout=seconds,
-                callers=mcp_callers(mcp, job.project_id, "", seconds),
-                read_only=ground == "live",
-                approvals=ApprovalGate(apis.settings.approvals) if ground == "live" else None,
-                resets=servers.resets,
-            )
+        async with _api_trials(ground, job, sessions, apis, catalog, sandbox) as trials:
+            yield trials
+
+
+@asynccontextmanager
+async def _api_trials(
+    ground: Ground, job: Job, sessions: Sessions, apis: ProjectApis, catalog: Catalog, sandbox: Sandbox
+) -> AsyncIterator[ApiTrials]:
+    store = ProjectSecrets(sessions, job.project_id)
+    if ground == "staging":
+        servers = await staging_servers(catalog, apis.settings.staging, store, apis.variables)
+    else:
+        servers = TrialServers(catalog=catalog, store=store, commands=_commands(job, catalog))
+    open_bounded = partial(
+        open_client,
+        allow_private_hosts=job.deployment.allow_private_hosts,
+        certificates=Certificates.of(job.deployment),
+    )
+    seconds = job.deployment.api_timeout_seconds
+    async with (
+        open_bounded(only=servers.only) as client,
+        open_bounded(only=[each.url for each in servers.webhooks.values()]) as to_webhooks,
+        McpServers(client, servers.commands) as mcp,
+    ):
+        yield ApiTrials(
+            catalog=servers.catalog,
+            client=client,
+            credentials=servers.tokens or StoredCredentials(sessions, client, apis.documents),
+            store=servers.store,
+            sandbox=sandbox,
+            limits=RolloutLimits.of(job.deployment).session,
+            timeout=seconds,
+            callers=mcp_callers(mcp, job.project_id, "", seconds),
+            read_only=ground == "live",
+            approvals=ApprovalGate(apis.settings.approvals) if ground == "live" else None,
+            resets=_resets(servers, job, to_webhooks),
+        )
+
+
+def _resets(servers: TrialServers, job: Job, client: httpx.AsyncClient) -> dict[str, Reset]:
+    called: dict[str, Reset] = {app: ResetOperation(app, name) for app, name in servers.resets.items()}
+    posted = {
+        app: ResetMessage(client=client, url=each.url, key=each.key, project=job.project, app=app)
+        for app, each in servers.webhooks.items()
+    }
+    return called | posted
 
 
 def _commands(job: Job, catalog: Catalog) -> dict[str, McpCommand]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from itertools import product
+from typing import NamedTuple
 
 import msgspec
 
@@ -11,6 +12,14 @@ from app.apis.credentials import BearerTokens, SecretStore
 from app.errors import HostError, InvalidError
 from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.project.staging import StagingApi
+from app.project.webhook import signing_key
+
+
+class ResetWebhook(NamedTuple):
+    """Where a reset is asked for, and the key that signs it."""
+
+    url: str
+    key: bytes
 
 
 class TrialServers(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +29,8 @@ class TrialServers(msgspec.Struct, frozen=True, kw_only=True):
     tokens: BearerTokens | None = None  # None: those of production
     store: SecretStore
     only: tuple[str, ...] | None = None  # the URLs of those that alone may be reached; None: all
-    resets: dict[str, str] = {}
+    resets: dict[str, str] = {}  # operations by app
+    webhooks: dict[str, ResetWebhook] = {}  # that reset, by app
     commands: Mapping[str, McpCommand] = {}  # the MCP servers that may be started here
 
 
@@ -37,10 +47,7 @@ async def staging_servers(
     moved = staged(catalog, staging, variables)
     staging = {name: each for name, each in staging.items() if name in moved.apps}
     tokens = {name: each.token_secret for name, each in staging.items() if each.token_secret is not None}
-    try:
-        bearers = BearerTokens({name: await store.value(secret) for name, secret in tokens.items()})
-    except HostError as error:
-        raise InvalidError(f"staging: {error.message}") from error
+    bearers = BearerTokens({name: await _stored(store, secret) for name, secret in tokens.items()})
     names = {old: new for each in staging.values() for old, new in each.secrets.items()}
     return TrialServers(
         catalog=moved,
@@ -48,7 +55,22 @@ async def staging_servers(
         store=StagingSecrets(store, names),
         only=tuple(each.server for each in staging.values()),
         resets={name: each.reset for name, each in staging.items() if each.reset is not None},
+        webhooks={name: await _webhook(name, each, store) for name, each in staging.items() if each.reset_url},
     )
+
+
+async def _webhook(app: str, staging: StagingApi, store: SecretStore) -> ResetWebhook:
+    assert staging.reset_url is not None
+    assert staging.reset_secret is not None
+    secret = await _stored(store, staging.reset_secret)
+    return ResetWebhook(staging.reset_url, signing_key(secret, f"staging.{app}.reset_secret"))
+
+
+async def _stored(store: SecretStore, name: str) -> str:
+    try:
+        return await store.value(name)
+    except HostError as error:
+        raise InvalidError(f"staging: {error.message}") from error
 
 
 def staged(
@@ -65,19 +87,25 @@ def staged(
 
 
 def _staged(app: App, staging: StagingApi, production: Mapping[str, str]) -> App:
-    try:
-        same = production.get(service(staging.server))
-    except ValueError as error:
-        raise InvalidError(f"staging.{app.name}.server: {error}") from error
-    if same is not None:
-        raise InvalidError(
-            f"the staging server of {app.name} is one that tasks call, {same}: trials would change what is live. "
-            "In the project's settings, name one with another host or port"
-        )
+    _refuse_production(f"staging.{app.name}.server", staging.server, production)
+    if staging.reset_url is not None:
+        _refuse_production(f"staging.{app.name}.reset_url", staging.reset_url, production)
     if staging.reset is not None and staging.reset not in app.operations:
         raise InvalidError(f"staging.{app.name}.reset: {app.name} has no operation {staging.reset!r}")
     operations = {name: _moved(each) for name, each in app.operations.items()}
     return msgspec.structs.replace(app, server=staging.server, operations=operations, token_origins=())
+
+
+def _refuse_production(field: str, url: str, production: Mapping[str, str]) -> None:
+    try:
+        same = production.get(service(url))
+    except ValueError as error:
+        raise InvalidError(f"{field}: {error}") from error
+    if same is not None:
+        raise InvalidError(
+            f"{field} is at a server that tasks call, {same}: trials would change what is live. In the project's "
+            "settings, name one with another host or port"
+        )
 
 
 def _moved(operation: Operation) -> Operation:

@@ -11,7 +11,7 @@ import httpx
 from app.agent.score import score
 from app.apis.catalog import Catalog
 from app.apis.credentials import Credentials, SecretStore
-from app.errors import HostError, InvalidError
+from app.errors import InvalidError, StagingError
 from app.gateway.approval_gate import ApprovalGate
 from app.gateway.callers import Caller
 from app.gateway.gateway import Gateway
@@ -19,8 +19,10 @@ from app.records import Stop, Task, Trajectory
 from app.sandbox.protocol import Sandbox, SessionLimits
 from trainer.environment import Verdict
 from trainer.environments.exam.exam_environment import ExamItem
+from trainer.environments.exam.staging_reset import Reset, ResetError
 
 _CHECK_CALLS = 200
+_RESET_PAUSES = (1.0, 4.0)  # seconds before a reset that failed is tried again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,7 @@ class ApiTrials:
     callers: Mapping[str, Caller] = field(default_factory=dict)  # of protocols that are more than HTTP
     read_only: bool
     approvals: ApprovalGate | None = None  # calls that wait for a person are not made
-    resets: Mapping[str, str] = field(default_factory=dict)  # app -> operation, before each trial
+    resets: Mapping[str, Reset] = field(default_factory=dict)  # by app, before each trial
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))  # for trials at once
 
     def can_judge(self, item: ExamItem) -> bool:
@@ -51,7 +53,7 @@ class ApiTrials:
 
     @asynccontextmanager
     async def open(self, item: ExamItem) -> AsyncIterator["ApiWorld"]:
-        """Raises InvalidError if the APIs cannot be reset."""
+        """Raises StagingError if the APIs cannot be reset."""
         async with self.slots:
             world = ApiWorld(item, self)
             await world.reset()
@@ -83,13 +85,18 @@ class ApiWorld:
         return self.item.now
 
     async def reset(self) -> None:
-        gateway = self._open(len(self._trials.resets), read_only=False)
-        for app, operation in self._trials.resets.items():
+        """Raises StagingError."""
+        for app, reset in self._trials.resets.items():
+            await self._reset(app, reset)
+
+    async def _reset(self, app: str, reset: Reset) -> None:
+        for pause in (*_RESET_PAUSES, None):
             try:
-                await gateway(f"{app}.{operation}", [], {})
-            except HostError as error:
-                raised = f"{operation}() raised {error.kind}: {error.message}"
-                raise InvalidError(f"the staging server of {app} cannot be reset: {raised}") from error
+                return await reset(self._open(1, read_only=False))
+            except ResetError as error:
+                if pause is None or not error.again:
+                    raise StagingError(f"the staging server of {app} cannot be reset: {error}") from error
+                await asyncio.sleep(pause)
 
     def open_gateway(self, max_calls: int) -> Gateway:
         self._gateway = self._open(max_calls, read_only=self._trials.read_only)
