@@ -1,6 +1,7 @@
 """Calls of MCP servers: sessions, results, failures and limits."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -8,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from mcp.server.mcpserver import Audio, Image
 
 from app.apis.api_documents import parse_document
 from app.apis.catalog import Catalog
@@ -68,6 +70,30 @@ async def test_resources_are_listed_and_read(notebook: Notebook) -> None:
         assert listed["uri"] == "notes://all"
         await opened("notes.write", ["a note"], {})
         assert await opened("notes.read_resource", ["notes://all"], {}) == "a note"
+
+
+async def test_images_sounds_and_files_are_bytes_and_are_recorded_by_hash(notebook: Notebook) -> None:
+    content = bytes(range(256))
+
+    @notebook.server.tool(structured_output=False)
+    def draw(words: list[str]) -> list[Image | str]:
+        return [*words, Image(data=content, format="png")]
+
+    @notebook.server.tool(structured_output=False)
+    def record() -> Audio:
+        return Audio(data=content, format="wav")
+
+    @notebook.server.resource("notes://cover", mime_type="image/png")
+    def cover() -> bytes:
+        return content
+
+    recorded = {"$bytes": 256, "sha256": hashlib.sha256(content).hexdigest()}
+    async with notebook.listening() as url, gateway(url) as opened:
+        assert await opened("notes.draw", [[]], {}) == content
+        assert await opened("notes.record", [], {}) == content
+        assert await opened("notes.read_resource", ["notes://cover"], {}) == content
+        assert await opened("notes.draw", [["a cat"]], {}) == "a cat\n[image/png, 256 bytes]"
+        assert [call.result for call in opened.take_calls()[:3]] == [recorded] * 3
 
 
 async def test_arguments_are_checked_before_anything_is_sent(notebook: Notebook) -> None:

@@ -35,6 +35,7 @@ _FIELD_STEPS = 3
 _NAME_CHARS = 200
 _SUMMARY_CHARS = 120
 _TEXT: Final[dict[str, Json]] = {"type": "string"}
+_CONTENT: Final[dict[str, Json]] = {"anyOf": [_TEXT, {"type": "string", "format": "binary"}]}
 _WHOLE = "arguments"  # of a tool whose arguments are no fixed fields
 
 
@@ -241,7 +242,7 @@ def _resources(app: str, document: Mapping[str, Json]) -> Iterator[Operation]:
         summary = "list the patterns of the addresses of resources"
         yield _resource(app, "list_resource_templates", LIST_TEMPLATES, summary, returns=templates)
     uri = _parameter("uri", "uri", _TEXT, required=True)
-    yield _resource(app, "read_resource", READ_RESOURCE, "read a resource of the server", uri, returns=_TEXT)
+    yield _resource(app, "read_resource", READ_RESOURCE, "read a resource of the server", uri, returns=_CONTENT)
 
 
 def _resource(

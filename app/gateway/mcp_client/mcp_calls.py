@@ -1,6 +1,7 @@
 """Makes the calls of apps of the protocol `mcp`, within the limits of all calls, and turns results into values."""
 
 import asyncio
+import base64
 from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import UUID
@@ -35,7 +36,7 @@ class McpCaller:
         self._timeout = timeout
 
     async def send(self, request: WireRequest) -> Answer:
-        """The value of a result: structured content, or else text.
+        """The value of a result: structured content, or else text, or the bytes of the one image, sound or file.
 
         A call that may have been sent is not repeated: only one that a server refused because it has forgotten
         the session. Raises HostError, an ApiError, for every failure.
@@ -115,7 +116,22 @@ def _tool_value(result: Mapping[str, Json]) -> Json:
     if result.get("isError") is True:
         raise HostError("ApiError", text or "the tool failed without saying why")
     structured = result.get("structuredContent")
-    return text if structured is None else structured
+    if structured is not None:
+        return structured
+    content = _bytes(blocks[0]) if isinstance(blocks, list) and len(blocks) == 1 else None
+    return text if content is None else content
+
+
+def _bytes(block: Json) -> bytes | None:
+    """What an image, a sound or an embedded resource holds; None for text, and for what is not base64."""
+    inner = block.get("resource", block) if isinstance(block, dict) else None
+    encoded = inner.get("blob", inner.get("data")) if isinstance(inner, dict) else None
+    if not isinstance(encoded, str):
+        return None
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except ValueError:
+        return None
 
 
 def _text(block: Json) -> str:
@@ -128,20 +144,21 @@ def _text(block: Json) -> str:
         return _resource_text(block["resource"])
     if isinstance(block.get("uri"), str):
         return str(block["uri"])
-    kind, data = block.get("mimeType") or block.get("type"), block.get("data")
-    size = len(data) * 3 // 4 if isinstance(data, str) else 0
-    return f"[{kind}, {size} bytes]"
+    return f"[{block.get('mimeType') or block.get('type')}, {len(_bytes(block) or b'')} bytes]"
 
 
 def _resource_value(result: Mapping[str, Json]) -> Json:
-    """The text of a resource, or the texts of its parts."""
-    parts = result.get("contents")
-    texts = [_resource_text(each) for each in parts if isinstance(each, dict)] if isinstance(parts, list) else []
+    """The text or the bytes of a resource, or the texts of its parts."""
+    listed = result.get("contents")
+    parts = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    if len(parts) == 1 and (content := _bytes(parts[0])) is not None:
+        return content
+    texts = list(map(_resource_text, parts))
     return texts[0] if len(texts) == 1 else texts
 
 
 def _resource_text(resource: Mapping[str, Json]) -> str:
-    """Binary content in base64, as it came."""
+    """Binary content among others in base64, as it came."""
     found = resource.get("text", resource.get("blob", ""))
     return found if isinstance(found, str) else ""
 
@@ -150,6 +167,8 @@ _VALUES: Final = {CALL_TOOL: _tool_value, READ_RESOURCE: _resource_value}
 
 
 def _bounded(value: Json) -> Json:
+    if isinstance(value, bytes):
+        return value
     content = to_json_text(value)
     if len(content) > MAX_ANSWER_BYTES:
         raise HostError("ApiError", f"the answer is larger than {MAX_ANSWER_BYTES >> 20} MB; ask for less at once")
