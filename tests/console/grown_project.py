@@ -17,6 +17,7 @@ from tests.console.grown_skills import GrownSkill, grow_skills
 
 _TASKS, _SKILLS = 10_000, 2_000
 _DAYS = 90
+_UNSCORED = 12  # the latest tasks
 _AT_ONCE = 2_000  # rows of an insert
 _WITHHELD = 0.1
 _CANARY_SHARE = 0.2
@@ -68,6 +69,8 @@ async def _work(
         fitting = _fitting(skills, number, chance)
         without = chance.random() < _WITHHELD
         task = _task(project_id, release, fitting[0], began, without, chance)
+        if number >= count - _UNSCORED:
+            task["score"] = None
         tasks.append(task)
         for position, skill in enumerate(fitting, start=1):
             edge = {"task_id": task["id"], "skill_id": skill.id}

@@ -8,6 +8,7 @@ from playwright.async_api import BrowserContext, Page, Route, expect
 from app.runner.shadow import ShadowRunner
 from tests.console.conftest import CheckPage
 from tests.console.console_server import ConsoleServer
+from tests.console.page_checks import check_shown
 
 
 async def test_the_page_tells_why_a_task_failed(check_page: CheckPage, console: ConsoleServer) -> None:
@@ -100,6 +101,7 @@ async def test_a_person_scores_a_turn_and_runs_the_task_again(page: Page, consol
     await page.get_by_role("button", name="Run again").click()
     dialog = page.get_by_role("dialog", name="Run this task again?")
     await expect(dialog).to_contain_text("Its calls go out again")
+    await check_shown(page)
     await dialog.get_by_role("button", name="Run again").click()
     await expect(page.get_by_role("status")).to_contain_text("queued again, as this new one")
     await expect(page.get_by_role("heading", name="Done")).to_be_visible(timeout=15_000)
@@ -115,6 +117,7 @@ async def test_a_person_approves_the_call_that_a_task_waits_for(page: Page, cons
         await page.goto(f"/console/tasks/{task_id}")
         asks = page.get_by_role("region", name="It asks to call ledger.add_entry")
         await expect(asks).to_contain_text('"pepper"', timeout=15_000)
+        await check_shown(page)
         await page.goto("/console")
         await page.get_by_role("link", name="ledger.add_entry").click()
         await page.get_by_role("button", name="Approve").click()

@@ -32,7 +32,7 @@ async def test_filters_replace_the_table_and_stay_in_the_address(page: Page) -> 
     await expect(page.get_by_role("alert")).to_contain_text("Release: ")
 
 
-async def test_the_list_works_without_a_script(console: ConsoleServer, chromium: object) -> None:
+async def test_the_list_and_a_task_work_without_a_script(console: ConsoleServer, chromium: object) -> None:
     context = await chromium.new_context(base_url=console.url, java_script_enabled=False)  # type: ignore[attr-defined]
     await console.sign_in(context)
     page = await context.new_page()
@@ -41,6 +41,11 @@ async def test_the_list_works_without_a_script(console: ConsoleServer, chromium:
     await page.get_by_role("button", name="Filter").click()
     await expect(page.get_by_role("link", name="write rice into the ledger")).to_be_visible()
     await expect(page.get_by_role("link", name="write tea into the ledger")).to_have_count(0)
+    await page.get_by_role("link", name="write rice into the ledger").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("write rice into the ledger")
+    turn = page.get_by_role("region", name="Timeline").get_by_role("listitem").filter(has_text="Turn 1")
+    await turn.get_by_text("ledger.add_entry", exact=True).click()
+    await expect(turn.get_by_role("heading", name="Answer")).to_be_visible()
     await context.close()
 
 
