@@ -48,6 +48,11 @@ class CanaryRules(msgspec.Struct, frozen=True, kw_only=True):
     max_compared: int = 20_000  # tasks of both arms, after which it ends: later ones are not compared
     expired: str = ""  # why its trial ends now, however few tasks it had
     passed_gate: bool = False  # compared with what is active: promoted at the end if no loss is left to fear
+    possible_loss: float = 0.0  # of the active release, see `CanaryDecision`: without a gate it narrows the margin
+
+    @property
+    def margin_left(self) -> float:
+        return self.margin if self.passed_gate else max(0.0, self.margin - self.possible_loss)
 
 
 class MetricComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,12 +71,17 @@ class MetricComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CanaryDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The action, with the comparisons that it rests on."""
+    """The action, with the comparisons that it rests on.
+
+    `possible_loss` is of one that is promoted: the reward that it and the releases before it may have lost since
+    the last proven gain, by promotions without a gate. It stays within the margin, however many there are.
+    """
 
     action: CanaryAction
     reason: str
     metrics: dict[str, MetricComparison]
     not_counted: UncountedTraffic = UncountedTraffic()
+    possible_loss: float = 0.0
 
 
 def decide(
@@ -104,7 +114,8 @@ def decide(
     action, reason = _decide(metrics, rules, alike)
     if action is CanaryAction.WAIT and ended:
         action, reason = _at_the_end(metrics, rules, ignored, alike, ended)
-    return CanaryDecision(action=action, reason=reason, metrics=metrics, not_counted=ignored)
+    lost = _possible_loss(metrics["reward"].difference, rules) if action is CanaryAction.PROMOTE else 0.0
+    return CanaryDecision(action=action, reason=reason, metrics=metrics, not_counted=ignored, possible_loss=lost)
 
 
 def race(
@@ -171,14 +182,25 @@ def _decide(metrics: Mapping[str, MetricComparison], rules: CanaryRules, alike: 
             return CanaryAction.REJECT, f"lower reward: {summary}"
         if reward.low > 0:
             return CanaryAction.PROMOTE, f"higher reward: {summary}"
-        if not alike and reward.low >= -rules.margin and tokens is not None and tokens.high < 0:
-            return CanaryAction.PROMOTE, f"reward within {rules.margin:g}, with fewer tokens: {summary}"
-    if alike:
-        summary = f"{alike}: {summary}"
-    elif reward is None:
-        return CanaryAction.WAIT, f"no scores to compare, which promotion needs (send feedback): {summary}"
+        if not alike and reward.low >= -rules.margin_left and tokens is not None and tokens.high < 0:
+            return CanaryAction.PROMOTE, f"reward within {rules.margin_left:.2g}, with fewer tokens: {summary}"
+    return CanaryAction.WAIT, f"{_missing(metrics, rules, alike)}: {summary}"
+
+
+def _missing(metrics: Mapping[str, MetricComparison], rules: CanaryRules, alike: str) -> str:
+    """What a decision waits for."""
+    if metrics["reward"].difference is None and not alike:
+        return "no scores to compare, which promotion needs (send feedback)"
     left = rules.max_scored - metrics["reward"].tasks["canary"]
-    return CanaryAction.WAIT, f"no significant difference yet, at most {left} more scored tasks: {summary}"
+    missing = f"no significant difference yet, at most {left} more scored tasks"
+    if alike:
+        return f"{missing}: {alike}"
+    if rules.margin_left < rules.margin:
+        missing += (
+            f", and fewer tokens count within {rules.margin_left:.2g} of reward only, as earlier releases may "
+            f"have lost {rules.possible_loss:.2g} since the last proven gain"
+        )
+    return missing
 
 
 def _at_the_end(
@@ -200,6 +222,13 @@ def _at_the_end(
         return CanaryAction.STOP, f"a loss of {lost:.3g} is not ruled out: {reason}"
     what = f"{alike}, but no more errors beyond {rules.loss:g}" if alike else f"no loss beyond {rules.loss:g}"
     return CanaryAction.PROMOTE, f"{what}, and it passed the gate: {reason}"
+
+
+def _possible_loss(reward: Interval | None, rules: CanaryRules) -> float:
+    if reward is not None and reward.low > 0:
+        return 0.0
+    own = 0.0 if rules.passed_gate or reward is None else -reward.low
+    return rules.possible_loss + own
 
 
 def _end_of_trial(values: Mapping[str, Sequence[AssignedValue]], rules: CanaryRules) -> str:

@@ -123,6 +123,7 @@ async def _rules_for(
     """A trial that the gate began ends after some days, or a project without tasks would keep the canary
     indefinitely; what comes later does not count. Any other goes on until the metrics or a person end it.
     """
+    rules = msgspec.structs.replace(rules, possible_loss=await canaries.possible_loss(session, active))
     if not begun_by_gate(release) or release.canary_at is None:
         return rules, None
     settings = projects.settings_of(await projects.by_id(session, release.project_id))

@@ -1,0 +1,110 @@
+"""Many canaries one after the other, each a little worse and cheaper, without a gate."""
+
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from app.db import models, releases
+from app.db.canaries import CanaryTask
+from app.db.database import Sessions
+from app.db.models import ReleaseState
+from app.release.canary_decision import CanaryAction, CanaryDecision, CanaryRules
+from tests.canary_project import Project, apply_decision, begin, evaluate, open_project
+from tests.trials import START, Arm, judged, trial
+
+LOSS, PER_ARM, CANARIES = 0.015, 1_990, 6
+
+
+@pytest.fixture
+async def project(committed: Sessions) -> Project:
+    return await open_project(committed)
+
+
+def _trial(rng: np.random.Generator, active: float, tokens: float) -> list[CanaryTask]:
+    found = []
+    for place in range(2 * PER_ARM):
+        own, at = bool(rng.random() < 0.5), START + timedelta(minutes=place)
+        success = rng.random() < active - LOSS * own
+        cost = int(tokens * (0.8 if own else 1.0) * rng.uniform(0.5, 1.5))
+        found.append(CanaryTask("mail", own, at, float(success), at, 0.0, 2, cost))
+    return found
+
+
+def _decided(tasks: list[CanaryTask], rules: CanaryRules) -> CanaryDecision:
+    """At the first of some looks that decides."""
+    found = judged(tasks[:500], rules)
+    for count in range(1_000, len(tasks) + 1, 500):
+        if found.action is not CanaryAction.WAIT:
+            break
+        found = judged(tasks[:count], rules)
+    return found
+
+
+def _chain(seed: int, *, accounts: bool) -> float:
+    """Success in the end, from 0.95."""
+    rng, success, lost = np.random.default_rng(seed), 0.95, 0.0
+    for _ in range(CANARIES):
+        rules = CanaryRules(max_scored=9_999, possible_loss=lost if accounts else 0.0)
+        decision = _decided(_trial(rng, success, 300.0), rules)
+        if decision.action is CanaryAction.PROMOTE:
+            success, lost = success - LOSS, decision.possible_loss
+            assert lost <= rules.margin or not accounts
+    return success
+
+
+def test_losses_within_the_margin_do_not_add_up_beyond_it() -> None:
+    seeds = range(3)
+    assert all(_chain(seed, accounts=True) >= 0.95 - 0.05 for seed in seeds)
+    assert min(_chain(seed, accounts=False) for seed in seeds) < 0.95 - 0.05, (
+        "a comparison with the last one alone"
+    )
+
+
+def test_a_proven_gain_ends_the_account_and_the_gate_adds_nothing_to_it() -> None:
+    fewer = trial(Arm(0.95, tokens=100), Arm(0.95), 1_500)
+    rules = CanaryRules(max_scored=9_999)
+    first = judged(fewer, rules)
+    assert first.action is CanaryAction.PROMOTE
+    assert first.possible_loss == pytest.approx(-_low(first))
+    assert 0 < first.possible_loss <= 0.05
+    second = judged(fewer, CanaryRules(max_scored=9_999, possible_loss=first.possible_loss))
+    assert (second.action, second.possible_loss) == (CanaryAction.WAIT, 0.0)
+    assert "fewer tokens count within 0.0" in second.reason
+    examined = judged(fewer, CanaryRules(max_scored=9_999, possible_loss=0.04, passed_gate=True))
+    assert (examined.action, examined.possible_loss) == (CanaryAction.PROMOTE, 0.04)
+    better = judged(trial(Arm(0.9), Arm(0.3), 200), CanaryRules(possible_loss=0.04))
+    assert (better.action, better.possible_loss) == (CanaryAction.PROMOTE, 0.0)
+
+
+def _low(decision: CanaryDecision) -> float:
+    difference = decision.metrics["reward"].difference
+    assert difference is not None
+    return difference.low
+
+
+async def test_what_a_promotion_may_have_lost_is_kept_with_its_weights(project: Project) -> None:
+    evidence = {"canary": {"decision": {"action": "promote", "possible_loss": 0.03}}}
+    async with project.sessions.begin() as session:
+        await releases.record_evidence(session, project.candidate, evidence)
+    await project.promoter.activate(project.candidate, "canary")
+    async with project.sessions.begin() as session:  # as an API document that changes does
+        same = await releases.propose(session, project.id, "f00d")
+        await releases.activate(session, same.id)
+    project.candidate = await project.propose("cafe")
+    await begin(project)
+    await project.ended(project.candidate, 0.5, scenario="mail")
+    await project.ended((await _active(project)).id, 1.0, scenario="mail")
+    assert "within 0.02 of reward only, as earlier releases may have lost 0.03" in (await evaluate(project)).reason
+    await project.ended((await _active(project)).id, 0.0, 200)
+    await project.ended(project.candidate, 1.0, 200)
+    assert await apply_decision(project) is CanaryAction.PROMOTE
+    decision = ((await _active(project)).evidence or {})["canary"]["decision"]
+    assert (decision["action"], decision["possible_loss"]) == ("promote", 0.0)
+
+
+async def _active(project: Project) -> models.Release:
+    async with project.sessions() as session:
+        active = await releases.active(session, project.id)
+    assert active.state is ReleaseState.ACTIVE
+    return active
