@@ -124,8 +124,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     not where a policy asks what no record answers.
     """
     foreign_exam: bool = False
-    """Let the gate decide in an environment that lacks APIs of the project. Its scores there say little about the
-    project's work.
+    """Let the gate decide in an environment that lacks APIs of the project, or their operations. Its scores there
+    say little about the project's work.
     """
     canary_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 10.0
     """Share of new tasks that a candidate which passed serves first, as a canary. 0: it serves all at once. Runs

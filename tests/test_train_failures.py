@@ -1,9 +1,12 @@
 """Runs that cannot succeed: each fails with a named error, and the active release stays."""
 
+import hashlib
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -11,11 +14,14 @@ from safetensors.torch import load_file, save_file
 from app.adapters.files import CONFIG, WEIGHTS
 from app.db import apis
 from app.db.database import Sessions
+from app.records import Json
 from app.settings import Settings
 from tests.small_disk import small_disk
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
 from tests.training_project import ProgressRecorder, TrainingProject, chats, interrupted
+from trainer.environments.office.documents import APP_NAMES, document, operation_names
+from trainer.environments.office.site import Site
 from trainer.runs.train import train
 
 LOGGED = {"kind": "logged", "steps": 2}
@@ -103,21 +109,67 @@ async def test_an_unknown_environment_is_refused_before_the_training(
     assert await shop.adapters() == []
 
 
-async def test_a_gate_without_an_api_of_the_project_is_refused_unless_the_run_accepts_it(
-    shop: TrainingProject, committed: Sessions
-) -> None:
-    for name in ("mail", "crm"):
+@pytest.fixture
+def put(shop: TrainingProject, committed: Sessions) -> Callable[[str, dict[str, Json]], Awaitable[None]]:
+    async def put(name: str, document: dict[str, Json]) -> None:
+        digest = hashlib.sha256(msgspec.json.encode(document)).hexdigest()
         async with committed.begin() as session:
-            await apis.put(session, shop.project_id, name, source="upload", document={}, digest="1")
-    run = {**LOGGED, "environment": "office", "gate_scenarios": 60}
-    failure = await shop.failure(await shop.job(**run))
+            await apis.put(session, shop.project_id, name, source="upload", document=document, digest=digest)
+
+    return put
+
+
+OFFICE = {**LOGGED, "environment": "office", "gate_scenarios": 60}
+NOTHING = "InvalidError: nothing to learn from"  # what a run says that was let through
+
+
+def office(app: str) -> dict[str, Json]:
+    """The document of an app at one site."""
+    return document(Site.of(0), app, "http://office.test")
+
+
+def own(*operations: str) -> dict[str, Json]:
+    """A document of APIs that the office lacks."""
+    paths = {f"/{name}": {"get": {"operationId": name}} for name in operations}
+    return {"openapi": "3.1.0", "servers": [{"url": "http://crm.test"}], "paths": paths}
+
+
+async def test_a_gate_without_an_api_of_the_project_is_refused_unless_the_run_accepts_it(
+    shop: TrainingProject, committed: Sessions, put: Callable[[str, dict[str, Json]], Awaitable[None]]
+) -> None:
+    for app in APP_NAMES:
+        await put(app, office(app))
+    await put("crm", own("list_leads"))
+    failure = await shop.failure(await shop.job(**OFFICE))
     assert failure.startswith("InvalidError: the environment office has no crm, so its evaluation says nothing")
-    nothing = "InvalidError: nothing to learn from"  # what a run says that was let through
-    assert (await shop.failure(await shop.job(**run, foreign_exam=True))).startswith(nothing)
-    assert (await shop.failure(await shop.job(**run | {"gate_scenarios": 0}))).startswith(nothing)
+    assert (await shop.failure(await shop.job(**OFFICE, foreign_exam=True))).startswith(NOTHING)
+    assert (await shop.failure(await shop.job(**OFFICE | {"gate_scenarios": 0}))).startswith(NOTHING)
     async with committed.begin() as session:
         await apis.delete(session, shop.project_id, "crm")
-    assert (await shop.failure(await shop.job(**run))).startswith(nothing)
+    assert (await shop.failure(await shop.job(**OFFICE))).startswith(NOTHING)
+
+
+async def test_a_gate_with_other_apis_under_the_names_of_the_project_is_refused_unless_the_run_accepts_it(
+    shop: TrainingProject, put: Callable[[str, dict[str, Json]], Awaitable[None]]
+) -> None:
+    await put("mail", own("list_letters", "stamp", "show_passwords"))
+    await put("supervisor", office("supervisor"))
+    failure = await shop.failure(await shop.job(**OFFICE))
+    assert failure.startswith(
+        "InvalidError: the environment office has only 0 of the 3 operations of mail, so its"
+    )
+    assert "foreign_exam=true" in failure
+    assert (await shop.failure(await shop.job(**OFFICE, foreign_exam=True))).startswith(NOTHING)
+
+
+async def test_a_tenth_of_the_operations_of_an_api_may_be_missing_in_the_gate(
+    shop: TrainingProject, put: Callable[[str, dict[str, Json]], Awaitable[None]]
+) -> None:
+    known = operation_names()["mail"][:18]
+    await put("mail", own(*known, "stamp", "weigh"))
+    assert (await shop.failure(await shop.job(**OFFICE))).startswith(NOTHING)
+    await put("mail", own(*known, "stamp", "weigh", "frank"))
+    assert "only 18 of the 21 operations of mail" in await shop.failure(await shop.job(**OFFICE))
 
 
 def spoil(shop: TrainingProject, tiny: Path, how: str) -> None:
