@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from app.apis.catalog import Catalog
-from app.apis.credentials import BearerTokens
+from app.apis.credentials import FixedCredentials, bearer
 from app.gateway.gateway import Gateway
 from tests.echo_service import EchoSetup, echo_app, open_echo, raised
 
@@ -18,7 +18,7 @@ async def setup(request: pytest.FixtureRequest) -> AsyncIterator[EchoSetup]:
 
 
 async def test_secrets_are_sent_and_never_returned(setup: EchoSetup) -> None:
-    gateway = setup.gateway(credentials=BearerTokens({"echo": "tok-1234"}))
+    gateway = setup.gateway(credentials=FixedCredentials(bearer("tok-1234")))
     assert await gateway("echo.hidden", [], {}) == {"deep": [{"***": "sent ***", "bare": "***"}]}
     error = await raised(gateway, "echo.fail", 401)
     assert error.message == 'Response status code is 401: {"message":"no such mail","sent":"***"}'
@@ -31,7 +31,7 @@ async def test_a_token_goes_to_the_server_of_the_api_alone_unless_an_origin_is_a
         hidden = msgspec.structs.replace(app.operations["hidden"], server=server)
         operations = {**app.operations, "hidden": hidden}
         app = msgspec.structs.replace(app, operations=operations, token_origins=origins)
-        tokens = BearerTokens({"echo": "tok-1234"})
+        tokens = FixedCredentials(bearer("tok-1234"))
         return Gateway(Catalog({"echo": app}), setup.client, credentials=tokens)
 
     async with open_echo("socket") as setup:
@@ -51,7 +51,7 @@ async def test_a_token_goes_to_the_server_of_the_api_alone_unless_an_origin_is_a
 
 
 async def test_an_error_is_scrubbed_before_it_is_cut(setup: EchoSetup) -> None:
-    gateway = setup.gateway(credentials=BearerTokens({"echo": "x" * 700}))
+    gateway = setup.gateway(credentials=FixedCredentials(bearer("x" * 700)))
     error = await raised(gateway, "echo.fail", 401)
     assert "xxxx" not in error.message
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from app.apis.credentials import BearerTokens
+from app.apis.credentials import FixedCredentials, bearer
 from app.gateway.http_client import open_client
 from tests.echo_service import Echo, EchoSetup, open_echo, raised
 
@@ -110,7 +110,7 @@ async def test_a_header_argument_cannot_add_a_header(setup: EchoSetup) -> None:
 
 
 async def test_redirects_stay_on_the_server(setup: EchoSetup) -> None:
-    gateway = setup.gateway(credentials=BearerTokens({"echo": "tok-1234"}))
+    gateway = setup.gateway(credentials=FixedCredentials(bearer("tok-1234")))
     assert (await gateway("echo.goto", ["/echo/there/now"], {}))["rest"] == "/there/now"
     resent = await gateway("echo.send_to", ["/echo/there/now"], {"status": 307})
     assert resent["method"] == "POST"

@@ -13,7 +13,7 @@ from mcp.server.mcpserver import Audio, Image
 
 from app.apis.api_documents import parse_document
 from app.apis.catalog import Catalog
-from app.apis.credentials import BearerTokens
+from app.apis.credentials import FixedCredentials, bearer
 from app.errors import ApiDocumentError, HostError
 from app.gateway.gateway import Gateway
 from app.gateway.http_client import open_client
@@ -154,7 +154,7 @@ async def test_the_token_goes_with_every_request_and_stays_out_of_results() -> N
     notebook.server.add_tool(lambda: notebook.tokens[-1], name="whoami", structured_output=False)
     async with (
         notebook.listening() as url,
-        gateway(url, credentials=BearerTokens({"notes": "t0p-s3cret-t0ken"})) as opened,
+        gateway(url, credentials=FixedCredentials(bearer("t0p-s3cret-t0ken"))) as opened,
     ):
         notebook.tokens.clear()
         assert await opened("notes.whoami", [], {}) == "***"

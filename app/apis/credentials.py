@@ -1,14 +1,13 @@
 """Credentials of APIs, added by the gateway and never seen by the agent's code, and their removal from records."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import msgspec
 
 from app.apis.authentication import Authentication
 from app.apis.catalog import App, Operation
-from app.errors import HostError
 from app.records import Call, Json
 from app.security.secret_values import MASK, is_ordinary, is_telling
 
@@ -41,7 +40,9 @@ class SecretStore(Protocol):
         ...
 
 
-class _Unrenewed:
+class Unrenewed:
+    """For credentials that stay what they are."""
+
     async def refused(
         self,
         app: App,  # noqa: ARG002
@@ -51,11 +52,11 @@ class _Unrenewed:
         renew: bool,  # noqa: ARG002
         scopes: Sequence[str] = (),  # noqa: ARG002
     ) -> bool:
-        """They stay what they are."""
+        """There are no others."""
         return False
 
 
-class FixedCredentials(_Unrenewed):
+class FixedCredentials(Unrenewed):
     """Fulfils `Credentials` with the same for every operation."""
 
     def __init__(self, sent: Authentication) -> None:
@@ -63,21 +64,6 @@ class FixedCredentials(_Unrenewed):
 
     async def of(self, app: App, operation: Operation) -> Authentication:  # noqa: ARG002
         return self._sent
-
-
-class BearerTokens(_Unrenewed):
-    """One static token per app. Those of `unreadable` apps are stored, but cannot be decrypted."""
-
-    def __init__(self, tokens: Mapping[str, str], unreadable: Collection[str] = ()) -> None:
-        self._tokens = dict(tokens)
-        self._unreadable = frozenset(unreadable)
-
-    async def of(self, app: App, operation: Operation) -> Authentication:  # noqa: ARG002 - it is for all
-        """Raises HostError for an app whose token is unreadable."""
-        if app.name in self._unreadable:
-            raise HostError("ApiError", f"the server cannot read its token for {app.name}: check SAGE_SECRET_KEY")
-        token = self._tokens.get(app.name)
-        return Authentication() if token is None else bearer(token)
 
 
 def bearer(token: str) -> Authentication:

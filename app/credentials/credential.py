@@ -7,8 +7,9 @@ from typing import Annotated, Final, Literal, Self
 import msgspec
 
 from app.apis.authentication import Authentication
+from app.apis.catalog import App, Operation
 from app.apis.request_headers import is_key_header
-from app.apis.security_schemes import Grant, KeyPlace, SecurityScheme
+from app.apis.security_schemes import Grant, KeyPlace, SecurityScheme, bearer_for_oauth, chosen
 from app.errors import InvalidError
 
 MAX_SCOPES: Final = 300
@@ -111,6 +112,16 @@ def authentication(scheme: SecurityScheme | None, credential: Credential) -> Aut
     if place == "cookie":
         return Authentication(cookies={parameter: text})
     return Authentication(headers={parameter: text})
+
+
+def chosen_schemes(app: App, operation: Operation, held: Mapping[str, Credential]) -> list[str]:
+    """Those of `held` whose credentials a call gets, by the document, and all that it does not declare."""
+    wanted = app.security if operation.security is None else operation.security
+    available = held.keys() & app.schemes.keys()
+    instead = bearer_for_oauth(app.schemes, available)
+    names = chosen(wanted, app.schemes, available) or chosen(wanted, app.schemes, available | instead.keys())
+    declared = dict.fromkeys(instead.get(name, name) for name in names)
+    return [*declared, *(name for name, each in held.items() if name not in app.schemes and each.place)]
 
 
 def secrets_of(credential: Credential) -> Mapping[str, str]:

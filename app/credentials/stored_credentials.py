@@ -16,9 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis.authentication import Authentication, combined
 from app.apis.catalog import App, Operation
 from app.apis.credentials import bearer
-from app.apis.security_schemes import sent_schemes
 from app.credentials import oauth
-from app.credentials.credential import Credential, authentication, secrets_of
+from app.credentials.credential import Credential, authentication, chosen_schemes, secrets_of
 from app.credentials.token_request import TOKEN_SECONDS, TokenError, Tokens
 from app.db import api_credentials, models
 from app.db.api_credentials import STATIC_TOKEN
@@ -134,10 +133,8 @@ class StoredCredentials:
 
     async def _chosen(self, app: App, operation: Operation) -> list[_Held]:
         held = await self._of_api(app.name)
-        wanted = app.security if operation.security is None else operation.security
-        names = sent_schemes(wanted, app.schemes, held.keys() & app.schemes.keys())
-        own = [name for name, each in held.items() if name not in app.schemes and each.credential.place]
-        return [held[name] for name in (*names, *own)]
+        credentials = {name: each.credential for name, each in held.items()}
+        return [held[name] for name in chosen_schemes(app, operation, credentials)]
 
     async def _of_api(self, name: str) -> dict[str, _Held]:
         if name not in self._held:

@@ -1,12 +1,35 @@
 """Where trials of a project's tasks may act: other servers of its APIs than those that its tasks call."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
 from app.project.webhook import is_callable_url, without_path
 
 SecretName = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
+
+
+_Text = Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00\r\n]*(?!\n)$")]
+_Name = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\s\x00;=,]+(?!\n)$")]
+_FileName = Annotated[str, msgspec.Meta(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*(?!\n)$")]
+_Reference = Annotated[str, msgspec.Meta(max_length=210, pattern=r"^secret:[^\x00\n]+(?!\n)$")]
+
+
+class StagingCredential(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What staging gets for one security scheme, as in `credentials` of the API; secrets as `secret:NAME`.
+
+    An API key or a token is a `value`. For a scheme of OAuth it is a token that lasts: none is asked for.
+    """
+
+    value: _Reference | None = None
+    username: _Text | None = None
+    password: _Reference | None = None
+    certificate: _FileName | None = None
+    """A file in `SAGE_CLIENT_CERTIFICATES`: chain and key in PEM."""
+    place: Literal["header", "query", "cookie"] | None = None
+    """Of a scheme that the document does not declare, with `name`."""
+    name: _Name | None = None
+    prefix: _Name | None = None
 
 
 class StagingApi(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -16,6 +39,8 @@ class StagingApi(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Its base URL, of another origin than those that tasks call; with the variables of the document, if any."""
     token_secret: SecretName | None = None
     """The stored secret that is sent as its bearer token."""
+    credentials: Annotated[dict[SecretName, StagingCredential], msgspec.Meta(max_length=50)] = {}
+    """By the name of a security scheme. Nothing is needed where staging asks for nothing."""
     secrets: Annotated[dict[SecretName, SecretName], msgspec.Meta(max_length=100)] = {}
     """For each secret that is bound to a parameter of the API, the stored secret that staging gets instead."""
     reset: Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?!\n)$")] | None = None

@@ -82,7 +82,7 @@ async def _api_trials(
         yield ApiTrials(
             catalog=servers.catalog,
             client=client,
-            credentials=servers.tokens or StoredCredentials(sessions, client, apis.documents),
+            credentials=servers.credentials or StoredCredentials(sessions, client, apis.documents),
             store=servers.store,
             sandbox=sandbox,
             limits=RolloutLimits.of(job.deployment).session,

@@ -8,11 +8,12 @@ import msgspec
 
 from app.apis.address import address, service
 from app.apis.catalog import App, Catalog, Operation
-from app.apis.credentials import BearerTokens, SecretStore
+from app.apis.credentials import Credentials, SecretStore
 from app.errors import HostError, InvalidError
 from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.project.staging import StagingApi
 from app.project.webhook import signing_key
+from trainer.runs.staging_credentials import staging_credentials, stored_secret
 
 
 class ResetWebhook(NamedTuple):
@@ -26,7 +27,7 @@ class TrialServers(msgspec.Struct, frozen=True, kw_only=True):
     """Where calls go, and with which secrets."""
 
     catalog: Catalog
-    tokens: BearerTokens | None = None  # None: those of production
+    credentials: Credentials | None = None  # None: those of production
     store: SecretStore
     only: tuple[str, ...] | None = None  # the URLs of those that alone may be reached; None: all
     resets: dict[str, str] = {}  # operations by app
@@ -46,12 +47,10 @@ async def staging_servers(
     """
     moved = staged(catalog, staging, variables)
     staging = {name: each for name, each in staging.items() if name in moved.apps}
-    tokens = {name: each.token_secret for name, each in staging.items() if each.token_secret is not None}
-    bearers = BearerTokens({name: await _stored(store, secret) for name, secret in tokens.items()})
     names = {old: new for each in staging.values() for old, new in each.secrets.items()}
     return TrialServers(
         catalog=moved,
-        tokens=bearers,
+        credentials=await staging_credentials(moved.apps, staging, store),
         store=StagingSecrets(store, names),
         only=tuple(each.server for each in staging.values()),
         resets={name: each.reset for name, each in staging.items() if each.reset is not None},
@@ -62,15 +61,8 @@ async def staging_servers(
 async def _webhook(app: str, staging: StagingApi, store: SecretStore) -> ResetWebhook:
     assert staging.reset_url is not None
     assert staging.reset_secret is not None
-    secret = await _stored(store, staging.reset_secret)
+    secret = await stored_secret(store, staging.reset_secret)
     return ResetWebhook(staging.reset_url, signing_key(secret, f"staging.{app}.reset_secret"))
-
-
-async def _stored(store: SecretStore, name: str) -> str:
-    try:
-        return await store.value(name)
-    except HostError as error:
-        raise InvalidError(f"staging: {error.message}") from error
 
 
 def staged(
