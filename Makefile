@@ -19,7 +19,7 @@ serve: install
 	@exec $(BIN)/sage up
 
 test: lint
-	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not gpu"
+	$(BIN)/pytest -q -rs -n 3 --dist loadfile --no-loadscope-reorder -m "not gpu"
 
 test-vllm: install $(VLLM)/.installed
 	$(BIN)/pytest -q tests/vllm --timeout 900 -m "not gpu"

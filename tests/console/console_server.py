@@ -39,6 +39,7 @@ class Console:
 
     url: str
     api: ApiApp
+    database_url: str
 
     async def session(self, *scopes: str, project_id: UUID | None = None) -> str:
         """The secret of a new session of a key with these scopes."""
@@ -95,7 +96,7 @@ async def console_server(
         project = LedgerProject(database.sessions, sandbox, tokenizer, ledger, client, api.demo.id)
         policy = TaughtPolicy(tokenizer)
         async with project.runner(policy):
-            server = ConsoleServer(str(served_client.base_url).rstrip("/"), api, project, policy)
+            server = ConsoleServer(str(served_client.base_url).rstrip("/"), api, database_url, project, policy)
             await _make_history(server)
             yield server
 
@@ -107,11 +108,11 @@ def _checks(sessions: Sessions, database_url: str, directory: Path) -> Mapping[s
 
 async def _make_history(server: ConsoleServer) -> None:
     """Eight days: four under the first release, four under the second."""
-    first = [await _write(server, word) for word in _WORDS[:3]] + [await _sum(server), await _count(server)]
+    first = [await _write(server, word) for word in _WORDS[:3]] + [await _sum(server, "Bao"), await _count(server)]
     async with server.api.sessions.begin() as session:
         candidate = await releases.propose(session, server.api.demo.id, BASE)
         await releases.activate(session, candidate.id)
-    second = [await _write(server, word) for word in _WORDS[3:]] + [await _sum(server)]
+    second = [await _write(server, word) for word in _WORDS[3:]] + [await _sum(server, "Iris")]
     await _age(server, first + second)
 
 
@@ -120,8 +121,8 @@ async def _write(server: ConsoleServer, word: str) -> UUID:
     return await server.done(f"write {word} into the ledger", **fields)
 
 
-async def _sum(server: ConsoleServer) -> UUID:
-    return await server.done("sum the amounts in the ledger", scenario="sums", check=_RIGHT)
+async def _sum(server: ConsoleServer, person: str) -> UUID:
+    return await server.done(f"sum the amounts in the ledger for {person}", scenario="sums", check=_RIGHT)
 
 
 async def _count(server: ConsoleServer) -> UUID:

@@ -33,4 +33,4 @@ async def grown_console(database_url: str, directory: Path) -> AsyncIterator[Gro
         async with database.sessions.begin() as session:
             project = await grow(session, api.demo)
             await session.execute(text("ANALYZE"))
-        yield GrownConsole(str(client.base_url).rstrip("/"), api, project, directory)
+        yield GrownConsole(str(client.base_url).rstrip("/"), api, database_url, project, directory)

@@ -3,10 +3,16 @@
 import asyncio
 import csv
 from collections.abc import AsyncIterator
+from pathlib import Path
 
+import httpx
 import pytest
 from playwright.async_api import BrowserContext, expect
 
+from app.db import keys
+from app.machine.console_link import console_link
+from app.security.admin_key_file import write_admin_key
+from app.settings import Settings
 from tests.console.conftest import CheckPage, open_console
 from tests.console.console_server import ConsoleServer
 from tests.console.page_checks import PageWatch, check_everywhere
@@ -49,6 +55,25 @@ async def test_a_person_signs_in_with_a_key_and_out(context: BrowserContext, con
     await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
     await page.goto("/console")
     await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+async def test_the_link_that_the_server_prints_signs_in_once(
+    context: BrowserContext, console: ConsoleServer, tmp_path: Path
+) -> None:
+    async with console.api.sessions.begin() as session:
+        _, secret = await keys.create(session, "first admin", ["admin"])
+    write_admin_key(tmp_path, secret)
+    address = httpx.URL(console.url)
+    link = await console_link(
+        console.database_url, Settings(data_dir=tmp_path, host=address.host, port=address.port or 0)
+    )
+    page = await context.new_page()
+    await page.goto(link)  # a preview of it uses nothing up
+    await page.goto(link)
+    await page.get_by_role("button", name="Sign in as first admin").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Is it learning?")
+    await page.goto(link)
+    await expect(page.get_by_role("alert")).to_contain_text("This link was used already")
 
 
 async def test_the_page_of_an_error_has_the_layout(check_page: CheckPage) -> None:

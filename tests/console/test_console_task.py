@@ -22,7 +22,7 @@ async def test_a_person_finds_why_a_task_failed(page: Page) -> None:
     await page.goto("/console")
     await page.get_by_role("link", name="Tasks", exact=True).click()
     await page.get_by_label("Score").select_option("below 0.5")
-    await page.get_by_role("link", name="sum the amounts in the ledger").first.click()
+    await page.get_by_role("link", name="sum the amounts in the ledger for Iris").click()
     await expect(page.get_by_text("KeyError: 'balance'")).to_be_visible()
     await expect(page.get_by_text("the answer is 5")).to_be_visible()
 
