@@ -24,7 +24,7 @@ from app.api.api_view import ApiView
 from app.api.apis import change_api, remove_api
 from app.apis.app_view import OperationView
 from app.apis.document_reader import DocumentReader
-from app.console.credential_form import FIELDS, CredentialFields
+from app.console.credential_form import FIELDS, CredentialFields, PrincipalFields
 from app.console.forms import Form, read_form
 from app.console.visit import Visit, Visitor, after_change, page
 from app.db import api_changes, api_credentials, apis
@@ -163,7 +163,7 @@ class ApiPage(Controller):
         session: Db,
         document_reader: NamedDependency[DocumentReader],
     ) -> Redirect:
-        principal = str((await request.form()).get("principal") or "")
+        principal = (await read_form(request, PrincipalFields)).given().principal
         if scheme == STATIC_TOKEN:
             await change_api(session, visit.project, name, ApiPatch(bearer_token=None), document_reader)
         else:
@@ -184,7 +184,7 @@ class ApiPage(Controller):
         public_url: NamedDependency[str],
     ) -> Response[str]:
         """A page with the way to the authorization server: forms may lead to this server only."""
-        principal = str((await request.form()).get("principal") or "")
+        principal = (await read_form(request, PrincipalFields)).given().principal
         base_url = public_url or str(request.base_url)
         place = CredentialPlace(name, scheme, principal)
         consent = await connect_api(session, visit.project, place, base_url, http_client, document_reader)

@@ -20,6 +20,12 @@ FIELDS: Final = {
 """By the kind of a scheme."""
 
 
+class PrincipalFields(msgspec.Struct, frozen=True):
+    """Whose credentials are meant; without one, those for all tasks."""
+
+    principal: Principal = ""
+
+
 class CredentialFields(msgspec.Struct, frozen=True, kw_only=True):
     """Whatever was left empty is not sent."""
 
