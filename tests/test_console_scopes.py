@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Mapping
 from uuid import UUID, uuid4
 
-import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -12,17 +11,16 @@ from app.db import (
     apis,
     datasets,
     evaluations,
-    keys,
     models,
     releases,
-    sign_ins,
     skills,
     task_queue,
 )
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
 from app.release import manifest
-from tests.api_app import ApiApp, asgi_client, open_api_app
+from tests.api_app import ApiApp, open_api_app
+from tests.console_pages import read_page
 from tests.rows import LEASE, new_skill, task_row
 
 _KEY = {"type": "apiKey", "in": "header", "name": "X-Key"}
@@ -89,24 +87,14 @@ async def _release(session: AsyncSession, project_id: UUID) -> None:
         await evaluations.add(session, project_id, new)
 
 
-async def _read(api: ApiApp, address: str, *scopes: str) -> str:
-    async with api.sessions.begin() as session:
-        key, _ = await keys.create(session, "ann", scopes, None)
-        cookie = {"Cookie": f"sage_console={await sign_ins.begin(session, key.id)}"}
-    async with asgi_client(api.app, {}) as browser:
-        answer: httpx.Response = await browser.get(address, headers=cookie)
-    assert answer.status_code == 200, (address, answer.status_code)
-    return answer.text
-
-
 async def test_what_rest_keeps_for_a_scope_is_on_no_page_without_it(api: ApiApp) -> None:
     for (address, text), scope in _KEPT.items():
         others = {"tasks", "skills", "approvals"} - {scope}
-        assert text in await _read(api, address, "tasks", scope), (address, text)
-        assert text not in await _read(api, address, *others), (address, text)
+        assert text in await read_page(api, address, "tasks", scope), (address, text)
+        assert text not in await read_page(api, address, *others), (address, text)
 
 
 async def test_a_key_without_admin_sees_shared_credentials(api: ApiApp) -> None:
-    listed, shown = [await _read(api, address, "tasks") for address in ("/console/apis", "/console/apis/cups")]
+    listed, shown = [await read_page(api, address, "tasks") for address in ("/console/apis", "/console/apis/cups")]
     assert "state ready" in listed
     assert 'aria-label="Credentials key"' in shown

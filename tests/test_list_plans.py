@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import NullPool, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import approvals, audit, runs, skills, tasks, training_data, webhooks
+from app.db import approvals, audit, failed_calls, runs, skills, tasks, training_data, webhooks
 from app.db.approval_rows import ApprovalState
 from app.db.database import Database, open_database
 from app.db.migrate import migrate
@@ -91,8 +91,9 @@ LISTINGS: dict[str, Listing] = {
             ("with a word of none", {"words": "never"}),
             ("of a release", {"release_id": _RELEASE}),
             ("of another release", {"release_id": _P2}),
-            ("that were offered a common skill", {"skill_id": _COMMON_SKILL}),
-            ("that were offered a rare skill", {"skill_id": _RARE_SKILL}),
+            ("that were offered a common skill", {"skill_ids": [_COMMON_SKILL]}),
+            ("that were offered a rare skill", {"skill_ids": [_RARE_SKILL]}),
+            ("that were offered one of two skills", {"skill_ids": [_COMMON_SKILL, _RARE_SKILL]}),
             ("that repeat another", {"rerun_of": _P2}),
             ("in a window", {"created_after": NOW, "created_before": NOW + timedelta(seconds=100)}),
         )
@@ -137,6 +138,7 @@ LISTINGS: dict[str, Listing] = {
         for name, project in (("", None), (" of a project", PROJECT), (" of a small one", _P2))
         for what, state in (("unfiltered", None), ("in a rare state", DeliveryState.FAILED))
     },
+    "failed calls of an API": lambda session: failed_calls.of_api(session, PROJECT, "mail"),
     "the training window": lambda session: training_data.window(session, PROJECT, limit=50),
 }
 
@@ -181,6 +183,7 @@ _TABLES = (
     "audit_entries",
     "approvals",
     "webhook_deliveries",
+    "task_events",
 )
 _PROJECT_OF = f"CASE WHEN n % 1000 = 0 THEN '{_P2}'::uuid ELSE '{PROJECT}'::uuid END"
 _ANY_TASK = "(SELECT id FROM tasks LIMIT 1)"
@@ -243,6 +246,13 @@ FILL = [
     SELECT gen_random_uuid(), {_PROJECT_OF}, {_CREATED}, {_ANY_TASK}, 1, 1, 'mail.send', '{{}}', '',
         CASE WHEN n % 30011 = 0 THEN 'refused' ELSE 'approved' END, {_CREATED}, ''
     FROM generate_series(1, :rows) n
+    """,
+    f"""
+    INSERT INTO task_events (task_id, seq, kind, data)
+    SELECT id, e, CASE WHEN e % 3 = 0 THEN 'call' ELSE 'observation' END, jsonb_build_object('api', 'mail.send',
+        'turn', 1, 'text', repeat('x', 500), 'error', CASE WHEN e % 9 = 0 THEN 'refused' END)
+    FROM tasks, generate_series(1, 20) e WHERE created_at > {_CREATED.replace("n *", ":rows * 0.98 *")}
+    ORDER BY id, e
     """,
     f"""
     INSERT INTO webhook_deliveries (id, project_id, created_at, task_id, event, body, state, next_at, attempt,

@@ -95,7 +95,7 @@ class TaskController(Controller):
             stop=stop_reason,
             scenario=scenario,
             words=q,
-            skill_id=skill_id,
+            skill_ids=None if skill_id is None else [skill_id],
             release_id=release_id,
             rerun_of=rerun_of,
             created_after=in_utc(created_after, "created_after"),

@@ -27,7 +27,7 @@ from app.apis.document_reader import DocumentReader
 from app.console.credential_form import FIELDS, CredentialFields, PrincipalFields
 from app.console.forms import Form, read_form
 from app.console.visit import Visit, Visitor, after_change, page
-from app.db import api_changes, api_credentials, apis
+from app.db import api_changes, api_credentials, apis, failed_calls
 from app.db.api_credentials import STATIC_TOKEN
 from app.db.database import Sessions
 from app.errors import ApiDocumentError, InvalidError
@@ -204,6 +204,7 @@ async def _page(
     row = await apis.get(session, visit.project.id, name, document=False)
     stored = await api_credentials.of_api(session, row.id)
     changes = await api_changes.of_api(session, row.id)
+    failures = await failed_calls.of_api(session, visit.project.id, name)
     try:
         app = await read_api(reader, session, row, row.bind)
     except ApiDocumentError as error:  # one that an earlier version of this server stored, or a lost one
@@ -222,6 +223,8 @@ async def _page(
         own=[each for each in stored if each.principal] if visit.allows("admin") else [],
         fields=FIELDS,
         changes=changes,
+        failures=failures,
+        most_tasks=failed_calls.MOST_TASKS,
         test=tested.form,
         answer=tested.answer,
         refused=refused,

@@ -14,9 +14,11 @@ from app.api.access import Db
 from app.api.submission import Check, Principal, Priority, Submission, submit_all
 from app.api.tasks import search
 from app.api.validation import Scenario
+from app.apis.document_reader import DocumentReader
+from app.console.callable_apis import read_callable
 from app.console.forms import Form, parse_form, read_form
 from app.console.visit import Visit, Visitor, after_change, page
-from app.db import apis, models, releases, skills, statistics, tasks
+from app.db import models, releases, skills, statistics, tasks
 from app.db.models import TaskState
 from app.db.statistics import Grouping, TimeBucket
 from app.errors import AppError, InvalidError, NotFoundError
@@ -83,21 +85,28 @@ class TaskPages(Controller):
         )
 
     @get("/new")
-    async def ask(self, visit: Visitor, session: Db) -> Response[str]:
-        return await _new_page(visit, session, Form[NewTaskFields]())
+    async def ask(
+        self, visit: Visitor, session: Db, document_reader: NamedDependency[DocumentReader]
+    ) -> Response[str]:
+        return await _new_page(visit, session, document_reader, Form[NewTaskFields]())
 
     @post()
     async def submit(
-        self, request: _Any, visit: Visitor, session: Db, limits: NamedDependency[Limits]
+        self,
+        request: _Any,
+        visit: Visitor,
+        session: Db,
+        limits: NamedDependency[Limits],
+        document_reader: NamedDependency[DocumentReader],
     ) -> Response[Any]:
         form = await read_form(request, NewTaskFields)
         if form.value is None:
-            return await _new_page(visit, session, form)
+            return await _new_page(visit, session, document_reader, form)
         try:
             submission = _submission(form.value, visit.project.name)
             [row] = await submit_all(session, visit.access, submission, None, limits)
         except AppError as error:
-            return await _new_page(visit, session, form.refused(error))
+            return await _new_page(visit, session, document_reader, form.refused(error))
         await session.commit()
         return after_change(
             f"/console/tasks/{row.id}", "The task is queued. What it does shows here as it happens."
@@ -116,7 +125,7 @@ async def _filter(session: AsyncSession, visit: Visit, query: TaskQuery) -> task
         words=query.q,
         state=query.state,
         scenario=query.scenario,
-        skill_id=await _skill_id(session, owner, query.skill) if query.skill else None,
+        skill_ids=await _skill_ids(session, owner, query.skill) if query.skill else None,
         release_id=await _release_id(session, owner, query.release) if query.release else None,
         min_score=_SUCCESS if query.score == "good" else None,
         max_score=_BELOW if query.score == "bad" else None,
@@ -125,17 +134,17 @@ async def _filter(session: AsyncSession, visit: Visit, query: TaskQuery) -> task
     )
 
 
-async def _skill_id(session: AsyncSession, project_id: UUID, text: str) -> UUID:
-    """Of an id, or of the newest version of a name."""
+async def _skill_ids(session: AsyncSession, project_id: UUID, text: str) -> list[UUID]:
+    """Of an id, or of all versions of a name."""
     try:
-        return (await skills.get(session, UUID(text), project_id)).id
+        return [(await skills.get(session, UUID(text), project_id)).id]
     except ValueError:
         versions = await skills.versions(session, project_id, text.strip())
     except NotFoundError as error:
         raise InvalidError(f"skill: {error}") from error
     if not versions:
         raise InvalidError(f"skill: none is named {text}")
-    return max(versions, key=lambda each: each.version).id
+    return [each.id for each in versions]
 
 
 async def _release_id(session: AsyncSession, project_id: UUID, number: int) -> UUID:
@@ -158,13 +167,15 @@ async def _scenarios(session: AsyncSession, visit: Visit) -> list[str]:
     return list(dict.fromkeys(row.key for row in found.rows if row.key is not None))
 
 
-async def _new_page(visit: Visit, session: AsyncSession, form: Form[NewTaskFields]) -> Response[str]:
+async def _new_page(
+    visit: Visit, session: AsyncSession, reader: DocumentReader, form: Form[NewTaskFields]
+) -> Response[str]:
     return page(
         visit,
         "task_new.html",
         status=400 if form.errors or form.error else 200,
         form=form,
-        apis=await apis.of_project(session, visit.project.id),
+        apis=await read_callable(session, visit.project, reader),
         scenarios=await _scenarios(session, visit),
     )
 

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
 from app.db import events, models, task_end, task_search, usage
+from app.db.in_array import in_array
 from app.db.models import TaskState
 from app.db.page import Page, read_page
 from app.db.quotas import admit
@@ -54,7 +55,7 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     stop: Stop | None = None
     scenario: str | None = None
     words: str | None = None  # of the instruction, as in a web search
-    skill_id: UUID | None = None  # that was offered
+    skill_ids: Sequence[UUID] | None = None  # of which one was offered
     release_id: UUID | None = None
     rerun_of: UUID | None = None
     created_after: datetime | None = None  # inclusive
@@ -147,8 +148,8 @@ def conditions(
         (only.max_score, task.score.__le__),
     )
     yield from (compare(value) for value, compare in bounds if value is not None)
-    if only.skill_id is not None:
-        yield exists().where(offer.task_id == task.id, offer.skill_id == only.skill_id)
+    if only.skill_ids is not None:
+        yield exists().where(offer.task_id == task.id, in_array(offer.skill_id, only.skill_ids))
     if only.overruled:
         yield task.overruled_score.is_not(None)
         yield func.abs(task.overruled_score - task.score) >= _CONFLICT

@@ -1,0 +1,76 @@
+"""What pages of the console show of a project's rows."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import events, models, skills
+from app.db.database import Sessions
+from tests.api_app import ApiApp, open_api_app
+from tests.console_pages import read_page
+from tests.rows import new_skill, task_row
+
+_DOCUMENT = {
+    "openapi": "3.1.0",
+    "servers": [{"url": "http://{place}.example", "variables": {"place": {"default": "north"}}}],
+    "security": [{"key": []}],
+    "components": {"securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "X-Key"}}},
+    "paths": {
+        "/cups": {"get": {"operationId": "list_cups", "summary": "Lists them"}},
+        **{f"/cups/{number}": {"post": {"operationId": f"break_cup_{number}"}} for number in range(40)},
+    },
+}
+
+
+@pytest.fixture
+async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
+    async with open_api_app(committed, database_url) as opened:
+        answer = await opened.client.post("/v1/apis", json={"name": "cups", "document": _DOCUMENT})
+        assert answer.status_code == 201, answer.text
+        yield opened
+
+
+async def test_tasks_are_found_by_any_version_of_a_skill(api: ApiApp) -> None:
+    async with api.sessions.begin() as session:
+        versions = [await skills.add(session, api.demo.id, new_skill(source=f"def greet(): {n}")) for n in (1, 2)]
+        for skill, name in zip([*versions, None], ("first", "second", "none"), strict=True):
+            task = await task_row(session, api.demo.id, f"task with {name}")
+            if skill is not None:
+                session.add(models.SkillOffer(task_id=task.id, skill_id=skill.id, position=0, ranks={}))
+        old = versions[0].id
+    by_name, by_id = [await read_page(api, f"/console/tasks?skill={each}", "tasks") for each in ("greet", old)]
+    assert ["task with first" in by_name, "task with second" in by_name, "task with none" in by_name] == [1, 1, 0]
+    assert ["task with first" in by_id, "task with second" in by_id] == [1, 0]
+
+
+async def test_the_page_of_an_api_leads_to_its_calls_that_failed_in_tasks(api: ApiApp) -> None:
+    other = await api.project("other")
+    async with api.sessions.begin() as session:
+        task_id = await _call(session, api.demo.id, "cups.list_cups", "the shelf is empty")
+        await _call(session, api.demo.id, "cups.list_cups", None)
+        await _call(session, api.demo.id, "mugs.list_mugs", "no mugs")
+        await _call(session, other.id, "cups.list_cups", "not yours")
+    shown = await read_page(api, "/console/apis/cups?project=demo", "tasks")
+    assert "the shelf is empty" in shown
+    assert f"/console/tasks/{task_id}?project=demo#turn-3" in shown
+    assert shown.count("#turn-") == 1
+
+
+async def _call(session: AsyncSession, project_id: UUID, name: str, error: str | None) -> UUID:
+    task = await task_row(session, project_id)
+    data: dict[str, Any] = {"turn": 3, "seq": 0, "api": name, "arguments": {}, "skill": None, "error": error}
+    await events.append(session, task.id, "call", data)
+    return task.id
+
+
+async def test_the_form_of_a_task_shows_what_it_can_call(api: ApiApp) -> None:
+    shown = await read_page(api, "/console/tasks/new", "tasks")
+    assert "41 operations" in shown
+    assert "reads · Lists them" in shown
+    assert shown.count("<small>changes</small>") == 29  # of 30 that are shown
+    assert "11 more" in shown
+    assert "state missing" in shown
+    assert 'placeholder="place = north"' in shown
