@@ -58,7 +58,9 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     within SAGE_SKILLS_OFFERED. 0: none.
     """
     retrieval: str = "scenario"
-    """How skills are found for a task: a name of the entry-point group `sage.retrieval`."""
+    """How skills are found for a task in rollouts: a name of the entry-point group `sage.retrieval`. The gate
+    finds them as tasks do (SAGE_RETRIEVAL).
+    """
     since: ZonedTime | None = None
     """`logged` and `sft`: use tasks that ended at this time or later. Without it, a `logged` run uses what has
     ended since the last one whose release has served, and a share of what came before.

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from litestar import Litestar, Response, get, post
@@ -27,18 +28,27 @@ async def metrics() -> str:
     return ""
 
 
-@get("/v1/models")
-async def models() -> dict[str, Any]:
-    return {"data": [{"id": "base", "task": "generate"}]}
-
-
-@post("/v1/load_lora_adapter")
-async def load_adapter(data: JSONBody[dict[str, str]]) -> Response[dict[str, Any]]:
-    return Response({"error": {"message": f"No adapter found for {data['lora_name']}"}}, status_code=404)
-
-
 def create_server(engine: ScriptedEngine) -> Litestar:
-    """The part of vLLM's HTTP API that the client uses to generate, and to probe with single tokens."""
+    """The part of vLLM's HTTP API that the client uses to generate, to load adapters, and to probe with single
+    tokens.
+    """
+    loaded: list[str] = []
+
+    @get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"data": [{"id": name, "task": "generate"} for name in ("base", *loaded)]}
+
+    @post("/v1/load_lora_adapter", status_code=200, sync_to_thread=False)
+    def load_adapter(data: JSONBody[dict[str, str]]) -> Response[dict[str, Any]]:
+        if not Path(data["lora_path"]).is_dir():
+            message = f"No adapter found for {data['lora_name']}"
+            return Response({"error": {"message": message}}, status_code=404)
+        loaded.append(data["lora_name"])
+        return Response({})
+
+    @post("/v1/unload_lora_adapter", status_code=200)
+    async def unload_adapter(data: JSONBody[dict[str, str]]) -> None:
+        loaded.remove(data["lora_name"])
 
     @post("/v1/completions", status_code=200)
     async def complete(data: JSONBody[dict[str, Any]]) -> dict[str, Any]:
@@ -57,7 +67,9 @@ def create_server(engine: ScriptedEngine) -> Litestar:
         return {"choices": [choice]}
 
     return Litestar(
-        [health, version, metrics, models, load_adapter, complete], openapi_config=None, logging_config=None
+        [health, version, metrics, models, load_adapter, unload_adapter, complete],
+        openapi_config=None,
+        logging_config=None,
     )
 
 

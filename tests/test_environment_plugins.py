@@ -66,6 +66,7 @@ async def test_an_environment_named_by_its_module_trains_a_policy_and_gates_it(
     settings = Settings(
         model=str(make_model_dir(tmp_path / "tiny", spread=0.05)),
         prompt_profile="compact",
+        retrieval="query_ngram",
         data_dir=tmp_path,
         database_url=database_url,
         engine_device="cpu",

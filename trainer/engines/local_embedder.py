@@ -26,9 +26,15 @@ class LocalEmbedder:
 
 @asynccontextmanager
 async def local_embedder(device: str = "cpu") -> AsyncIterator[LocalEmbedder]:
-    """All-MiniLM-L6-v2, loaded on first use; its vectors equal those of the server."""
+    """All-MiniLM-L6-v2, loaded; its vectors equal those of the server.
+
+    A library waits for vectors for seconds only. If they came with the loading, the policy that is evaluated first
+    would find its skills without.
+    """
     embeddings = EmbeddingModel("minilm", device)
     try:
-        yield LocalEmbedder(embeddings)
+        embedder = LocalEmbedder(embeddings)
+        await embedder.embed(["ready"])
+        yield embedder
     finally:
         embeddings.close()

@@ -32,9 +32,8 @@ async def evaluate_adapter(
     )
     if environment is None or not job.settings.gate_scenarios:
         return await evaluate_candidate(sessions, candidate, None, progress=progress)
-    # The project's own work is examined as it is served: with its library, found by the retrieval of serving.
-    retrieval = job.deployment.retrieval if environment.own else job.settings.retrieval
-    grown = await grown_skills(sessions, job.project_id) if environment.own else []
+    # A candidate is examined as it will serve: beside the project's skills, found by the retrieval of serving.
+    grown, retrieval = await grown_skills(sessions, job.project_id), job.deployment.retrieval
     async with open_stack(environment.environment, retrieval, job.deployment, grown=grown) as stack:
         evaluator = Evaluator(
             stack.agent,
@@ -46,7 +45,7 @@ async def evaluate_adapter(
             base=job.deployment.model,
             fetch=partial(fetch_adapter, job),
             report=partial(progress.part, "exam tasks"),
-            about=environment.about | ({"skills_before": len(grown)} if environment.own else {}),
+            about=environment.about | {"retrieval": retrieval, "skills_before": len(grown)},
         )
         return await evaluate_candidate(sessions, candidate, evaluator, progress=progress, directory=job.directory)
 

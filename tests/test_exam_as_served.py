@@ -1,0 +1,83 @@
+"""A gate examines a candidate as it will serve: beside the skills of the project, found as tasks find them."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from app.db import exams, skill_moves, skills
+from app.db.database import Sessions
+from app.db.models import ExamSource
+from app.engine.tokenizer import ChatTokenizer
+from app.settings import Settings
+from tests.counting_environment import counting
+from tests.rows import new_skill
+from tests.scripted_engine import ScriptedEngine, block
+from tests.scripted_server import scripted_server
+from tests.tiny_model import make_model_dir
+from tests.training_project import ProgressRecorder, TrainingProject
+from trainer.runs.train import train
+
+PRACTICE = f"{counting.__name__}:load_environment?tasks=1"
+GREET = "say hello to number 7"
+COUNT = f"write some of {counting.CHARACTERS['validation']} in groups of 7"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Its context has room for skills."""
+    torch.set_num_threads(1)
+    model = make_model_dir(tmp_path / "tiny", spread=0.05)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 4096}))
+    return model
+
+
+async def keep_skills(shop: TrainingProject, instruction: str) -> None:
+    """Two that fit the instruction, of which one is retired, and one that fits another."""
+    kept = [("fitting", instruction), ("retired", instruction), ("other", "archive every mail that I have read")]
+    async with shop.sessions.begin() as session:
+        for name, asked in kept:
+            new = new_skill(name, f"def {name}(): ...")
+            new = msgspec.structs.replace(new, apis=[], instruction=asked, slots=["7"])
+            row = await skills.add(session, shop.project_id, new)
+            if name == "retired":
+                await skill_moves.retire(session, row.id, "key test")
+
+
+@pytest.mark.parametrize(("environment", "instruction"), [("exam?name=mine", GREET), (PRACTICE, COUNT)])
+async def test_its_prompts_offer_the_skills_that_tasks_would_be_offered(
+    committed: Sessions, database_url: str, model: Path, tmp_path: Path, environment: str, instruction: str
+) -> None:
+    engine = ScriptedEngine(
+        ChatTokenizer.load(model), script=lambda *_: block("apis.supervisor.complete_task(answer='hello')")
+    )
+    async with scripted_server(engine) as url:
+        settings = Settings(
+            model=str(model),
+            data_dir=tmp_path,
+            database_url=database_url,
+            engine_device="cpu",
+            rollout_engine_urls=url,
+            max_turns=1,
+            retrieval="query_ngram",
+            prompt_profile="compact",
+        )
+        shop = await TrainingProject.open(committed, settings)
+        await shop.serve(1.0, 0.0, scenarios=34)
+        async with shop.sessions.begin() as session:
+            kinds = [f"kind {number}" for number in range(30)]
+            logged = await exams.from_log(session, shop.project_id, scenarios=kinds, tasks_each=1)
+            await exams.put(session, shop.project_id, "mine", ExamSource.LOG, logged)
+        await keep_skills(shop, instruction)
+        job = await shop.job(kind="logged", steps=1, pairs=2, gate_scenarios=30, environment=environment)
+        result = await train(job, ProgressRecorder())
+    evaluation = result.evidence["evaluation"]
+    assert (evaluation["retrieval"], evaluation["skills_before"]) == ("query_ngram", 2)
+    assert result.evidence["candidate"]["scenarios"] == 30
+    assert sorted(set(engine.models)) == sorted(["base", result.adapter])
+    assert len(engine.prompts) == 2 * 30
+    assert all("fitting() -> None" in prompt for prompt in engine.prompts)
+    assert not any("retired" in prompt or "other() -> None" in prompt for prompt in engine.prompts)
