@@ -171,6 +171,24 @@ async def test_an_api_error_carries_its_response_also_out_of_a_skill(
     assert (await printed(sandbox, gateway, code, ask=skill)).splitlines() == [line, line]
 
 
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("silent", "it did not end within 1 seconds"),
+        ("full", "it is larger than 3 MB"),
+        ("broken", "the connection broke: "),
+    ],
+)
+async def test_an_event_stream_without_an_end_is_the_events_so_far(kind: str, reason: str) -> None:
+    async with VariedService().gateway(timeout=1) as gateway:
+        *events, last = await gateway("varied.endless", [kind], {})
+    assert events == [
+        {"event": "message", "data": {"n": 1}},
+        {"event": "end", "data": "so\nlong", "id": "7"},
+    ]
+    assert (last["event"], last["data"], last["reason"].startswith(reason)) == ("incomplete", None, True), last
+
+
 async def test_an_api_error_without_a_response_has_none(sandbox: ForkedSandbox) -> None:
     (port,) = free_ports(1)
     async with open_client(allow_private_hosts=True) as client:

@@ -1,5 +1,6 @@
 """A live API whose answers are more than JSON: files, events, pages, headers, and requests to come back later."""
 
+import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 import httpx
 from litestar import Litestar, Request, Response, get, post, put
 from litestar.params import FromPath, FromQuery, QueryParameter
+from litestar.response import Stream
 
 from app.apis.api_documents import parse_document
 from app.apis.catalog import App, Catalog
@@ -36,6 +38,22 @@ async def feed() -> Response[bytes]:
 @get("/events")
 async def events() -> Response[bytes]:
     return Response(_EVENTS, media_type="text/event-stream")
+
+
+@get("/endless/{kind:str}")
+async def endless(kind: FromPath[str]) -> Stream:
+    """Two events, and then silence, too much or a broken connection."""
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield _EVENTS + b"data: half"
+        if kind == "silent":
+            await asyncio.sleep(60)
+        if kind == "broken":
+            raise OSError("the disk is gone")
+        while True:
+            yield b": still here\n" * 10_000
+
+    return Stream(parts(), media_type="text/event-stream")
 
 
 @get("/count")
@@ -107,6 +125,7 @@ class VariedService:
             photo,
             feed,
             events,
+            endless,
             count,
             put_raw,
             upload,
@@ -179,6 +198,7 @@ def varied_app(server: str) -> App:
         "/photo": {"get": operation("photo", "image/png")},
         "/feed": {"get": operation("feed", "text/xml")},
         "/events": {"get": operation("events", "text/event-stream")},
+        "/endless/{kind}": {"get": operation("endless", "text/event-stream")},
         "/count": {"get": operation("count")},
         "/raw": {"put": operation("put_raw", requestBody=raw)},
         "/uploads": {"post": operation("upload", requestBody=form)},

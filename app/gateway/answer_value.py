@@ -27,7 +27,7 @@ _CHARACTER_SETS: Final = re.compile(  # of the codecs of Python, those of the We
 
 
 class ReadResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """An HTTP response that was read to its end."""
+    """An HTTP response that was read to its end, or an event stream as far as it came."""
 
     status: int
     location: str | None  # target of a redirect
@@ -35,6 +35,7 @@ class ReadResponse(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str]  # those that agents may see
     challenge: str  # the header WWW-Authenticate
     body: bytes
+    cut: str = ""  # why the end is missing, of an event stream
 
     @property
     def media_type(self) -> str:
@@ -46,6 +47,8 @@ def value_of(answer: ReadResponse) -> Json:
 
     Raises HostError, an ApiError, if it is not the JSON that it claims to be.
     """
+    if answer.media_type == EVENT_STREAM and (answer.body or answer.cut):
+        return events(answer.body.decode(_charset(answer), "replace"), answer.cut)
     if not answer.body:
         return None
     if is_json(answer.media_type):
@@ -56,10 +59,9 @@ def value_of(answer: ReadResponse) -> Json:
     if is_binary_media(answer.media_type):
         return answer.body
     try:
-        text = answer.body.decode(_charset(answer))
+        return answer.body.decode(_charset(answer))
     except UnicodeDecodeError:
         return answer.body
-    return events(text) if answer.media_type == EVENT_STREAM else text
 
 
 def refusal(answer: ReadResponse, clean: Callable[[str], str]) -> RefusalError:

@@ -9,8 +9,10 @@ from app.untrusted.json_text import JsonError, decode_json
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
-def events(text: str) -> list[Json]:
+def events(text: str, cut: str = "") -> list[Json]:
     """The events in order: `event`, `data` and, where given, `id`. Data that is a JSON object or array is decoded.
+
+    If the stream was `cut`, a last event that no server sends has the reason. An event that is not whole is none.
 
     >>> events('data: {"n": 1}\\n\\nevent: end\\ndata: bye\\n\\n')
     [{'event': 'message', 'data': {'n': 1}}, {'event': 'end', 'data': 'bye'}]
@@ -30,7 +32,7 @@ def events(text: str) -> list[Json]:
             data.append(value)
         elif name in ("event", "id"):
             fields[name] = value
-    return found
+    return [*found, {"event": "incomplete", "data": None, "reason": cut}] if cut else found
 
 
 def _decoded(data: str) -> Json:

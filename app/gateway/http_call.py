@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable
 import httpx
 
 from app.apis.authentication import CERTIFICATE
+from app.apis.media_types import EVENT_STREAM, bare
 from app.errors import HostError
 from app.gateway.answer_value import ReadResponse, refusal, value_of
 from app.gateway.response_headers import passed_headers
 from app.gateway.wire_request import Sending, WireRequest
 from app.records import CallResponse
 from app.sandbox.protocol import Answer, RefusalError
-from app.untrusted.http_body import BodyError, BodySizeError, read_body
+from app.untrusted.http_body import BodyError, BodySizeError, read_into
 
 MAX_ANSWER_BYTES = 3 << 20  # fits into a frame of the sandbox
 _REDIRECTS = 5
@@ -36,28 +37,31 @@ class HttpCaller:
 
         Raises HostError, an ApiError, for every failure: a RefusalError for a status other than 2xx.
         """
+        end = asyncio.get_running_loop().time() + self._timeout
         extensions = self._extensions
         if request.sending is not None:
             extensions = extensions | {"trace": _before(request.sending)}
         if request.certificate is not None:
             extensions = extensions | {CERTIFICATE: request.certificate}
         try:
-            async with asyncio.timeout(self._timeout):
-                answer = await self._follow(request, extensions)
-                if not 200 <= answer.status < 300:
-                    raise refusal(answer, request.clean)
-                return Answer(value_of(answer), answer.status, answer.headers)
+            answer = await self._follow(request, extensions, end)
+            if not 200 <= answer.status < 300:
+                raise refusal(answer, request.clean)
+            return Answer(value_of(answer), answer.status, answer.headers)
         except (TimeoutError, httpx.TimeoutException) as error:
             raise HostError("ApiError", f"no answer within {self._timeout:g} seconds") from error
         except (httpx.HTTPError, httpx.InvalidURL, httpx.CookieConflict) as error:
             reason = str(error) or type(error).__name__
             raise HostError("ApiError", f"the server cannot be reached: {reason}") from error
 
-    async def _follow(self, request: WireRequest, extensions: dict[str, object]) -> ReadResponse:
+    async def _follow(self, request: WireRequest, extensions: dict[str, object], end: float) -> ReadResponse:
         url, method, headers, content = httpx.URL(request.url), request.method, request.headers, request.content
         for _ in range(_REDIRECTS):
             answer = await self._once(
-                httpx.Request(method, url, headers={**_HEADERS, **headers}, content=content, extensions=extensions)
+                httpx.Request(
+                    method, url, headers={**_HEADERS, **headers}, content=content, extensions=extensions
+                ),
+                end,
             )
             if answer.location is None:
                 return answer
@@ -70,9 +74,11 @@ class HttpCaller:
                 headers = {name: value for name, value in headers.items() if name != "Content-Type"}
         raise HostError("ApiError", f"the server redirects more than {_REDIRECTS} times")
 
-    async def _once(self, request: httpx.Request) -> ReadResponse:
-        response = await self._client.send(request, stream=True, follow_redirects=False)
+    async def _once(self, request: httpx.Request, end: float) -> ReadResponse:
+        async with asyncio.timeout_at(end):
+            response = await self._client.send(request, stream=True, follow_redirects=False)
         try:
+            body, cut = await self._body(response, end)
             content_type = response.headers.get("content-type", "")
             return ReadResponse(
                 status=response.status_code,
@@ -80,10 +86,32 @@ class HttpCaller:
                 content_type=content_type,
                 headers=passed_headers(response.headers.multi_items()),
                 challenge=response.headers.get("www-authenticate", ""),
-                body=await _body(response),
+                body=body,
+                cut=cut,
             )
         finally:
             await response.aclose()
+
+    async def _body(self, response: httpx.Response, end: float) -> tuple[bytes, str]:
+        """The body, and why the end of an event stream is missing."""
+        body = bytearray()
+        is_stream = response.is_success and bare(response.headers.get("content-type", "")) == EVENT_STREAM
+        try:
+            async with asyncio.timeout_at(end):
+                await read_into(body, response, MAX_ANSWER_BYTES)
+        except (TimeoutError, httpx.HTTPError, BodyError) as error:
+            if is_stream:
+                return bytes(body[:MAX_ANSWER_BYTES]), self._cut(error)
+            if not isinstance(error, BodyError):
+                raise
+            hint = "; ask for less at once" if isinstance(error, BodySizeError) else ""
+            raise HostError("ApiError", f"the answer {error}{hint}") from error
+        return bytes(body), ""
+
+    def _cut(self, error: Exception) -> str:
+        if isinstance(error, TimeoutError | httpx.TimeoutException):
+            return f"it did not end within {self._timeout:g} seconds"
+        return f"it {error}" if isinstance(error, BodyError) else f"the connection broke: {error}"
 
 
 def _before(sending: Sending) -> Callable[[str, object], Awaitable[None]]:
@@ -94,15 +122,6 @@ def _before(sending: Sending) -> Callable[[str, object], Awaitable[None]]:
             await sending()
 
     return trace
-
-
-async def _body(response: httpx.Response) -> bytes:
-    try:
-        return await read_body(response, MAX_ANSWER_BYTES)
-    except BodySizeError as error:
-        raise HostError("ApiError", f"the answer {error}; ask for less at once") from error
-    except BodyError as error:
-        raise HostError("ApiError", f"the answer {error}") from error
 
 
 def _redirected(answer: ReadResponse, target: httpx.URL) -> RefusalError:

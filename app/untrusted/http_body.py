@@ -26,16 +26,24 @@ async def read_body(response: httpx.Response, limit: int) -> bytes:
     Memory is bounded by the limit whatever the ratio of compression, since decompression stops there. Raises
     BodyError, and httpx.HTTPError if the connection fails.
     """
+    body = bytearray()
+    await read_into(body, response, limit)
+    return bytes(body)
+
+
+async def read_into(body: bytearray, response: httpx.Response, limit: int) -> None:
+    """As `read_body`. When it raises, `body` has what arrived before, perhaps a piece more than the limit."""
     if not response.is_stream_consumed:
-        return await _read_stream(response, limit)
-    if len(response.content) > limit:  # bytes that a transport in this process held
+        await _read_stream(body, response, limit)
+    elif len(response.content) > limit:  # bytes that a transport in this process held
         raise _too_large(limit)
-    return response.content
+    else:
+        body += response.content
 
 
-async def _read_stream(response: httpx.Response, limit: int) -> bytes:
+async def _read_stream(body: bytearray, response: httpx.Response, limit: int) -> None:
     decoder = _decoder(response.headers.get_list("content-encoding", split_commas=True))
-    body, received, parts = bytearray(), 0, 0
+    received, parts = 0, 0
     async for part in response.aiter_raw():
         received, parts = received + len(part), parts + 1
         if received > limit:
@@ -51,7 +59,6 @@ async def _read_stream(response: httpx.Response, limit: int) -> bytes:
             if len(piece) == _PIECE:
                 await asyncio.sleep(0)
     decoder.end()
-    return bytes(body)
 
 
 def _too_large(limit: int) -> BodySizeError:
