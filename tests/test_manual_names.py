@@ -1,4 +1,4 @@
-"""What the pages name exists: settings, endpoints, commands and their options."""
+"""What the pages name exists: settings, endpoints, commands and their options. The commands that code names, too."""
 
 import re
 import shlex
@@ -20,19 +20,22 @@ PAGES = [REPOSITORY / "README.md", *sorted(DIRECTORY.glob("*.md"))]
 
 _OTHERS = {"SAGE_URL", "SAGE_KEY", "SAGE_CHAOS_EVENTS", "SAGE_CHAOS_SEED"}  # of commands and tests
 
-pytestmark = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(REPOSITORY)))
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(REPOSITORY)))
 
 
+@pages
 def test_settings_exist(page: Path) -> None:
     known = {variable_of(name) for name in Settings.__struct_fields__} | _OTHERS
     assert set(re.findall(r"\bSAGE_[A-Z_]+\b", page.read_text())) <= known
 
 
+@pages
 def test_settings_of_runs_exist(page: Path) -> None:
     ours = "\n".join(line for line in page.read_text().splitlines() if "helm " not in line)
     assert set(re.findall(r"--set ([a-z_]+)=", ours)) <= set(RunSettings.__struct_fields__)
 
 
+@pages
 def test_endpoints_exist(page: Path) -> None:
     paths = openapi_document()["paths"]
     known = {(method.upper(), _shape(path)) for path, methods in paths.items() for method in methods}
@@ -40,16 +43,30 @@ def test_endpoints_exist(page: Path) -> None:
     assert {(method, _shape(path)) for method, path in found} <= known
 
 
+@pages
 def test_commands_and_their_options_exist(page: Path) -> None:
-    for words in map(shlex.split, _sage_commands(page.read_text())):
-        context = click.Context(main)
-        command = main.get_command(context, words[1])
-        assert command is not None, words
-        while isinstance(command, click.Group) and len(words) > 2 and command.get_command(context, words[2]):
-            command, words = command.get_command(context, words[2]), words[1:]
-        assert command is not None
-        known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
-        assert {word for word in words if word.startswith("--")} <= known, words
+    for command in _sage_commands(page.read_text()):
+        check_command(command)
+
+
+@pytest.mark.parametrize("folder", ["app", "trainer"])
+def test_commands_that_messages_and_docstrings_name_exist(folder: str) -> None:
+    named = [each for path in (REPOSITORY / folder).rglob("*.py") for each in _in_code(path.read_text())]
+    assert len(named) > 5
+    for command in named:
+        check_command(command)
+
+
+def check_command(text: str) -> None:
+    words = shlex.split(text)
+    command: click.Command | None = main
+    context = click.Context(main)
+    while isinstance(command, click.Group) and len(words) > 1 and not words[1].startswith("-"):
+        command, words = command.get_command(context, words[1]), words[1:]
+        assert command is not None, text
+    assert command is not None
+    known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+    assert {word for word in words if word.startswith("--")} <= known, text
 
 
 def _shape(path: str) -> str:
@@ -58,6 +75,15 @@ def _shape(path: str) -> str:
     ('/v1/tasks/{}/events', '/v1/tasks/{}/events')
     """
     return re.sub(r"\{\w+\}", "{}", path)
+
+
+def _in_code(text: str) -> list[str]:
+    """Those in backquotes.
+
+    >>> _in_code('"set it: `sage models list`"; x = f"`sage up {name}`"')
+    ['sage models list', 'sage up {name}']
+    """
+    return re.findall(r"`(sage [a-z][^`\n]*)`", text)
 
 
 def _sage_commands(text: str) -> list[str]:

@@ -40,7 +40,7 @@ def revoke_key(session: "ServerSession", key_id: UUID) -> None:
 def create_key(session: "ServerSession", name: str, scopes: tuple[str, ...], project: str | None) -> None:
     """Create a key, and print its secret: it is shown only here.
 
-    Where no key is at hand, `sage keys recover` makes one on the machine of the database.
+    Where no key is at hand, `sage keys create-admin` makes one on the machine of the database.
     """
     created = session.server.request("POST", "/v1/keys", {"name": name, "scopes": scopes, "project": project})
     valid = f"for {', '.join(created['scopes'])} in {created['project'] or 'all projects'}"
