@@ -10,7 +10,8 @@ from app.agent.prompt_profiles import prompt_hash
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.http_server import Shutdown
-from app.api.readiness import check_scope, readiness_checks
+from app.api.readiness import readiness_checks
+from app.api.scope_check import ScopeCheck
 from app.apis.document_reader import DocumentReader
 from app.broker.celery_broker import worker_notifier
 from app.composition import Parts, load_parts, open_listener, open_services
@@ -63,13 +64,15 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
         promoter = Promoter(sessions, loader, prompt)
         reconciler = await stack.enter_async_context(ReleaseReconciler(sessions, promoter, prompt))
         listener = await stack.enter_async_context(open_listener(settings))
-        private = settings.allow_private_hosts
-        certificates = Certificates.of(settings)
-        others: dict[str, Any] = {"allow_private_hosts": private, "certificates": certificates}
+        others: dict[str, Any] = {
+            "allow_private_hosts": settings.allow_private_hosts,
+            "certificates": Certificates.of(settings),
+        }
         documents = await stack.enter_async_context(open_client(timeout=_FETCH_SECONDS, **others))
         webhooks = await stack.enter_async_context(open_client(**others))  # not delayed by slow documents
         verifiers = await stack.enter_async_context(open_client(**others))  # nor by slow webhooks
         reader = await stack.enter_async_context(DocumentReader())
+        scope_check = await stack.enter_async_context(ScopeCheck(sessions, reader, scope))
         commands = read_commands(settings.mcp_commands)
         await stack.enter_async_context(McpRefresh(sessions, documents, commands, reader))
         await stack.enter_async_context(ApprovalExpiry(sessions))
@@ -97,7 +100,7 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
                 "database": lambda: check_schema(services.database.engine),
                 "engine": services.engine.ready,
                 "adapters": loader.ready,
-                "model": lambda: check_scope(sessions, scope),
+                "model": scope_check.warning,
                 **readiness_checks(sessions, disk, shutdown),
             },
             occupancy=services.engine.occupancy,

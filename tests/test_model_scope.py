@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from app.api.health import ReadinessCheck
-from app.api.readiness import check_scope
+from app.api.scope_check import ScopeCheck
 from app.apis.api_documents import parse_document
+from app.apis.document_reader import DocumentReader
 from app.db.database import Sessions
 from app.engine.model_scope import ModelScope
 from app.engine.tokenizer import read_card
@@ -24,8 +25,14 @@ REMARK = "will do nothing useful with ledger: set SAGE_MODEL to an instruct mode
 
 
 @pytest.fixture
-async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
-    checks: Mapping[str, ReadinessCheck] = {"model": lambda: check_scope(committed, SCOPE)}
+async def scope_check(committed: Sessions) -> AsyncIterator[ScopeCheck]:
+    async with DocumentReader() as reader:
+        yield ScopeCheck(committed, reader, SCOPE)
+
+
+@pytest.fixture
+async def api(committed: Sessions, database_url: str, scope_check: ScopeCheck) -> AsyncIterator[ApiApp]:
+    checks: Mapping[str, ReadinessCheck] = {"model": scope_check.warning}
     async with open_api_app(committed, database_url, checks, model_scope=SCOPE) as opened:
         yield opened
 
@@ -61,6 +68,24 @@ async def test_an_api_that_the_model_was_not_made_for_is_remarked_on(api: ApiApp
     answer = await api.client.get("/readyz")
     assert (answer.status_code, answer.json()["components"]) == (200, {"model": "ready"})
     assert answer.json()["warnings"]["model"].startswith("1 of 1 projects with APIs have some that the model seed")
+
+
+async def test_an_api_that_only_shares_its_name_with_a_known_one_is_warned_of(
+    api: ApiApp, scope_check: ScopeCheck
+) -> None:
+    async def warnings() -> dict[str, str]:
+        await scope_check.look()
+        warned: dict[str, str] = (await api.client.get("/readyz")).json()["warnings"]
+        return warned
+
+    body = {"name": "mail", "document": Ledger().document("http://ledger.test")}
+    assert (await api.client.post("/v1/apis", json=body)).status_code == 201
+    assert "1 of 1 projects with APIs have some" in (await warnings())["model"]
+    body = {"name": "mail", "document": office(7, "mail")}
+    known = (await api.client.post("/v1/apis", json=body)).json()["operations"]
+    assert await warnings() == {}
+    await api.client.patch(f"/v1/apis/mail/operations/{known[0]['name']}", json={"name": "put_away"})
+    assert "1 of 1 projects" in (await warnings())["model"], "an operation has another name now"
 
 
 async def test_its_tasks_say_so_first_and_once(demo: ApprovingProject) -> None:

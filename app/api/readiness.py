@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from app.api.health import ReadinessCheck
 from app.api.http_server import Shutdown
-from app.db import apis, models, notifications, runners
+from app.db import models, notifications, runners
 from app.db.database import TRANSIENT, Sessions
 from app.db.disk_space import DiskSpace
-from app.engine.model_scope import ModelScope
 from app.errors import AppError
 from app.loop import BACKGROUND, faults_by_part
 
@@ -54,24 +53,6 @@ async def check_runners(sessions: Sessions) -> str:
     if len(faults) == len(live):
         raise RunnerError("; ".join(faults))
     return "; ".join(faults)
-
-
-async def check_scope(sessions: Sessions, scope: ModelScope) -> str:
-    """A warning if projects have APIs, by name, that the model was not made for. It shows no names."""
-    if not scope.apis:
-        return ""
-    try:
-        async with sessions() as session:
-            named = await apis.names_by_project(session)
-    except TRANSIENT:  # another component says so
-        return ""
-    affected = sum(bool(scope.others(dict.fromkeys(names, ()))) for names in named.values())
-    if not affected:
-        return ""
-    return (
-        f"{affected} of {len(named)} projects with APIs have some that the model {scope.model} was not made for: "
-        "set SAGE_MODEL to an instruct model"
-    )
 
 
 async def check_part(sessions: Sessions, part: str) -> str:

@@ -1,6 +1,5 @@
 """The OpenAPI documents of projects, in the database."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
@@ -88,12 +87,9 @@ async def of_project(session: AsyncSession, project_id: UUID) -> Sequence[models
     return (await session.scalars(query.options(WITHOUT_DOCUMENT))).all()
 
 
-async def names_by_project(session: AsyncSession) -> dict[UUID, set[str]]:
-    """Of all projects that have an API."""
-    named: dict[UUID, set[str]] = defaultdict(set)
-    for project_id, name in await session.execute(select(models.Api.project_id, models.Api.name)):
-        named[project_id].add(name)
-    return named
+async def of_all_projects(session: AsyncSession) -> Sequence[models.Api]:
+    """Without their documents, which may be large."""
+    return (await session.scalars(select(models.Api).options(WITHOUT_DOCUMENT))).all()
 
 
 async def get(session: AsyncSession, project_id: UUID, name: str, *, document: bool = True) -> models.Api:

@@ -1,0 +1,84 @@
+"""Warns, in /readyz, of projects with APIs that the model was not made for."""
+
+from typing import Final, Self
+
+import msgspec
+import structlog
+
+from app.api.api_reading import read_request
+from app.apis.document_reader import DocumentReader
+from app.db import apis, manifests, models
+from app.db.database import TRANSIENT, Sessions
+from app.engine.model_scope import ModelScope
+from app.errors import AppError
+from app.loop import Loop
+
+log = structlog.get_logger(__name__)
+
+_SECONDS: Final = 30.0  # between looks for documents whose operations are not known yet
+_Version = tuple[str, str, bytes]  # of an API: its name, its document, and how that is presented
+
+
+class ScopeCheck:
+    """An API that only shares its name with one that the model knows counts once its document was read, in the
+    background while this is entered.
+    """
+
+    def __init__(self, sessions: Sessions, reader: DocumentReader, scope: ModelScope) -> None:
+        self._sessions, self._reader, self._scope = sessions, reader, scope
+        self._others: dict[_Version, bool] = {}
+        self._loop = Loop("read operations of APIs", self.look, _SECONDS, expected=TRANSIENT)
+
+    async def __aenter__(self) -> Self:
+        if self._scope.apis:
+            await self._loop.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._scope.apis:
+            await self._loop.stop()
+
+    async def warning(self) -> str:
+        """How many projects have such APIs; it shows no names. Empty if none has."""
+        if not self._scope.apis:
+            return ""
+        try:
+            async with self._sessions() as session:
+                rows = await apis.of_all_projects(session)
+        except TRANSIENT:  # another component says so
+            return ""
+        affected = {row.project_id for row in rows if self._is_other(row)}
+        if not affected:
+            return ""
+        return (
+            f"{len(affected)} of {len({row.project_id for row in rows})} projects with APIs have some that the "
+            f"model {self._scope.model} was not made for: set SAGE_MODEL to an instruct model"
+        )
+
+    async def look(self) -> None:
+        """Read the documents of APIs whose names the model knows."""
+        async with self._sessions() as session:
+            rows = await apis.of_all_projects(session)
+        by_version = {_version(row): row for row in rows if self._scope.apis.get(row.name)}
+        for version, row in by_version.items():
+            if version not in self._others:
+                self._others[version] = bool(self._scope.others({row.name: await self._operations(row)}))
+        self._others = {version: self._others[version] for version in by_version}
+
+    async def _operations(self, row: models.Api) -> list[str]:
+        """None for a document that cannot be read: its tasks say so."""
+        try:
+            async with self._sessions() as session:
+                content = await manifests.document(session, row.id, row.digest)
+            app = await self._reader.view(read_request(row, row.bind), content, row.digest)
+        except AppError as error:
+            log.warning("the operations of an API are unknown", api=row.name, cause=str(error))
+            return []
+        return [each.name for each in app.operations]
+
+    def _is_other(self, row: models.Api) -> bool:
+        return bool(self._scope.others({row.name: ()})) or self._others.get(_version(row), False)
+
+
+def _version(row: models.Api) -> _Version:
+    return row.name, row.digest, msgspec.json.encode(row.presentation, order="sorted")
