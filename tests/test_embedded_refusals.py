@@ -175,6 +175,8 @@ def test_weights_that_lack_a_byte_end_the_start_with_one_line(tmp_path: Path) ->
     file.write_bytes(file.read_bytes()[:-1])
     code, error = _start("--model", str(tmp_path), "--port", "0")
     assert code != 0
+    progress, _, error = error.partition("\n")
+    assert progress == f"loading {tmp_path}, 1 MB"
     assert error.startswith(f"Error: the model in {tmp_path} cannot be loaded: ")
     assert "\n" not in error
 
@@ -191,6 +193,8 @@ def test_a_model_of_an_unknown_type_ends_the_start_with_one_line(tmp_path: Path)
     config.write_text(json.dumps({**json.loads(config.read_text()), "model_type": "none such"}))
     code, error = _start("--model", str(tmp_path), "--port", "0")
     assert code != 0
+    progress, _, error = error.partition("\n")
+    assert progress == f"loading {tmp_path}, 1 MB"
     assert error.startswith(f"Error: the model in {tmp_path} cannot be loaded: ")
     assert "\n" not in error
 

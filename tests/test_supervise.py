@@ -177,10 +177,11 @@ async def test_what_a_slow_child_waits_for_is_reported_and_again_when_it_changes
     supervisor = Supervisor(tmp_path, start_seconds=20, stop_seconds=0.5, quiet_seconds=0.6)
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}/readyz"
-    await supervisor.start([child(READYZ_SERVER.format(port=port), ready=url)])
+    slow = child(READYZ_SERVER.format(port=port), ready=url)
+    await supervisor.start([msgspec.structs.replace(slow, starts_with="loading seed, 7 MB")])
     await supervisor.ready()
     await supervisor.stop()
-    expected = [f"waiting for child: {url}: 503 engine: is {how}" for how in ("down", "slow")]
+    expected = [f"waiting for child (loading seed, 7 MB): {url}: 503 engine: is {how}" for how in ("down", "slow")]
     assert [line for line in capfd.readouterr().out.splitlines() if " 503 " in line] == expected
 
 

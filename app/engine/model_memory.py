@@ -44,6 +44,12 @@ def weights_in(path: Path) -> int:
     return sum(_sizes(path).values())
 
 
+def loading(model: str | Path, path: Path) -> str:
+    """What is loaded, for those who wait: `model` as it was named, and the size of its files in `path`."""
+    size = sum(file.stat().st_size for file in path.glob("model*.safetensors"))
+    return f"loading {model}, {max(1, size >> 20):,} MB"
+
+
 def tied_weights(path: Path) -> int:
     """Those that the output layer shares with the embeddings; 0 if it has its own. Raises as `weights_in`."""
     sizes = _sizes(path)

@@ -24,6 +24,7 @@ class ChildProcess(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str]
     ready: str = ""  # a URL that answers 200 once it is ready; "" if it has none
     alive: str = ""  # a URL that answers, whatever it says, unless the process hangs; "" if it has none
+    starts_with: str = ""  # what it does before it is ready, if that takes long
     reports: bool = False  # signs of life to NOTIFY_SOCKET, of which the supervisor sets the address
 
 

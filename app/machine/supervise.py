@@ -92,7 +92,8 @@ class Supervisor:
                 while missing := await _not_ready(client, kept.child.ready):
                     self._raise_if_one_died()
                     if missing != reported and clock() - began > self._quiet_seconds:
-                        click.echo(f"waiting for {kept.child.name}: {missing}")
+                        doing = f" ({kept.child.starts_with})" if kept.child.starts_with else ""
+                        click.echo(f"waiting for {kept.child.name}{doing}: {missing}")
                         reported = missing
                     await asyncio.sleep(0.1)
         except TimeoutError as error:

@@ -13,6 +13,7 @@ import click
 
 from app.db import keys, projects
 from app.db.database import open_database
+from app.engine.model_memory import loading
 from app.machine.child_process import ChildProcess
 from app.machine.console_link import console_link
 from app.machine.data_dir_lock import lock_data_dir
@@ -75,7 +76,12 @@ def _services(settings: Settings) -> list[ChildProcess]:
         engine += ["--dtype", settings.engine_dtype]
         engine += ["--kv-mb", str(settings.engine_kv_mb), "--max-loras", str(_adapters(settings))]
         ready = f"{base_url('127.0.0.1', settings.engine_port)}/health"
-        services.append(ChildProcess(name="model-server", argv=tuple(engine), env=env, ready=ready, alive=ready))
+        doing = loading(settings.model, settings.model_dir)
+        services.append(
+            ChildProcess(
+                name="model-server", argv=tuple(engine), env=env, ready=ready, alive=ready, starts_with=doing
+            )
+        )
     if settings.demo:
         demo = (*_sage(), "demo-apis", "--port", str(settings.demo_port))
         ready = f"{base_url('127.0.0.1', settings.demo_port)}/demo"

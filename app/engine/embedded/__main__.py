@@ -5,6 +5,7 @@ from typing import get_args
 
 import click
 
+from app.engine.model_memory import loading
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import ModelError, SettingError
 from app.garbage_collection import collect_seldom
@@ -33,6 +34,7 @@ def main(host: str, port: int, model: str, **options: object) -> None:
         try:
             path = find_model(model, Settings.from_env().data_dir)
             tokenizer = ChatTokenizer.load(path)
+            click.echo(loading(model, path), err=True)
             # Imported here because torch takes seconds, and a wrong option or directory should fail before.
             from app.engine.embedded.serve import EngineOptions, serve  # noqa: PLC0415
 
