@@ -1,11 +1,9 @@
 """Composes a runner process: it executes tasks and their shadows, and can be replaced at any time."""
 
 import asyncio
-import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
-from pathlib import Path
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import NamedTuple
 
 import httpx
@@ -29,6 +27,7 @@ from app.gateway.mcp_client.mcp_commands import read_commands
 from app.hot_swap.loader import AdapterLoader
 from app.judge import NamedJudge, load_judge
 from app.liveness import LivenessReporter
+from app.low_priority import lower_priority
 from app.project.project_settings import Limits
 from app.runner.disk_watch import DiskWatch
 from app.runner.execute import TaskExecutor
@@ -64,7 +63,7 @@ def main() -> None:
     parts = load_parts()
     judge = load_judge(parts.settings.judge)
     settings = parts.settings
-    _lower_priority()
+    lower_priority(_NICENESS)
     with (
         metrics_server(settings.host, settings.metrics_port),
         _open_spans(settings) as spans_of,
@@ -197,10 +196,3 @@ class _StopSignals:
 
     def _next(self) -> None:
         (self.second if self.first.is_set() else self.first).set()
-
-
-def _lower_priority() -> None:
-    """Below the API. Where the kernel groups processes by session, it is the group's priority that counts."""
-    os.nice(_NICENESS)
-    with suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(_NICENESS))

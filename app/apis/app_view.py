@@ -80,6 +80,7 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
     overridden: dict[str, OperationOverride] = {}  # by the name that the operation has now
     gone: list[str] = []  # keys of overrides whose operations the document no longer has
     presentation: Presentation = AS_WRITTEN
+    readable_names: dict[str, str] = {}  # see `naming`; of a new document that is presented as it is written
 
     @property
     def default_url(self) -> str:

@@ -36,7 +36,7 @@ class DocumentReader:
     """
 
     def __init__(
-        self, *, cpu_seconds: int = 30, memory_bytes: int = 3 << 30, timeout: float = 90, at_once: int = 2
+        self, *, cpu_seconds: int = 30, memory_bytes: int = 3 << 30, timeout: float = 240, at_once: int = 2
     ) -> None:
         self._cpu_seconds = cpu_seconds
         self._memory_bytes = memory_bytes

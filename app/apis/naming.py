@@ -55,6 +55,12 @@ def name_operations(app: App, naming: Naming, kept: Mapping[str, str]) -> list[s
     return [name or unique.add(each.name) for name, each in zip(names, operations, strict=True)]
 
 
+def readable_names(app: App) -> dict[str, str]:
+    """What operations would be called by readable names, by their names in the document; of those that differ."""
+    pairs = zip(app.operations, name_operations(app, "readable", {}), strict=True)
+    return {name: readable for name, readable in pairs if name != readable}
+
+
 def _storable(text: str) -> str:
     """As in the document once it is stored: PostgreSQL's text lacks NUL."""
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}")

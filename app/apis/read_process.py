@@ -1,8 +1,8 @@
 """The process that reads API documents, each in a fork of its own, within limits of time and memory.
 
 `python -m app.apis.read_process CPU_SECONDS MEMORY_BYTES` forks for each byte on its input. The fork takes a
-request and the texts of documents, and writes a result and the document as JSON. If a fork fails, so does this
-process: the output may be half an answer.
+request and the texts of documents, and writes a result and the document as JSON, with a lower priority than
+those who serve. If a fork fails, so does this process: the output may be half an answer.
 """
 
 import gc
@@ -19,14 +19,17 @@ from app.apis.api_documents import parse_document, protocols, read_document
 from app.apis.app_view import AppView
 from app.apis.bound_parameters import bind_parameters, check_bindings
 from app.apis.catalog import App, MisspelledRisk
+from app.apis.naming import readable_names
 from app.apis.presentation import AS_WRITTEN, Presentation, keep_names, present
 from app.apis.sample_call import CallPlan, SampleCall, sample_call
 from app.apis.yaml_json import to_json_text
 from app.errors import ApiDocumentError, InvalidError
+from app.low_priority import lower_priority
 from app.records import Json
 
 LENGTH_BYTES = 4
 NEXT = b"\n"
+_NICENESS = 10  # the API, and those who carry out tasks, go first
 _MESSAGE_BYTES = 8 << 20  # which the API decodes and caches; 20,000 operations of 400 characters
 
 
@@ -61,6 +64,7 @@ def frame(part: bytes) -> bytes:
 
 
 def main() -> None:
+    lower_priority(_NICENESS)
     cpu_seconds, memory_bytes = map(int, sys.argv[1:])
     with suppress(InvalidError):  # to be raised again for each document
         protocols()
@@ -112,8 +116,10 @@ def _read(request: ReadRequest, content: bytes, contents: list[bytes]) -> tuple[
             return ReadResult(wanted=more), b""
         document = bundle.bundled(document, request.source, {url: each for url, each in others.items() if each})
     app = parse_document(request.name, document, source=request.source, server=request.server)
+    named = {}
     if request.store:
         _refuse_misspelled(app)
+        named = readable_names(app) if request.presentation.naming == "operation_id" else {}
     presentation = request.presentation
     if request.names is not None:
         presentation = keep_names(app, presentation, request.names)
@@ -123,7 +129,8 @@ def _read(request: ReadRequest, content: bytes, contents: list[bytes]) -> tuple[
     app = bind_parameters(app, request.bind)
     if request.call is not None:
         return ReadResult(call=sample_call(app, request.call)), b""
-    return ReadResult(app=AppView.of(app, presentation)), _storable(document) if request.store else b""
+    view = msgspec.structs.replace(AppView.of(app, presentation), readable_names=named)
+    return ReadResult(app=view), _storable(document) if request.store else b""
 
 
 def _refuse_misspelled(app: App) -> None:

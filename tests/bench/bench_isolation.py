@@ -80,7 +80,7 @@ def main(seconds: float, runners: int, only: str, *, apart: bool) -> None:
 async def _measure(directory: Path, seconds: float, runners: int, only: str) -> list[Phase]:
     async with AsyncExitStack() as stack:
         codes: dict[str, str] = {"honest": _HONEST}
-        stage = await stack.enter_async_context(_stage(directory, codes, runners))
+        stage = await stack.enter_async_context(open_stage(directory, codes, runners))
         phases = [await stage.phase("idle", seconds)]
         phases.append(await stage.under_tasks("honest load", "honest", seconds))
         phases.append(await stage.under_tasks("honest load again", "honest", seconds))
@@ -161,7 +161,7 @@ class Stage(msgspec.Struct):
 
 
 @asynccontextmanager
-async def _stage(directory: Path, codes: dict[str, str], runners: int) -> AsyncIterator[Stage]:
+async def open_stage(directory: Path, codes: dict[str, str], runners: int) -> AsyncIterator[Stage]:
     """`codes`: what the tasks whose instruction begins with a word execute in each turn."""
 
     def script(prompt: str, _: int) -> Answer:
@@ -179,11 +179,12 @@ async def _stage(directory: Path, codes: dict[str, str], runners: int) -> AsyncI
         env = environment(directory / "model", url, port) | {
             "ENGINE_URLS": await stack.enter_async_context(scripted_server(engine)),
             "SAGE_DATA_DIR": str(directory),
+            "SAGE_ALLOW_PRIVATE_HOSTS": "true",
             "SAGE_PROMPT_PROFILE": "compact",
             "SAGE_RETRIEVAL": "query_ngram",
         }
         services = await stack.enter_async_context(ledger.listening())
-        hostile = await stack.enter_async_context(_listening(hostile_services()))
+        hostile = await stack.enter_async_context(listening(hostile_services()))
         key = await _prepare(url)
         base = f"http://127.0.0.1:{port}/"
         supervisor = Supervisor(directory / "logs")
@@ -213,7 +214,7 @@ def _processes(env: dict[str, str], ready: str, runners: int) -> Iterator[ChildP
 
 
 @asynccontextmanager
-async def _listening(app: Litestar) -> AsyncIterator[str]:
+async def listening(app: Litestar) -> AsyncIterator[str]:
     [port] = free_ports(1)
     server = uvicorn.Server(uvicorn.Config(app, port=port, lifespan="off", ws="none", log_level="critical"))
     serving = asyncio.create_task(server.serve())
