@@ -1,4 +1,4 @@
-"""What the pages name exists: settings, endpoints, commands and their options. The commands that code names, too."""
+"""What the pages name exists: settings, endpoints, commands and their options; so do commands that code names."""
 
 import re
 import shlex
@@ -8,6 +8,7 @@ import click
 import pytest
 
 from app.cli import main
+from app.client.listing_group import ListingGroup
 from app.manual.site.manual_pages import DIRECTORY
 from app.run_settings import RunSettings
 from app.setting_variables import variable_of
@@ -64,6 +65,8 @@ def check_command(text: str) -> None:
     while isinstance(command, click.Group) and len(words) > 1 and not words[1].startswith("-"):
         command, words = command.get_command(context, words[1]), words[1:]
         assert command is not None, text
+    if isinstance(command, ListingGroup):
+        command = command.get_command(context, "list")
     assert command is not None
     known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
     assert {word for word in words if word.startswith("--")} <= known, text

@@ -100,5 +100,10 @@ async def test_a_policy_that_was_trained_with_names_as_they_are_written_gets_the
     async with open_api_app(committed, database_url, model_scope=ModelScope(as_written=True)) as api:
         made = await api.client.post("/v1/apis", json={"name": "mail", "document": document})
         assert made.json()["naming"] == "operation_id"
-        asked = {"name": "mail", "document": document, "naming": "readable"}
-        assert (await api.client.post("/v1/apis", json=asked)).json()["naming"] == "readable"
+        [remark] = made.json()["remarks"]
+        assert remark.startswith("1 of 1 operations have the names of the document, such as mails_list: ")
+        assert remark.endswith("`sage apis add --naming readable`) calls it list_mails")
+        for naming in ("readable", "operation_id"):
+            asked = {"name": "mail", "document": document, "naming": naming}
+            shown = (await api.client.post("/v1/apis", json=asked)).json()
+            assert (shown["naming"], shown["remarks"]) == (naming, [])

@@ -221,6 +221,12 @@ async def _remarks(
     remarks = [model_scope.remark({data.name: [each.name for each in app.operations]})]
     if not app.operations:
         remarks.append("it has no tools until it is connected, or has a token: see its `credentials`")
+    if data.naming is None and (readable := app.readable_names):
+        name = next(iter(readable))
+        remarks.append(
+            f"{len(readable)} of {len(app.traits | app.hidden_traits)} operations have the names of the document, "
+            f'such as {name}: `"naming": "readable"` (`sage apis add --naming readable`) calls it {readable[name]}'
+        )
     if data.mcp is None and data.server is None:
         remarks.append(await server_remark(client, app, data.url))
     return [each for each in remarks if each is not None]
