@@ -205,7 +205,7 @@ async def test_a_watch_keeps_what_it_compares_with(committed: Sessions) -> None:
     await _ended(committed, project, 40, 8)
     async with committed.begin() as session:
         active = await releases.active(session, project)
-        active.watched_against, active.activated_at = active.id, func.now() - timedelta(days=7)
+        active.watched_against, active.watched_since = active.id, func.now() - timedelta(days=7)
     assert await _needed_by(committed) == ["a watch"]
     await RetentionLoop(committed).delete_due()
     assert (await _left(committed, project))[0] == 1, "the first one is not compared any more"

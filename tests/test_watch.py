@@ -6,11 +6,12 @@ import msgspec
 import pytest
 from sqlalchemy import func, select, update
 
-from app.db import models, releases
+from app.db import apis, models, releases
 from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState, SkillState
 from app.errors import ConflictError, EngineError
-from app.release import canary, watch
+from app.records import Json
+from app.release import canary, manifest, watch
 from app.release.watch_decision import WatchAction
 from app.skills.admission import admit
 from tests.canary_project import Project, begin, open_project
@@ -188,7 +189,7 @@ async def test_without_traffic_it_is_kept_after_its_days(watched: WatchedProject
     earlier = func.clock_timestamp() - timedelta(days=14.1)
     async with watched.sessions.begin() as session:
         row = models.Release
-        await session.execute(update(row).where(row.id == watched.watched).values(activated_at=earlier))
+        await session.execute(update(row).where(row.id == watched.watched).values(watched_since=earlier))
     assert await apply(watched) is WatchAction.KEEP
     assert (await watched.watch())["reason"] == "no task to compare: no scenario has tasks of both releases"
 
@@ -239,6 +240,71 @@ async def test_a_persons_roll_back_or_activation_ends_it(watched: WatchedProject
     assert (await watched.watch())["reason"] == "release 1 was activated"
     with pytest.raises(ConflictError, match="release 2 is retired, and is not watched"):
         await apply(watched)
+
+
+async def change_document(watched: WatchedProject, digest: str) -> models.Release:
+    """As the server does when a document that it fetches again has changed. Returns what is active then."""
+    document: dict[str, Json] = {"openapi": "3.1.0", "info": {"version": digest}, "paths": {}}
+    async with watched.sessions.begin() as session:
+        serving = await manifest.lock_active(session, watched.project.id)
+        await apis.put(session, serving.project_id, "mail", source="upload", document=document, digest=digest)
+        return await manifest.update_tools(session, serving, ["mail"], "documents")
+
+
+async def test_a_changed_document_does_not_end_it(watched: WatchedProject) -> None:
+    since = (await watched.release()).activated_at
+    await watched.served(5, 5, 30)
+    changed = await change_document(watched, "one")
+    assert (await watched.release()).watched_against is None
+    assert (await watched.watch())["reason"] == "release 3 was activated, and is watched instead"
+    assert (changed.number, changed.watched_against, changed.watched_since) == (3, watched.before, since)
+    assert changed.evidence is not None
+    assert changed.evidence["watch"]["state"] == "watching"
+    await scored(watched.project, changed.id, 5, 5, 30)
+    async with watched.sessions() as session:
+        status = await watch.evaluate(session, await releases.get(session, changed.id))
+    assert (status.since, status.decision.tasks) == (since, {"before": 600, "now": 600})
+    assert status.decision.action is WatchAction.ROLL_BACK
+
+
+async def test_a_roll_back_after_a_changed_document_keeps_it_and_rejects_the_weights_and_their_skills(
+    watched: WatchedProject,
+) -> None:
+    replaced = await watched.learn(watched.before, "greet", "first")
+    earlier = await watched.learn(watched.watched, "greet", "second")
+    await watched.served(5, 5, 30)
+    changed = await change_document(watched, "one")
+    later = await watched.learn(changed.id, "greet", "third")
+    await scored(watched.project, changed.id, 5, 5, 30)
+    async with watched.reconciler():
+
+        async def is_rejected() -> bool:
+            return (await watched.release(3)).state is ReleaseState.REJECTED
+
+        await until(is_rejected, 60)
+    async with watched.sessions() as session:
+        active = await releases.active(session, watched.project.id)
+    assert (active.number, active.model, active.tools) == (4, "base", changed.tools)
+    assert active.watched_against is None
+    assert [(await watched.release(number)).state for number in (1, 2)] == ["retired", "rejected"]
+    assert [(await watched.standing(each))[0] for each in (replaced, earlier, later)] == [
+        SkillState.ACTIVE,
+        SkillState.RETIRED,
+        SkillState.RETIRED,
+    ]
+
+
+async def test_the_tasks_before_are_those_of_the_weights_before_under_any_documents(project: Project) -> None:
+    await scored(project, (await project.release(1)).id, 7, 3, 60)
+    watched = WatchedProject(project, (await project.release(1)).id, project.candidate)
+    before = (await change_document(watched, "one")).id
+    await scored(project, before, 7, 3)
+    await project.promoter.activate(project.candidate, "gate", skills="keep", on_activated=watch.begin)
+    assert (await watched.release()).watched_against == before
+    await watched.served(7, 3)
+    async with watched.sessions() as session:
+        found = await watch.evaluate(session, await releases.get(session, watched.watched))
+    assert found.decision.tasks == {"before": 610, "now": 10}
 
 
 async def test_a_person_who_activates_another_release_meanwhile_is_not_overruled(watched: WatchedProject) -> None:

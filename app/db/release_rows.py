@@ -64,7 +64,8 @@ class Release(Entity):
         JSONB(none_as_null=True)
     )  # its shares since, with times
     activated_at: Mapped[datetime | None]  # the last time
-    watched_against: Mapped[UUID | None]  # while it is watched: the release of the project that served before
+    watched_against: Mapped[UUID | None]  # while it is watched: the release that its weights replaced
+    watched_since: Mapped[datetime | None]  # when they did, in this release or an earlier one
 
 
 class SkillSet(Base):

@@ -121,8 +121,8 @@ async def in_state(session: AsyncSession, state: ReleaseState) -> Sequence[model
 
 
 async def activate(session: AsyncSession, release_id: UUID, *, allow_rejected: bool = False) -> models.Release:
-    """Pin new tasks to it from now on; the one that was active retires, and is watched no longer. Repeating it is
-    harmless.
+    """Pin new tasks to it from now on; the one that was active retires. A watch of its weights goes on if they are
+    also those of this release, else it ends. Repeating it is harmless.
 
     Raises NotFoundError, and ConflictError for rejected weights (see `check_can_serve`), unless `allow_rejected`.
     """
@@ -131,11 +131,11 @@ async def activate(session: AsyncSession, release_id: UUID, *, allow_rejected: b
         return release
     await check_can_serve(session, release, allow_rejected=allow_rejected)
     former = await find_active(session, release.project_id)
+    release.watched_against = release.watched_since = None
     if former is not None:
-        _end_watch(former, f"release {release.number} was activated")
+        _hand_over_watch(former, release)
         await move(session, former, ReleaseState.RETIRED)
     release.activated_at, release.canary_percent = func.clock_timestamp(), None
-    release.watched_against = None
     return await move(session, release, ReleaseState.ACTIVE)
 
 
@@ -194,11 +194,17 @@ async def _rejection(session: AsyncSession, release: models.Release) -> models.R
     return found
 
 
-def _end_watch(release: models.Release, reason: str) -> None:
-    if release.watched_against is not None:
-        release.watched_against = None
-        watch = {**(release.evidence or {}).get("watch", {}), "state": "ended", "reason": reason}
+def _hand_over_watch(former: models.Release, release: models.Release) -> None:
+    """End the watch of the former release. It goes on with one that has the same weights."""
+    if former.watched_against is None:
+        return
+    watch, reason = (former.evidence or {}).get("watch", {}), f"release {release.number} was activated"
+    if former.model == release.model and former.watched_against != release.id:
+        release.watched_against, release.watched_since = former.watched_against, former.watched_since
         release.evidence = {**(release.evidence or {}), "watch": watch}
+        reason += ", and is watched instead"
+    former.watched_against = former.watched_since = None
+    former.evidence = {**(former.evidence or {}), "watch": {**watch, "state": "ended", "reason": reason}}
 
 
 async def _lock(session: AsyncSession, project_id: UUID) -> None:

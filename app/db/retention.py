@@ -133,7 +133,7 @@ async def _needed_since(session: AsyncSession, project_id: UUID, until: datetime
     replayed = select(shadow.task_id).where(shadow.finished_at.is_(None))
     canary = release.project_id == project_id, release.state == ReleaseState.CANARY
     watched = release.project_id == project_id, release.watched_against.is_not(None)
-    promoted = await session.scalar(select(release.activated_at).where(*watched))
+    promoted = await session.scalar(select(release.watched_since).where(*watched))
     since = {
         "a run": await _read_by_runs(session, project_id, first),
         "a shadow": await session.scalar(first.where(_task.id.in_(replayed))),

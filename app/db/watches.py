@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, and_, case, null, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, releases
+from app.db.in_array import in_array
 from app.db.models import ReleaseState, TaskState
 from app.db.task_measures import measures
 from app.errors import ConflictError
@@ -35,7 +36,7 @@ async def begin(session: AsyncSession, release: models.Release, former: models.R
     """Watch a release, which has just replaced another one. Call in the transaction that activates it."""
     watch = {"state": "watching", "since": release.activated_at, "baseline": baseline_of(former)}
     evidence = {**(release.evidence or {}), "watch": msgspec.to_builtins(watch)}
-    release.watched_against = former.id
+    release.watched_against, release.watched_since = former.id, release.activated_at
     await releases.record_evidence(session, release.id, evidence)
 
 
@@ -65,36 +66,54 @@ async def locked(session: AsyncSession, release_id: UUID) -> models.Release:
 
 async def keep(session: AsyncSession, release: models.Release, evidence: dict[str, Json]) -> None:
     """End the watch of a `locked` release, which stays active."""
-    release.watched_against = None
+    release.watched_against = release.watched_since = None
     await releases.record_evidence(session, release.id, evidence)
 
 
 async def reject(session: AsyncSession, release: models.Release, evidence: dict[str, Json]) -> None:
-    """Reject a watched release, in the transaction in which the one before has replaced it."""
+    """Reject a release of a watch, in the transaction in which the one before has replaced it."""
     release.evidence = evidence
     await releases.move(session, release, ReleaseState.REJECTED)
 
 
-async def tasks_before(session: AsyncSession, former_id: UUID, promoted_at: datetime) -> Sequence[WatchedTask]:
-    """Tasks of the former release that ended within 30 days before the promotion, newest first.
+async def under_watch(session: AsyncSession, release: models.Release) -> Sequence[models.Release]:
+    """A watched release, and those with its weights that served since these are watched, newest first.
+
+    A changed API document or prompt makes a release with the same weights.
+    """
+    row = models.Release
+    return await _with_weights(session, release, row.activated_at >= release.watched_since)
+
+
+async def tasks_before(
+    session: AsyncSession, former: models.Release, promoted_at: datetime
+) -> Sequence[WatchedTask]:
+    """Tasks of the former weights that ended within 30 days before the promotion, newest first.
 
     A score that became known later is left out: which tasks get one late would depend on the present.
     """
     ended = and_(_task.finished_at < promoted_at, _task.finished_at >= promoted_at - WINDOW)
-    return await _read(session, former_id, ended, _MOST_BEFORE, scored_before=promoted_at)
+    served = await _with_weights(session, former, models.Release.activated_at.is_not(None))
+    return await _read(session, served, ended, _MOST_BEFORE, scored_before=promoted_at)
 
 
-async def tasks_since(
-    session: AsyncSession, release_id: UUID, promoted_at: datetime, most: int
-) -> Sequence[WatchedTask]:
-    """The first tasks of the release that were pinned to it since the promotion, by their end."""
-    pinned = _task.started_at >= promoted_at
-    return await _read(session, release_id, pinned, most)
+async def tasks_since(session: AsyncSession, release: models.Release, most: int) -> Sequence[WatchedTask]:
+    """The first tasks that were pinned to the watched weights since the promotion, by their end."""
+    pinned = _task.started_at >= release.watched_since
+    return await _read(session, await under_watch(session, release), pinned, most)
+
+
+async def _with_weights(
+    session: AsyncSession, release: models.Release, which: ColumnElement[bool]
+) -> Sequence[models.Release]:
+    row = models.Release
+    query = select(row).where(row.project_id == release.project_id, row.model == release.model, which)
+    return (await session.scalars(query.order_by(row.number.desc()))).all()
 
 
 async def _read(
     session: AsyncSession,
-    release_id: UUID,
+    served: Sequence[models.Release],
     which: ColumnElement[bool],
     most: int,
     *,
@@ -103,8 +122,8 @@ async def _read(
     """By their end: the first ones, or with `scored_before` the last ones, newest first."""
     ended = and_(_task.state.in_([TaskState.DONE, TaskState.FAILED]), ~_task.pinned)
     order = _task.finished_at if scored_before is None else _task.finished_at.desc()
-    found = select(_task).where(_task.release_id == release_id, ended, which).order_by(order, _task.id).limit(most)
-    tasks = found.subquery()
+    pinned = in_array(_task.release_id, [each.id for each in served])
+    tasks = select(_task).where(pinned, ended, which).order_by(order, _task.id).limit(most).subquery()
     measured = measures(tasks)
     reward = measured.reward
     if scored_before is not None:

@@ -168,6 +168,18 @@ async def update_tools(
     return await _succeed(session, serving, actor, reason, tools=tools)
 
 
+async def keep_tools(
+    session: AsyncSession, serving: models.Release, replaced: models.Release, actor: str
+) -> models.Release:
+    """Call in the transaction that activated `serving`. Its weights serve with the documents of the release that
+    they replaced, in a new release if these differ.
+    """
+    if replaced.tools is None or replaced.tools == serving.tools:
+        return serving
+    reason = f"the API documents of release {replaced.number} stay"
+    return await _succeed(session, serving, actor, reason, tools=replaced.tools)
+
+
 async def update_prompt(
     session: AsyncSession, project_id: UUID, prompt_hash: str, in_use: Collection[str] = ()
 ) -> models.Release:
@@ -197,7 +209,10 @@ async def _succeed(
         serving.skills = await manifests.store_skills(session, serving.project_id)
         candidate = await releases.propose(session, serving.project_id, serving.model)
         release = await releases.activate(session, candidate.id, allow_rejected=True)  # its weights serve already
-        release.training_run_id, release.evidence = serving.training_run_id, {"reason": reason}
+        release.training_run_id, release.evidence = (
+            serving.training_run_id,
+            {**(release.evidence or {}), "reason": reason},
+        )
         release.skills, release.tools, release.prompt = serving.skills, serving.tools, serving.prompt
     for part, now in made_of.items():
         setattr(release, part, now)

@@ -1,7 +1,8 @@
 """Watches: a release that was promoted automatically is compared with the one before, and rolled back if worse.
 
-All of a watch is in the database: any process goes on with it. It ends when another release becomes active, so a
-person who activates one has decided.
+All of a watch is in the database: any process goes on with it. It ends when other weights become active, so a
+person who activates them has decided. A changed API document or prompt makes a release with the same weights,
+which is watched instead.
 """
 
 from datetime import datetime, timedelta
@@ -15,6 +16,7 @@ from app.db.database import Sessions
 from app.db.models import AuditAction
 from app.errors import ConflictError
 from app.records import Json
+from app.release import manifest
 from app.release.promote import Promoter
 from app.release.watch_decision import WatchAction, WatchDecision, WatchRules, decide
 
@@ -38,9 +40,12 @@ class WatchStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def begin(session: AsyncSession, release: models.Release, former: models.Release | None) -> None:
-    """Watch a release that has just replaced `former`, unless the project's settings are against it."""
+    """Watch a release that has just replaced `former`, unless the project's settings are against it.
+
+    Weights that are watched already go on being compared with those that they replaced.
+    """
     project = await projects.by_id(session, release.project_id)
-    if former is not None and projects.settings_of(project).watch_days:
+    if former is not None and release.watched_against is None and projects.settings_of(project).watch_days:
         await watches.begin(session, release, former)
 
 
@@ -48,14 +53,14 @@ async def evaluate(session: AsyncSession, release: models.Release) -> WatchStatu
     """Compare it with the release before. Raises ConflictError if it is not watched."""
     watches.check_is_watched(release)
     assert release.watched_against is not None  # it is watched
-    assert release.activated_at is not None  # it is active
+    assert release.watched_since is not None  # as well
     former = await releases.get(session, release.watched_against)
     settings = projects.settings_of(await projects.by_id(session, release.project_id))
-    since, rules = release.activated_at, WatchRules(margin=settings.watch_margin, max_tasks=settings.watch_tasks)
+    since, rules = release.watched_since, WatchRules(margin=settings.watch_margin, max_tasks=settings.watch_tasks)
     until = since + timedelta(days=settings.watch_days)
     decision = decide(
-        await watches.tasks_before(session, former.id, since),
-        await watches.tasks_since(session, release.id, since, rules.max_tasks),
+        await watches.tasks_before(session, former, since),
+        await watches.tasks_since(session, release, rules.max_tasks),
         rules,
         expired=await clock.now(session) >= until,
     )
@@ -82,8 +87,8 @@ async def apply_decision(promoter: Promoter, sessions: Sessions, release_id: UUI
 
 
 async def _roll_back(promoter: Promoter, watched: models.Release, status: WatchStatus) -> None:
-    """Activate the release before; the watched one is rejected, and the skills that its tasks wrote are withdrawn.
-    Skills of others stay as they are.
+    """Activate the release before. Those with the watched weights are rejected, and the skills that their tasks
+    wrote withdrawn. Skills of others stay as they are, and so do API documents that changed during the watch.
     """
     assert watched.watched_against is not None  # it was evaluated
 
@@ -93,11 +98,14 @@ async def _roll_back(promoter: Promoter, watched: models.Release, status: WatchS
 
     async def record(session: AsyncSession, former: models.Release, _: models.Release | None) -> None:
         row = await releases.locked(session, watched.id)
-        await watches.reject(session, row, _evidence(row, status, "rolled back"))
+        served = [each for each in await watches.under_watch(session, watched) if each.id != former.id]
+        for each in served:
+            await watches.reject(session, each, _evidence(each, status, "rolled back"))
+            reason = f"its release {each.number} was rolled back"
+            await skill_withdrawals.withdraw(session, each.id, each.project_id, reason, actor=ACTOR)
         await _audit(session, row, status, "rolled back")
-        reason = f"its release {row.number} was rolled back"
-        await skill_withdrawals.withdraw(session, row.id, row.project_id, reason, actor=ACTOR)
-        told: dict[str, Json] = {"release": row.number, "serves": former.number, "reason": status.decision.reason}
+        serves = await manifest.keep_tools(session, former, row, ACTOR) if len(served) > 1 else former
+        told: dict[str, Json] = {"release": row.number, "serves": serves.number, "reason": status.decision.reason}
         about = row.project_id, None
         await webhooks.enqueue(session, *about, "release.rolled_back", told, release_id=row.id)
 

@@ -128,7 +128,7 @@ async def _activate(
     session: AsyncSession, row: models.Release, active: models.Release, at: datetime
 ) -> models.Release:
     """Serve a release instead of the one before. Returns the one that serves in the end."""
-    active.state, active.watched_against = ReleaseState.RETIRED, None
+    active.state, active.watched_against, active.watched_since = ReleaseState.RETIRED, None, None
     await session.flush()  # one is active at a time
     row.state, row.activated_at = ReleaseState.ACTIVE, at
     actor = "server" if row.number == _CHANGED_API else "canary" if row.number % 2 else "gate"
@@ -138,7 +138,7 @@ async def _activate(
     if row.number == _ROLLED_BACK:
         return await _roll_back(session, row, active, at + timedelta(days=1))
     if row.number == 28:
-        row.watched_against = active.id
+        row.watched_against, row.watched_since = active.id, at
         watch = {"state": "watching", "since": at, "baseline": {"number": active.number, "model": active.model}}
         row.evidence = (row.evidence or {}) | {"watch": msgspec.to_builtins(watch)}
     return row
