@@ -1,6 +1,6 @@
 """Where charts draw their numbers, worked out by hand."""
 
-from app.console.charts import Axis, Bar, Mark, Point, Series, bar_chart, line_chart, number_axis, percent_axis
+from app.console.charts import Axis, Mark, Point, Series, line_chart, number_axis, percent_axis
 
 _X = Axis(0.0, 10.0, ((0.0, "0"), (5.0, "5"), (10.0, "10")))
 
@@ -37,12 +37,6 @@ def test_marks_without_room_lose_their_label_but_not_their_title() -> None:
     ]
     chart = line_chart("", [], _X, percent_axis(), [*marks, Mark(11.0, "r4", "out of it")])
     assert chart.marks == [(50.0, "r1", "first"), (52.0, "", "second"), (90.0, "r3", "third")]
-
-
-def test_bars_start_at_zero_and_share_one_scale_with_their_intervals() -> None:
-    longer, shorter = bar_chart([Bar("a", 8, "8", low=6, high=10), Bar("b", -5, "-5")])
-    assert (longer.start, longer.length, longer.interval) == (33.33, 53.34, (73.33, 100.0))
-    assert (shorter.start, shorter.length, shorter.interval) == (0.0, 33.33, None)
 
 
 def test_an_axis_of_one_number_has_a_length() -> None:

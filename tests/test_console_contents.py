@@ -7,9 +7,11 @@ from uuid import UUID
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import events, models, skills
+from app.db import events, models, releases, skills
 from app.db.database import Sessions
+from app.release import canary
 from tests.api_app import ApiApp, open_api_app
+from tests.canary_project import Project, begin
 from tests.console_pages import read_page
 from tests.rows import new_skill, task_row
 
@@ -74,3 +76,44 @@ async def test_the_form_of_a_task_shows_what_it_can_call(api: ApiApp) -> None:
     assert "11 more" in shown
     assert "state missing" in shown
     assert 'placeholder="place = north"' in shown
+
+
+async def test_the_race_of_a_canary_is_kept_after_its_end(api: ApiApp) -> None:
+    async with api.sessions.begin() as session:
+        active = (await releases.active(session, api.demo.id)).id
+        project = Project(api.sessions, api.demo.id, (await releases.propose(session, api.demo.id, "f00d")).id)
+    await begin(project)
+    for _ in range(10):
+        await project.ended(project.candidate, 1.0)
+        await project.ended(active, 0.0)
+    await canary.end(api.sessions, project.candidate, "ann")
+    await project.ended(active, 1.0, count=20)
+    own = f"/console/releases/{project.candidate}"
+    assert "Score: canary minus baseline" in await read_page(api, own, "tasks")
+    race = (await read_page(api, f"{own}?file=race", "tasks")).splitlines()
+    assert race[0] == "until,reward,reward_low,reward_high,errors,errors_low,errors_high"
+    assert float(race[-1].split(",")[1]) == pytest.approx(1.0)
+    figures = (await read_page(api, f"{own}?file=canary", "tasks")).splitlines()
+    assert figures[0].startswith("measure,release_1,release_1_low,release_1_high,release_2,")
+    assert figures[1].startswith("Score,0.0,,,1.0,,,1.0,")
+
+
+async def test_what_a_skill_is_worth_is_downloaded(api: ApiApp) -> None:
+    async with api.sessions.begin() as session:
+        skill = await skills.add(session, api.demo.id, new_skill())
+        for withheld, score in ((False, 1.0), (False, 1.0), (True, 0.0), (True, 1.0)):
+            task = await task_row(session, api.demo.id)
+            task.score, task.finished_at, task.scenario = score, task.created_at, "greetings"
+            edge = {"task_id": task.id, "skill_id": skill.id}
+            session.add(
+                models.WithheldSkill(**edge) if withheld else models.SkillOffer(position=0, ranks={}, **edge)
+            )
+        own = f"/console/skills/{skill.id}"
+    assert f"{own}?file=value" in await read_page(api, own, "skills")
+    header, *rows = (await read_page(api, f"{own}?file=value", "skills")).splitlines()
+    assert header.startswith(
+        "scenario,tasks_with,score_with,tasks_without,score_without,difference,difference_low,"
+    )
+    assert [row.split(",")[:6] for row in rows] == [
+        [name, "2", "1.0", "2", "0.5", "0.5"] for name in ("all", "greetings")
+    ]

@@ -65,26 +65,6 @@ class LineChart(msgspec.Struct, frozen=True):
     y_ticks: list[tuple[float, str]]  # pixels, text
 
 
-class Bar(msgspec.Struct, frozen=True):
-    """A named value, as `text`. `low` and `high` are its interval."""
-
-    name: str
-    value: float
-    text: str
-    href: str | None = None
-    low: float | None = None
-    high: float | None = None
-
-
-class DrawnBar(msgspec.Struct, frozen=True):
-    """In percent of the width: the bar from `start`, `length` long, and the ends of its interval."""
-
-    bar: Bar
-    start: float
-    length: float
-    interval: tuple[float, float] | None
-
-
 class Bounds(Protocol):
     """A mean with its confidence bounds."""
 
@@ -115,30 +95,6 @@ def line_chart(label: str, series: Iterable[Series], x: Axis, y: Axis, marks: It
         x_ticks=[(round(x.share(value) * 100, 2), text, _anchor(x.share(value))) for value, text in x.ticks],
         y_ticks=[(_down(y, value), text) for value, text in y.ticks],
     )
-
-
-def bar_chart(bars: Sequence[Bar]) -> list[DrawnBar]:
-    """Bars from zero, to the right for positive values and to the left for negative ones.
-
-    >>> [(each.start, each.length) for each in bar_chart([Bar("a", 3, "3"), Bar("b", -1, "-1")])]
-    [(25.0, 75.0), (0.0, 25.0)]
-    """
-    ends = [end for bar in bars for end in (bar.value, bar.low, bar.high) if end is not None]
-    low, high = min([0.0, *ends]), max([0.0, *ends])
-    axis = Axis(low, high if high > low else low + 1, ())
-
-    def at(value: float) -> float:
-        return round(axis.share(value) * 100, 2)
-
-    return [
-        DrawnBar(
-            bar=bar,
-            start=at(min(0.0, bar.value)),
-            length=round(at(max(0.0, bar.value)) - at(min(0.0, bar.value)), 2),
-            interval=None if bar.low is None or bar.high is None else (at(bar.low), at(bar.high)),
-        )
-        for bar in bars
-    ]
 
 
 def draw_intervals(intervals: Sequence[Bounds | None]) -> list[DrawnInterval | None]:

@@ -6,11 +6,12 @@ from typing import Annotated, Any
 import msgspec
 from litestar import Controller, Response, get
 from litestar.di import NamedDependency
-from litestar.params import QueryParameter
+from litestar.params import FromQuery, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Db
 from app.apis.document_reader import DocumentReader
+from app.console.figure_files import figures_file
 from app.console.release_evidence import read_evidence
 from app.console.release_figures import ReleaseVerdict, live_rows, verdict
 from app.console.releases import before_active, read_periods
@@ -58,11 +59,15 @@ class ReleaseComparePages(Controller):
         document_reader: NamedDependency[DocumentReader],
         earlier: From = None,
         later: To = None,
+        file: FromQuery[str] = "",
     ) -> Response[Any]:
         rows = await releases.of_project(session, visit.project.id)
         one, other = await _choose(session, rows, earlier, later)
-        found = await diff(session, document_reader, one, other)
         lives = [await task_sums.of_release(session, each.id) for each in (one, other)]
+        if file == "served":
+            name = f"releases-{one.number}-{other.number}-served"
+            return figures_file(name, one.number, other.number, live_rows(*lives))
+        found = await diff(session, document_reader, one, other)
         return page(
             visit,
             "release_compare.html",

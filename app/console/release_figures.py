@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,7 @@ from app.release.confidence_sequence import Interval
 from app.release.watch_decision import NotCounted, WatchDecision
 
 Word = Literal["better", "worse", "as good", "undecided"]
+Measured: TypeAlias = Interval | float | None
 
 _EXAM = {
     "sgc": "Scenarios solved, %",
@@ -36,11 +37,14 @@ _UNCOUNTED = {
 
 
 class FigureRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One measure of two releases. `good`: the difference is for the better; None if it is not certain."""
+    """One measure of two releases, as text and `measured`. `good`: the difference is for the better; None if it is
+    not certain.
+    """
 
     name: str
     before: str
     now: str
+    measured: tuple[Measured, Measured]
     difference: Interval | None
     drawn: DrawnInterval | None
     good: bool | None
@@ -72,8 +76,8 @@ def exam_rows(exam: ComparedExam) -> list[FigureRow]:
         _row(
             name,
             label,
-            _with_bounds(getattr(exam.incumbent, name)),
-            _with_bounds(getattr(exam.candidate, name)),
+            getattr(exam.incumbent, name),
+            getattr(exam.candidate, name),
             getattr(exam.difference, name),
             scenarios,
         )
@@ -87,8 +91,8 @@ def canary_rows(decision: CanaryDecision) -> list[FigureRow]:
         _row(
             name,
             _LIVE[name],
-            formats.score(metric.baseline),
-            formats.score(metric.canary),
+            metric.baseline,
+            metric.canary,
             metric.at_the_end or metric.difference,
             _tasks(metric),
         )
@@ -101,8 +105,8 @@ def watch_rows(decision: WatchDecision) -> list[FigureRow]:
         _row(
             name,
             _LIVE[name],
-            formats.score(metric.before),
-            formats.score(metric.now),
+            metric.before,
+            metric.now,
             metric.difference,
             f"{metric.pairs:,} pairs of tasks",
         )
@@ -135,8 +139,8 @@ def live_rows(before: TaskSums, now: TaskSums) -> list[FigureRow]:
         _row(
             name,
             _LIVE[name],
-            formats.score(one.total / one.number if one.number else None),
-            formats.score(other.total / other.number if other.number else None),
+            one.total / one.number if one.number else None,
+            other.total / other.number if other.number else None,
             one_look.difference(other, one, 1.0 if name == "reward" else inf),
             f"{other.number:,} and {one.number:,} tasks",
         )
@@ -194,11 +198,14 @@ def _by_exam(evidence: Evidence) -> ReleaseVerdict | None:
     return ReleaseVerdict(word=word, against=exam.compared_with.number, because=because, by="exam")
 
 
-def _row(name: str, label: str, before: str, now: str, difference: Interval | None, on: str) -> FigureRow:
+def _row(
+    name: str, label: str, before: Measured, now: Measured, difference: Interval | None, on: str
+) -> FigureRow:
     return FigureRow(
         name=label,
-        before=before,
-        now=now,
+        before=_text(before),
+        now=_text(now),
+        measured=(before, now),
         difference=difference,
         drawn=draw_intervals([difference])[0],
         good=_is_good(name, difference),
@@ -229,8 +236,10 @@ def _sum(number: int | Mapping[str, int]) -> int:
     return number if isinstance(number, int) else sum(number.values())
 
 
-def _with_bounds(found: Interval) -> str:
-    return f"{found.mean:.1f} [{found.low:.1f}, {found.high:.1f}]"
+def _text(found: Measured) -> str:
+    if isinstance(found, Interval):
+        return f"{found.mean:.1f} [{found.low:.1f}, {found.high:.1f}]"
+    return formats.score(found)
 
 
 def _plain(found: Interval) -> str:

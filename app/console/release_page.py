@@ -1,6 +1,7 @@
 """One release: why it was made, what it changed, how it compares, and what became of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from app.api.access import Db, find_release
 from app.console.audit import gist
 from app.console.charts import LineChart, Point, Series, line_chart, number_axis, time_axis
 from app.console.csv_file import csv_file
+from app.console.figure_files import figures_file
 from app.console.formats import signed
 from app.console.release_evidence import Evidence, read_evidence
 from app.console.release_figures import (
@@ -29,6 +31,7 @@ from app.console.releases import origin_of, read_periods
 from app.console.visit import Visit, Visitor, page, visit_project
 from app.db import audit, evaluations, models, releases
 from app.db.models import ReleaseState
+from app.errors import NotFoundError
 from app.release import canary_trial, watch
 from app.release.canary_trial import CanaryStatus, RaceMoment
 from app.release.confidence_sequence import Interval
@@ -63,14 +66,19 @@ class ReleasePage(Controller):
         visit = await visit_project(visit, session, release.project_id)
         race: Sequence[RaceMoment] = ()
         trial: CanaryStatus | None = None
-        if release.state is ReleaseState.CANARY:
-            trial, race = await canary_trial.evaluate_over_time(session, release)
-        if file == "race":
-            return csv_file(f"release-{release.number}-canary", _RACE, map(_race_numbers, race))
-        watched = await watch.evaluate(session, release) if release.watched_against is not None else None
         rows = await releases.of_project(session, release.project_id)
         served = await read_periods(session, rows)
         evidence = read_evidence(release.evidence)
+        if release.state is ReleaseState.CANARY:
+            trial, race = await canary_trial.evaluate_over_time(session, release)
+        elif evidence.canary is not None and (ended := _canary_ended(release, served)) is not None:
+            race = await canary_trial.past_race(session, release, evidence.canary, ended)
+        if file == "race":
+            return csv_file(f"release-{release.number}-canary", _RACE, map(_race_numbers, race))
+        watched = await watch.evaluate(session, release) if release.watched_against is not None else None
+        canary, watching = _canary(evidence, trial), _watch(evidence, watched)
+        if file:
+            return _figures_file(release, file, evidence, {"canary": canary, "watch": watching})
         before = _before(release, served, rows)
         return page(
             visit,
@@ -85,15 +93,32 @@ class ReleasePage(Controller):
             diff=None if before is None else await diff(session, None, before, release),
             exams=sorted(await evaluations.exams_of_release(session, release.id)),
             exam=evidence.exam and exam_rows(evidence.exam),
-            canary=_canary(evidence, trial),
+            canary=canary,
             race=race,
             race_charts=_race_charts(race),
-            watch=_watch(evidence, watched),
+            watch=watching,
             active=next((each for each in rows if each.state is ReleaseState.ACTIVE), None),
             there=next((each for each in rows if each.state is ReleaseState.CANARY), None),
             entries=await _entries(session, visit, release),
             gist=gist,
         )
+
+
+def _figures_file(
+    release: models.Release, kind: str, evidence: Evidence, compared: Mapping[str, ReleaseComparison | None]
+) -> Response[str]:
+    """Raises NotFoundError."""
+    name, found = f"release-{release.number}-{kind}", compared.get(kind)
+    if kind == "exam" and evidence.exam is not None:
+        return figures_file(name, evidence.exam.compared_with.number, release.number, exam_rows(evidence.exam))
+    if found is None:
+        raise NotFoundError(f"release {release.number} has no figures of the kind {kind[:50]!r}")
+    return figures_file(f"{name}-figures", found.against, release.number, found.rows)
+
+
+def _canary_ended(release: models.Release, served: Sequence[Period]) -> datetime | None:
+    """When its last time as a canary did."""
+    return next((each.until for each in reversed(served) if each.canary and each.release_id == release.id), None)
 
 
 def _verdict(evidence: Evidence, trial: CanaryStatus | None) -> ReleaseVerdict | None:
@@ -166,7 +191,7 @@ def _watch(evidence: Evidence, watched: WatchStatus | None) -> ReleaseComparison
 
 def _race_charts(race: Sequence[RaceMoment]) -> list[tuple[str, LineChart]]:
     """A chart for each metric: the mean difference with its bounds, around zero."""
-    if not race:
+    if not any(each.reward or each.errors for each in race):  # its tasks may have been deleted
         return []
     x = time_axis(race[0].at - (race[-1].at - race[0].at) / max(1, len(race) - 1), race[-1].at)
     found = []

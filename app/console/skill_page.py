@@ -14,6 +14,7 @@ from app.api.skill_value_view import SkillValue
 from app.api.skill_view import view_skill
 from app.console.charts import draw_intervals
 from app.console.csv_file import attachment, csv_file
+from app.console.figure_files import value_file
 from app.console.lineage import COLUMNS, draw
 from app.console.skill_library import less
 from app.console.skill_lineages import read_lineages
@@ -32,13 +33,20 @@ class SkillDetailPage(Controller):
 
     @get()
     async def show(
-        self, skill_id: FromPath[UUID], visit: Visitor, session: Db, against: FromQuery[int | None] = None
+        self,
+        skill_id: FromPath[UUID],
+        visit: Visitor,
+        session: Db,
+        against: FromQuery[int | None] = None,
+        file: FromQuery[str] = "",
     ) -> Response[Any]:
         skill = await skills.get(session, skill_id, visit.access.project_id)
         visit = await visit_project(visit, session, skill.project_id)
+        value = SkillValue.of(await compared_tasks(session, skill.project_id, skill_id=skill.id))
+        if file == "value":
+            return value_file(f"{skill.name}-v{skill.version}-value", value)
         versions = await skills.versions(session, skill.project_id, skill.name)
         other = _other(versions, skill, against)
-        value = SkillValue.of(await compared_tasks(session, skill.project_id, skill_id=skill.id))
         return page(
             visit,
             "skill.html",

@@ -65,6 +65,18 @@ async def evaluate_over_time(
     return await trial.status(), await trial.race(await clock.now(session))
 
 
+async def past_race(
+    session: AsyncSession, release: models.Release, status: CanaryStatus, ended: datetime
+) -> Sequence[RaceMoment]:
+    """What was known during a trial that is over, by those of its tasks that are kept."""
+    baseline = await releases.numbered(session, release.project_id, status.baseline.number)
+    most = _RULES.max_compared
+    tasks = await canaries.ended_tasks(session, release, baseline, status.since, most, ended)
+    usual = await canaries.usual_kinds(session, release.project_id, status.since)
+    trial = _Trial(status.since, status.baseline, status.shares, tasks, usual, _DEFAULT_COST, _RULES)
+    return await trial.race(ended)
+
+
 async def _read_trial(session: AsyncSession, release: models.Release, rules: CanaryRules) -> "_Trial":
     canaries.check_is_canary(release)
     active = await releases.active(session, release.project_id)

@@ -153,3 +153,17 @@ async def test_the_question_before_the_end_of_a_canary_is_right_everywhere(
 ) -> None:
     page = await check_grown(_path(grown, 30, "/canary/end"))
     await expect(page.get_by_role("button", name="End the canary")).to_be_visible()
+
+
+async def test_figures_are_downloaded(grown_page: Page, grown: GrownConsole) -> None:
+    for address, first in (
+        (_path(grown, 7, "?file=exam"), '"Scenarios solved, %",'),
+        (_path(grown, 30, "?file=canary"), "Score,"),
+        ("/console/releases/compare?from=16&to=17&file=served", "Score,"),
+    ):
+        answer = await grown_page.request.get(address)
+        header, row, *_ = (await answer.text()).splitlines()
+        assert header.endswith(",difference,difference_low,difference_high,from"), address
+        assert row.startswith(first), address
+    unknown = await grown_page.request.get(_path(grown, 7, "?file=nothing"))
+    assert unknown.status == 404
