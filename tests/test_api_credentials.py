@@ -45,6 +45,18 @@ async def test_registration_says_what_is_missing_by_the_field_to_send(
     assert found["client"]["send"] == "`client_id` and `client_secret`; or a token as `value`"
 
 
+async def test_a_flow_that_is_not_carried_out_takes_a_token(api: ApiApp, service: SecuredService) -> None:
+    document = service.document()
+    flow = {"authorizationUrl": f"{service.url}/authorize", "tokenUrl": f"{service.url}/token", "scopes": {}}
+    schemes = document["components"]["securitySchemes"]
+    schemes["client"]["flows"] = {"implicit": flow}
+    schemes["person"]["flows"] = {"deviceAuthorization": flow}
+    found = await register(api, service, document=document)
+    for scheme in ("client", "person"):
+        assert found[scheme]["send"] == "a token as `value`"
+        assert [each["fields"] for each in found[scheme]["ways"]] == [["value"]]
+
+
 @pytest.mark.parametrize("way", STATIC)
 async def test_each_way_identifies_the_caller_and_no_value_is_seen(
     api: ApiApp, service: SecuredService, client: httpx.AsyncClient, way: str

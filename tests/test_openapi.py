@@ -4,7 +4,9 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.api_documents import encode, parse_document, read_document
-from app.apis.catalog import App
+from app.apis.bind_arguments import bind
+from app.apis.catalog import App, Operation
+from app.apis.openapi import OPENAPI
 from app.apis.signature import signature
 from app.db import apis, projects
 from app.errors import ApiDocumentError
@@ -225,3 +227,32 @@ async def test_a_document_that_was_stored_gives_the_same_signatures(session: Asy
     assert [signature(each) for each in stored.operations.values()] == [
         signature(each) for each in shop().operations.values()
     ]
+
+
+def in_3_2(node: Json) -> Operation:
+    made = {**PLAIN, "openapi": "3.2.0", "paths": {"/x": {"get": node}}}
+    return parse_document("mail", made).operations["get_x"]
+
+
+def test_a_whole_query_is_one_argument() -> None:
+    def query(media_type: str, schema: Json, value: Json) -> str:
+        content = {media_type: {"schema": schema}}
+        entry = {"name": "query", "in": "querystring", "required": True, "content": content}
+        operation = in_3_2({"parameters": [entry]})
+        return OPENAPI.encode(operation, bind(operation, [value], {})).target
+
+    fields = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "array"}}}
+    form = "application/x-www-form-urlencoded"
+    assert query(form, fields, {"a": "x y", "b": [1, 2], "c": None}) == "/x?a=x+y&b=1&b=2"
+    assert query("application/json", fields, {"a": "x"}) == "/x?%7B%22a%22%3A%22x%22%7D"
+    assert query("application/jsonpath", {"type": "string"}, "$.a[?(@.b)]") == "/x?%24.a%5B%3F%28%40.b%29%5D"
+
+
+def test_the_items_of_a_stream_are_described() -> None:
+    item = {"type": "object", "properties": {"data": {"type": "string"}}}
+
+    def returned(media_type: str) -> Json:
+        return in_3_2({"responses": {"200": {"content": {media_type: {"itemSchema": item}}}}}).returns
+
+    assert returned("text/event-stream") == {"type": "array", "items": item}
+    assert returned("application/jsonl") == {"type": "string"}

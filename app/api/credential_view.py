@@ -96,14 +96,18 @@ def _ways(scheme: SecurityScheme) -> list[CredentialWay]:
     if scheme.kind not in ("oauth2", "openid"):
         return [CredentialWay(list(needed_fields(scheme.kind)))]
     alone = [CredentialWay([], consent=True)] if scheme.registration_url or scheme.reads_documents else []
-    return [*alone, *(_GRANT_WAYS[grant] for grant in scheme.flows or _DEFAULT_GRANTS), CredentialWay(["value"])]
+    return [*alone, *(_GRANT_WAYS[grant] for grant in _grants(scheme)), CredentialWay(["value"])]
 
 
 def _oauth(scheme: SecurityScheme) -> str:
     if scheme.registration_url or scheme.reads_documents:
         return "nothing, and open the address of `GET /v1/apis/{name}/authorize`; or `client_id` of a client"
-    ways = [_GRANTS[grant] for grant in scheme.flows or _DEFAULT_GRANTS]
-    return f"{'; or '.join(ways)}; or a token as `value`"
+    return "; or ".join([*(_GRANTS[grant] for grant in _grants(scheme)), "a token as `value`"])
+
+
+def _grants(scheme: SecurityScheme) -> Iterable[Grant]:
+    """Those that get tokens here: none for the flows `implicit` and `deviceAuthorization`."""
+    return scheme.flows or (_DEFAULT_GRANTS if scheme.kind == "openid" else ())
 
 
 _BY_TOKEN = ("http", "oauth2", "openid")

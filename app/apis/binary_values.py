@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping
 
 from app.apis.catalog import Operation, Parameter
-from app.apis.media_types import bare, is_form, is_json_lines, is_sent_as_json
+from app.apis.media_types import bare, is_declared_json, is_form, is_json_lines
 from app.records import Json
 
 _LENGTH, _HASH = "$bytes", "sha256"
@@ -33,7 +33,7 @@ def takes_bytes(operation: Operation, parameter: Parameter, value: Json) -> bool
     if kind == "multipart/form-data":
         schema = parameter.schema
         return are_files(value) and (is_binary(schema) or is_binary(schema.get("items") or {"type": "none"}))
-    return isinstance(value, bytes) and not (is_sent_as_json(kind) or is_json_lines(kind) or is_form(kind))
+    return isinstance(value, bytes) and not (is_declared_json(kind) or is_json_lines(kind) or is_form(kind))
 
 
 def are_files(value: Json) -> bool:

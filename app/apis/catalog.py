@@ -9,7 +9,7 @@ from app.apis.security_schemes import Security, SecurityScheme
 from app.project.approval import ApprovalMode, Risk
 from app.records import Json
 
-Place = Literal["path", "query", "header", "cookie", "body"]
+Place = Literal["path", "query", "querystring", "header", "cookie", "body"]
 Style = Literal["form", "simple", "deepObject", "spaceDelimited", "pipeDelimited", "json"]
 """The serialization of a non-scalar value outside a JSON body (OpenAPI 3.1, section 4.8.12.3)."""
 

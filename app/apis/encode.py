@@ -10,7 +10,7 @@ import msgspec
 
 from app.apis.binary_values import is_file
 from app.apis.catalog import Operation, Parameter
-from app.apis.media_types import bare, is_form, is_json_lines, is_sent_as_json
+from app.apis.media_types import bare, is_declared_json, is_form, is_json_lines
 from app.apis.protocol import OutgoingRequest
 from app.apis.request_headers import is_header_name, is_reserved
 from app.errors import HostError
@@ -31,7 +31,7 @@ def encode(operation: Operation, arguments: Mapping[str, Json]) -> OutgoingReque
     path = operation.path
     for parameter, value in places.get("path", ()):
         path = path.replace("{" + parameter.wire_name + "}", _segment(parameter, value))
-    query = [pair for parameter, value in places.get("query", ()) for pair in _pairs(parameter, value)]
+    query = "&".join(_query(places))
     _check_path(operation, path)
     headers = {parameter.wire_name: _header(parameter, value) for parameter, value in places.get("header", ())}
     if cookies := [pair for parameter, value in places.get("cookie", ()) for pair in _pairs(parameter, value)]:
@@ -39,7 +39,17 @@ def encode(operation: Operation, arguments: Mapping[str, Json]) -> OutgoingReque
     content, content_type = _body(operation, {each.wire_name: value for each, value in places.get("body", ())})
     if content_type:
         headers["Content-Type"] = content_type
-    return OutgoingRequest(f"{path}?{urlencode(query, quote_via=quote)}" if query else path, headers, content)
+    return OutgoingRequest(f"{path}?{query}" if query else path, headers, content)
+
+
+def _query(places: Mapping[str, list[tuple[Parameter, Json]]]) -> Iterable[str]:
+    if pairs := [pair for parameter, value in places.get("query", ()) for pair in _pairs(parameter, value)]:
+        yield urlencode(pairs, quote_via=quote)
+    for parameter, value in places.get("querystring", ()):
+        if isinstance(value, dict) and parameter.style == "form":
+            yield _form(value)
+        elif value is not None:
+            yield quote(",".join(_parts(parameter, value)), safe="")
 
 
 def _pairs(parameter: Parameter, value: Json) -> Iterable[tuple[str, str]]:
@@ -123,7 +133,7 @@ def _body(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes | Non
     media_type = operation.body_type
     kind = bare(media_type)
     value = fields if operation.body_is_object else fields["body"]
-    if is_sent_as_json(kind):
+    if is_declared_json(kind):
         return msgspec.json.encode(value), media_type
     if isinstance(value, bytes):
         return value, media_type
@@ -132,9 +142,12 @@ def _body(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes | Non
     if isinstance(value, Mapping) and kind == "multipart/form-data":
         return _multipart(operation, value)
     if isinstance(value, Mapping) and is_form(kind):
-        pairs = [(name, _text(each)) for name, listed in value.items() for each in _many(listed)]
-        return urlencode(pairs).encode(), media_type
+        return _form(value).encode(), media_type
     return _text(value).encode(), media_type if "charset" in media_type else f"{media_type}; charset=utf-8"
+
+
+def _form(fields: Mapping[str, Json]) -> str:
+    return urlencode([(name, _text(each)) for name, listed in fields.items() for each in _many(listed)])
 
 
 def _lines(values: Iterable[Json], mark: bytes) -> bytes:

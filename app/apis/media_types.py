@@ -11,6 +11,7 @@ _EVENTS: Final[dict[str, Json]] = {
     "items": {"type": "object", "properties": {"event": {"type": "string"}, "data": {}, "id": {"type": "string"}}},
 }
 _JSON: Final = re.compile(r"application/json|.*\+json", re.DOTALL)
+_JSON_WORD: Final = re.compile(r"[/+.-]json(?![a-z0-9])", re.IGNORECASE)
 _JSON_LINES: Final = re.compile(r"[a-z]+/((x-)?(ndjson|jsonl|jsonlines|json-lines)|(.*\+)?json-seq)", re.DOTALL)
 _FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
 _XML: Final = re.compile(r"(application|text)/xml|.*\+xml", re.DOTALL)
@@ -30,9 +31,13 @@ def bare(media_type: str) -> str:
     return media_type.partition(";")[0].strip().lower()
 
 
-def is_sent_as_json(media_type: str) -> bool:
-    """Whether the body of a request is JSON: also of types that are not registered, such as `text/json`."""
-    return "json" in media_type and not is_json_lines(media_type)
+def is_declared_json(media_type: str) -> bool:
+    """Whether a document means JSON: also by types that are not registered, such as `text/json`.
+
+    >>> [is_declared_json(each) for each in ("application/hal+json", "text/json", "application/jsonpath")]
+    [True, True, False]
+    """
+    return _JSON_WORD.search(media_type) is not None and not is_json_lines(media_type)
 
 
 def is_json_lines(media_type: str) -> bool:
@@ -70,6 +75,6 @@ def result_schema(media_type: str) -> dict[str, Json] | None:
     media_type = bare(media_type)
     if media_type == EVENT_STREAM:
         return _EVENTS
-    if media_type.startswith("text/") or is_xml(media_type):
+    if media_type.startswith("text/") or is_xml(media_type) or is_json_lines(media_type):
         return {"type": "string"}
     return {"type": "string", "format": "binary"} if is_binary_media(media_type) else None

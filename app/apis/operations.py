@@ -8,7 +8,7 @@ import msgspec
 
 from app.apis.catalog import LeftOut, MisspelledRisk, Operation, Parameter
 from app.apis.document_budget import DocumentSizeError
-from app.apis.media_types import result_schema
+from app.apis.media_types import EVENT_STREAM, bare, is_declared_json, result_schema
 from app.apis.names import UniqueNames, argument_name, operation_name
 from app.apis.parameters import parameters
 from app.apis.references import References
@@ -156,9 +156,12 @@ def _returns(responses: Json, references: References, where: str) -> dict[str, J
     for status in successes:
         content = references.follow(responses.get(status, {}), f"{where} response {status}").get("content")
         for media_type, media in content.items() if isinstance(content, Mapping) else ():
-            if "json" in media_type or media_type == "*/*":
-                schema = media.get("schema", {}) if isinstance(media, Mapping) else {}
-                return references.schema(schema, f"{where} response {status}")
+            described = media if isinstance(media, Mapping) else {}
+            if bare(media_type) == EVENT_STREAM and "itemSchema" in described:
+                events = {"type": "array", "items": described["itemSchema"]}
+                return references.schema(events, f"{where} response {status}")
+            if is_declared_json(media_type) or media_type == "*/*":
+                return references.schema(described.get("schema", {}), f"{where} response {status}")
             if (known := result_schema(media_type)) is not None:
                 return known
     return {}

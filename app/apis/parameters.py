@@ -5,16 +5,24 @@ from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from app.apis.catalog import Parameter, Place, Style
+from app.apis.media_types import is_declared_json
 from app.apis.references import References, UnknownTargetError
 from app.apis.request_headers import is_header_name, is_reserved
 from app.apis.short_text import short_repr
 from app.errors import ApiDocumentError
 from app.records import Json
 
-_PLACES: Final[dict[str, Place]] = {"path": "path", "query": "query", "header": "header", "cookie": "cookie"}
+_PLACES: Final[dict[str, Place]] = {
+    "path": "path",
+    "query": "query",
+    "querystring": "querystring",  # the whole query as one value, since OpenAPI 3.2
+    "header": "header",
+    "cookie": "cookie",
+}
 _DEFAULT_STYLE: Final[dict[Place, Style]] = {
     "path": "simple",
     "query": "form",
+    "querystring": "form",
     "header": "simple",
     "cookie": "form",
 }
@@ -80,7 +88,7 @@ def _parameter(node: Mapping[str, Json], references: References, where: str) -> 
     name, located = node.get("name"), node.get("in")
     place = _PLACES.get(located) if isinstance(located, str) else None
     if not isinstance(name, str) or not name or place is None:
-        raise ApiDocumentError(f"{where}: a parameter needs a name and `in`: path, query, header or cookie")
+        raise ApiDocumentError(f"{where}: a parameter needs a name and `in`: {', '.join(_PLACES)}")
     where = f"{where} parameter {name[:100]}"
     if place == "header" and not is_header_name(name):
         raise ApiDocumentError(f"{where}: this cannot name a header")
@@ -104,7 +112,7 @@ def _parameter(node: Mapping[str, Json], references: References, where: str) -> 
 
 def _style(node: Mapping[str, Json], place: Place, where: str) -> Style:
     if "content" in node:
-        return "json"
+        return "json" if place != "querystring" or any(map(is_declared_json, node["content"] or ())) else "form"
     if "style" not in node:
         return _DEFAULT_STYLE[place]
     given = node["style"]

@@ -7,7 +7,7 @@ import msgspec
 
 from app.apis.binary_values import is_binary
 from app.apis.catalog import Parameter
-from app.apis.media_types import bare, is_binary_media, is_form, is_json_lines, is_sent_as_json
+from app.apis.media_types import bare, is_binary_media, is_declared_json, is_form, is_json_lines
 from app.apis.references import References, UnknownTargetError
 from app.apis.short_text import short_repr
 from app.apis.type_form import type_form
@@ -66,7 +66,7 @@ def _described(
     if kind.startswith("multipart/") and not is_form(kind):
         raise ApiDocumentError(f"{where}: {kind} is not supported; of the multipart types, multipart/form-data is")
     references.budget.spend(_FIELD_STEPS * len(schema.get("properties", ())), where)
-    if is_sent_as_json(kind) or is_form(kind):
+    if is_declared_json(kind) or is_form(kind):
         if fields := _fields(schema, required):
             return Body(fields=fields, media_type=media_type, required=required)
     elif is_json_lines(kind):
