@@ -9,6 +9,7 @@ from app.run_settings import RunSettings
 from app.settings import Settings
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import Script, ScriptedEngine
+from trainer.environment import Split
 from trainer.evaluation.local import evaluate_scenarios
 from trainer.evaluation.policy_metrics import TaskResult
 from trainer.rollouts.episode import EpisodeRunner
@@ -16,8 +17,10 @@ from trainer.run_job import Job
 from trainer.runs.own_exam import open_run_environment
 
 
-async def examined(project: LedgerProject, ground: str, script: Script) -> list[TaskResult]:
-    """Of every task that can be tried on `ground`. Raises as the start of a run does."""
+async def examined(
+    project: LedgerProject, ground: str, script: Script, split: Split = "validation"
+) -> list[TaskResult]:
+    """Of every task of the split that can be tried on `ground`. Raises as the start of a run does."""
     job = Job(
         id=project.id,
         project_id=project.id,
@@ -30,5 +33,5 @@ async def examined(project: LedgerProject, ground: str, script: Script) -> list[
     agent = Agent(engine, project.tokenizer, Compact(), project.sandbox, RolloutLimits())
     async with open_run_environment(job, project.sessions) as opened:
         assert opened is not None
-        sample = opened.environment.scenarios("validation", 200, 1)
+        sample = opened.environment.scenarios(split, 200, 1)
         return await evaluate_scenarios(EpisodeRunner(agent, opened.environment), sample, library=False)

@@ -94,6 +94,22 @@ async def test_the_apis_are_reset_before_each_trial(town: Town) -> None:
     assert town.trial_ledger.entries == [Entry("hello")]
 
 
+async def test_tasks_for_rollouts_are_tried_on_staging_too(town: Town) -> None:
+    async with town.project.runner(ScriptedEngine(town.project.tokenizer, script=lambda *_: READ)):
+        for scenario in ("examined", "trained"):
+            served = await town.project.submit(f"do {scenario}", scenario=scenario, check_code="score = 1.0")
+            await town.project.ended(served)
+    async with town.project.sessions.begin() as session:
+        chosen = await exams.from_log(session, town.project.id, scenarios=["examined"])
+        await exams.put(session, town.project.id, "mine", ExamSource.LOG, chosen)
+    await town.stage(reset="reset_entries")
+    reads = town.project.ledger.reads
+    [result] = await examined(town.project, "staging", lambda *_: WRITE, "train")
+    assert (result.scenario, result.known, result.success) == ("trained", True, True)
+    assert town.trial_ledger.entries == [Entry("hello")]
+    assert (town.project.ledger.entries, town.project.ledger.reads) == ([], reads)
+
+
 async def test_a_reset_that_fails_ends_the_exam(town: Town) -> None:
     await town.stage(reset="add_entry")  # which needs arguments
     with pytest.raises(StagingError, match=r"the staging server of ledger cannot be reset: add_entry\(\) raised"):

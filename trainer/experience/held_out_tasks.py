@@ -18,10 +18,18 @@ class HeldOutTasks:
             self._instructions.add(number, instruction)
 
     def __contains__(self, task: Task) -> bool:
+        return self.holds(task.instruction, task.scenario)
+
+    def holds(self, instruction: str, scenario: str | None) -> bool:
+        """Whether a task of this instruction is held out."""
         held = self._held_out
-        if task.scenario in held.scenarios:
+        if scenario in held.scenarios:
             return True
-        if is_held_out(held.project_id, kind_of(task.instruction, task.scenario), held.percent):
+        if is_held_out(held.project_id, kind_of(instruction, scenario), held.percent):
             return True
-        nearest = self._instructions.search(task.instruction, 1)
+        return self.resembles(instruction)
+
+    def resembles(self, text: str) -> bool:
+        """Whether a text is nearly the instruction of a task of an exam."""
+        nearest = self._instructions.search(text, 1)
         return bool(nearest) and nearest[0][1] >= _NEARLY_THE_SAME

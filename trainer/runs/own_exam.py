@@ -1,6 +1,6 @@
 """The environment of a run: one that its settings name, or an exam of the project's own work."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -33,6 +33,7 @@ class RunEnvironment(msgspec.Struct, frozen=True):
     environment: Environment
     own: bool = False  # the project's own work
     about: dict[str, Json] = {}
+    training: dict[str, Json] = {}  # the tasks that rollouts draw from, and why others were dropped
 
 
 async def with_own_exam(job: Job, sessions: Sessions) -> Job:
@@ -87,7 +88,30 @@ async def open_run_environment(job: Job, sessions: Sessions) -> AsyncIterator[Ru
         }
         examined = [item for item in judged if item.task.id not in idle]
         training = [item for item in material.training if trials.can_judge(item)]
-        yield RunEnvironment(ExamEnvironment(examined, training, trials), own=True, about={"exam": about})
+        environment = ExamEnvironment(examined, training, trials)
+        drawn = _training_data(material, len(training))
+        if job.settings.kind is RunKind.ROLLOUT and not training:
+            raise InvalidError(_nothing_to_train_on(drawn, found))
+        yield RunEnvironment(environment, own=True, about={"exam": about}, training=drawn)
+
+
+def _training_data(material: "_Material", kept: int) -> dict[str, Json]:
+    """How many of the scored tasks rollouts draw from, as the result of a run shows it."""
+    dropped = {"held_out": material.held_out, "not_judged": len(material.training) - kept}
+    tasks = material.held_out + len(material.training)
+    return {
+        "tasks": tasks,
+        "drawn_from": kept,
+        "dropped": {name: count for name, count in dropped.items() if count},
+    }
+
+
+def _nothing_to_train_on(data: Mapping[str, Json], choice: ExamChoice) -> str:
+    counts = ", ".join(f"{count} {reason}" for reason, count in data["dropped"].items())
+    return (
+        f"no tasks to roll out with on={choice.on}, of {data['tasks']} that are scored ({counts or 'none'}): "
+        "have tasks of other kinds than those of the project's exams scored, with checks"
+    )
 
 
 class _Material(msgspec.Struct, frozen=True):
@@ -96,6 +120,7 @@ class _Material(msgspec.Struct, frozen=True):
     version: int
     exam: list[ExamItem]
     training: list[ExamItem]
+    held_out: int  # scored tasks that are not for training
     apis: ProjectApis
 
 
@@ -113,7 +138,8 @@ async def _read(job: Job, sessions: Sessions, choice: ExamChoice) -> _Material:
         variables = [each.variables for each in (*examined, *training) if each.variables]
         apis = ProjectApis(served.documents, msgspec.convert(served.settings, ProjectSettings), variables)
         items = await _items(session, [*examined, *training], job.project)
-    return _Material(exam.version, items[: len(examined)], items[len(examined) :], apis)
+    held_back = len(logged) - len(training)
+    return _Material(exam.version, items[: len(examined)], items[len(examined) :], held_back, apis)
 
 
 def _how(choice: ExamChoice) -> str:

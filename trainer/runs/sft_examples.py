@@ -4,18 +4,22 @@ from pathlib import Path
 
 import msgspec
 
+from app.datasets.chat_lines import ChatRecord
+from app.db import exams
 from app.db.database import Sessions
 from app.errors import InvalidError
 from app.records import Json
 from trainer.atomic_write import write_atomically
+from trainer.experience.drop_reasons import ADVICE, DropReason
 from trainer.experience.filters import BaseModel
+from trainer.experience.held_out_tasks import HeldOutTasks
 from trainer.experience.judging import judge_window
 from trainer.experience.read_experience import read_best
 from trainer.experience.snapshot import RecordTasks
 from trainer.learning.batch import Sample, sample_of
 from trainer.run_job import Job
 from trainer.runs.fetch_data import fetch_data
-from trainer.sft_data.chat_records import read_records
+from trainer.sft_data.chat_records import asked, prompt_lines, read_records
 from trainer.sft_data.chat_samples import build_samples
 
 _FILE = "sft.examples"
@@ -38,7 +42,9 @@ async def load_examples(job: Job, sessions: Sessions, base: BaseModel, record: R
     if path.exists():
         return msgspec.msgpack.decode(path.read_bytes(), type=SftExamples)
     if job.settings.data:
-        examples = _import_chats(await fetch_data(job, sessions), job.settings.data, base)
+        async with sessions() as session:
+            held_out = HeldOutTasks(await exams.held_out(session, job.project_id))
+        examples = _import_chats(await fetch_data(job, sessions), job.settings.data, base, held_out)
         await record([])
     else:
         examples = await _read_served(job, sessions, base, record)
@@ -55,12 +61,23 @@ async def _read_served(job: Job, sessions: Sessions, base: BaseModel, record: Re
             return SftExamples([sample_of(each) for each in best.trajectories], msgspec.to_builtins(best.data))
 
 
-def _import_chats(path: Path, data: str, base: BaseModel) -> SftExamples:
+def _import_chats(path: Path, data: str, base: BaseModel, held_out: HeldOutTasks) -> SftExamples:
     """Raises InvalidError that names the data, and the line or conversation that does not fit."""
     records = read_records(path, data)
+    kept = [each for each in records if not _is_held_out(each, held_out)]
+    if not kept:
+        raise InvalidError(
+            f"{data}: candidates are examined on the tasks of all {len(records)} conversations: "
+            f"{ADVICE[DropReason.HELD_OUT]}"
+        )
     try:
-        built = build_samples(records, base.tokenizer)
+        built = build_samples(kept, base.tokenizer)
     except InvalidError as error:
         raise InvalidError(f"{data}, {error}") from error
-    counts = {"trajectories": len(built.samples), "tokens": built.tokens, "dropped": built.dropped}
+    dropped = {DropReason.HELD_OUT.value: len(records) - len(kept)} if len(kept) < len(records) else {}
+    counts = {"trajectories": len(built.samples), "tokens": built.tokens, "dropped": dropped | built.dropped}
     return SftExamples(built.samples, {"conversations": len(records), **counts})
+
+
+def _is_held_out(record: ChatRecord, held_out: HeldOutTasks) -> bool:
+    return held_out.holds(*asked(record)) or any(map(held_out.resembles, prompt_lines(record)))

@@ -12,6 +12,7 @@ import os
 from contextlib import nullcontext
 from pathlib import Path
 
+import msgspec
 import torch
 
 from app.db.database import Sessions, open_database
@@ -85,7 +86,8 @@ async def _train_adapter(
             await record([])
             assert environment is not None  # `check_runnable`
             grown = await grown_skills(sessions, job.project_id)
-            return await train_on_rollouts(job, progress, learner, environment.environment, grown)
+            output = await train_on_rollouts(job, progress, learner, environment.environment, grown)
+            return msgspec.structs.replace(output, data=environment.training)
 
 
 def _learner_spec(job: Job, start: Path | None, device: torch.device) -> LearnerSpec:

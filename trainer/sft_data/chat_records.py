@@ -11,6 +11,8 @@ from app.errors import InvalidError
 from app.records import Json, Trajectory
 from trainer.atomic_write import write_atomically
 
+_LINES = 200  # of a prompt, that are read
+
 
 def record_of(
     trajectory: Trajectory, opening: Sequence[Message], about: Mapping[str, Json] | None = None
@@ -36,6 +38,24 @@ def record_of(
         "used": [offer.name for offer in trajectory.used()],
     }
     return ChatRecord(tuple(messages[:-1]), facts | dict(about or {}))
+
+
+def asked(record: ChatRecord) -> tuple[str, str | None]:
+    """Instruction and scenario of its task: by its metadata, or its first user message is the instruction."""
+    instruction, scenario = record.about.get("instruction"), record.about.get("scenario")
+    return (
+        instruction if isinstance(instruction, str) else _first_message(record),
+        scenario if isinstance(scenario, str) else None,
+    )
+
+
+def prompt_lines(record: ChatRecord) -> list[str]:
+    """The lines of its first user message, one of which is the instruction in the prompts of this server."""
+    return [line.removeprefix("Task: ") for line in _first_message(record).splitlines()[:_LINES]]
+
+
+def _first_message(record: ChatRecord) -> str:
+    return next((each.content for each in record.opening if each.role == "user"), "")
 
 
 def to_line(record: ChatRecord) -> bytes:

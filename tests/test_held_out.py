@@ -1,0 +1,174 @@
+"""What a project holds out enters no training: not as rollouts on staging, nor as conversations of a file."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from litestar import post
+
+from app.db import exams, projects
+from app.db.database import Sessions
+from app.db.exams import NewExamTask
+from app.db.models import ExamSource
+from app.project.holdout import is_held_out
+from app.settings import Settings
+from tests.ledger import Ledger
+from tests.ledger_project import put_ledger
+from tests.tiny_model import make_model_dir
+from tests.training_project import ProgressRecorder, TrainingProject
+from trainer.run_job import Job
+from trainer.runs.own_exam import open_run_environment
+from trainer.runs.train import train
+
+CHECK = "score = float(len(apis.ledger.list_entries()) == 0)"
+STAGING = "exam?name=mine&on=staging"
+
+
+class TrialLedger(Ledger):
+    """It counts its resets."""
+
+    def __init__(self) -> None:
+        self.resets = 0
+        super().__init__()
+
+    def _routes(self) -> list[Any]:
+        @post("/reset", operation_id="reset_entries", summary="forget all entries")
+        async def reset_entries() -> None:
+            self.resets += 1
+            self.entries.clear()
+
+        return [*super()._routes(), reset_entries]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return make_model_dir(tmp_path_factory.mktemp("tiny"), spread=0.05)
+
+
+@pytest.fixture
+async def shop(committed: Sessions, database_url: str, tiny: Path, tmp_path: Path) -> TrainingProject:
+    settings = Settings(
+        model=str(tiny),
+        data_dir=tmp_path,
+        data_prefixes=f"{tmp_path}/",
+        database_url=database_url,
+        engine_device="cpu",
+        max_turns=1,
+        max_turn_tokens=8,
+        retrieval="query_ngram",
+        prompt_profile="compact",
+    )
+    return await TrainingProject.open(committed, settings)
+
+
+@pytest.fixture
+async def ledgers(shop: TrainingProject) -> AsyncIterator[tuple[Ledger, TrialLedger]]:
+    """The one of production, and the one of staging."""
+    live, trial = Ledger(), TrialLedger()
+    async with AsyncExitStack() as stack:
+        production = await stack.enter_async_context(live.listening())
+        server = await stack.enter_async_context(trial.listening())
+        staging = {"ledger": {"server": server, "reset": "reset_entries"}}
+        async with shop.sessions.begin() as session:
+            await put_ledger(session, shop.project_id, trial, production)
+            await projects.change_settings(session, shop.project_id, {"staging": staging})
+        yield live, trial
+
+
+async def examine(shop: TrainingProject, *scenarios: str) -> None:
+    """The exam `mine`, of these kinds."""
+    tasks = [NewExamTask(instruction=f"examine {each}", scenario=each, check_code=CHECK) for each in scenarios]
+    async with shop.sessions.begin() as session:
+        await exams.put(session, shop.project_id, "mine", ExamSource.SUBMITTED, tasks)
+
+
+async def test_rollouts_on_staging_reset_it_and_draw_from_nothing_that_is_examined(
+    shop: TrainingProject, ledgers: tuple[Ledger, TrialLedger]
+) -> None:
+    live, trial = ledgers
+    await shop.serve(1.0, 0.0, scenarios=4, check_code=CHECK)
+    await examine(shop, "kind 0", "kind 1")
+    job = await shop.job(kind="rollout", environment=STAGING, steps=1, pairs=4, group=2, chain=1)
+    async with open_run_environment(job, shop.sessions) as opened:
+        assert opened is not None
+        drawn = {each.id for each in opened.environment.scenarios("train", 9, 1)}
+        examined = {each.id for each in opened.environment.scenarios("validation", 9, 1)}
+    assert (drawn, examined) == ({"kind 2", "kind 3"}, {"kind 0", "kind 1"})
+    assert trial.resets == 0
+    result = await train(job, ProgressRecorder())
+    assert trial.resets == 4  # of two kinds two rollouts each
+    assert (live.entries, live.reads) == ([], 0)
+    assert result.data == {"tasks": 8, "drawn_from": 4, "dropped": {"held_out": 4}}
+
+
+@pytest.mark.usefixtures("ledgers")
+async def test_rollouts_without_a_task_to_draw_from_say_why(shop: TrainingProject) -> None:
+    await shop.serve(1.0, scenarios=2)
+    await shop.serve(1.0, scenarios=1, check_code=CHECK)
+    await examine(shop, "kind 0")
+    failure = await shop.failure(await shop.job(kind="rollout", environment=STAGING, steps=1))
+    assert "no tasks to roll out with on=staging, of 3 that are scored (2 held_out, 1 not_judged)" in failure
+
+
+def conversations(prompts: Sequence[str], **about: str) -> str:
+    lines = [
+        {"messages": [{"role": "user", "content": each}, {"role": "assistant", "content": "done"}], **about}
+        for each in prompts
+    ]
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+async def taught(shop: TrainingProject, lines: str, tmp_path: Path) -> Job:
+    """A run that learns from these conversations."""
+    data = tmp_path / "chats.jsonl"
+    data.write_text(lines)
+    return await shop.job(kind="sft", steps=1, data=str(data))
+
+
+EXAMINED = "examine kind 0"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "about"),
+    [
+        (EXAMINED, {}),
+        (f"Please {EXAMINED}.", {}),
+        (f"{EXAMINED}\nskills:\ngreet(name): say hello", {}),
+        (f"ledger: what was written\n{EXAMINED}", {}),
+        (f"The apps:\n\nledger\n\nTask: {EXAMINED}", {}),
+        ("a prompt of another kind", {"instruction": EXAMINED}),
+        ("a prompt of another kind", {"scenario": "kind 0"}),
+    ],
+)
+async def test_conversations_of_what_is_examined_are_dropped_and_counted(
+    shop: TrainingProject, tmp_path: Path, prompt: str, about: dict[str, str]
+) -> None:
+    await examine(shop, "kind 0")
+    lines = conversations([prompt], **about) + conversations(["write a poem", "count the birds"])
+    result = await train(await taught(shop, lines, tmp_path), ProgressRecorder())
+    assert result.data["dropped"] == {"held_out": 1}
+    assert (result.data["conversations"], result.data["trajectories"]) == (3, 2)
+
+
+async def test_kinds_that_the_project_holds_out_are_dropped_before_any_was_served(
+    shop: TrainingProject, tmp_path: Path
+) -> None:
+    async with shop.sessions.begin() as session:
+        await projects.change_settings(session, shop.project_id, {"holdout_percent": 40})
+    prompts = [f"write poem {number}" for number in range(20)]
+    expected = sum(is_held_out(shop.project_id, each, 40) for each in prompts)
+    result = await train(await taught(shop, conversations(prompts), tmp_path), ProgressRecorder())
+    assert result.data["dropped"] == {"held_out": expected}
+
+
+async def test_a_file_of_nothing_but_what_is_examined_teaches_nothing(
+    shop: TrainingProject, tmp_path: Path
+) -> None:
+    await examine(shop, "kind 0")
+    failure = await shop.failure(await taught(shop, conversations([EXAMINED]), tmp_path))
+    assert "candidates are examined on the tasks of all 1 conversations: lower `holdout_percent`" in failure
