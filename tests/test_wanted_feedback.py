@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.db import projects, releases
+from app.db import projects, release_trials, releases, unscored_tasks, watches
 from app.db.database import Sessions
 from app.db.models import ReleaseState
-from app.project.wanted_feedback import KindScores, Unscored, choose
+from app.project.wanted_feedback import KindScores, KindTrial, Unscored, choose
 from tests.api_app import ApiApp, open_api_app
 from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject
@@ -27,31 +27,51 @@ def kinds_of(tasks: list[Unscored], places: list[int]) -> list[str]:
 
 def test_a_kind_without_scores_comes_before_one_with_many() -> None:
     tasks = unscored(known=3, new=3)
-    assert kinds_of(tasks, choose(tasks, {"known": KindScores(20, 10.0)}, 3)) == ["new"] * 3
+    assert kinds_of(tasks, choose(tasks, {"known": KindScores(20, 10.0)}, {}, 3)) == ["new"] * 3
 
 
 def test_a_divided_kind_comes_before_one_that_is_settled() -> None:
     tasks = unscored(settled=3, divided=3)
     scores = {"settled": KindScores(10, 10.0), "divided": KindScores(10, 5.0)}
-    assert kinds_of(tasks, choose(tasks, scores, 1)) == ["divided"]
+    assert kinds_of(tasks, choose(tasks, scores, {}, 1)) == ["divided"]
 
 
 def test_frequent_kinds_weigh_more_and_choices_are_spread() -> None:
     tasks = unscored(rare=1, often=8, common=8)
-    asked = kinds_of(tasks, choose(tasks, {}, 6))
+    asked = kinds_of(tasks, choose(tasks, {}, {}, 6))
     assert Counter(asked) == {"often": 3, "common": 3}
     assert asked[:2] == ["often", "common"]
 
 
 def test_a_release_on_trial_comes_first_and_its_newest_task() -> None:
     tasks = [*unscored(a=2), Unscored("a", on_trial=True), Unscored("a", on_trial=True)]
-    assert choose(tasks, {}, 4) == [2, 3, 0, 1]
+    assert choose(tasks, {}, {}, 4) == [2, 3, 0, 1]
+
+
+def test_of_kinds_on_trial_that_comes_first_about_which_the_two_releases_are_undecided() -> None:
+    tasks = [Unscored(kind, on_trial=True) for kind in ("decided", "known", "open") for _ in range(3)]
+    scores = dict.fromkeys(("decided", "known", "open"), KindScores(40, 20.0))
+    trials = {
+        "decided": KindTrial(KindScores(8, 0.0), KindScores(8, 8.0)),
+        "known": KindTrial(KindScores(16, 8.0), KindScores(16, 8.0)),
+        "open": KindTrial(KindScores(8, 4.0), KindScores(8, 4.0)),
+    }
+    assert kinds_of(tasks, choose(tasks, scores, trials, 3)) == ["open"] * 3
+    del trials["open"]
+    assert kinds_of(tasks, choose(tasks, scores, trials, 1)) == ["open"], "it has no score in the trial"
+
+
+def test_a_task_of_a_decided_kind_is_worth_hardly_more_on_trial() -> None:
+    tasks = [*unscored(other=2), Unscored("decided", on_trial=True), Unscored("decided", on_trial=True)]
+    scores = {"decided": KindScores(20, 10.0), "other": KindScores(18, 9.0)}
+    trials = {"decided": KindTrial(KindScores(10, 0.0), KindScores(10, 10.0))}
+    assert choose(tasks, scores, trials, 1) == [0]
 
 
 def test_no_task_is_asked_for_twice_and_none_beyond_those_there_are() -> None:
     tasks = unscored(a=3, b=2)
-    assert sorted(choose(tasks, {"a": KindScores(3, 1.0)}, 50)) == [0, 1, 2, 3, 4]
-    assert choose([], {}, 5) == []
+    assert sorted(choose(tasks, {"a": KindScores(3, 1.0)}, {}, 50)) == [0, 1, 2, 3, 4]
+    assert choose([], {}, {}, 5) == []
 
 
 @pytest.fixture
@@ -74,12 +94,12 @@ async def test_the_route_lists_tasks_without_a_score_by_what_they_would_teach(ap
         await served.task(None, scenario="old", finished_at=datetime(2020, 1, 1, tzinfo=UTC))
     found = (await api.client.get("/v1/feedback/wanted")).json()
     assert [(each["scenario"], each["on_trial"], each["scores"], each["mean"]) for each in found] == [
-        ("new", False, 0, None),
         ("settled", True, 3, 1.0),
+        ("new", False, 0, None),
         ("settled", False, 3, 1.0),
     ]
-    assert found[0]["instruction"] == "what is new"
-    assert found[1]["release"] == 2
+    assert found[0]["release"] == 2
+    assert found[1]["instruction"] == "what is new"
     [first] = (await api.client.get("/v1/feedback/wanted", params={"limit": 1})).json()
     assert first == found[0]
     await api.client.post("/v1/feedback", json={"task_id": first["task_id"], "score": 1})
@@ -96,6 +116,45 @@ async def test_both_releases_of_a_canary_are_on_trial(api: ApiApp, tmp_path: Pat
         await session.flush()
         for scenario, release, minutes in (("a", active, -1), ("b", active, 1), ("c", candidate, 1)):
             at = began + timedelta(minutes=minutes)
+            await served.task(None, scenario=scenario, release_id=release.id, started_at=at, finished_at=at)
+    found = (await api.client.get("/v1/feedback/wanted")).json()
+    assert {each["scenario"]: each["on_trial"] for each in found} == {"a": False, "b": True, "c": True}
+
+
+async def test_the_scores_of_a_trial_are_counted_by_kind_and_side(api: ApiApp, tmp_path: Path) -> None:
+    async with api.sessions.begin() as session:
+        served = ServedProject(session, await projects.by_id(session, api.demo.id), byte_tokenizer(tmp_path))
+        began, active = datetime.now(UTC), await releases.active(session, api.demo.id)
+        candidate = await releases.propose(session, api.demo.id, "0" * 32)
+        candidate.state, candidate.canary_at = ReleaseState.CANARY, began
+        await session.flush()
+        for scenario, release, score, minutes in (
+            ("decided", active, 1.0, -1), *[("decided", active, 1.0, 1)] * 6,
+            *[("open", active, 0.5, -1)] * 13, *[("decided", candidate, 0.0, 1)] * 6,
+            ("decided", candidate, None, 1), ("open", candidate, None, 1),
+        ):  # fmt: skip
+            at = began + timedelta(minutes=minutes)
+            await served.task(score, scenario=scenario, release_id=release.id, started_at=at, finished_at=at)
+        trial = await release_trials.current(session, api.demo.id)
+        counted = await unscored_tasks.trials_by_scenario(session, api.demo.id, trial)
+    assert counted == {"decided": KindTrial(KindScores(6, 0.0), KindScores(6, 6.0))}
+    found = (await api.client.get("/v1/feedback/wanted")).json()
+    assert [(each["scenario"], each["scores"]) for each in found] == [("open", 13), ("decided", 13)]
+
+
+async def test_tasks_of_watched_weights_are_on_trial_under_each_release_that_has_them(
+    api: ApiApp, tmp_path: Path
+) -> None:
+    async with api.sessions.begin() as session:
+        served = ServedProject(session, await projects.by_id(session, api.demo.id), byte_tokenizer(tmp_path))
+        before = await releases.active(session, api.demo.id)
+        watched = await releases.propose(session, api.demo.id, "0" * 32)
+        await releases.activate(session, watched.id)
+        await watches.begin(session, watched, before)
+        again = await releases.activate(session, (await releases.propose(session, api.demo.id, "0" * 32)).id)
+        assert again.watched_since is not None
+        for scenario, release, minutes in (("a", before, -1), ("b", watched, 1), ("c", again, 2)):
+            at = again.watched_since + timedelta(minutes=minutes)
             await served.task(None, scenario=scenario, release_id=release.id, started_at=at, finished_at=at)
     found = (await api.client.get("/v1/feedback/wanted")).json()
     assert {each["scenario"]: each["on_trial"] for each in found} == {"a": False, "b": True, "c": True}

@@ -14,7 +14,7 @@ from app.api.columns import columns
 from app.api.console_links import ConsoleLinks, console_path
 from app.api.problem import problems
 from app.api.validation import Limit, ProjectName
-from app.db import feedback, models, unscored_tasks
+from app.db import feedback, models, release_trials, unscored_tasks
 from app.db.unscored_tasks import UnscoredTask
 from app.project.holdout import kind_of
 from app.project.wanted_feedback import KindScores, Unscored, choose
@@ -120,7 +120,8 @@ class FeedbackController(Controller):
     ) -> list[WantedFeedback]:
         """Best first, of those that ended without a score in the last 30 days: kinds with few or divided
         scores, kinds that are frequent, and tasks of a release on trial: of a canary and of the one it is
-        compared with, or of one that is watched.
+        compared with, or of one that is watched. The latter the more, the less it is known of their kind which of
+        the two does better.
         """
         owner = await find_project(session, access, project)
         return await wanted_feedback(session, owner.id, limit)
@@ -145,11 +146,13 @@ async def give_feedback(session: AsyncSession, access: Access, data: FeedbackReq
 
 async def wanted_feedback(session: AsyncSession, project_id: UUID, limit: int) -> list[WantedFeedback]:
     """The tasks of a project whose score would teach most, best first."""
-    tasks = await unscored_tasks.latest(session, project_id)
+    trial = await release_trials.current(session, project_id)
+    tasks = await unscored_tasks.latest(session, project_id, trial)
     scores = await unscored_tasks.scores_by_scenario(session, project_id)
+    trials = await unscored_tasks.trials_by_scenario(session, project_id, trial)
     by_kind = {scenario: found for scenario, found in scores.items() if scenario is not None}
     unscored = [Unscored(kind_of(task.instruction, task.scenario), task.on_trial) for task in tasks]
     return [
         WantedFeedback.of(tasks[place], by_kind.get(unscored[place].kind, KindScores()))
-        for place in choose(unscored, by_kind, limit)
+        for place in choose(unscored, by_kind, trials, limit)
     ]

@@ -5,14 +5,15 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import func, select
+from sqlalchemy import false, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
 from app.db.clock import from_now
-from app.db.models import ReleaseState, TaskState
+from app.db.models import TaskState
+from app.db.release_trials import ReleaseTrial
 from app.db.scores import proven
-from app.project.wanted_feedback import KindScores
+from app.project.wanted_feedback import KindScores, KindTrial
 
 _WINDOW = timedelta(days=30)
 _MOST = 5_000  # tasks, newest first
@@ -31,14 +32,11 @@ class UnscoredTask(msgspec.Struct, frozen=True, kw_only=True):
     on_trial: bool  # its release is a canary, or was compared with one when it began, or is watched
 
 
-async def latest(session: AsyncSession, project_id: UUID) -> Sequence[UnscoredTask]:
+async def latest(
+    session: AsyncSession, project_id: UUID, trial: ReleaseTrial | None = None
+) -> Sequence[UnscoredTask]:
     """Of the last 30 days, newest first, at most 5,000."""
-    # Both releases of a comparison: scores that favour one of them would not be comparable.
-    canary = select(models.Release.canary_at).where(
-        models.Release.project_id == project_id, models.Release.state == ReleaseState.CANARY
-    )
-    compared = (_release.state == ReleaseState.ACTIVE) & (_task.started_at >= canary.scalar_subquery())
-    on_trial = (_release.state == ReleaseState.CANARY) | _release.watched_against.is_not(None) | compared
+    on_trial = false() if trial is None else trial.open
     query = (
         select(
             _task.id,
@@ -75,3 +73,32 @@ async def scores_by_scenario(session: AsyncSession, project_id: UUID) -> dict[st
     )
     rows = (await session.execute(query)).mappings()
     return {row["scenario"]: KindScores(row["count"], row["total"]) for row in rows}
+
+
+async def trials_by_scenario(
+    session: AsyncSession, project_id: UUID, trial: ReleaseTrial | None
+) -> dict[str, KindTrial]:
+    """The scores of both sides of a trial, of the last 30 days."""
+    if trial is None:
+        return {}
+    total = func.sum(proven())
+    sides = [
+        figure
+        for side in (trial.new, trial.old)
+        for figure in (func.count().filter(side), func.coalesce(total.filter(side), 0.0))
+    ]
+    query = (
+        select(_task.scenario, *sides)
+        .where(
+            _task.project_id == project_id,
+            _task.scenario.is_not(None),
+            proven().is_not(None),
+            or_(trial.new, trial.old),
+            _task.finished_at >= from_now(-_WINDOW.total_seconds()),
+        )
+        .group_by(_task.scenario)
+    )
+    return {
+        scenario: KindTrial(KindScores(count, total), KindScores(old_count, old_total))
+        for scenario, count, total, old_count, old_total in await session.execute(query)
+    }

@@ -81,8 +81,12 @@ async def under_watch(session: AsyncSession, release: models.Release) -> Sequenc
 
     A changed API document or prompt makes a release with the same weights.
     """
-    row = models.Release
-    return await _with_weights(session, release, row.activated_at >= release.watched_since)
+    return await _with_weights(session, release, models.Release.activated_at >= release.watched_since)
+
+
+async def with_weights(session: AsyncSession, release: models.Release) -> Sequence[models.Release]:
+    """The releases with the weights of one that have served, newest first."""
+    return await _with_weights(session, release, models.Release.activated_at.is_not(None))
 
 
 async def tasks_before(
@@ -93,8 +97,9 @@ async def tasks_before(
     A score that became known later is left out: which tasks get one late would depend on the present.
     """
     ended = and_(_task.finished_at < promoted_at, _task.finished_at >= promoted_at - WINDOW)
-    served = await _with_weights(session, former, models.Release.activated_at.is_not(None))
-    return await _read(session, served, ended, _MOST_BEFORE, scored_before=promoted_at)
+    return await _read(
+        session, await with_weights(session, former), ended, _MOST_BEFORE, scored_before=promoted_at
+    )
 
 
 async def tasks_since(session: AsyncSession, release: models.Release, most: int) -> Sequence[WatchedTask]:

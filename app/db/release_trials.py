@@ -1,0 +1,47 @@
+"""The comparison of two releases that is going on in a project, by which tasks are part of it."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import canaries, models, releases, watches
+from app.db.in_array import in_array
+from app.db.models import ReleaseState
+
+_task = models.Task
+
+
+class ReleaseTrial(NamedTuple):
+    """Conditions on tasks: those of either side, and those whose score may still come to count."""
+
+    new: ColumnElement[bool]
+    old: ColumnElement[bool]
+    open: ColumnElement[bool]
+
+
+async def current(session: AsyncSession, project_id: UUID) -> ReleaseTrial | None:
+    """That of a canary, else that of a watch."""
+    active = await releases.find_active(session, project_id)
+    row = models.Release
+    canary = await session.scalar(
+        select(row).where(row.project_id == project_id, row.state == ReleaseState.CANARY)
+    )
+    if active is None:
+        return None
+    if canary is not None:  # both sides: scores that favor one of them would not be comparable
+        new = _task.release_id == canary.id
+        old = and_(_task.release_id == active.id, _task.started_at >= canaries.shared_since(canary, active))
+        return ReleaseTrial(new, old, or_(new, old))
+    if active.watched_against is None:
+        return None
+    former = await releases.get(session, active.watched_against)
+    new = and_(_served(await watches.under_watch(session, active)), _task.started_at >= active.watched_since)
+    old = and_(_served(await watches.with_weights(session, former)), _task.finished_at < active.watched_since)
+    return ReleaseTrial(new, old, new)
+
+
+def _served(served: Sequence[models.Release]) -> ColumnElement[bool]:
+    return in_array(_task.release_id, [each.id for each in served])
