@@ -6,12 +6,12 @@ from app.db import keys, sign_ins
 from tests.api_app import ApiApp, asgi_client
 
 
-async def read_page(api: ApiApp, address: str, *scopes: str) -> str:
+async def read_page(api: ApiApp, address: str, *scopes: str, status: int = 200) -> str:
     """As a new key with these scopes is shown it."""
     async with api.sessions.begin() as session:
         key, _ = await keys.create(session, "ann", scopes, None)
         cookie = {"Cookie": f"sage_console={await sign_ins.begin(session, key.id)}"}
     async with asgi_client(api.app, {}) as browser:
         answer: httpx.Response = await browser.get(address, headers=cookie)
-    assert answer.status_code == 200, (address, answer.status_code)
+    assert answer.status_code == status, (address, answer.status_code)
     return answer.text

@@ -1,14 +1,16 @@
 """What pages of the console show of a project's rows."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import events, models, releases, skills
+from app.db import clock, events, models, releases, skills
 from app.db.database import Sessions
+from app.db.models import SkillState
 from app.release import canary
 from tests.api_app import ApiApp, open_api_app
 from tests.canary_project import Project, begin
@@ -117,3 +119,33 @@ async def test_what_a_skill_is_worth_is_downloaded(api: ApiApp) -> None:
     assert [row.split(",")[:6] for row in rows] == [
         [name, "2", "1.0", "2", "0.5", "0.5"] for name in ("all", "greetings")
     ]
+
+
+async def test_the_first_page_leads_to_all_that_needs_a_person(api: ApiApp) -> None:
+    async with api.sessions.begin() as session:
+        later = await clock.now(session) + timedelta(hours=1)
+        for number in range(7):
+            task = await task_row(session, api.demo.id)
+            call: dict[str, Any] = {"seq": 0, "turn": 0, "api": "cups.break_cup", "arguments": {}, "digest": ""}
+            session.add(models.Approval(task_id=task.id, project_id=api.demo.id, expires_at=later, **call))
+            skill = await skills.add(session, api.demo.id, new_skill(f"greet_{number}"))
+            skill.state = SkillState.QUARANTINED
+    shown = await read_page(api, "/console", "admin")
+    assert "All 7 calls" in shown
+    assert "All 7 skills" in shown
+    shown = await read_page(api, "/console", "tasks")
+    assert "All 7" not in shown
+
+
+async def test_a_skill_is_merged_into_one_of_any_name(api: ApiApp) -> None:
+    async with api.sessions.begin() as session:
+        one, kept, held = [
+            await skills.add(session, api.demo.id, new_skill(name)) for name in ("greet", "welcome", "wave")
+        ]
+        for skill in (one, kept, held):
+            skill.state, skill.apis, skill.held = SkillState.ACTIVE, [f"mail.{skill.name}"], skill is held
+        address = f"/console/skills/change?move=merge&skill={one.id}&named="
+    assert "Merge greet into welcome?" in await read_page(api, f"{address}welcome", "skills")
+    for name in ("wave", "nothing"):
+        refused = await read_page(api, f"{address}{name}", "skills", status=400)
+        assert "is offered to tasks" in refused

@@ -28,11 +28,13 @@ Days = Annotated[int, QueryParameter(ge=1, le=365)]
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What needs a person. Empty where the key lacks the scope to do it."""
+    """What needs a person: the first ones, and how many. Empty where the key lacks the scope to do it."""
 
     approvals: list[models.Approval] = []
+    all_approvals: int = 0
     candidates: list[models.Release] = []
     quarantined: list[models.Skill] = []
+    all_quarantined: int = 0
     feedback: list[WantedFeedback] = []
 
 
@@ -81,12 +83,14 @@ async def _wanted(session: AsyncSession, visit: Visit) -> Wanted:
     owner = visit.project.id
     waiting = approvals.ApprovalFilter(project_id=owner, state=ApprovalState.WAITING)
     held = skills.SkillFilter(project_id=owner, state=SkillState.QUARANTINED)
-    known = await releases.of_project(session, owner)
-    return Wanted(
-        approvals=(await approvals.page(session, waiting, limit=_SHOWN)).items
-        if visit.allows("approvals")
-        else [],
-        candidates=[row for row in known if row.state in _TRIED] if visit.allows("admin") else [],
-        quarantined=(await skills.page(session, held, limit=_SHOWN)).items if visit.allows("skills") else [],
-        feedback=await wanted_feedback(session, owner, _SHOWN),
-    )
+    found: dict[str, Any] = {"feedback": await wanted_feedback(session, owner, _SHOWN)}
+    if visit.allows("approvals"):
+        found["approvals"] = (await approvals.page(session, waiting, limit=_SHOWN)).items
+        found["all_approvals"] = await approvals.count_waiting(session, owner)
+    if visit.allows("skills"):
+        found["quarantined"] = (await skills.page(session, held, limit=_SHOWN)).items
+        found["all_quarantined"] = await skills.count(session, held)
+    if visit.allows("admin"):
+        known = await releases.of_project(session, owner)
+        found["candidates"] = [row for row in known if row.state in _TRIED]
+    return Wanted(**found)

@@ -22,6 +22,7 @@ from app.console.formats import count, percent
 from app.db import models, releases, statistics
 from app.db.statistics import TaskStatistics, TimeBucket
 
+_LEAST = 0.1  # of the scored tasks, on each side of a comparison
 _LENGTHS = {TimeBucket.HOUR: timedelta(hours=1), TimeBucket.DAY: timedelta(days=1)}
 
 
@@ -79,7 +80,7 @@ def _mark(row: models.Release) -> Mark:
 
 
 def _verdict(rows: Sequence[TaskStatistics]) -> str:
-    """The later half of the scored tasks beside the earlier one.
+    """The later half of the scored tasks beside the earlier one, unless nearly all of them are of one half.
 
     >>> def day(scored: int, good: int) -> TaskStatistics:
     ...     return TaskStatistics(key=None, start=datetime(2026, 1, 1), tasks=scored, failed=0, scored=scored,
@@ -88,6 +89,8 @@ def _verdict(rows: Sequence[TaskStatistics]) -> str:
     '90 % of the latest 10 scored tasks succeeded, 40 % of the 10 before.'
     >>> _verdict([day(4, 4)])
     '100 % of 4 scored tasks succeeded.'
+    >>> _verdict([day(1, 0), day(19, 19)]), _verdict([day(60, 30), day(1, 1)])
+    ('95 % of 20 scored tasks succeeded.', '50.8 % of 61 scored tasks succeeded.')
     """
     scored = [row for row in rows if row.scored]
     if not scored:
@@ -96,12 +99,11 @@ def _verdict(rows: Sequence[TaskStatistics]) -> str:
     while len(early) < len(scored) and sum(row.scored for row in [*early, scored[len(early)]]) <= half:
         early.append(scored[len(early)])
     late = scored[len(early) :]
-    share, number = _success(late), sum(row.scored for row in late)
-    if not early:
-        return f"{percent(share)} of {count(number)} scored tasks succeeded."
-    before = sum(row.scored for row in early)
+    number, before = sum(row.scored for row in late), sum(row.scored for row in early)
+    if min(number, before) < _LEAST * (number + before):
+        return f"{percent(_success(scored))} of {count(number + before)} scored tasks succeeded."
     return (
-        f"{percent(share)} of the latest {count(number)} scored tasks succeeded, "
+        f"{percent(_success(late))} of the latest {count(number)} scored tasks succeeded, "
         f"{percent(_success(early))} of the {count(before)} before."
     )
 

@@ -16,6 +16,7 @@ from app.console.skill_page import source_diff
 from app.console.visit import Visitor, after_change, page, visit_project
 from app.db import models, skill_moves, skills
 from app.db.database import Sessions
+from app.db.models import LIVE_SKILLS
 from app.errors import ConflictError, InvalidError
 
 _MOST = 200  # skills at once
@@ -63,11 +64,14 @@ class SkillChangePages(Controller):
         move: FromQuery[str],
         chosen: Ids = None,
         into: FromQuery[UUID | None] = None,
+        named: FromQuery[str] = "",
     ) -> Response[Any]:
-        """Nothing changes: the session ends without a commit."""
+        """Nothing changes: the session ends without a commit. `named` is the skill to keep, instead of `into`."""
         _check(move, chosen)
         async with sessions() as session:
             found = await _find(session, visit.access, chosen or ())
+            if named.strip():
+                into = await _offered(session, found[0].project_id, named.strip())
             kept = None if into is None else await skills.get(session, into, found[0].project_id)
             visit = await visit_project(visit, session, found[0].project_id)
             return page(
@@ -163,6 +167,16 @@ async def _find(session: AsyncSession, access: Access, chosen: Sequence[UUID]) -
     if len({each.project_id for each in found}) > 1:
         raise InvalidError("these skills belong to several projects: change those of one at a time")
     return found
+
+
+async def _offered(session: AsyncSession, project_id: UUID, name: str) -> UUID:
+    """The newest version of the name that is offered. Raises InvalidError."""
+    for each in await skills.versions(session, project_id, name):
+        if each.state in LIVE_SKILLS and not each.held:
+            return each.id
+    raise InvalidError(
+        f"named: no version of a skill {name[:200]!r} is offered to tasks; Skills lists those that are"
+    )
 
 
 def _notice(move: str, changed: Changed) -> str:

@@ -104,7 +104,7 @@ def _order(name: str) -> Order:
 async def _waiting(session: AsyncSession, visit: Visit) -> int:
     """Skills that nobody is offered before a person has approved them."""
     held = skills.SkillFilter(project_id=visit.project.id, state=SkillState.QUARANTINED, held=True)
-    return len(await skills.ids(session, held))
+    return await skills.count(session, held)
 
 
 def _numbers(row: LibraryRow) -> list[object]:

@@ -84,8 +84,11 @@ async def waiting(session: AsyncSession, task_id: UUID) -> models.Approval | Non
     return await session.scalar(query)
 
 
-async def count_waiting(session: AsyncSession) -> int:
+async def count_waiting(session: AsyncSession, project_id: UUID | None = None) -> int:
+    """In all projects, unless one is given."""
     query = select(func.count()).where(_approval.state == ApprovalState.WAITING)
+    if project_id is not None:
+        query = query.where(_approval.project_id == project_id)
     return (await session.scalars(query)).one()
 
 

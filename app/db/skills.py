@@ -212,6 +212,11 @@ async def ids(session: AsyncSession, only: SkillFilter) -> Sequence[UUID]:
     return (await session.scalars(newest)).all()
 
 
+async def count(session: AsyncSession, only: SkillFilter) -> int:
+    """Of all that match."""
+    return await session.scalar(_matching(select(func.count(models.Skill.id)), only)) or 0
+
+
 async def alike(session: AsyncSession, skill: models.Skill, limit: int = 30) -> Sequence[models.Skill]:
     """Skills of other names that are offered and may do the same: they call the same operations, or were written
     in the same scenario. Those of which both holds first.
