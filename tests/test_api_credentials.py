@@ -1,13 +1,17 @@
 """Credentials of APIs by security scheme: stored, shown, sent, renewed, and never seen."""
 
 import asyncio
+import json
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import httpx
 import pytest
 
 from app.db.database import Sessions
 from app.gateway.http_client import open_client
+from tests import vault_caller
 from tests.api_app import ApiApp, open_api_app
 from tests.echo_service import raised
 from tests.secured_service import KEY, PASSWORD, SECRET, WAYS, SecuredService
@@ -106,6 +110,41 @@ async def test_an_expired_token_is_renewed_once_by_all_and_the_call_that_reads_r
     assert service.asked["client_credentials"] == 2
     shown = (await credentials_of(api))["client"]
     assert (shown["state"], shown["failure"]) == ("ready", None)
+
+
+async def test_processes_renew_a_token_once(
+    api: ApiApp, service: SecuredService, database_url: str, tmp_path: Path
+) -> None:
+    await register(api, service, credentials={"client": STATIC["client"]})
+    document = tmp_path / "vault.json"
+    document.write_text(json.dumps(service.document()))
+    argv = [sys.executable, "-m", vault_caller.__name__, database_url, str(api.demo.id), str(document)]
+    pipe = asyncio.subprocess.PIPE
+    callers = [await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe) for _ in range(2)]
+    for asked in (1, 2):
+        for caller in callers:
+            assert await _line(caller) == "ready"
+        service.slow = 0.5
+        service.expire()
+        for caller in callers:
+            _input(caller).write(b"\n")
+        answered = [json.loads(await _line(caller)) for caller in callers]
+        assert answered == [["the client"] * vault_caller.GATEWAYS] * 2
+        assert service.asked["client_credentials"] == asked
+    for caller in callers:
+        await _line(caller)
+        _input(caller).close()
+        assert await caller.wait() == 0
+
+
+async def _line(caller: asyncio.subprocess.Process) -> str:
+    assert caller.stdout is not None
+    return (await caller.stdout.readline()).decode().strip()
+
+
+def _input(caller: asyncio.subprocess.Process) -> asyncio.StreamWriter:
+    assert caller.stdin is not None
+    return caller.stdin
 
 
 async def test_a_call_that_writes_is_not_repeated(

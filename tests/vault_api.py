@@ -1,6 +1,7 @@
 """The API of `SecuredService`, registered as `vault` and used as tasks and people do."""
 
 from typing import Any
+from uuid import UUID
 
 import httpx
 
@@ -8,6 +9,7 @@ from app.apis.api_documents import parse_document
 from app.apis.catalog import Catalog
 from app.credentials.stored_credentials import StoredCredentials
 from app.db import apis
+from app.db.database import Sessions
 from app.gateway.gateway import Gateway
 from app.release import tool_documents
 from tests.api_app import ApiApp
@@ -42,12 +44,22 @@ async def gateway(
     api: ApiApp, service: SecuredService, client: httpx.AsyncClient, principal: str = "", **rules: Any
 ) -> Gateway:
     """As a runner opens it for a task of the principal."""
-    async with api.sessions() as session:
-        documents = [
-            await tool_documents.api_document(session, row) for row in await apis.of_project(session, api.demo.id)
-        ]
-    credentials = StoredCredentials(api.sessions, client, documents, principal)
-    catalog = Catalog({"vault": parse_document("vault", service.document())})
+    return await open_gateway(api.sessions, api.demo.id, service.document(), client, principal, **rules)
+
+
+async def open_gateway(
+    sessions: Sessions,
+    project_id: UUID,
+    document: dict[str, Any],
+    client: httpx.AsyncClient,
+    principal: str = "",
+    **rules: Any,
+) -> Gateway:
+    async with sessions() as session:
+        rows = await apis.of_project(session, project_id)
+        documents = [await tool_documents.api_document(session, row) for row in rows]
+    credentials = StoredCredentials(sessions, client, documents, principal)
+    catalog = Catalog({"vault": parse_document("vault", document)})
     return Gateway(catalog, client, credentials=credentials, **rules)
 
 
