@@ -28,7 +28,7 @@ test-chart: install $(CHART)/.installed
 	$(BIN)/pytest -q tests/chart
 
 test-servers: install
-	$(BIN)/pytest -q tests/servers --timeout 3600 -m "not gpu"
+	TRY_ALL_SERVERS=1 $(BIN)/pytest -q tests/servers --timeout 3600 -m "not gpu"
 
 lint: install
 	$(BIN)/ruff check .

@@ -26,16 +26,13 @@ from tests.ledger import Ledger
 from tests.ledger_project import OPTIONS, LedgerProject, until
 from tests.processes import free_ports
 from tests.scripted_engine import ScriptedEngine, block, byte_tokenizer
+from tests.servers.installed import miss
 
 VERSION = "2026.8.31"
 NODE_SERVERS = ("everything", "filesystem", "memory")
 PYTHON_SERVERS = ("mcp-server-time==2026.10.19", "tzlocal==5.3.1", "tzdata==2026.3")
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("npm") is None, reason="npm, which installs the servers, is missing"),
-    pytest.mark.skipif(shutil.which("bwrap") is None, reason="bwrap, in which commands run, is missing"),
-]
+pytestmark = pytest.mark.slow
 
 TURNS = [
     """
@@ -70,6 +67,9 @@ apis.supervisor.complete_task(answer=found)
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the servers of both registries, each by its client."""
+    for program, purpose in (("npm", "installs the servers"), ("bwrap", "runs commands")):
+        if shutil.which(program) is None:
+            miss(f"{program}, which {purpose}, is missing")
     target = tmp_path_factory.mktemp("servers")
     packages = [f"@modelcontextprotocol/server-{each}@{VERSION}" for each in NODE_SERVERS]
     quiet = ("--no-audit", "--no-fund", "--loglevel=error")
