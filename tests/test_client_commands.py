@@ -7,13 +7,14 @@ from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner
+from sqlalchemy import update
 
 from app.cli import main
 from app.client.approval_commands import APPROVAL_STATES
 from app.client.key_commands import KEY_SCOPES
 from app.client.skill_commands import SKILL_STATES
 from app.client.task_commands import TASK_STATES
-from app.db import keys, models, skills
+from app.db import keys, models, releases, skills
 from app.db.database import Sessions
 from app.db.keys import Scope
 from app.security.admin_key_file import write_admin_key
@@ -48,6 +49,8 @@ async def test_tasks_are_listed_filtered_shown_and_cancelled(shell: SageCommand)
     assert str(first) in (await shell.run("tasks", "--scenario", "count", "--state", "accepted")).out
     assert len((await shell.run("tasks", "--state", "failed")).out.splitlines()) == 1
     assert len((await shell.run("tasks", "--until", "2020-01-01")).out.splitlines()) == 1
+    assert [str(first) in line for line in (await found(shell, "--search", "my mails"))] == [True]
+    assert await found(shell, "--skill", str(uuid4())) == await found(shell, "--release", str(uuid4())) == []
     page = await shell.run("tasks", "--limit", "1")
     assert "there are more: --cursor " in page.err
     cursor = page.err.split()[-1]
@@ -57,6 +60,25 @@ async def test_tasks_are_listed_filtered_shown_and_cancelled(shell: SageCommand)
     assert "cancelled" in (await shell.run("tasks", str(first), "--cancel")).out
     unknown = await shell.run("tasks", str(uuid4()), "--cancel")
     assert (unknown.code, unknown.err.startswith("Error: NotFoundError: ")) == (6, True)
+
+
+async def test_tasks_are_filtered_by_skill_and_release(shell: SageCommand) -> None:
+    task_id, other = await shell.api.submit("count my mails"), await shell.api.submit("write to iris")
+    async with shell.api.sessions.begin() as session:
+        skill = await skills.add(session, shell.api.demo.id, new_skill("count", "def count(): ...", other))
+        session.add(models.SkillOffer(task_id=task_id, skill_id=skill.id, position=0, ranks={}))
+        release = (await releases.active(session, shell.api.demo.id)).id
+        await session.execute(update(models.Task).where(models.Task.id == other).values(release_id=release))
+    [offered] = await found(shell, "--skill", str(skill.id))
+    [served] = await found(shell, "--release", str(release))
+    assert (offered.split()[0], served.split()[0]) == (str(task_id), str(other))
+
+
+async def found(shell: SageCommand, *options: str) -> list[str]:
+    """The rows of the list of tasks."""
+    listed = await shell.run("tasks", *options)
+    assert listed.code == 0, listed.err
+    return listed.out.splitlines()[1:]
 
 
 async def test_json_is_what_the_server_answers(shell: SageCommand) -> None:

@@ -85,6 +85,22 @@ async def test_the_exit_code_says_how_the_task_ended(
     assert last in ended.err
 
 
+async def test_what_the_check_did_is_told(demo: ApprovingProject, shell: SageCommand, tmp_path: Path) -> None:
+    check = "print('looking')\nscore = float(len(apis.ledger.list_entries()) == 1)"
+    (tmp_path / "check.py").write_text(check)
+    async with demo.project.runner(demo.engine("apis.supervisor.complete_task(answer='none')")):
+        ended = await shell.run("run", "do it", "--check", str(tmp_path / "check.py"))
+        (tmp_path / "check.py").write_text("1 / 0")
+        broken = await shell.run("run", "do it", "--check", str(tmp_path / "check.py"))
+    told = ended.err.splitlines()
+    called = next(line for line in told if line.startswith("  check:"))
+    assert called.startswith("  check:  ledger.list_entries()  0.")
+    assert told[told.index(called) + 1 :][:2] == ["check: score 0, 1 calls", "looking"]
+    assert "check: no score, 0 calls" in broken.err
+    assert "ZeroDivisionError" in broken.err
+    assert "{" not in ended.err + broken.err
+
+
 async def test_an_interrupted_command_leaves_the_task_running_and_says_how_to_cancel_it(
     demo: ApprovingProject, shell: SageCommand
 ) -> None:

@@ -32,9 +32,13 @@ _LISTING = listing_of("id", "state", "score", "created_at", "instruction", items
     "--stop", "stop_reason", type=click.Choice([each.value for each in Stop]), help="ended for this reason"
 )
 @click.option("--scenario", help="of this scenario")
+@click.option("--search", "q", metavar="WORDS", help="whose instruction has all of these words")
+@click.option("--skill", "skill_id", type=click.UUID, help="that were offered this skill")
+@click.option("--release", "release_id", type=click.UUID, help="that this release served")
 @click.option("--since", "created_after", type=click.DateTime(), help="submitted after this time, UTC")
 @click.option("--until", "created_before", type=click.DateTime(), help="submitted before this time, UTC")
 @click.option("--min-score", type=float, help="scored, with at least this score")
+@click.option("--max-score", type=float, help="scored, with at most this score")
 @page_options
 def tasks(session: "ServerSession", task: UUID | None, follow: bool, cancel: bool, **only: Any) -> None:
     """List tasks, newest first, or show TASK."""

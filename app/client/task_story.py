@@ -77,6 +77,19 @@ def _observation(event: ServerEvent) -> Iterator[Text]:
     yield Text(text, "dim" if event.data["outcome"] == "ok" else "red")
 
 
+def _check(event: ServerEvent) -> Iterator[Text]:
+    data = event.data
+    if data["status"] == "called":
+        yield from (Text("  check:", "dim").append_text(line) for line in _call(event))
+        return
+    result = "no score" if data["score"] is None else f"score {data['score']:.4g}"
+    yield Text(f"check: {result}, {data['calls']} calls", "red" if data["error"] else "yellow")
+    if data["output"].strip():
+        yield Text(visible(data["output"].rstrip()), "dim")
+    if data["error"]:
+        yield Text(visible(data["error"]), "red")
+
+
 def _skill(event: ServerEvent) -> Iterator[Text]:
     data = event.data
     version = f" v{data['version']}" if "version" in data else ""
@@ -118,6 +131,7 @@ _LINES: Mapping[str, Callable[[ServerEvent], Iterator[Text]]] = {
     "observation": _observation,
     "skill": _skill,
     "approval": _approval,
+    "check": _check,
     "remark": _remark,
     "done": _done,
 }
