@@ -1,6 +1,7 @@
 """The immutable values that packages exchange. No I/O, no torch."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
@@ -71,6 +72,7 @@ class RunPart(msgspec.Struct, frozen=True):
     phase: str  # "rollouts" or "exam tasks"
     done: int
     total: int
+    at: datetime | None = None  # when it was; none from workers of earlier versions
 
 
 class Task(msgspec.Struct, frozen=True):

@@ -19,7 +19,9 @@ shows the same, to try out.*
 
 Every request under `/v1` carries a key: `Authorization: Bearer sage_...`. Bodies are JSON. Errors are of the
 type [Problem](#problem), as `application/problem+json`; besides those that are named below, every request may be
-answered {common}. Long lists come in pages: send `next_cursor` as `cursor` for the next one.
+answered {common}. Two answers have another form: `/readyz` says with 503 what is not ready, as
+[Readiness](#readiness), and errors of chats are [OpenAI's](chat.md#what-comes-back). Long lists come in pages:
+send `next_cursor` as `cursor` for the next one.
 """
 _METHODS = ("get", "post", "put", "patch", "delete")
 

@@ -68,6 +68,18 @@ def test_every_error_in_the_document_is_a_problem_or_one_of_openai_s() -> None:
             assert list(each["content"]) == [spoken], path
 
 
+def test_errors_outside_of_v1_are_problems_but_what_readyz_finds() -> None:
+    content = {
+        (path, status): list(each["content"])
+        for path, methods in openapi_document()["paths"].items()
+        for operation in methods.values()
+        for status, each in operation["responses"].items()
+        if status >= "400" and not path.startswith("/v1")
+    }
+    assert content.pop(("/readyz", "503")) == ["application/json"]
+    assert set(map(tuple, content.values())) <= {("application/problem+json",)}, content
+
+
 def test_every_body_in_the_document_is_closed_as_the_server_closes_it() -> None:
     document = openapi_document()
     schemas = document["components"]["schemas"]

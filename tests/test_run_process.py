@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -118,6 +119,7 @@ async def test_the_row_shows_how_much_is_done_while_the_run_goes_on(
         while (part := (await now(committed, run)).part) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert (part["phase"], part["total"]) == ("rollouts", 20)
+    assert datetime.fromisoformat(part["at"]) <= datetime.now(UTC)
     assert await running == 0
     assert (await now(committed, run)).part is None
 

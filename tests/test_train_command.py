@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -46,12 +47,12 @@ async def test_train_follows_the_run_and_tells_what_it_left(shell: SageCommand) 
 
 async def test_train_shows_how_much_is_done_of_what_the_run_does_now(shell: SageCommand) -> None:
     training = asyncio.create_task(shell.run("train"))
-    run_id = await shell.run_id()
+    run_id, at = await shell.run_id(), datetime(2026, 11, 26, tzinfo=UTC)
     async with shell.api.sessions.begin() as session:
         await run_queue.claim(session, "worker", 30, run_id)
-        await run_queue.extend(session, run_id, "worker", 30, part=RunPart("exam tasks", 3, 12))
+        await run_queue.extend(session, run_id, "worker", 30, part=RunPart("exam tasks", 3, 12, at))
     shown = (await shell.api.client.get(f"/v1/training-runs/{run_id}")).json()["part"]
-    assert shown == {"phase": "exam tasks", "done": 3, "total": 12}
+    assert shown == {"phase": "exam tasks", "done": 3, "total": 12, "at": "2026-11-26T00:00:00Z"}
     await asyncio.sleep(1)  # the bar is redrawn at most ten times a second
     async with shell.api.sessions.begin() as session:
         await run_queue.finish(session, run_id, "worker", RunState.DONE, result={"decision": "passed"})

@@ -49,6 +49,7 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
     """An API with its operations. `variables` are those of the server URL, with their defaults.
 
     Operations of the document that cannot be called are `left_out`; `remarks` are about a new document.
+    `credentials` are those for all tasks: those of principals are listed at `/v1/apis/{name}/credentials`.
     """
 
     description: str

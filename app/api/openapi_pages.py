@@ -23,7 +23,8 @@ _DESCRIPTION = """Give it tasks in natural language; it solves them by writing P
 functions that worked as skills, and offers them to later tasks.
 
 Every request under `/v1` needs a key: `Authorization: Bearer sage_...`.
-Errors are `application/problem+json`: the type `Problem`, whatever the status."""
+Errors are `application/problem+json`: the type `Problem`, whatever the status. `/readyz` says with 503 what is not
+ready, as the type `Readiness`; errors of chats have the form of OpenAI's."""
 
 _TAGS = [
     Tag(name="Tasks", description="Submit tasks, follow them, and read their results."),

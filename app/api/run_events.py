@@ -24,7 +24,7 @@ _OPEN = (RunState.QUEUED, RunState.RUNNING)
 
 _STREAM = stream_specs(
     "`event` is state (queued, running), step, part or done; `data` is JSON: the metrics of a step, how much is "
-    "done of what the run does now (rollouts, exam tasks), otherwise the run. "
+    "done of what the run does now (rollouts, exam tasks) and since when, otherwise the run. "
     "The `id` of a step is its number: to resume, send the last one as `Last-Event-ID`. The `id` of done is the "
     "largest. "
     "A run that resumes from its checkpoint repeats steps."

@@ -11,6 +11,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -157,7 +158,7 @@ class RowProgress:
         self.latest: RunPart | None = None  # which the heartbeat writes
 
     def part(self, phase: str, done: int, total: int) -> None:
-        self.latest = RunPart(phase, done, total)
+        self.latest = RunPart(phase, done, total, datetime.now(UTC))
 
     async def step(self, index: int, total: int, metrics: dict[str, Any]) -> None:
         run_id, owner = self._lease.run_id, self._lease.owner
