@@ -74,6 +74,19 @@ def recordable(value: Json) -> Json:
     return value
 
 
+def readable(value: Json) -> Json:
+    """A recorded value for people: bytes as a text about them.
+
+    >>> readable([{"$bytes": 5213, "sha256": "9f86d0"}, 7])
+    ['5,213 bytes, sha256 9f86d0', 7]
+    """
+    if (digest := recorded_hash(value)) is not None:
+        return f"{value[_LENGTH]:,} bytes, {_HASH} {digest}"
+    if isinstance(value, list):
+        return list(map(readable, value))
+    return {name: readable(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
 def recorded_hash(value: Json) -> str | None:
     """The hash of bytes that were recorded; None for another value."""
     match value:

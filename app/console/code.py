@@ -6,6 +6,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 
+from app.apis.binary_values import readable
 from app.records import Json
 
 _MOST = 100_000  # characters that are highlighted: the rest of a page would wait for more
@@ -27,5 +28,7 @@ def json_block(value: Json) -> Markup:
     """
     >>> json_block({"id": 7}).striptags()
     '{ "id": 7 }'
+    >>> json_block({"$bytes": 3, "sha256": "9f86d0"}).striptags()
+    '"3 bytes, sha256 9f86d0"'
     """
-    return code_block(msgspec.json.format(msgspec.json.encode(value), indent=2).decode(), "json")
+    return code_block(msgspec.json.format(msgspec.json.encode(readable(value)), indent=2).decode(), "json")

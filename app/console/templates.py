@@ -6,6 +6,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from app.apis.binary_values import readable
 from app.console import formats
 from app.console.assets import asset_url
 from app.console.code import code_block, json_block
@@ -39,6 +40,7 @@ def _environment() -> Environment:
         "when": formats.when,
         "code": code_block,
         "as_json": json_block,
+        "readable": readable,
     }
     environment.filters.update(filters)
     environment.globals.update(navigation=NAVIGATION, asset=asset_url)
