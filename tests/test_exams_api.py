@@ -12,7 +12,8 @@ from sqlalchemy import delete
 from app.db import evaluations, exams, models, projects, releases
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
-from app.db.exams import HeldOut
+from app.db.exams import HeldOut, NewExamTask
+from app.db.models import ExamSource
 from app.project.holdout import is_held_out, kind_of
 from app.records import Task
 from tests.api_app import ApiApp, open_api_app, problem
@@ -56,12 +57,12 @@ async def test_an_exam_of_given_tasks_has_a_version_for_each_content(api: ApiApp
     assert (first["version"], first["source"], first["size"]) == (
         1,
         "submitted",
-        {"tasks": 3, "scenarios": 2, "checks": 3, "logged": 0},
+        {"tasks": 3, "scenarios": 2, "checks": 3, "logged": 0, "checked_scenarios": 2, "logged_scenarios": 0},
     )
-    assert first["waits_for"] == "it has 2 scenarios, the gate needs at least 30"
+    assert (first["decides_on"], first["waits_for"]) == ([], "it has 2 scenarios, the gate needs at least 30")
     assert await made(api, tasks=given("a", "a", None)) == first
     second = await made(api, tasks=given(*map(str, range(30))))
-    assert (second["version"], second["waits_for"]) == (2, None)
+    assert (second["version"], second["decides_on"], second["waits_for"]) == (2, ["staging"], None)
     assert second["digest"] != first["digest"]
     [listed] = (await api.client.get("/v1/exams")).json()
     assert listed == second
@@ -79,11 +80,34 @@ async def test_an_exam_of_given_tasks_has_a_version_for_each_content(api: ApiApp
 async def test_an_exam_of_the_log_has_the_best_of_each_kind(api: ApiApp, tmp_path: Path) -> None:
     ids = await serve(api, tmp_path, 0.0, 1.0, None, 1.0, 0.5)
     exam = await made(api, from_log={"tasks_each": 2})
-    assert (exam["source"], exam["size"]) == ("log", {"tasks": 2, "scenarios": 1, "checks": 0, "logged": 2})
+    size = {"scenarios": 1, "checks": 0, "checked_scenarios": 0, "logged_scenarios": 1}
+    assert (exam["source"], exam["size"]) == ("log", size | {"tasks": 2, "logged": 2})
     shown = (await api.client.get("/v1/exams/mine")).json()
     assert [each["task_id"] for each in shown["tasks"]] == [str(ids[1]), str(ids[3])]
     named = await made(api, from_log={"tasks": [str(ids[0])]})
-    assert (named["version"], named["size"]) == (2, {"tasks": 1, "scenarios": 1, "checks": 0, "logged": 1})
+    assert (named["version"], named["size"]) == (2, size | {"tasks": 1, "logged": 1})
+
+
+async def test_an_exam_without_checks_decides_on_recorded_calls_alone(api: ApiApp, tmp_path: Path) -> None:
+    for number in range(30):
+        await serve(api, tmp_path, 1.0, scenario=f"kind {number}")
+    exam = await made(api, from_log={})
+    assert (exam["decides_on"], exam["waits_for"]) == (["recorded"], None)
+
+
+async def test_an_exam_that_has_enough_scenarios_for_nothing_says_what_each_needs(
+    api: ApiApp, tmp_path: Path
+) -> None:
+    """Half of its scenarios were served and have no check, the others are the other way round."""
+    for number in range(15):
+        await serve(api, tmp_path, 1.0, scenario=f"kind {number}")
+    async with api.sessions.begin() as session:
+        logged = await exams.from_log(session, api.demo.id)
+        checked = [NewExamTask(instruction=f"do {number}", check_code=CHECK) for number in range(15)]
+        await exams.put(session, api.demo.id, "mine", ExamSource.LOG, [*logged, *checked])
+    [exam] = (await api.client.get("/v1/exams")).json()
+    assert exam["decides_on"] == []
+    assert exam["waits_for"].startswith("15 of its scenarios were served, as recorded calls need, 15 have a check")
 
 
 async def test_a_task_that_is_erased_is_gone_from_its_exam(api: ApiApp, tmp_path: Path) -> None:

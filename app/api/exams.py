@@ -1,7 +1,7 @@
 """Routes for exams: the tasks on which a project's candidates are examined, and the results of its releases."""
 
 from datetime import datetime
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -26,6 +26,8 @@ from app.run_settings import MIN_SCENARIOS
 
 _READ = problems(400, 401, 403, 404)
 _MOST = 2_000  # tasks of one exam
+
+Ground: TypeAlias = Literal["recorded", "staging"]
 
 Version = Annotated[int | None, QueryParameter(ge=1, le=MOST, description="default: the newest")]
 
@@ -93,7 +95,12 @@ class ExamRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ExamView(msgspec.Struct, frozen=True, kw_only=True):
-    """One version. `digest` is the sha256 of its tasks; `waits_for` says why the gate cannot decide by it yet."""
+    """One version. `digest` is the sha256 of its tasks.
+
+    `decides_on` says what the gate can try enough of its scenarios on: recorded calls need tasks that were served,
+    staging needs tasks with a check, and live APIs need tasks with both that only read. `waits_for` says why that
+    is nothing yet.
+    """
 
     project: str
     name: str
@@ -102,14 +109,17 @@ class ExamView(msgspec.Struct, frozen=True, kw_only=True):
     source: ExamSource
     created_at: datetime
     size: ExamSize
+    decides_on: list[Ground]
     waits_for: str | None
     links: ConsoleLinks
 
     @classmethod
     def of(cls, row: models.Exam, project: str, size: ExamSize) -> Self:
-        own = columns(row, cls, "project", "size", "waits_for", "links")
+        own = columns(row, cls, "project", "size", "decides_on", "waits_for", "links")
         links = ConsoleLinks.to(f"/console/exams/{row.name}", project)
-        return cls(project=project, size=size, waits_for=_waits_for(size), links=links, **own)
+        grounds = _decides_on(size)
+        waits_for = None if grounds else _waits_for(size)
+        return cls(project=project, size=size, decides_on=grounds, waits_for=waits_for, links=links, **own)
 
 
 class ExamTaskView(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,10 +222,18 @@ async def _view(session: AsyncSession, row: models.Exam, project: str) -> ExamVi
     return ExamView.of(row, project, (await exams.sizes(session, [row.id]))[row.id])
 
 
-def _waits_for(size: ExamSize) -> str | None:
+def _decides_on(size: ExamSize) -> list[Ground]:
+    scenarios: dict[Ground, int] = {"recorded": size.logged_scenarios, "staging": size.checked_scenarios}
+    return [ground for ground, count in scenarios.items() if count >= MIN_SCENARIOS]
+
+
+def _waits_for(size: ExamSize) -> str:
     if size.scenarios < MIN_SCENARIOS:
         return f"it has {size.scenarios} scenarios, the gate needs at least {MIN_SCENARIOS}"
-    return None
+    return (
+        f"{size.logged_scenarios} of its scenarios were served, as recorded calls need, {size.checked_scenarios} "
+        f"have a check, as staging needs: the gate needs at least {MIN_SCENARIOS} of either"
+    )
 
 
 def _result(row: models.Evaluation, number: int | None) -> ExamResult:

@@ -45,6 +45,8 @@ class ExamSize(msgspec.Struct, frozen=True, kw_only=True):
     scenarios: int = 0  # an unlabelled task is one by itself
     checks: int = 0  # tasks with a check
     logged: int = 0  # tasks that were served
+    checked_scenarios: int = 0  # with a task that has a check
+    logged_scenarios: int = 0  # with one that was served
 
 
 class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +126,8 @@ async def sizes(session: AsyncSession, exam_ids: Collection[UUID]) -> dict[UUID,
             func.count(distinct(kind)).label("scenarios"),
             func.count(_member.check_code).label("checks"),
             func.count(_member.task_id).label("logged"),
+            func.count(distinct(kind)).filter(_member.check_code.is_not(None)).label("checked_scenarios"),
+            func.count(distinct(kind)).filter(_member.task_id.is_not(None)).label("logged_scenarios"),
         )
         .where(in_array(_member.exam_id, exam_ids))
         .group_by(_member.exam_id)

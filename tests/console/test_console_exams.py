@@ -23,6 +23,9 @@ async def test_the_list_leads_to_an_exam_and_its_results(check_grown: CheckPage)
     await page.get_by_role("region", name="Versions").get_by_role("link", name="1", exact=True).click()
     await expect(page.get_by_text("1, shown here")).to_be_visible()
     await expect(page.get_by_text("120, 120 with a check")).to_be_visible()
+    await expect(
+        page.get_by_text("The gate can decide by it on staging. Recorded calls need tasks")
+    ).to_be_visible()
 
 
 async def test_results_are_downloaded_with_their_intervals(grown: GrownConsole) -> None:
