@@ -1,17 +1,19 @@
 """How soon canaries are decided, and how often wrongly: by two means with a share of 10 %, and by the rule that
-serves.
+serves, for canaries that passed a gate and for those that no exam has examined (`gate=canary`).
 
-python tests/bench/bench_canary.py [--runs 200]
+python tests/bench/bench_canary.py [--runs 200] [--rule gate=canary]
 
 By simulation: 200 tasks a day of 30 kinds, 10 % of them with a score that comes within a day, a canary that
-passed the gate and begins with 10 %. Each rule looks twice a day. "Two means" compares the mean of all scores
+begins with 10 %. Each rule looks twice a day. "Two means" compares the mean of all scores
 of one release with that of the other, each with an interval of its own that holds at all times, four metrics
 with a quarter of the error; after three days it promotes what does not look worse on average. Without that end,
 it goes on for 200 days.
 """
 
+import json
 import sys
 from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import datetime, timedelta
 from functools import partial
@@ -27,7 +29,7 @@ from app.db.canaries import CanaryShare, CanaryTask, TypicalCost
 from app.release.canary_decision import CanaryAction, CanaryDecision, CanaryRules, decide, raised_percent
 from app.release.confidence_sequence import difference
 from tests.bench.canary_traffic_model import START, Case, Traffic, known_by
-from tests.bench.results_file import write_results
+from tests.bench.results_file import RESULTS, write_results
 
 CASES = {
     "equal": Case(),
@@ -36,6 +38,8 @@ CASES = {
     "0.7 to 0.5, no failure seen": Case(gain=-0.2, told=0.03),
     "0.7 to 0.6": Case(gain=-0.1),
     "0.7 to 0.75": Case(gain=0.05),
+    "0.7 to 0.75, all tasks scored": Case(gain=0.05, feedback=1.0),
+    "0.7 to 0.85": Case(gain=0.15),
     "equal, 30 % fewer tokens": Case(tokens=0.7),
     "equal, its tasks get four times the feedback": Case(feedback=0.05, favour=4.0),
 }
@@ -46,13 +50,13 @@ _DAYS, _LOOK = 14.0, 0.5
 _COST = TypicalCost(10, 1_200)
 
 
-def by_this_rule(rng: np.random.Generator, case: Case) -> tuple[CanaryAction, float]:
+def by_this_rule(rng: np.random.Generator, case: Case, *, passed_gate: bool) -> tuple[CanaryAction, float]:
     traffic = Traffic(rng, case)
     usual, shares, tasks = traffic.usual(), [CanaryShare(10.0, START)], list[CanaryTask]()
     for day in np.arange(_LOOK, _DAYS + _LOOK, _LOOK).tolist():
         tasks += traffic.tasks(shares[-1].percent / 100, day - _LOOK, day)
         now = START + timedelta(days=day)
-        rules = CanaryRules(passed_gate=True, expired="its time is over" if day >= _DAYS else "")
+        rules = CanaryRules(passed_gate=passed_gate, expired="its time is over" if day >= _DAYS else "")
         decision = decide(known_by(tasks, now), shares, usual, _COST, rules)
         if decision.action is not CanaryAction.WAIT:
             return decision.action, day
@@ -112,14 +116,22 @@ def _share(count: int, runs: int) -> str:
     return f"{100 * rate:.0f} [{100 * low:.0f}, {100 * high:.0f}]"
 
 
-def _simulated(case: Case, runs: int, long: int) -> dict[str, Outcomes]:
-    rng = np.random.default_rng(1)
-    found = {
-        "two means, 3 days": [by_two_means(rng, case, 3, 0.5) for _ in range(runs)],
-        "this rule": [by_this_rule(rng, case) for _ in range(runs)],
-    }
-    if case.gain == -0.2:
-        found["two means, 200 days"] = [by_two_means(rng, case, 200, 5) for _ in range(long)]
+RULES: dict[str, Callable[[np.random.Generator, Case], tuple[CanaryAction, float]]] = {
+    "two means, 3 days": partial(by_two_means, days=3, look=0.5),
+    "this rule": partial(by_this_rule, passed_gate=True),
+    "gate=canary": partial(by_this_rule, passed_gate=False),
+    "two means, 200 days": partial(by_two_means, days=200, look=5),
+}
+_LONG = "two means, 200 days"
+
+
+def _simulated(case: Case, rules: Sequence[str], runs: int, long: int) -> dict[str, Outcomes]:
+    found = {}
+    for rule in rules:
+        if rule == _LONG and case.gain != -0.2:
+            continue
+        rng = np.random.default_rng(1)
+        found[rule] = [RULES[rule](rng, case) for _ in range(long if rule == _LONG else runs)]
     return found
 
 
@@ -134,17 +146,25 @@ def _row(name: str, found: Outcomes) -> dict[str, object]:
     return {"runs": len(found), "percent": shares, "days_10_50_90": days}
 
 
+def _earlier() -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = json.loads((RESULTS / "canary.json").read_text())["cases"]
+    return found
+
+
 @click.command()
 @click.option("--runs", default=300, show_default=True, help="of each case and rule")
 @click.option("--long", default=20, show_default=True, help="runs of two means without an end, for the drops")
-def main(runs: int, long: int) -> None:
-    """Simulate trials."""
-    figures: dict[str, object] = {}
+@click.option("--rule", "rules", multiple=True, type=click.Choice(list(RULES)), help="only this one, repeatable")
+def main(runs: int, long: int, rules: tuple[str, ...]) -> None:
+    """Simulate trials. Figures of rules that are not simulated stay as they are."""
+    figures: dict[str, dict[str, object]] = _earlier() if rules else {}
     with ProcessPoolExecutor() as processes:
-        every = processes.map(partial(_simulated, runs=runs, long=long), CASES.values())
+        every = processes.map(
+            partial(_simulated, rules=rules or list(RULES), runs=runs, long=long), CASES.values()
+        )
         for name, found in zip(CASES, every, strict=True):
             print(name)
-            figures[name] = {rule: _row(rule, each) for rule, each in found.items()}
+            figures.setdefault(name, {}).update({rule: _row(rule, each) for rule, each in found.items()})
     write_results("canary", {"cases": figures})
 
 

@@ -80,4 +80,5 @@ def known_by(tasks: list[CanaryTask], moment: datetime) -> list[CanaryTask]:
 
 def _summed(tasks: list[CanaryTask]) -> UsualKind:
     rewards = [task.reward for task in tasks if task.reward is not None]
-    return UsualKind(len(tasks), len(rewards), sum(rewards), sum(task.error for task in tasks))
+    same = rewards[0] if len(set(rewards)) == 1 else None
+    return UsualKind(len(tasks), len(rewards), sum(rewards), sum(task.error for task in tasks), len(rewards), same)
