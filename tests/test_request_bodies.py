@@ -1,5 +1,7 @@
 """Bodies of requests by media type: what the code passes, and the bytes that are sent."""
 
+from urllib.parse import unquote_plus
+
 import pytest
 
 from app.apis.api_documents import encode, parse_document
@@ -86,6 +88,27 @@ def test_fields_of_json_and_forms_are_arguments(media_type: str, content: bytes)
     operation = app.operations["send"]
     request = encode(app, operation, bind(operation, [], {"a": "x", "b": 1}))
     assert (request.headers["Content-Type"], request.content) == (media_type, content)
+
+
+def test_nested_values_of_a_form_have_names_where_the_document_says_so() -> None:
+    fields = {name: {"type": kind} for name, kind in (("card", "object"), ("items", "array"), ("plain", "object"))}
+    media = {
+        "schema": {"type": "object", "properties": fields},
+        "encoding": {name: {"style": "deepObject", "explode": True} for name in ("card", "items")},
+    }
+    app = app_with("application/x-www-form-urlencoded", media)
+    operation = app.operations["send"]
+    given = {
+        "card": {"number": 1, "to": {"city": "Ulm", "zip": None}},
+        "items": [{"price": 2}, "b"],
+        "plain": {"a": 1},
+    }
+    content = encode(app, operation, bind(operation, [], given)).content
+    assert content is not None
+    assert (
+        unquote_plus(content.decode())
+        == 'plain={"a":1}&card[number]=1&card[to][city]=Ulm&items[0][price]=2&items[1]=b'
+    )
 
 
 def test_an_operation_with_a_body_of_parts_that_are_no_form_is_left_out() -> None:

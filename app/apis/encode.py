@@ -1,7 +1,7 @@
 """Encodes the arguments of a call as its OpenAPI document specifies (OpenAPI 3.1, section 4.8.12.3). Pure."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 from urllib.parse import quote, unquote, urlencode
 
@@ -59,9 +59,9 @@ def _pairs(parameter: Parameter, value: Json) -> Iterable[tuple[str, str]]:
         return []
     if style == "json":
         return [(name, msgspec.json.encode(value).decode())]
+    if style == "deepObject":
+        return _nested(name, value)
     if isinstance(value, dict):
-        if style == "deepObject":
-            return [(f"{name}[{key}]", _text(each)) for key, each in value.items() if each is not None]
         if parameter.explode:
             return [(key, _text(each)) for key, each in value.items() if each is not None]
         value = [part for pair in value.items() for part in pair]
@@ -70,6 +70,17 @@ def _pairs(parameter: Parameter, value: Json) -> Iterable[tuple[str, str]]:
             return [(name, _text(each)) for each in value]
         return [(name, _SEPARATORS.get(style, ",").join(map(_text, value)))]
     return [(name, _text(value))]
+
+
+def _nested(name: str, value: Json) -> Iterable[tuple[str, str]]:
+    """`name[key]` for the fields of an object, `name[0]` for the items of a list; nulls are left out."""
+    if isinstance(value, dict):
+        parts = [(str(key), each) for key, each in value.items()]
+    elif isinstance(value, list):
+        parts = [(str(index), each) for index, each in enumerate(value)]
+    else:
+        return [] if value is None else [(name, _text(value))]
+    return [pair for key, each in parts for pair in _nested(f"{name}[{key}]", each)]
 
 
 def _segment(parameter: Parameter, value: Json) -> str:
@@ -142,12 +153,17 @@ def _body(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes | Non
     if isinstance(value, Mapping) and kind == "multipart/form-data":
         return _multipart(operation, value)
     if isinstance(value, Mapping) and is_form(kind):
-        return _form(value).encode(), media_type
+        body = [each for each in operation.parameters if each.place == "body"]
+        nested = [each.wire_name for each in body if each.style == "deepObject"]
+        return _form(value, nested).encode(), media_type
     return _text(value).encode(), media_type if "charset" in media_type else f"{media_type}; charset=utf-8"
 
 
-def _form(fields: Mapping[str, Json]) -> str:
-    return urlencode([(name, _text(each)) for name, listed in fields.items() for each in _many(listed)])
+def _form(fields: Mapping[str, Json], nested: Collection[str] = ()) -> str:
+    pairs: list[tuple[str, str]] = []
+    for name, value in fields.items():
+        pairs += _nested(name, value) if name in nested else [(name, _text(each)) for each in _many(value)]
+    return urlencode(pairs)
 
 
 def _lines(values: Iterable[Json], mark: bytes) -> bytes:
