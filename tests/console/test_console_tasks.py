@@ -4,6 +4,7 @@ from playwright.async_api import Page, expect
 
 from tests.console.conftest import CheckPage
 from tests.console.console_server import ConsoleServer
+from tests.console.page_checks import check_shown
 
 
 async def test_the_list_is_right_everywhere(check_page: CheckPage) -> None:
@@ -13,7 +14,10 @@ async def test_the_list_is_right_everywhere(check_page: CheckPage) -> None:
 
 async def test_the_form_of_a_new_task_is_right_everywhere(check_page: CheckPage) -> None:
     page = await check_page("/console/tasks/new")
-    await expect(page.get_by_text("apis.ledger")).to_be_visible()
+    await page.get_by_text("apis.ledger").click()
+    await expect(page.get_by_role("listitem").filter(has_text="list_entries")).to_contain_text("reads")
+    await expect(page.get_by_role("listitem").filter(has_text="add_entry")).to_contain_text("changes")
+    await check_shown(page)
 
 
 async def test_filters_replace_the_table_and_stay_in_the_address(page: Page) -> None:
