@@ -9,6 +9,7 @@ from typing import Annotated, Any, cast
 import httpx
 import msgspec
 from litestar import Litestar, get, post
+from litestar.exceptions import HTTPException
 from litestar.openapi import OpenAPIConfig
 from litestar.params import Body, FromQuery
 
@@ -26,7 +27,8 @@ class Entry(msgspec.Struct, frozen=True):
 
 class Ledger:
     """`entries` were written, in order, the last one at `written_at` on the monotonic clock; `reads` counts the
-    look-ups; `pause` delays answers, in seconds, and they come only while `answers` is set.
+    look-ups; `pause` delays answers, in seconds, and they come only while `answers` is set. With
+    `busy_seconds` the first look-up is to come back after them.
     """
 
     def __init__(self, pause: float = 0.0) -> None:
@@ -34,6 +36,7 @@ class Ledger:
         self.written_at = 0.0
         self.reads = 0
         self.pause = pause
+        self.busy_seconds = 0
         self.answers = asyncio.Event()
         self.answers.set()
         self.asgi = Litestar(
@@ -52,6 +55,9 @@ class Ledger:
         @get("/entries", operation_id="list_entries", summary="the entries, page by page, from 0")
         async def list_entries(page: FromQuery[int] = 0) -> list[Entry]:
             self.reads += 1
+            if self.busy_seconds and self.reads == 1:
+                wait = {"Retry-After": str(self.busy_seconds)}
+                raise HTTPException("come back later", status_code=429, headers=wait)
             await self._wait()
             return self.entries[page * 5 : page * 5 + 5]
 

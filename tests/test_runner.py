@@ -3,14 +3,16 @@
 import asyncio
 from typing import Any
 
+from app.agent.limits import RolloutLimits
 from app.agent.stop_signal import StopSignal
 from app.db import models, offers, skills, task_queue, trajectories
 from app.db.models import TaskState
 from app.records import Stop
 from app.runner.runner import Runner, RunnerOptions
+from app.sandbox.protocol import SessionLimits
 from tests.ledger_policies import Stuck, writing
 from tests.ledger_project import OPTIONS, LedgerProject, until
-from tests.scripted_engine import ScriptedEngine
+from tests.scripted_engine import ScriptedEngine, block
 from tests.single_connection import single_connection
 
 
@@ -64,6 +66,18 @@ async def test_the_next_task_uses_the_skill_that_the_first_one_wrote(project: Le
     assert [entry.text for entry in project.ledger.entries] == ["hello", "goodbye", "nothing"]
     recorded = [data["status"] for kind, data in await project.events(second) if kind == "skill"]
     assert recorded == ["offered", "used"]
+
+
+async def test_a_task_waits_for_a_busy_api_longer_than_code_may_run(project: LedgerProject) -> None:
+    def script(_prompt: str, _turn: int) -> str:
+        return block("apis.supervisor.complete_task(answer=apis.ledger.list_entries())")
+
+    project.ledger.busy_seconds = 3
+    limits = RolloutLimits(turns=1, session=SessionLimits(wall_seconds=2))
+    async with project.runner(ScriptedEngine(project.tokenizer, script=script), limits=limits):
+        row = await project.ended(await project.submit())
+    assert (row.state, row.stop, row.answer) == (TaskState.DONE, Stop.COMPLETED, [])
+    assert project.ledger.reads == 2
 
 
 async def test_a_cancelled_task_stops(project: LedgerProject) -> None:
