@@ -9,13 +9,14 @@ from uuid import UUID
 import pytest
 from sqlalchemy import delete
 
-from app.db import evaluations, exams, models, projects, releases
+from app.db import evaluations, exams, learning, models, projects, releases, runs
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
 from app.db.exams import HeldOut, NewExamTask
 from app.db.models import ExamSource
 from app.project.holdout import is_held_out, kind_of
 from app.records import Task
+from app.run_settings import RunSettings
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject
@@ -45,10 +46,10 @@ def given(*scenarios: str | None) -> list[dict[str, object]]:
     return [{"instruction": f"do {each}", "scenario": each, "check": CHECK} for each in scenarios]
 
 
-async def made(api: ApiApp, **body: object) -> dict[str, object]:
+async def made(api: ApiApp, **body: object) -> dict[str, Any]:
     answer = await api.client.post("/v1/exams", json={"name": "mine", **body})
     assert answer.status_code == 201, answer.text
-    found: dict[str, object] = answer.json()
+    found: dict[str, Any] = answer.json()
     return found
 
 
@@ -57,7 +58,15 @@ async def test_an_exam_of_given_tasks_has_a_version_for_each_content(api: ApiApp
     assert (first["version"], first["source"], first["size"]) == (
         1,
         "submitted",
-        {"tasks": 3, "scenarios": 2, "checks": 3, "logged": 0, "checked_scenarios": 2, "logged_scenarios": 0},
+        {
+            "tasks": 3,
+            "scenarios": 2,
+            "checks": 3,
+            "logged": 0,
+            "checked_scenarios": 2,
+            "logged_scenarios": 0,
+            "learned": 0,
+        },
     )
     assert (first["decides_on"], first["waits_for"]) == ([], "it has 2 scenarios, the gate needs at least 30")
     assert await made(api, tasks=given("a", "a", None)) == first
@@ -67,6 +76,10 @@ async def test_an_exam_of_given_tasks_has_a_version_for_each_content(api: ApiApp
     [listed] = (await api.client.get("/v1/exams")).json()
     assert listed == second
     shown = (await api.client.get("/v1/exams/mine", params={"version": 1})).json()
+    assert (await api.client.get("/v1/exams/mine", params={"digest": first["digest"][:12]})).json() == shown
+    both = {"digest": first["digest"], "version": 2}
+    gone = await api.client.get("/v1/exams/mine", params=both)
+    assert f"no exam 'mine' in version 2 with the digest {first['digest']}" in str(problem(gone))
     assert shown["exam"] == first
     assert shown["tasks"][2] == {
         "instruction": "do None",
@@ -80,7 +93,7 @@ async def test_an_exam_of_given_tasks_has_a_version_for_each_content(api: ApiApp
 async def test_an_exam_of_the_log_has_the_best_of_each_kind(api: ApiApp, tmp_path: Path) -> None:
     ids = await serve(api, tmp_path, 0.0, 1.0, None, 1.0, 0.5)
     exam = await made(api, from_log={"tasks_each": 2})
-    size = {"scenarios": 1, "checks": 0, "checked_scenarios": 0, "logged_scenarios": 1}
+    size = {"scenarios": 1, "checks": 0, "checked_scenarios": 0, "logged_scenarios": 1, "learned": 0}
     assert (exam["source"], exam["size"]) == ("log", size | {"tasks": 2, "logged": 2})
     shown = (await api.client.get("/v1/exams/mine")).json()
     assert [each["task_id"] for each in shown["tasks"]] == [str(ids[1]), str(ids[3])]
@@ -146,23 +159,48 @@ async def test_tasks_of_another_project_are_refused(api: ApiApp, tmp_path: Path)
 
 
 async def test_the_results_are_those_of_each_release_in_any_version(api: ApiApp) -> None:
-    await made(api, tasks=given("a"))
+    first = await made(api, tasks=given("a"))
+    await api.client.delete("/v1/exams/mine")
+    again = await made(api, tasks=given("b"))
+    assert (first["version"], again["version"]) == (1, 1)
     async with api.sessions.begin() as session:
         active = await releases.active(session, api.demo.id)
-        for version, sgc in ((1, 40.0), (2, 60.0)):
-            exam = {"name": "mine", "version": version, "on": "recorded"}
+        digests: tuple[dict[str, str], ...] = ({}, {"digest": first["digest"]}, {"digest": again["digest"]})
+        for named, sgc in zip(digests, (20.0, 40.0, 60.0), strict=True):
             new = NewEvaluation(
                 model="base",
                 environment="exam?name=mine",
-                settings={"exam": exam, "coverage": 0.9},
+                settings={"exam": {"name": "mine", "version": 1, "on": "recorded", **named}, "coverage": 0.9},
                 figures={"sgc": {"mean": sgc}},
                 release_id=active.id,
             )
             await evaluations.add(session, api.demo.id, new)
     results = (await api.client.get("/v1/exams/mine/results")).json()
-    shown = [(each["release"], each["version"], each["figures"]["sgc"]["mean"]) for each in results]
-    assert shown == [(1, 1, 40.0), (1, 2, 60.0)]
+    shown = [(each["release"], each["version"], each["digest"], each["figures"]) for each in results]
     assert {(each["on"], each["coverage"]) for each in results} == {("recorded", 0.9)}
+    assert shown == [
+        (1, 1, digest, {"sgc": {"mean": sgc}})
+        for digest, sgc in ((None, 20.0), (first["digest"], 40.0), (again["digest"], 60.0))
+    ]
+    own = (await api.client.get("/v1/exams/mine/results", params={"digest": again["digest"]})).json()
+    assert own == results[2:]
+
+
+async def test_tasks_of_kinds_that_a_served_release_learned_from_are_counted(api: ApiApp, tmp_path: Path) -> None:
+    learned = await serve(api, tmp_path, 1.0, scenario="learned")
+    unlabelled = await serve(api, tmp_path, 1.0, scenario=None)
+    tried = await serve(api, tmp_path, 1.0, scenario="tried")
+    async with api.sessions.begin() as session:
+        for ids, is_served in (([*learned, *unlabelled], True), (tried, False)):
+            run = await runs.create(session, api.demo.id, RunSettings())
+            await learning.record(session, run.id, "base", ids)
+            release = await releases.propose(session, api.demo.id, f"adapter {len(ids)}", run.id)
+            if is_served:
+                await releases.activate(session, release.id)
+    new = {"instruction": "say it of learned in other words", "scenario": "learned", "check": CHECK}
+    logged = await made(api, from_log={})
+    assert (logged["size"]["tasks"], logged["size"]["learned"]) == (3, 2)
+    assert (await made(api, tasks=[new, *given("new")]))["size"]["learned"] == 1
 
 
 async def test_a_deleted_exam_is_gone_in_all_versions(api: ApiApp) -> None:

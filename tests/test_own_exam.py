@@ -152,9 +152,13 @@ async def test_without_a_word_a_run_is_examined_on_what_the_project_holds_out(sh
     assert result.data["dropped"]["held_out"] == 2 * len(kinds)
     assert result.evidence["environment"] == "exam?name=own-work"
     evaluation = result.evidence["evaluation"]
+    async with shop.sessions() as session:
+        exam = await exams.get(session, shop.project_id, "own-work")
     assert evaluation["exam"] == {
         "name": "own-work",
         "version": 1,
+        "digest": exam.digest,
+        "learned": 0,
         "on": "recorded",
         "tasks_left_out": len(kinds),  # they failed, and so show nothing
         "true_whatever_happens": 0,

@@ -30,6 +30,10 @@ _MOST = 2_000  # tasks of one exam
 Ground: TypeAlias = Literal["recorded", "staging"]
 
 Version = Annotated[int | None, QueryParameter(ge=1, le=MOST, description="default: the newest")]
+Digest = Annotated[
+    str | None,
+    QueryParameter(pattern=r"^[0-9a-f]{8,64}$", description="its sha256, or how that begins; default: any"),
+]
 
 
 class ExamTaskRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -100,6 +104,9 @@ class ExamView(msgspec.Struct, frozen=True, kw_only=True):
     `decides_on` says what the gate can try enough of its scenarios on: recorded calls need tasks that were served,
     staging needs tasks with a check, and live APIs need tasks with both that only read. `waits_for` says why that
     is nothing yet.
+
+    `learned` of its size are tasks of kinds that releases learned from which have been active, before they were
+    held out: they may be known by heart.
     """
 
     project: str
@@ -140,13 +147,15 @@ class ExamDetail(msgspec.Struct, frozen=True, kw_only=True):
 class ExamResult(msgspec.Struct, frozen=True, kw_only=True):
     """How one release did. Shares in percent with 95 % intervals, as in its evidence.
 
-    `coverage` is the share of scenarios whose results are known.
+    `coverage` is the share of scenarios whose results are known. `digest` is that of the exam: once one was
+    deleted, versions are counted anew. Results of earlier versions of the server have none.
     """
 
     release: int | None
     model: str
     at: datetime
     version: int
+    digest: str | None
     on: str
     coverage: float | None
     figures: dict[str, Json]
@@ -186,10 +195,11 @@ class ExamController(Controller):
         access: Caller,
         project: ProjectName = None,
         version: Version = None,
+        digest: Digest = None,
     ) -> ExamDetail:
         """With its tasks."""
         owner = await find_project(session, access, project)
-        row = await exams.get(session, owner.id, name, version)
+        row = await exams.get(session, owner.id, name, version, digest)
         tasks = await exams.tasks_of(session, row.id)
         return ExamDetail(
             exam=await _view(session, row, owner.name),
@@ -198,12 +208,20 @@ class ExamController(Controller):
 
     @get("/{name:str}/results", summary="Show the results of an exam", responses=_READ)
     async def results(
-        self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None
+        self,
+        name: FromPath[str],
+        session: Db,
+        access: Caller,
+        project: ProjectName = None,
+        digest: Digest = None,
     ) -> list[ExamResult]:
-        """Of every release that was examined on it, in any version, oldest first."""
+        """Of every release that was examined on it, in any version, oldest first. Those of an exam of this name
+        that was deleted are among them: `digest` tells them apart.
+        """
         owner = await find_project(session, access, project)
         await exams.get(session, owner.id, name)
-        return await exam_results(session, owner.id, name)
+        found = await exam_results(session, owner.id, name)
+        return [each for each in found if digest is None or (each.digest or "").startswith(digest)]
 
     @delete("/{name:str}", summary="Delete an exam", responses=_READ)
     async def remove(self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None) -> None:
@@ -243,6 +261,7 @@ def _result(row: models.Evaluation, number: int | None) -> ExamResult:
         model=row.model,
         at=row.created_at,
         version=exam["version"],
+        digest=exam.get("digest"),
         on=exam["on"],
         coverage=row.settings.get("coverage"),
         figures=row.figures,

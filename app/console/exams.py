@@ -20,7 +20,7 @@ from app.db import exams, releases
 
 _SHARES = Axis(0.0, 100.0, ((0.0, "0"), (50.0, "50"), (100.0, "100 %")))
 _SHOWN = 200  # tasks
-_CSV = ("release", "model", "at", "version", "on", "coverage", "scenarios", "tasks")
+_CSV = ("release", "model", "at", "version", "digest", "on", "coverage", "scenarios", "tasks")
 _MEASURES = ("sgc", "tgc", "turns", "tokens")
 
 

@@ -1,7 +1,7 @@
 """Exams in the database."""
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -13,7 +13,7 @@ from sqlalchemy import delete as sql_delete
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, projects
+from app.db import learning, models, projects
 from app.db.executed_tasks import executed
 from app.db.in_array import in_array
 from app.db.models import ExamSource
@@ -47,6 +47,7 @@ class ExamSize(msgspec.Struct, frozen=True, kw_only=True):
     logged: int = 0  # tasks that were served
     checked_scenarios: int = 0  # with a task that has a check
     logged_scenarios: int = 0  # with one that was served
+    learned: int = 0  # tasks of kinds that releases learned from which have been active: before they were held out
 
 
 class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,11 +80,14 @@ async def put(
     return exam
 
 
-async def get(session: AsyncSession, project_id: UUID, name: str, version: int | None = None) -> models.Exam:
-    """One version, or the newest. Raises NotFoundError."""
-    exam = await _newest(session, project_id, name, version)
+async def get(
+    session: AsyncSession, project_id: UUID, name: str, version: int | None = None, digest: str | None = None
+) -> models.Exam:
+    """One version, by its number or the beginning of its digest, or the newest. Raises NotFoundError."""
+    exam = await _newest(session, project_id, name, version, digest)
     if exam is None:
         which = "" if version is None else f" in version {version}"
+        which += "" if digest is None else f" with the digest {digest}"
         raise NotFoundError(f"this project has no exam {name!r}{which}; GET /v1/exams lists them")
     return exam
 
@@ -132,9 +136,22 @@ async def sizes(session: AsyncSession, exam_ids: Collection[UUID]) -> dict[UUID,
         .where(in_array(_member.exam_id, exam_ids))
         .group_by(_member.exam_id)
     )
-    rows = (await session.execute(query)).mappings()
-    known = {row["exam_id"]: ExamSize(**{name: row[name] for name in ExamSize.__struct_fields__}) for row in rows}
+    learned = await _learned(session, exam_ids)
+    rows = [dict(row) for row in (await session.execute(query)).mappings()]
+    known = {exam_id: ExamSize(**row, learned=learned[exam_id]) for row in rows if (exam_id := row.pop("exam_id"))}
     return {each: known.get(each, ExamSize()) for each in exam_ids}
+
+
+async def _learned(session: AsyncSession, exam_ids: Collection[UUID]) -> Counter[UUID]:
+    """How many tasks of each exam are of a kind that a release learned from which has been active."""
+    query = (
+        select(_member.exam_id, _exam.project_id, _member.instruction, _member.scenario)
+        .join(_exam, _exam.id == _member.exam_id)
+        .where(in_array(_member.exam_id, exam_ids))
+    )
+    rows = (await session.execute(query)).all()
+    kinds = await learning.served_kinds(session, {row.project_id for row in rows})
+    return Counter(row.exam_id for row in rows if kind_of(row.instruction, row.scenario) in kinds[row.project_id])
 
 
 async def from_log(
@@ -242,9 +259,11 @@ def _new(row: Row[Any]) -> NewExamTask:
 
 
 async def _newest(
-    session: AsyncSession, project_id: UUID, name: str, version: int | None = None
+    session: AsyncSession, project_id: UUID, name: str, version: int | None = None, digest: str | None = None
 ) -> models.Exam | None:
     query = select(_exam).where(_exam.project_id == project_id, _exam.name == name)
     if version is not None:
         query = query.where(_exam.version == version)
+    if digest is not None:
+        query = query.where(_exam.digest.startswith(digest, autoescape=True))
     return (await session.scalars(query.order_by(_exam.version.desc()).limit(1))).first()

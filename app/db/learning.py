@@ -4,13 +4,14 @@ from collections.abc import Collection
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Select, and_, func, literal, or_, select, update
+from sqlalchemy import Select, and_, case, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
 from app.db.in_array import in_array
 from app.db.models import ReleaseState, RunState
+from app.project.holdout import kind_of
 from app.run_settings import RunKind
 
 OPEN_RUNS = (RunState.QUEUED, RunState.RUNNING)
@@ -58,6 +59,22 @@ async def record(session: AsyncSession, run_id: UUID, started_from: str, task_id
     rows = select(literal(run_id), _task.id).where(in_array(_task.id, found))
     await session.execute(insert(_learned).from_select(["run_id", "task_id"], rows).on_conflict_do_nothing())
     return True
+
+
+async def served_kinds(session: AsyncSession, project_ids: Collection[UUID]) -> dict[UUID, set[str]]:
+    """The kinds of tasks that releases learned from which have been active, by project; see `kind_of`."""
+    own_instruction = case((_task.scenario.is_(None), _task.instruction))
+    query = (
+        select(_task.project_id, _task.scenario, own_instruction)
+        .join(_learned, _learned.task_id == _task.id)
+        .join(_release, _release.training_run_id == _learned.run_id)
+        .where(in_array(_release.project_id, project_ids), _release.activated_at.is_not(None))
+        .distinct()
+    )
+    found: dict[UUID, set[str]] = {each: set() for each in project_ids}
+    for project_id, scenario, instruction in await session.execute(query):
+        found[project_id].add(kind_of(instruction or "", scenario))
+    return found
 
 
 async def traces(session: AsyncSession, project_id: UUID, tasks: Select[UUID]) -> Traces:

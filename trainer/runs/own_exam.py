@@ -82,6 +82,8 @@ async def open_run_environment(job: Job, sessions: Sessions) -> AsyncIterator[Ru
         about: dict[str, Json] = {
             "name": found.name,
             "version": material.version,
+            "digest": material.digest,
+            "learned": material.learned,
             "on": found.on,
             "tasks_left_out": len(material.exam) - len(judged),
             "true_whatever_happens": len(idle),
@@ -114,10 +116,12 @@ def _nothing_to_train_on(data: Mapping[str, Json], choice: ExamChoice) -> str:
     )
 
 
-class _Material(msgspec.Struct, frozen=True):
+class _Material(msgspec.Struct, frozen=True, kw_only=True):
     """What an exam is made of."""
 
     version: int
+    digest: str
+    learned: int  # tasks of it that served releases learned from
     exam: list[ExamItem]
     training: list[ExamItem]
     held_out: int  # scored tasks that are not for training
@@ -137,9 +141,18 @@ async def _read(job: Job, sessions: Sessions, choice: ExamChoice) -> _Material:
         served = await manifest.begin_serving(session, job.project_id, None, None)
         variables = [each.variables for each in (*examined, *training) if each.variables]
         apis = ProjectApis(served.documents, msgspec.convert(served.settings, ProjectSettings), variables)
+        size = (await exams.sizes(session, [exam.id]))[exam.id]
         items = await _items(session, [*examined, *training], job.project)
     held_back = len(logged) - len(training)
-    return _Material(exam.version, items[: len(examined)], items[len(examined) :], held_back, apis)
+    return _Material(
+        version=exam.version,
+        digest=exam.digest,
+        learned=size.learned,
+        exam=items[: len(examined)],
+        training=items[len(examined) :],
+        held_out=held_back,
+        apis=apis,
+    )
 
 
 def _how(choice: ExamChoice) -> str:
