@@ -11,7 +11,7 @@ _EVENTS: Final[dict[str, Json]] = {
     "items": {"type": "object", "properties": {"event": {"type": "string"}, "data": {}, "id": {"type": "string"}}},
 }
 _JSON: Final = re.compile(r"application/json|.*\+json", re.DOTALL)
-_JSON_WORD: Final = re.compile(r"[/+.-]json(?![a-z0-9])", re.IGNORECASE)
+_JSON_WORD: Final = re.compile(r"[/+._-]json(?![a-z0-9])", re.IGNORECASE)
 _JSON_LINES: Final = re.compile(r"[a-z]+/((x-)?(ndjson|jsonl|jsonlines|json-lines)|(.*\+)?json-seq)", re.DOTALL)
 _FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
 _XML: Final = re.compile(r"(application|text)/xml|.*\+xml", re.DOTALL)
