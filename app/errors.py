@@ -142,6 +142,13 @@ class HostError(Exception):
         self.message = message
 
 
+class UnreachableError(HostError):
+    """No connection to the server of an API. Nothing was sent."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("ApiError", message)
+
+
 def first_line(error: BaseException) -> str:
     """The first line of the error's message, for a log or another message; without one, the name of its class."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

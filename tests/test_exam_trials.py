@@ -20,6 +20,7 @@ from trainer.evaluation.policy_metrics import TaskResult
 
 CHECK = "score = float([each['text'] for each in apis.ledger.list_entries()] == ['hello'])"
 WRITE = block("apis.ledger.add_entry(text='hello')\napis.supervisor.complete_task()")
+COMPLETE = block("apis.supervisor.complete_task()")
 READ = block("apis.supervisor.complete_task(answer=len(apis.ledger.list_entries()))")
 
 
@@ -108,6 +109,15 @@ async def test_tasks_for_rollouts_are_tried_on_staging_too(town: Town) -> None:
     assert (result.scenario, result.known, result.success) == ("trained", True, True)
     assert town.trial_ledger.entries == [Entry("hello")]
     assert (town.project.ledger.entries, town.project.ledger.reads) == ([], reads)
+
+
+@pytest.mark.parametrize("answer", [WRITE, COMPLETE])
+async def test_a_staging_server_that_is_down_makes_a_trial_unknown(town: Town, answer: str) -> None:
+    """For the policy, and for the check alone."""
+    town.staging = "http://127.0.0.1:9"
+    await town.stage()
+    [result] = await town.tried("staging", answer)
+    assert not result.known
 
 
 async def test_a_reset_that_fails_ends_the_exam(town: Town) -> None:

@@ -89,6 +89,15 @@ async def test_on_staging_the_tools_of_another_mcp_server_are_called(notes: Note
     assert notes.live.requests == []
 
 
+async def test_an_mcp_server_that_is_down_makes_a_trial_unknown(notes: NotesProject) -> None:
+    await notes.change({"staging": {"notes": {"server": "http://127.0.0.1:9/mcp"}}})
+    task = NewExamTask(instruction="write hello", check_code=CHECK)
+    async with notes.project.sessions.begin() as session:
+        await exams.put(session, notes.project.id, "mine", ExamSource.SUBMITTED, [task])
+    [result] = await examined(notes.project, "staging", lambda *_: WRITE)
+    assert not result.known
+
+
 async def test_on_the_live_mcp_server_tools_that_read_are_called(notes: NotesProject) -> None:
     notes.live.notes.append("buy tea")
     await notes.served(READ, "score = float(answer == 'buy tea')")

@@ -98,6 +98,11 @@ class Gateway:
         return self._catalog.names()
 
     @property
+    def unreachable(self) -> str | None:
+        """Why a server could not be connected to, if one could not."""
+        return self._live.unreachable
+
+    @property
     def catalog(self) -> Catalog:
         """The project's apps, api_docs and supervisor."""
         return self._catalog

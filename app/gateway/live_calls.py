@@ -9,7 +9,7 @@ import msgspec
 from app.apis.binary_values import recordable
 from app.apis.catalog import App, Operation
 from app.apis.protocol import OutgoingRequest
-from app.errors import HostError
+from app.errors import HostError, UnreachableError
 from app.gateway.authenticated_caller import AuthenticatedCaller
 from app.gateway.kept_bytes import KeptBytes
 from app.gateway.request_secrets import RequestSecrets
@@ -29,6 +29,7 @@ class LiveCalls:
         self._secrets = secrets
         self._patience = patience
         self._kept = kept
+        self.unreachable: str | None = None  # the latest failure to connect to a server
 
     async def make(
         self,
@@ -51,6 +52,8 @@ class LiveCalls:
             if answer.status is not None:  # a protocol may have none
                 response = CallResponse(status=answer.status, headers=dict(answer.headers), attempts=attempts)
         except HostError as raised:
+            if isinstance(raised, UnreachableError):
+                self.unreachable = hidden.mask(raised.message)
             result, error = None, hidden.mask(f"{raised.kind}: {raised.message}")
             response = hidden.mask_value(raised.response) if isinstance(raised, RefusalError) else None
         seconds = time.perf_counter() - started

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import httpx
 import httpx2
 
-from app.errors import HostError
+from app.errors import HostError, UnreachableError
 from app.gateway.mcp_client.exchange import AccessRefusedError, Exchange, exchange
 from app.untrusted.http_body import BodyError, read_body
 from app.untrusted.json_text import JsonError, decode_json
@@ -19,6 +19,7 @@ _ADDED = {"Accept-Encoding": "identity", "User-Agent": "sage-server"}
 _ERROR_VALUES, _ERROR_DEPTH = 1_000, 20
 _UNANSWERED = 502
 _DENIED = (401, 403)
+_UNCONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, UnreachableError)
 
 
 class HttpBridge(httpx2.AsyncBaseTransport):
@@ -35,7 +36,8 @@ class HttpBridge(httpx2.AsyncBaseTransport):
             response = await self._client.send(await _outgoing(request, ours), stream=True, follow_redirects=False)
         except (HostError, httpx.HTTPError, httpx.InvalidURL) as error:
             ours.unreachable = True
-            return _unanswered(request, ours, f"the server cannot be reached: {_reason(error)}")
+            reason = f"the server cannot be reached: {_reason(error)}"
+            return _unanswered(request, ours, reason, connected=not isinstance(error, _UNCONNECTED))
         try:
             return await _answer(request, response, ours)
         except (BodyError, httpx.HTTPError) as error:
@@ -119,9 +121,11 @@ def _is_rpc_error(body: bytes) -> bool:
     return isinstance(answer, dict) and "jsonrpc" in answer and isinstance(answer.get("error"), dict)
 
 
-def _unanswered(request: httpx2.Request, ours: Exchange, reason: str) -> httpx2.Response:
+def _unanswered(
+    request: httpx2.Request, ours: Exchange, reason: str, *, connected: bool = True
+) -> httpx2.Response:
     if request.method == "POST":
-        ours.failure = HostError("ApiError", reason)
+        ours.failure = HostError("ApiError", reason) if connected else UnreachableError(reason)
     return httpx2.Response(_UNANSWERED, request=request)
 
 

@@ -106,20 +106,23 @@ class ApiWorld:
         assert self.item.check is not None  # `can_judge`
         if self._gateway is not None and self._gateway.would_write:
             return Verdict(0, 1, (f"it tried to write: {self._gateway.would_write}",), known=False)
+        if self._gateway is not None and self._gateway.unreachable:
+            return _unreachable(self._gateway)
         if trajectory.stop is not Stop.COMPLETED:
             return Verdict(0, 1, (f"it ended with {trajectory.stop}",))
+        gateway = self._open(_CHECK_CALLS, read_only=True)
         try:
             value = await score(
                 self.item.check,
                 trajectory.answer,
                 sandbox=self._trials.sandbox,
-                gateway=self._open(_CHECK_CALLS, read_only=True),
+                gateway=gateway,
                 limits=self._trials.limits,
                 now=self.now,
             )
         except InvalidError as error:
-            return Verdict(0, 1, (str(error),))
-        return Verdict(round(100 * value), 100)
+            return _unreachable(gateway) if gateway.unreachable else Verdict(0, 1, (str(error),))
+        return _unreachable(gateway) if gateway.unreachable else Verdict(round(100 * value), 100)
 
     def _open(self, max_calls: int, *, read_only: bool) -> Gateway:
         return Gateway(
@@ -134,3 +137,8 @@ class ApiWorld:
             timeout=self._trials.timeout,
             callers=self._trials.callers,
         )
+
+
+def _unreachable(gateway: Gateway) -> Verdict:
+    """A server that is down says nothing about the policy."""
+    return Verdict(0, 1, (f"a server cannot be reached: {gateway.unreachable}",), known=False)
