@@ -18,14 +18,19 @@ from trainer.runs.own_exam import open_run_environment
 
 
 async def examined(
-    project: LedgerProject, ground: str, script: Script, split: Split = "validation"
+    project: LedgerProject,
+    ground: str,
+    script: Script,
+    split: Split = "validation",
+    *,
+    probe: bool = False,  # first leave out what is solved by doing nothing, as a gate does
 ) -> list[TaskResult]:
     """Of every task of the split that can be tried on `ground`. Raises as the start of a run does."""
     job = Job(
         id=project.id,
         project_id=project.id,
         project="demo",
-        settings=RunSettings(environment=f"exam?name=mine&on={ground}"),
+        settings=RunSettings(environment=f"exam?name=mine&on={ground}", gate_scenarios=200 if probe else 0),
         directory=Path(),
         deployment=Settings(),
     )

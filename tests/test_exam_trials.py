@@ -65,7 +65,7 @@ class Town:
         ]
         async with self.project.sessions.begin() as session:
             await exams.put(session, self.project.id, "mine", ExamSource.SUBMITTED, new)
-        return await examined(self.project, ground, lambda *_: answer)
+        return await examined(self.project, ground, lambda *_: answer, probe=True)
 
 
 @pytest.fixture

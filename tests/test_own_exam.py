@@ -56,7 +56,7 @@ async def tried(project: LedgerProject, how: Script) -> list[TaskResult]:
     async with project.sessions.begin() as session:
         chosen = await exams.from_log(session, project.id)
         await exams.put(session, project.id, "mine", ExamSource.LOG, chosen)
-    return await examined(project, "recorded", how)
+    return await examined(project, "recorded", how, probe=True)
 
 
 EXPERT = script("apis.ledger.list_entries()", WRITE, COMPLETE)

@@ -16,7 +16,7 @@ _ANSWERS: tuple[Json, ...] = (None, "?")  # the second is right for nothing, but
 async def solved_idly(trials: Trials, items: Iterable[ExamItem]) -> set[UUID]:
     """The ids of tasks that are judged as solved if all that a trial does is to complete them.
 
-    Raises InvalidError if the APIs cannot be reset.
+    Raises StagingError if the APIs cannot be reset.
     """
     return {item.task.id for item in items if await _solved_idly(trials, item)}
 
