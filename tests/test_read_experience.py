@@ -29,7 +29,9 @@ async def test_served_tasks_become_scored_rollouts(shop: ServedProject) -> None:
     maker, failed = await shop.task(), await shop.task(0.25)
     skill = await shop.skill(maker)
     user, other = await shop.task(used=(skill,)), await shop.task(0.0, used=(skill,))
-    assert await rewards(shop) == {maker.id: 2.0, failed.id: 0.25, user.id: 2.0, other.id: 0.0}
+    paid = {maker.id: 2.0, failed.id: 0.25, user.id: 2.0, other.id: 0.0}
+    assert await rewards(shop, reward="skill") == paid
+    assert await rewards(shop) == paid | {maker.id: 1.0, user.id: 1.0}, "tasks that used it scored less on average"
     assert [each.position for each in await rollouts(shop)] == [0, 0, 1, 1]
     assert {each.group for each in await rollouts(shop)} == {"scenario greetings, release 1"}
     tokens = 4 * len(shop.turn().sampled_ids)
