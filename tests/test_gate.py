@@ -9,7 +9,7 @@ import pytest
 from app.db import releases
 from app.db.database import Sessions
 from app.db.models import ReleaseState
-from app.errors import ConflictError, EngineError
+from app.errors import ConflictError, EngineError, StagingError
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.gated_run import BEST, NEW, SCENARIOS, GatedRun, lazy, wordy
 from trainer.evaluation.gate_decision import GateRules
@@ -84,6 +84,20 @@ async def test_the_canary_share_of_the_run_is_on_the_release_that_passed(run: Ga
     async with run.sessions() as session:
         release = await releases.get(session, result.release_id)
     assert (release.state, release.canary_percent) == (ReleaseState.PASSED, 12.5)
+
+
+async def test_a_candidate_whose_staging_server_cannot_be_reset_waits_and_says_why(
+    run: GatedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cannot_reset(*_: object) -> None:
+        raise StagingError("the staging server of mail cannot be reset: 503")
+
+    monkeypatch.setattr(run.environment, "open", cannot_reset)
+    result = await run.evaluate(run.policies(base=lazy, new=run.expert))
+    assert (result.state, result.decision) == (ReleaseState.CANDIDATE, "waiting")
+    assert result.reason.startswith("the staging server of mail cannot be reset: 503")
+    assert "activate it by hand" in result.evidence["next"]
+    assert (await run.active()).number == 1
 
 
 async def test_a_run_that_does_not_promote_leaves_a_waiting_candidate(run: GatedRun) -> None:

@@ -20,6 +20,7 @@ from app.db import evaluations, models, releases
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
 from app.db.models import ReleaseState
+from app.errors import StagingError
 from app.records import Json
 from app.run_settings import RunSettings
 from trainer.evaluation.exam_evidence import advice, left_out, why_undecided
@@ -105,11 +106,14 @@ class _Gate:
 
     async def examine(self, evaluator: Evaluator, rules: GateRules, directory: Path | None) -> GateResult:
         """Evaluate, decide, and act on the decision."""
-        results = await self.evaluate(evaluator)
-        if why := why_undecided(results, self.candidate.settings.exam_coverage, rules.min_scenarios):
-            evidence = {"verdict": "untested", "reason": why, "evaluation": results.settings}
-            return await self.wait(evidence | {"next": f"{advice(results)}, or {self.by_hand}"})
-        compared = await self.compare(results, evaluator, rules)
+        try:
+            results = await self.evaluate(evaluator)
+            if why := why_undecided(results, self.candidate.settings.exam_coverage, rules.min_scenarios):
+                evidence = {"verdict": "untested", "reason": why, "evaluation": results.settings}
+                return await self.wait(evidence | {"next": f"{advice(results)}, or {self.by_hand}"})
+            compared = await self.compare(results, evaluator, rules)
+        except StagingError as error:  # the trained weights are kept
+            return await self.wait({"verdict": "untested", "reason": str(error), "next": self.by_hand})
         if directory is not None:
             compared.results.write(directory / "gate.json")
         evidence = await self.record(compared)
