@@ -41,6 +41,24 @@ class HttpTransport(httpx.AsyncHTTPTransport):
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """A GET that meets a kept connection which the server has closed meanwhile is sent on another one."""
+        if request.method != "GET" or "trace" in request.extensions:
+            return await self._send(request)
+        while True:
+            is_new = False
+
+            async def trace(event: str, _info: object) -> None:
+                nonlocal is_new
+                is_new = is_new or event.startswith("connection.connect")
+
+            request.extensions = {**request.extensions, "trace": trace}
+            try:
+                return await self._send(request)
+            except (httpx.ReadError, httpx.RemoteProtocolError):
+                if is_new:
+                    raise
+
+    async def _send(self, request: httpx.Request) -> httpx.Response:
         try:
             return await super().handle_async_request(request)
         except AttributeError as error:
