@@ -19,6 +19,7 @@ SAMPLES = [
     "mail.send",
     "#",
     "a:b",
+    "secret:staging-key",
     "",
 ]
 

@@ -14,7 +14,7 @@ from app.db import models
 from app.db.models import TaskState
 from app.db.task_queue import TaskOutcome
 from app.errors import ConflictError
-from app.records import Offer, SkillRun, Stop, Trajectory, Turn
+from app.records import LIMITS, Offer, SkillRun, Stop, Trajectory, Turn
 from app.runner.skill_replays import call_of
 from app.runner.task_journal import TaskJournal
 
@@ -54,5 +54,6 @@ def run_outcome(row: models.Task, outcome: TaskOutcome, trajectory: Trajectory) 
     if trajectory.stop is Stop.COMPLETED:
         return msgspec.structs.replace(outcome, state=TaskState.DONE, stop=Stop.COMPLETED, failure=None)
     raised = trajectory.turns[-1].observation if trajectory.turns else ""
-    failure = outcome.failure or raised or f"the skill did not return: {trajectory.stop}"
+    failure = None if trajectory.stop in LIMITS else outcome.failure  # the limits of a run are those of one turn
+    failure = failure or raised or f"the skill did not return: {trajectory.stop}"
     return msgspec.structs.replace(outcome, state=TaskState.FAILED, failure=failure)

@@ -57,7 +57,7 @@ async def test_the_rows_of_the_library_are_gone_through_with_the_keyboard(grown_
 
 async def test_a_person_finds_the_skill_that_saves_most(grown_page: Page, grown: GrownConsole) -> None:
     await grown_page.goto("/console")
-    await grown_page.get_by_role("link", name="Skills").click()
+    await grown_page.get_by_role("link", name="Skills", exact=True).click()
     await expect(grown_page.get_by_text("Saves most:")).to_contain_text(grown.project.best)
     first = grown_page.get_by_role("table").get_by_role("row").nth(1)
     await expect(first).to_contain_text(grown.project.best)
