@@ -63,12 +63,16 @@ def base(model_dir: Path) -> BaseModel:
 
 
 @pytest.fixture
-def job(tmp_path: Path, model_dir: Path) -> Callable[..., Job]:
+async def job(sessions: Sessions, tmp_path: Path, model_dir: Path) -> Callable[..., Job]:
+    async with sessions() as session:
+        shop = await project_row(session)
+        await session.commit()
+
     def make(project: UUID | None = None, **settings: Any) -> Job:
         kind: dict[str, Any] = {"kind": RunKind.SFT, "steps": 4, "lora_rank": 2, "micro_batch_tokens": 256}
         return Job(
             id=uuid4(),
-            project_id=project or uuid4(),
+            project_id=project or shop.id,
             project="shop",
             settings=RunSettings(**(kind | settings)),
             directory=tmp_path / "run",
