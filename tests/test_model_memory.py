@@ -36,9 +36,10 @@ def test_the_engine_says_what_a_model_needs_before_it_loads_it(huge: Path) -> No
     command = engine_command("--model", str(huge), "--port", "0", "--device", "cpu", "--kv-mb", "100")
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"Error: the model in {huge} needs 8,389,558 MB of memory (1,099,511,627,776")
-    assert "100 MB of KV cache" in done.stderr
-    assert done.stderr.count("\n") == 1
+    told, error = done.stderr.splitlines()
+    assert told == f"loading {huge}, 2,097,152 MB"
+    assert error.startswith(f"Error: the model in {huge} needs 8,389,558 MB of memory (1,099,511,627,776")
+    assert "100 MB of KV cache" in error
 
 
 def test_training_refuses_such_a_model(huge: Path) -> None:
