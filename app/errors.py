@@ -142,7 +142,7 @@ class HostError(Exception):
         self.message = message
 
 
-class UnreachableError(HostError):
+class NoConnectionError(HostError):
     """No connection to the server of an API. Nothing was sent."""
 
     def __init__(self, message: str) -> None:

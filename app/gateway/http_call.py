@@ -7,7 +7,7 @@ import httpx
 
 from app.apis.authentication import CERTIFICATE
 from app.apis.media_types import EVENT_STREAM, bare
-from app.errors import HostError, UnreachableError
+from app.errors import HostError, NoConnectionError
 from app.gateway.answer_value import ReadResponse, refusal, value_of
 from app.gateway.response_headers import passed_headers
 from app.gateway.wire_request import Sending, WireRequest
@@ -50,7 +50,7 @@ class HttpCaller:
             return Answer(value_of(answer), answer.status, answer.headers)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             reason = str(error) or type(error).__name__
-            raise UnreachableError(f"the server cannot be reached: {reason}") from error
+            raise NoConnectionError(f"the server cannot be reached: {reason}") from error
         except (TimeoutError, httpx.TimeoutException) as error:
             raise HostError("ApiError", f"no answer within {self._timeout:g} seconds") from error
         except (httpx.HTTPError, httpx.InvalidURL, httpx.CookieConflict) as error:

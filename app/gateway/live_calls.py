@@ -9,7 +9,7 @@ import msgspec
 from app.apis.binary_values import recordable
 from app.apis.catalog import App, Operation
 from app.apis.protocol import OutgoingRequest
-from app.errors import HostError, UnreachableError
+from app.errors import HostError, NoConnectionError
 from app.gateway.authenticated_caller import AuthenticatedCaller
 from app.gateway.kept_bytes import KeptBytes
 from app.gateway.request_secrets import RequestSecrets
@@ -52,7 +52,7 @@ class LiveCalls:
             if answer.status is not None:  # a protocol may have none
                 response = CallResponse(status=answer.status, headers=dict(answer.headers), attempts=attempts)
         except HostError as raised:
-            if isinstance(raised, UnreachableError):
+            if isinstance(raised, NoConnectionError):
                 self.unreachable = hidden.mask(raised.message)
             result, error = None, hidden.mask(f"{raised.kind}: {raised.message}")
             response = hidden.mask_value(raised.response) if isinstance(raised, RefusalError) else None

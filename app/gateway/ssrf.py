@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import httpcore
 
-from app.errors import HostError, UnreachableError
+from app.errors import HostError, NoConnectionError
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """All addresses of a host. Raises OSError, or UnicodeError for what is no host name."""
@@ -53,7 +53,7 @@ class PublicNetwork(httpcore.AsyncNetworkBackend):
         try:
             addresses = [ip_address(text) for text in await self._resolve(host, port)]
         except OSError as error:
-            raise UnreachableError(f"{host} cannot be found: {error.strerror}") from error
+            raise NoConnectionError(f"{host} cannot be found: {error.strerror}") from error
         except UnicodeError as error:  # no host name, such as `a..b`
             raise HostError("ApiError", f"{host} cannot be found: it is not a host name") from error
         for address in addresses:

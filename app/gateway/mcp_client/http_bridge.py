@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import httpx
 import httpx2
 
-from app.errors import HostError, UnreachableError
+from app.errors import HostError, NoConnectionError
 from app.gateway.mcp_client.exchange import AccessRefusedError, Exchange, exchange
 from app.untrusted.http_body import BodyError, read_body
 from app.untrusted.json_text import JsonError, decode_json
@@ -19,7 +19,7 @@ _ADDED = {"Accept-Encoding": "identity", "User-Agent": "sage-server"}
 _ERROR_VALUES, _ERROR_DEPTH = 1_000, 20
 _UNANSWERED = 502
 _DENIED = (401, 403)
-_UNCONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, UnreachableError)
+_UNCONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, NoConnectionError)
 
 
 class HttpBridge(httpx2.AsyncBaseTransport):
@@ -125,7 +125,7 @@ def _unanswered(
     request: httpx2.Request, ours: Exchange, reason: str, *, connected: bool = True
 ) -> httpx2.Response:
     if request.method == "POST":
-        ours.failure = HostError("ApiError", reason) if connected else UnreachableError(reason)
+        ours.failure = HostError("ApiError", reason) if connected else NoConnectionError(reason)
     return httpx2.Response(_UNANSWERED, request=request)
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from app.apis.mcp_document import CALL_TOOL, LIST_RESOURCES, LIST_TEMPLATES, PROTOCOL, READ_RESOURCE
 from app.apis.yaml_json import to_json_text
-from app.errors import HostError, UnreachableError
+from app.errors import HostError, NoConnectionError
 from app.gateway.http_call import MAX_ANSWER_BYTES
 from app.gateway.mcp_client.connection import ForgottenError, McpConnection
 from app.gateway.mcp_client.connection_pool import McpServers, McpTarget
@@ -50,8 +50,8 @@ class McpCaller:
             raise HostError("ApiError", f"no answer within {self._timeout:g} seconds") from error
         except RefusalError as error:
             raise RefusalError(short(error.message, request.clean), error.response, error.challenge) from error
-        except UnreachableError as error:
-            raise UnreachableError(short(error.message, request.clean)) from error
+        except NoConnectionError as error:
+            raise NoConnectionError(short(error.message, request.clean)) from error
         except HostError as error:
             raise HostError(error.kind, short(error.message, request.clean)) from error
 
