@@ -103,6 +103,17 @@ async def committed(database_url: str) -> AsyncIterator[Sessions]:
 
 
 @pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that is trained in one thread."""
+    import torch  # noqa: PLC0415  most tests need none
+
+    from tests.tiny_model import make_model_dir  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    return make_model_dir(tmp_path_factory.mktemp("tiny"), spread=0.05)
+
+
+@pytest.fixture(scope="module")
 async def sandbox() -> AsyncIterator[ForkedSandbox]:
     async with ForkedSandbox() as started:
         yield started

@@ -16,7 +16,6 @@ from app.db.database import Sessions
 from app.db.models import RunState
 from app.settings import Settings
 from tests.processes import command_of, descendants, gone
-from tests.tiny_model import make_model_dir
 from tests.training_project import ProgressRecorder, TrainingProject
 from trainer.run_job import Job
 from trainer.runs.train import train
@@ -75,12 +74,6 @@ class RunProcesses:
             "SAGE_TRAIN_SHARD": str(int(self._shard)),
             "OMP_NUM_THREADS": "1",
         }
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
-    return make_model_dir(tmp_path_factory.mktemp("tiny"), spread=0.05)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import pytest
@@ -11,7 +12,7 @@ from app.db.database import Sessions
 from app.db.models import ReleaseState
 from app.errors import ConflictError, EngineError, StagingError
 from app.sandbox.forked_sandbox import ForkedSandbox
-from tests.gated_run import BEST, NEW, SCENARIOS, GatedRun, lazy, wordy
+from tests.gated_run import BEST, NEW, SCENARIOS, FixedScenarios, GatedRun, lazy, wordy
 from trainer.evaluation.gate_decision import GateRules
 
 TOLERANT = GateRules(min_scenarios=SCENARIOS, margin=60)
@@ -86,13 +87,15 @@ async def test_the_canary_share_of_the_run_is_on_the_release_that_passed(run: Ga
     assert (release.state, release.canary_percent) == (ReleaseState.PASSED, 12.5)
 
 
-async def test_a_candidate_whose_staging_server_cannot_be_reset_waits_and_says_why(
-    run: GatedRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def cannot_reset(*_: object) -> None:
+class NeverReset(FixedScenarios):
+    """As if the APIs were those of a staging server that cannot be reset."""
+
+    def open(self, *_: object) -> NoReturn:
         raise StagingError("the staging server of mail cannot be reset: 503")
 
-    monkeypatch.setattr(run.environment, "open", cannot_reset)
+
+async def test_a_candidate_whose_staging_server_cannot_be_reset_waits_and_says_why(run: GatedRun) -> None:
+    run.environment = NeverReset()
     result = await run.evaluate(run.policies(base=lazy, new=run.expert))
     assert (result.state, result.decision) == (ReleaseState.CANDIDATE, "waiting")
     assert result.reason.startswith("the staging server of mail cannot be reset: 503")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from litestar import post
 
 from app.db import exams, projects
@@ -18,7 +17,6 @@ from app.project.holdout import is_held_out
 from app.settings import Settings
 from tests.ledger import Ledger
 from tests.ledger_project import put_ledger
-from tests.tiny_model import make_model_dir
 from tests.training_project import ProgressRecorder, TrainingProject
 from trainer.run_job import Job
 from trainer.runs.own_exam import open_run_environment
@@ -42,12 +40,6 @@ class TrialLedger(Ledger):
             self.entries.clear()
 
         return [*super()._routes(), reset_entries]
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
-    return make_model_dir(tmp_path_factory.mktemp("tiny"), spread=0.05)
 
 
 @pytest.fixture

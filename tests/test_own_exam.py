@@ -4,7 +4,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import torch
 
 from app.db import exams, projects, skill_moves, skills
 from app.db.database import Sessions
@@ -17,7 +16,6 @@ from tests.examined import examined
 from tests.ledger_project import LedgerProject
 from tests.rows import new_skill
 from tests.scripted_engine import Script, ScriptedEngine, block
-from tests.tiny_model import make_model_dir
 from tests.training_project import ProgressRecorder, TrainingProject
 from trainer.evaluation.policy_metrics import TaskResult
 from trainer.run_job import Job
@@ -113,12 +111,6 @@ async def test_an_unknown_exam_says_how_to_make_one(project: LedgerProject) -> N
     with pytest.raises(InvalidError, match="the project demo has no exam 'own-work': set holdout_percent"):
         async with open_run_environment(job, project.sessions):
             raise AssertionError
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
-    return make_model_dir(tmp_path_factory.mktemp("tiny"), spread=0.05)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import torch
 
 from app.adapters.store import AdapterStore
 from app.db.database import Sessions
@@ -14,17 +13,10 @@ from app.records import Json
 from app.settings import Settings
 from tests.sleepy_server import sleepy_server
 from tests.test_adapter_store import trained
-from tests.tiny_model import make_model_dir
 from tests.training_project import ProgressRecorder, TrainingProject, chats
 from trainer.runs.train import train
 
 SFT = {"kind": "sft", "steps": 2, "micro_batch_tokens": 128}
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
-    return make_model_dir(tmp_path_factory.mktemp("tiny"), spread=0.05)
 
 
 @pytest.fixture

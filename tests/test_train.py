@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import torch
 
 from app.db.database import Sessions
 from app.db.models import ReleaseState
@@ -14,19 +13,12 @@ from app.model_catalog import SEED
 from app.records import Probe
 from app.settings import Settings
 from tests.sleepy_server import sleepy_server
-from tests.tiny_model import make_model_dir
 from tests.training_project import ProgressRecorder, TrainingProject, chats, interrupted
 from trainer.learning.publishing import check_adapter
 from trainer.runs.train import train
 
 LOGGED = {"kind": "logged", "steps": 3, "pairs": 1}
 SFT = {"kind": "sft", "steps": 3, "micro_batch_tokens": 128}
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
-    return make_model_dir(tmp_path_factory.mktemp("tiny"), spread=0.05)
 
 
 @pytest.fixture

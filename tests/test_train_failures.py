@@ -30,12 +30,6 @@ KINDS = pytest.mark.parametrize("given", [LOGGED, SFT], ids=["logged", "sft"])
 ADAPTER = "c0ffee"
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
-    return make_model_dir(tmp_path_factory.mktemp("tiny"), spread=0.05)
-
-
 @pytest.fixture
 def settings(tiny: Path, database_url: str, tmp_path: Path) -> Settings:
     return Settings(

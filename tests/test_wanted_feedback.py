@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import projects, release_trials, releases, unscored_tasks, watches
+from app.db import models, projects, release_trials, releases, unscored_tasks, watches
 from app.db.database import Sessions
 from app.db.models import ReleaseState
 from app.project.wanted_feedback import KindScores, KindTrial, Unscored, choose
@@ -106,14 +107,20 @@ async def test_the_route_lists_tasks_without_a_score_by_what_they_would_teach(ap
     assert len((await api.client.get("/v1/feedback/wanted")).json()) == 2
 
 
+async def begin_canary(session: AsyncSession, api: ApiApp) -> tuple[models.Release, models.Release, datetime]:
+    """The active release, the canary, and when its trial began."""
+    began, active = datetime.now(UTC), await releases.active(session, api.demo.id)
+    candidate = await releases.propose(session, api.demo.id, "0" * 32)
+    candidate.state, candidate.canary_at = ReleaseState.CANARY, began
+    await session.flush()
+    return active, candidate, began
+
+
 async def test_both_releases_of_a_canary_are_on_trial(api: ApiApp, tmp_path: Path) -> None:
     """Or the scores of one of them would be asked for more often."""
     async with api.sessions.begin() as session:
         served = ServedProject(session, await projects.by_id(session, api.demo.id), byte_tokenizer(tmp_path))
-        began, active = datetime.now(UTC), await releases.active(session, api.demo.id)
-        candidate = await releases.propose(session, api.demo.id, "0" * 32)
-        candidate.state, candidate.canary_at = ReleaseState.CANARY, began
-        await session.flush()
+        active, candidate, began = await begin_canary(session, api)
         for scenario, release, minutes in (("a", active, -1), ("b", active, 1), ("c", candidate, 1)):
             at = began + timedelta(minutes=minutes)
             await served.task(None, scenario=scenario, release_id=release.id, started_at=at, finished_at=at)
@@ -124,10 +131,7 @@ async def test_both_releases_of_a_canary_are_on_trial(api: ApiApp, tmp_path: Pat
 async def test_the_scores_of_a_trial_are_counted_by_kind_and_side(api: ApiApp, tmp_path: Path) -> None:
     async with api.sessions.begin() as session:
         served = ServedProject(session, await projects.by_id(session, api.demo.id), byte_tokenizer(tmp_path))
-        began, active = datetime.now(UTC), await releases.active(session, api.demo.id)
-        candidate = await releases.propose(session, api.demo.id, "0" * 32)
-        candidate.state, candidate.canary_at = ReleaseState.CANARY, began
-        await session.flush()
+        active, candidate, began = await begin_canary(session, api)
         for scenario, release, score, minutes in (
             ("decided", active, 1.0, -1), *[("decided", active, 1.0, 1)] * 6,
             *[("open", active, 0.5, -1)] * 13, *[("decided", candidate, 0.0, 1)] * 6,
