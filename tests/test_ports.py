@@ -6,6 +6,7 @@ import pytest
 
 from app.errors import SettingError
 from app.ports import Port, base_url, check_port, check_ports
+from tests.processes import free_ports
 
 
 def test_a_port_in_use_is_refused_and_a_free_one_is_not() -> None:
@@ -24,8 +25,9 @@ def test_an_address_of_another_machine_is_refused() -> None:
 
 
 def test_two_servers_cannot_share_a_port() -> None:
-    with pytest.raises(SettingError, match="SAGE_PORT and SAGE_DEMO_PORT are both 47000"):
-        check_ports([Port("127.0.0.1", 47000, "SAGE_PORT"), Port("127.0.0.1", 47000, "SAGE_DEMO_PORT")])
+    [port] = free_ports(1)
+    with pytest.raises(SettingError, match=f"SAGE_PORT and SAGE_DEMO_PORT are both {port}"):
+        check_ports([Port("127.0.0.1", port, "SAGE_PORT"), Port("127.0.0.1", port, "SAGE_DEMO_PORT")])
 
 
 @pytest.mark.parametrize(
