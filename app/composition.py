@@ -81,7 +81,11 @@ async def open_services(parts: Parts, *, connections: int) -> AsyncIterator[Shar
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(
             open_database(
-                settings.database_url, connections=connections, keys=parts.keys, direct_url=settings.direct_url
+                settings.database_url,
+                connections=connections,
+                keys=parts.keys,
+                direct_url=settings.direct_url,
+                transaction_seconds=settings.lease_seconds,
             )
         )
         engine = await stack.enter_async_context(open_engine(settings, parts.tokenizer))

@@ -84,7 +84,8 @@ def database_url(server_url: str) -> Iterator[str]:
 @pytest.fixture
 async def sessions(database_url: str) -> AsyncIterator[Sessions]:
     """Sessions whose commits only release savepoints. They share one connection: no two at once."""
-    async with open_database(database_url) as database, database.engine.connect() as connection:
+    unlimited = open_database(database_url, transaction_seconds=0)
+    async with unlimited as database, database.engine.connect() as connection:
         outer = await connection.begin()
         yield async_sessionmaker(
             connection,

@@ -51,7 +51,7 @@ async def open_executor(database_url: str, directory: Path) -> AsyncIterator[tup
     """Of tasks that follow the script, in a sandbox of this process."""
     tokenizer = byte_tokenizer(directory)
     async with (
-        open_database(database_url, keys=TEST_KEYS) as database,
+        open_database(database_url, keys=TEST_KEYS, transaction_seconds=OPTIONS.lease_seconds) as database,
         ForkedSandbox(bwrap=False) as sandbox,
         httpx.AsyncClient(trust_env=False) as client,
     ):

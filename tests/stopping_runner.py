@@ -1,6 +1,7 @@
 """A runner process that stops like a paused machine: `python -m tests.stopping_runner DATABASE_URL DIRECTORY`.
 
-It stops once, when its first write is in the journal and about to be sent.
+It stops once, when its first write is in the journal and about to be sent; with `renewing` as a third argument,
+while it renews a lease, when the task's row is locked.
 """
 
 import asyncio
@@ -8,27 +9,49 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
+from sqlalchemy import Connection, event
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.runner.runner import Runner
 from tests.runner_process import OPTIONS, open_executor
 
 
-async def run(database_url: str, directory: Path) -> None:
-    stopped = False
+class StopsOnce:
+    def __init__(self) -> None:
+        self._stopped = self._renewed = False
 
-    async def stop_once(request: httpx.Request) -> None:
-        nonlocal stopped
-        if request.method == "POST" and not stopped:
-            stopped = True
+    def stop(self) -> None:
+        if not self._stopped:
+            self._stopped = True
             os.kill(os.getpid(), signal.SIGSTOP)
 
+    async def on_request(self, request: httpx.Request) -> None:
+        if request.method == "POST":
+            self.stop()
+
+    def on_statement(self, _connection: Connection, _cursor: object, statement: str, *_: Any) -> None:
+        self._renewed |= statement.startswith("UPDATE tasks SET lease_until")
+
+    def on_commit(self, _connection: Connection) -> None:
+        if self._renewed:
+            self.stop()
+
+
+async def run(database_url: str, directory: Path, renewing: bool) -> None:
+    once = StopsOnce()
     async with open_executor(database_url, directory) as (executor, _):
-        executor.client.event_hooks = {"request": [stop_once]}
+        if renewing:
+            engine: AsyncEngine = executor.sessions.kw["bind"]
+            event.listen(engine.sync_engine, "before_cursor_execute", once.on_statement)
+            event.listen(engine.sync_engine, "commit", once.on_commit)
+        else:
+            executor.client.event_hooks = {"request": [once.on_request]}
         async with Runner(executor.sessions, executor.execute, OPTIONS):
             await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(run(sys.argv[1], Path(sys.argv[2])))
+    asyncio.run(run(sys.argv[1], Path(sys.argv[2]), "renewing" in sys.argv[3:]))

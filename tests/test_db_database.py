@@ -1,5 +1,6 @@
 """Opening a database, and the embedded PostgreSQL."""
 
+import asyncio
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 
 from app.db import embedded_postgres
-from app.db.database import full_url, open_database
+from app.db.database import UNAVAILABLE, full_url, open_database
 from app.db.migrate import check_schema, migrate
 from app.errors import DatabaseError
 
@@ -61,6 +62,22 @@ async def test_a_lost_host_keeps_its_locks_for_at_most_a_minute(empty_database_u
         (f"tcp_keepalives_{each}", "session") for each in ("count", "idle", "interval")
     ]
     assert [int(value) for *_, value in rows] == ([3, 30, 10] if away else [0, 0, 0])
+
+
+async def test_a_process_that_is_paused_in_a_transaction_keeps_its_locks_for_a_short_time_only(
+    database_url: str,
+) -> None:
+    lock = text("SELECT pg_advisory_xact_lock(1)")
+    async with (
+        open_database(database_url, transaction_seconds=0.5) as database,
+        database.engine.connect() as paused,
+        database.engine.connect() as other,
+    ):
+        await paused.execute(lock)
+        async with asyncio.timeout(20):
+            await other.execute(lock)
+        with pytest.raises(UNAVAILABLE):
+            await paused.execute(lock)
 
 
 async def test_a_refused_connection_is_described_in_one_line_without_the_password() -> None:

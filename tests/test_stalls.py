@@ -23,8 +23,10 @@ WRITES = 5
 
 
 @asynccontextmanager
-async def runner(module: str, database_url: str, directory: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    command = (sys.executable, "-m", f"tests.{module}", database_url, str(directory / module))
+async def runner(
+    module: str, database_url: str, directory: Path, *options: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    command = (sys.executable, "-m", f"tests.{module}", database_url, str(directory / module), *options)
     process = await asyncio.create_subprocess_exec(*command)
     try:
         yield process
@@ -94,6 +96,26 @@ async def test_a_stalled_runner_sends_and_reports_nothing_of_a_task_that_has_end
     assert written(ledger) == Counter(first=int(sent), second=WRITES)
     async with committed() as session:
         assert (await events.after(session, task_id))[-1].kind == "done"
+
+
+async def test_a_runner_that_is_stopped_while_it_renews_a_lease_keeps_nobody_from_the_task(
+    committed: Sessions, database_url: str, tmp_path: Path
+) -> None:
+    ledger = Ledger()
+    async with (
+        ledger.listening() as server,
+        runner("stopping_runner", database_url, tmp_path, "renewing") as stalled,
+    ):
+        project_id = await open_project(committed, ledger, server)
+        task_id = await submit(committed, project_id, "first")
+        await until(lambda: is_stopped(stalled), 30)
+        async with runner("runner_process", database_url, tmp_path):
+            row = await ended(committed, task_id)
+        stalled.send_signal(signal.SIGCONT)
+        await ended(committed, await submit(committed, project_id, "second"))
+    assert row.attempt == 2
+    assert written(ledger)["second"] == WRITES
+    assert len({entry.text for entry in ledger.entries}) == len(ledger.entries), "nothing is done twice"
 
 
 async def test_a_runner_whose_lease_expired_while_it_was_stopped_goes_on_with_the_same_rollout(

@@ -45,15 +45,17 @@ TRANSIENT = (*UNAVAILABLE, OSError)
 
 _DRIVERS = ("psycopg", "sqlalchemy")
 _LIMIT_EXCEEDED = "54"  # class of SQLSTATE: a value is too large, too deep or too long for PostgreSQL
-_READ_ONLY = "25006"  # as after a failover, until the connection is replaced
+_LOST = ("25006", "25P03")  # read-only, as after a failover, and idle for too long: the connection is replaced
 _KEYS = "keys"
 _AUTOCOMMIT = "autocommit"  # the engine that commits each statement by itself, on the same connections
+_TRANSACTION_SECONDS = 30.0  # no step within one takes so long
 _USED = "used"  # when a connection was last used, on the monotonic clock
 _IDLE_SECONDS = 1.0  # after which a connection is checked before it is used
 _UNPOOLED = "unpooled"
 _SET_UP = (
     "SELECT pg_backend_pid(), set_config('tcp_keepalives_idle', '30', false),"
-    " set_config('tcp_keepalives_interval', '10', false), set_config('tcp_keepalives_count', '3', false)"
+    " set_config('tcp_keepalives_interval', '10', false), set_config('tcp_keepalives_count', '3', false),"
+    " set_config('idle_in_transaction_session_timeout', %s, false)"
 )
 
 
@@ -74,9 +76,17 @@ class Database(msgspec.Struct, frozen=True):
 
 
 def open_database(
-    url: str, *, connections: int = 20, keys: KeyRing | None = None, direct_url: str = ""
+    url: str,
+    *,
+    connections: int = 20,
+    keys: KeyRing | None = None,
+    direct_url: str = "",
+    transaction_seconds: float = _TRANSACTION_SECONDS,
 ) -> Database:
     """Sessions need `keys` to store or read a secret. `direct_url` leads to the same database without a pooler.
+
+    A transaction in which nothing is done for `transaction_seconds` (0: forever) is rolled back, and its
+    connection closed: a process that is paused in one must not keep others from what it has locked.
 
     Raises DatabaseError if the URL is not a PostgreSQL URL.
     """
@@ -86,7 +96,7 @@ def open_database(
         json_serializer=to_json,
         hide_parameters=True,  # errors are logged
     )
-    event.listen(engine.sync_engine, "connect", _set_up)
+    _on_connect(engine, transaction_seconds)
     event.listen(engine.sync_engine, "connect", lambda _, record: record.info.update(session_info(keys)))
     event.listen(engine.sync_engine, "checkin", _note_use)
     event.listen(
@@ -104,7 +114,7 @@ def open_database(
 def _unpooled(url: str) -> Sessions:
     """A connection for each session, for as long as it lasts."""
     engine = create_async_engine(full_url(url), poolclass=NullPool, hide_parameters=True)
-    event.listen(engine.sync_engine, "connect", _set_up)
+    _on_connect(engine, _TRANSACTION_SECONDS)
     event.listen(engine.sync_engine, "handle_error", _classify)
     return async_sessionmaker(engine)
 
@@ -139,7 +149,7 @@ def _classify(context: ExceptionContext) -> None:
     state = getattr(error, "sqlstate", None) or ""
     if state.startswith(_LIMIT_EXCEEDED):
         raise DataError(context.statement, context.parameters, error, hide_parameters=True) from error
-    if state == _READ_ONLY or (isinstance(error, AttributeError | AssertionError) and is_lost_connection(error)):
+    if state in _LOST or (isinstance(error, AttributeError | AssertionError) and is_lost_connection(error)):
         raise OperationalError(context.statement, context.parameters, error, hide_parameters=True) from error
 
 
@@ -155,7 +165,12 @@ def is_lost_connection(error: BaseException) -> bool:
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
 
 
-def _set_up(connection: Any, _: object) -> None:
+def _on_connect(engine: AsyncEngine, transaction_seconds: float) -> None:
+    idle = f"{round(transaction_seconds * 1000)}ms"
+    event.listen(engine.sync_engine, "connect", lambda connection, _: _set_up(connection, idle))
+
+
+def _set_up(connection: Any, idle: str) -> None:
     """Have PostgreSQL free the locks of a lost host after a minute, not after its system's two hours.
 
     Not in the options of the URL, because poolers such as PgBouncer refuse those. No effect on a Unix socket.
@@ -163,7 +178,7 @@ def _set_up(connection: Any, _: object) -> None:
     """
     connection.autocommit = True
     cursor = connection.cursor()
-    cursor.execute(_SET_UP)
+    cursor.execute(_SET_UP, (idle,))
     driver = connection.driver_connection
     if cursor.fetchone()[0] != driver.info.backend_pid:
         driver.prepare_threshold = None
