@@ -80,10 +80,19 @@ def test_findings_tell_what_learning_gained_and_what_became_of_releases() -> Non
     assert (found.promoted, found.rejected, found.rolled_back, found.trial_days) == (1, 1, 1, [3])
     assert found.over_off is not None
     assert (found.over_off.mean, found.lowest) == (40, -4)
-    assert "| learning | 20 | 40.0 | 80.0 | -4.0 | 1 | 1 | 1 | 3 | +40.0 [" in as_markdown(
+    assert "| learning | 20 | 40.0 | 80.0 | -4.0 | 1 | 1 | 1 | 1 | 1 | 3 | +40.0 [" in as_markdown(
         findings([state(learning)])
     )
     assert curves([state(learning)])["learning"][0][-1] == (20, 80)
+
+
+def test_findings_tell_for_how_long_success_was_below_the_start_and_below_no_training() -> None:
+    def worse(number: int) -> Day:
+        return day(number, "learning", 5 if number <= 5 else 3 if number <= 12 else 4)
+
+    found = findings([state(worse)])
+    assert (found["learning"].days_below_start, found["learning"].days_below_off) == (15, 7)
+    assert (found["off"].days_below_start, found["off"].days_below_off) == (0, 0)
 
 
 def test_an_interrupted_simulation_goes_on_with_its_own_plan_only(tmp_path: Path) -> None:

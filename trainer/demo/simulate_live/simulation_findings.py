@@ -1,7 +1,8 @@
 """What a simulation showed: success by day, releases and their fates, and the difference that learning made."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from statistics import fmean
 
 import msgspec
@@ -13,6 +14,7 @@ from trainer.evaluation.bootstrap_intervals import Estimate, Resamples, tabulate
 _AT_THE_END = 10  # days that are compared
 _AT_THE_START = 5
 _SMOOTHED = 5  # days of a point of the chart
+_TOLERATED = 2.0  # points that success may be lower before the days count
 _RESAMPLES = 2_000
 
 
@@ -23,6 +25,8 @@ class ArmFindings(msgspec.Struct, frozen=True, kw_only=True):
     start: float  # over the first days
     end: float  # over the last days
     lowest: float  # mean of any `_SMOOTHED` consecutive days, relative to the start
+    days_below_start: int  # longest time in which such means were over `_TOLERATED` points below the start
+    days_below_off: int  # the same, below the arm without training on the same days
     promoted: int
     rejected: int
     rolled_back: int
@@ -44,10 +48,11 @@ def curves(runs: Sequence[SimulationState]) -> dict[str, list[list[tuple[int, fl
 
 def as_markdown(found: dict[str, ArmFindings]) -> str:
     head = (
-        "| | days | solved at first, % | at the end, % | lowest, points from the start | promoted | rejected "
-        "| rolled back | days to a decision | over no training, points |"
+        "| | days | solved at first, % | at the end, % | lowest, points from the start "
+        f"| days in a row over {_TOLERATED:.0f} points below the start | below no training "
+        "| promoted | rejected | rolled back | days to a decision | over no training, points |"
     )
-    lines = [head, "|---" * 10 + "|"]
+    lines = [head, "|---" * 12 + "|"]
     for arm, each in found.items():
         over = each.over_off
         cells = [
@@ -55,6 +60,7 @@ def as_markdown(found: dict[str, ArmFindings]) -> str:
             f"{each.start:.1f}",
             f"{each.end:.1f}",
             f"{each.lowest:+.1f}",
+            *map(str, (each.days_below_start, each.days_below_off)),
             *map(str, (each.promoted, each.rejected, each.rolled_back)),
             ", ".join(map(str, each.trial_days)) or "-",
             f"{over.mean:+.1f} [{over.low:+.1f}, {over.high:+.1f}]" if over else "-",
@@ -67,14 +73,20 @@ def _of_arm(arm: str, runs: Sequence[tuple[SimulationState, list[Day]]]) -> ArmF
     have = [days for _, days in runs if days]
     fates = [_fates(days) for days in have]
     starts = [_success(days[:_AT_THE_START]) for days in have]
+    smooth = [_smooth(days) for days in have]
+    off = [_smooth(_days(run, "off")) for run, days in runs if days]
     return ArmFindings(
         days=min(len(days) for days in have),
         start=fmean(starts),
         end=fmean(_success(days[-_AT_THE_END:]) for days in have),
-        lowest=min(
-            value - start
-            for days, start in zip(have, starts, strict=True)
-            for _, value in _curve(days)[_SMOOTHED - 1 :] or [(0, start)]
+        lowest=min(min(values, default=start) - start for values, start in zip(smooth, starts, strict=True)),
+        days_below_start=max(
+            _longest(value < start - _TOLERATED for value in values)
+            for values, start in zip(smooth, starts, strict=True)
+        ),
+        days_below_off=max(
+            _longest(value < other - _TOLERATED for value, other in zip(values, others, strict=False))
+            for values, others in zip(smooth, off, strict=True)
         ),
         promoted=sum(fate.promoted for fate in fates),
         rejected=sum(fate.rejected for fate in fates),
@@ -145,3 +157,13 @@ def _success(days: Sequence[Day]) -> float:
 
 def _curve(days: Sequence[Day]) -> list[tuple[int, float]]:
     return [(day.day, _success(days[max(0, end - _SMOOTHED) : end])) for end, day in enumerate(days, 1)]
+
+
+def _smooth(days: Sequence[Day]) -> list[float]:
+    """The means of `_SMOOTHED` consecutive days."""
+    return [value for _, value in _curve(days)[_SMOOTHED - 1 :]]
+
+
+def _longest(holds: Iterable[bool]) -> int:
+    """How often in a row it held at most."""
+    return max((len(list(run)) for held, run in groupby(holds) if held), default=0)
