@@ -1,11 +1,13 @@
 """What one step of SAGE costs: collect, judge, update, publish, load. By default as large as the paper's.
 
     python -m tests.bench.bench_step [--model DIR] [--adapter DIR] [--environment NAME] [--pairs 24] [--group 8]
+        [--processes 1]
 
-From the second step on the rollouts use the adapter that the first one made, as in training. Prints for each step
-its seconds, and those that each part computed, on any core: the engine and the sandboxes are processes of their
-own, the rest is this one's. If no group has a signal, as with a policy that solves nothing, rewards 1 and 0 by
-turns stand for it, so that the update is measured all the same.
+With SAGE_ROLLOUT_ENGINE_URLS those model servers sample instead of an engine of its own. From the second step on
+the rollouts use the adapter that the first one made, as in training. Prints for each step its seconds, and those
+that each part computed, on any core: the engine, the sandboxes and all but the first of the processes that update
+are processes of their own, the rest is this one's. If no group has a signal, as with a policy that solves nothing,
+rewards 1 and 0 by turns stand for it, so that the update is measured all the same.
 """
 
 import argparse
@@ -27,18 +29,14 @@ from app.records import Policy
 from app.run_settings import RunSettings
 from app.settings import Settings
 from trainer.environment import open_environment
+from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
 from trainer.learning.learner import Learner
-from trainer.learning.lora import with_lora
-from trainer.learning.model import load_model
-from trainer.learning.precision import base_dtype
-from trainer.learning.publishing import publish
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import GroupCollector, draw_chains
 from trainer.rollouts.stack import RolloutStack, open_stack
 from trainer.sage.advantages import ScoredRollout, compute_advantages
 
 SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"
-CPU = torch.device("cpu")
 
 
 @dataclass
@@ -89,29 +87,35 @@ def ended_seconds() -> float:
 
 async def run(options: argparse.Namespace, adapters: Path) -> None:
     settings = RunSettings(pairs=options.pairs, group=options.group, lr=1e-4)
-    base = load_model(options.model, CPU, dtype=base_dtype("auto", CPU, options.model))
-    learner = Learner(with_lora(base, settings.lora_rank, settings.lora_alpha, options.adapter), settings)
-    deployment = Settings(model=str(options.model))
+    spec = LearnerSpec(model_dir=options.model, settings=settings, start=options.adapter, device="cpu")
+    deployment = msgspec.structs.replace(Settings.from_env(), model=str(options.model))
     limits = RolloutLimits(turns=options.turns, task_tokens=options.task_tokens)
-    async with open_stack(open_environment(options.environment), settings.retrieval, deployment, limits) as stack:
+    environment = open_environment(options.environment)
+    async with open_stack(environment, settings.retrieval, deployment, limits) as stack:
+        with open_learner(spec, Team(local=options.processes)) as learner:  # spawns processes
+            await take_steps(options, stack, learner, adapters)
+
+
+async def take_steps(options: argparse.Namespace, stack: RolloutStack, learner: Learner, adapters: Path) -> None:
+    settings = learner.settings
+    policy = await load(stack, learner, adapters)
+    for step in range(options.steps):
+        costs = Costs()
+        runner = EpisodeRunner(replace(stack.agent, temperature=1.0), stack.environment, policy)
+        collector = GroupCollector(runner, settings, stack.new_library, at_once=options.at_once)
+        chains = await collector.collect(draw_chains(stack.environment, "train", settings, step), step)
+        costs.mark("rollouts")
+        scored = [one for each in chains for one in each.scored]
+        stats = await asyncio.to_thread(learner.update, compute_advantages(with_signal(scored)))
+        costs.mark("update")
         policy = await load(stack, learner, adapters)
-        for step in range(options.steps):
-            costs = Costs()
-            runner = EpisodeRunner(replace(stack.agent, temperature=1.0), stack.environment, policy)
-            collector = GroupCollector(runner, settings, stack.new_library, at_once=options.at_once)
-            chains = await collector.collect(draw_chains(stack.environment, "train", settings, step), step)
-            costs.mark("rollouts")
-            scored = [one for each in chains for one in each.scored]
-            stats = await asyncio.to_thread(learner.update, compute_advantages(with_signal(scored)))
-            costs.mark("update")
-            policy = await load(stack, learner, adapters)
-            costs.mark("load")
-            report(step, scored, costs.figures)
-            print(json.dumps({"update": msgspec.to_builtins(stats)}), flush=True)
+        costs.mark("load")
+        report(step, scored, costs.figures)
+        print(json.dumps({"update": msgspec.to_builtins(stats)}), flush=True)
 
 
 async def load(stack: RolloutStack, learner: Learner, adapters: Path) -> Policy:
-    published = publish(learner.model, adapters)
+    published = learner.publish(adapters)
     await stack.engine.load_adapter(published.hash, published.path)
     return Policy(published.hash)
 
@@ -149,6 +153,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--task-tokens", type=int, default=RolloutLimits().task_tokens)
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=128)
     options = parser.parse_args()
     torch.set_num_threads(1)
