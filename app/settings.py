@@ -218,7 +218,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     for weights that were saved in half precision; else float32. LoRA weights and the optimizer are always
     float32."""
     train_processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
-    """Processes on the worker's host that compute a run's updates together, one per GPU."""
+    """Processes on the worker's host that compute a run's updates together, one per GPU. On a CPU, so many engines
+    sample its rollouts, each with a KV cache of its own, where SAGE_ROLLOUT_ENGINE_URLS is empty."""
     train_remote_processes: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
     """Processes on other hosts that take part, started there with torchrun."""
     train_rendezvous: str = ""

@@ -4,8 +4,9 @@ import asyncio
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -13,11 +14,13 @@ import pytest
 import torch
 
 from app.engine.protocol import Completion, Sampling
+from app.engine.routing import BLOCK_TOKENS
 from app.errors import EngineError, EngineRefusalError, ModelError
 from tests.tiny_adapter import make_adapter, reference
 from tests.tiny_model import make_model_dir
 from trainer.engines.engine_child import RequestHandler
 from trainer.engines.engine_messages import CancelRequest, SampleRequest, read_request
+from trainer.engines.engine_pool import EnginePool
 from trainer.engines.subprocess_engine import SubprocessEngine, subprocess_engine
 
 PROMPT = (5, 17, 33, 80, 81)
@@ -49,6 +52,44 @@ async def test_the_engine_returns_the_logprobs_of_base_and_adapter(model_dir: Pa
         expected = reference(model_dir, path, list(PROMPT), list(completion.ids))
         assert completion.logprobs == pytest.approx(expected, abs=1e-3)
     assert base.logprobs != with_adapter.logprobs
+
+
+async def test_several_engines_answer_as_one_and_prompts_go_where_their_beginning_is_cached(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    adapter = make_adapter(model_dir, tmp_path / "adapter", 1)
+    first, second = (tuple(range(start, start + BLOCK_TOKENS)) for start in (0, 10))
+    asked = list[SubprocessEngine]()
+
+    def note(engine: SubprocessEngine) -> None:
+        complete = engine.complete
+
+        async def noted(prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
+            asked.append(engine)
+            return await complete(prompt_ids, model=model, sampling=sampling)
+
+        engine.complete = noted  # type: ignore[method-assign]
+
+    async with (
+        subprocess_engine(model_dir, "cpu", rows=4) as one,
+        subprocess_engine(model_dir, "cpu", rows=4) as other,
+    ):
+        alone = [await one.complete(each, model="base", sampling=SAMPLING) for each in (first, second)]
+        pool = EnginePool([one, other])
+        note(one)
+        note(other)
+        await pool.load_adapter("adapter", adapter)
+        ask = partial(pool.complete, sampling=SAMPLING)
+        together = await asyncio.gather(*(ask(each, model="base") for each in (first, second)))
+        for beginning in (second, first, second):
+            await ask((*beginning, 1, 2), model="base")
+        await ask(first, model="adapter")
+        await pool.unload_adapter("adapter")
+        for engine in (one, other):
+            with pytest.raises(EngineRefusalError, match="adapter"):
+                await engine.complete(first, model="adapter", sampling=SAMPLING)
+    assert [each.ids for each in together] == [each.ids for each in alone]
+    assert asked[:5] == [one, other, other, one, other]
 
 
 async def test_a_directory_without_a_model_is_reported_at_the_start(tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
     python -m tests.bench.bench_step [--model DIR] [--adapter DIR] [--environment NAME] [--pairs 24] [--group 8]
         [--processes 1]
 
-With SAGE_ROLLOUT_ENGINE_URLS those model servers sample instead of an engine of its own. From the second step on
+With SAGE_ROLLOUT_ENGINE_URLS those model servers sample instead of engines of its own, as many as processes update. From the second step on
 the rollouts use the adapter that the first one made, as in training. Prints for each step its seconds, and those
-that each part computed, on any core: the engine, the sandboxes and all but the first of the processes that update
+that each part computed, on any core: the engines, the sandboxes and all but the first of the processes that update
 are processes of their own, the rest is this one's. If no group has a signal, as with a policy that solves nothing,
 rewards 1 and 0 by turns stand for it, so that the update is measured all the same.
 """
@@ -58,19 +58,14 @@ class Costs:
 
 
 def engine_seconds() -> float:
-    """Processor time of the engine."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    for process in _engines():
-        words = (process / "stat").read_text().rpartition(")")[2].split()
-        return (int(words[11]) + int(words[12])) / ticks
-    return 0.0
+    """Processor time of the engines."""
+    words = [(process / "stat").read_text().rpartition(")")[2].split() for process in _engines()]
+    return sum(int(each[11]) + int(each[12]) for each in words) / os.sysconf("SC_CLK_TCK")
 
 
 def engine_peak_mb() -> float:
-    for process in _engines():
-        lines = (process / "status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
-    return 0.0
+    lines = [line for process in _engines() for line in (process / "status").read_text().splitlines()]
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
 
 def _engines() -> list[Path]:
@@ -88,7 +83,8 @@ def ended_seconds() -> float:
 async def run(options: argparse.Namespace, adapters: Path) -> None:
     settings = RunSettings(pairs=options.pairs, group=options.group, lr=1e-4)
     spec = LearnerSpec(model_dir=options.model, settings=settings, start=options.adapter, device="cpu")
-    deployment = msgspec.structs.replace(Settings.from_env(), model=str(options.model))
+    given = {"model": str(options.model), "train_processes": options.processes}
+    deployment = msgspec.structs.replace(Settings.from_env(), **given)
     limits = RolloutLimits(turns=options.turns, task_tokens=options.task_tokens)
     environment = open_environment(options.environment)
     async with open_stack(environment, settings.retrieval, deployment, limits) as stack:

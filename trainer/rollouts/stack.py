@@ -16,6 +16,7 @@ from app.settings import Settings
 from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.retrieval import Retrieval, load_retrieval, needs_embeddings
 from app.skills.skill_index import IndexedSkill
+from trainer.engines.engine_pool import EnginePool
 from trainer.engines.local_embedder import local_embedder
 from trainer.engines.subprocess_engine import subprocess_engine
 from trainer.environment import Environment
@@ -69,10 +70,28 @@ async def _engine(settings: Settings) -> AsyncIterator[AdapterEngine]:
         ) as servers:
             yield servers
         return
-    async with subprocess_engine(
-        settings.model_dir, settings.engine_device, dtype=settings.engine_dtype, kv_mb=settings.engine_kv_mb
-    ) as own:
-        yield own
+    async with AsyncExitStack() as stack:
+        own = [
+            await stack.enter_async_context(
+                subprocess_engine(
+                    settings.model_dir,
+                    settings.engine_device,
+                    dtype=settings.engine_dtype,
+                    kv_mb=settings.engine_kv_mb,
+                )
+            )
+            for _ in range(_engine_count(settings))
+        ]
+        yield own[0] if len(own) == 1 else EnginePool(own)
+
+
+def _engine_count(settings: Settings) -> int:
+    """As many as processes update, which wait meanwhile; one on a GPU, which one can keep busy."""
+    if settings.train_processes == 1:
+        return 1
+    from trainer.learning.model import pick_device  # noqa: PLC0415  torch takes seconds
+
+    return settings.train_processes if pick_device(settings.engine_device).type == "cpu" else 1
 
 
 @asynccontextmanager
