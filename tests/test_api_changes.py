@@ -30,9 +30,11 @@ class ChangingSite:
         self.paths: dict[str, Any] = {}
         self.status = 200
 
+    def document(self) -> dict[str, Any]:
+        return {"openapi": "3.1.0", "info": {"title": "Mail", "version": "1"}, "paths": self.paths}
+
     def answer(self, _request: httpx.Request) -> httpx.Response:
-        document = {"openapi": "3.1.0", "info": {"title": "Mail", "version": "1"}, "paths": self.paths}
-        return httpx.Response(self.status, text=json.dumps(document))
+        return httpx.Response(self.status, text=json.dumps(self.document()))
 
 
 @pytest.fixture
@@ -145,6 +147,24 @@ async def test_an_uploaded_document_is_not_fetched(api: ApiApp) -> None:
     assert (await api.client.post("/v1/apis", json=body)).status_code == 201
     refused = await api.client.post("/v1/apis/own/refresh")
     assert (refused.status_code, "was uploaded" in refused.text) == (409, True)
+
+
+async def test_a_document_that_is_registered_again_is_compared_with_the_former_one(
+    api: ApiApp, site: ChangingSite
+) -> None:
+    """A person who registers it decides about supervision, too."""
+    sends = await add_skill(api, "sends", "send_mail", "to")
+    lists = await add_skill(api, "lists", "list_mails", method="GET")
+    site.paths["/mails"]["post"] = operation("send_mail", "to", "subject")
+    site.paths["/old"]["delete"] = operation("wipe", **{"x-safe": True})
+    body = {"name": "mail", "document": site.document(), "server": "http://mail.test"}
+    for _ in range(2):
+        assert (await api.client.post("/v1/apis", json=body)).status_code == 201
+    [change] = (await api.client.get("/v1/apis/mail/changes")).json()
+    assert (change["applied"], change["changed"], change["eased"]) == (True, ["send_mail", "wipe"], ["wipe"])
+    assert change["skills"] == [str(sends)]
+    assert await state(api, sends) == ("quarantined", "no longer what they were: mail.send_mail")
+    assert (await state(api, lists))[0] == "active"
 
 
 async def test_documents_are_fetched_again_when_they_are_due(api: ApiApp, site: ChangingSite) -> None:

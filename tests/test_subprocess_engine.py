@@ -121,7 +121,7 @@ def test_the_child_ends_when_its_trainer_is_gone(model_dir: Path) -> None:
         child = subprocess.Popen([*command, *options], pass_fds=[theirs.fileno()])
     ours.recv(1)  # the engine is ready
     ours.close()
-    assert child.wait(10) == 0
+    assert child.wait(60) == 0
 
 
 async def test_a_cancelled_request_is_cancelled_in_the_engine() -> None:

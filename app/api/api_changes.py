@@ -78,7 +78,8 @@ class ApiChangeController(Controller):
     async def list_changes(
         self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None
     ) -> list[ApiChangeView]:
-        """The latest hundred, newest first. Documents are fetched again every SAGE_API_REFRESH_HOURS."""
+        """The latest hundred, newest first: of documents that were fetched again, every SAGE_API_REFRESH_HOURS, or
+        registered again."""
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name, document=False)
         changes = await api_changes.of_api(session, row.id)

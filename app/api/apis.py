@@ -31,6 +31,7 @@ from app.engine.model_scope import ModelScope
 from app.errors import ApiDocumentError
 from app.release import manifest
 from app.release.tool_documents import presentation_of
+from app.runner.api_refresh import record_change
 
 
 class ApiController(Controller):
@@ -125,7 +126,8 @@ async def register_api(
     sessions, http_client, document_reader, _ = readers
     fetch = fetch_for(data, project.id, sessions, http_client, document_reader)
     content = await content_of(data, session, project.id, readers, fetch)
-    request = await _request(data, session, document_reader, project.id, model_scope)
+    former = await _former(session, document_reader, project.id, data.name)
+    request = _request(data, former, model_scope)
     app, document = await document_reader.read(request, content, fetch)
     prepared = [
         await prepare(name, each, app.schemes, app.default_url, http_client)
@@ -151,6 +153,8 @@ async def register_api(
     if data.bearer_token is not UNSET:
         await api_credentials.forget_uses(session, row.id)
     await manifest.update_tools(session, serving, [data.name], access.actor)
+    if former is not None and former.app is not None and former.app.digest != app.digest:
+        await record_change(session, row, former.app, app, applied=True)
     stored = await api_credentials.of_api(session, row.id)
     if any(each.authorized for each in stored if not app.operations):
         await mcp_changes.mark_connected(session, row.id)
@@ -190,27 +194,36 @@ async def remove_api(session: AsyncSession, access: Access, owner: models.Projec
     await session.commit()
 
 
-async def _request(
-    data: ApiRequest, session: AsyncSession, reader: DocumentReader, project_id: UUID, model_scope: ModelScope
-) -> ReadRequest:
-    """How the document is read, after the one that it replaces. Ends the transaction."""
-    row = await apis.find(session, project_id, data.name)
-    new = AS_WRITTEN if model_scope.as_written else Presentation(naming="readable")
-    former = new if row is None else presentation_of(row)
-    naming = data.naming or former.naming
-    names = None
-    if row is not None and naming == former.naming:
-        with suppress(ApiDocumentError):  # one that is stored, of an earlier version of this server
-            names = (await read_api(reader, session, row, row.bind)).names
-    bind = data.bind if data.bind is not UNSET else {} if row is None else row.bind
+class _Former(msgspec.Struct, frozen=True):
+    """The API that is replaced."""
+
+    row: models.Api
+    app: AppView | None  # None: an earlier version of this server stored it, and it cannot be read any more
+
+
+async def _former(session: AsyncSession, reader: DocumentReader, project_id: UUID, name: str) -> _Former | None:
+    """Ends the transaction."""
+    row, app = await apis.find(session, project_id, name), None
+    if row is not None:
+        with suppress(ApiDocumentError):
+            app = await read_api(reader, session, row, row.bind)
     await session.commit()
-    presentation = msgspec.structs.replace(former, naming=naming, names={})
+    return None if row is None else _Former(row, app)
+
+
+def _request(data: ApiRequest, former: _Former | None, model_scope: ModelScope) -> ReadRequest:
+    """How the document is read, after the one that it replaces."""
+    new = AS_WRITTEN if model_scope.as_written else Presentation(naming="readable")
+    presented = new if former is None else presentation_of(former.row)
+    naming = data.naming or presented.naming
+    app = former.app if former is not None and naming == presented.naming else None
+    bind = data.bind if data.bind is not UNSET else {} if former is None else former.row.bind
     return ReadRequest(
         name=data.name,
         source=data.url,
         server=data.server,
-        presentation=presentation,
-        names=names,
+        presentation=msgspec.structs.replace(presented, naming=naming, names={}),
+        names=None if app is None else app.names,
         bind=bind or {},
     )
 

@@ -97,12 +97,8 @@ async def apply_change(
     same = (now.id, now.digest, now.source, now.presentation) == (row.id, row.digest, row.source, row.presentation)
     if not same:  # it was registered again meanwhile
         return None
-    eased = sorted(name for name, traits in new.traits.items() if _is_eased(old.traits.get(name), traits))
-    changes = compare(old.traits, new.traits)
-    about = {"added": changes.added, "removed": changes.removed, "changed": changes.changed}  # names are kept
-    change = models.ApiChange(api_id=row.id, digest=new.digest, applied=not eased, eased=eased, skills=[], **about)
-    session.add(change)
-    if not eased:
+    applied = not _eased(old, new)
+    if applied:
         await apis.put(
             session,
             row.project_id,
@@ -114,10 +110,28 @@ async def apply_change(
             presentation=msgspec.to_builtins(new.presentation),
         )
         await manifest.update_tools(session, serving, [row.name], skill_moves.SERVER)
-        await session.flush()  # repairs refer to it
+    return await record_change(session, row, old, new, applied=applied)
+
+
+async def record_change(
+    session: AsyncSession, row: models.Api, old: AppView, new: AppView, *, applied: bool
+) -> models.ApiChange:
+    """Record another document of an API. If it is applied, take out the skills that it may break."""
+    changes = compare(old.traits, new.traits)
+    about = {"added": changes.added, "removed": changes.removed, "changed": changes.changed}  # names are kept
+    change = models.ApiChange(
+        api_id=row.id, digest=new.digest, applied=applied, eased=_eased(old, new), skills=[], **about
+    )
+    session.add(change)
+    await session.flush()  # repairs refer to it
+    if applied:
         await _quarantine(session, change, row, old, new)
-    await session.flush()
+        await session.flush()
     return change
+
+
+def _eased(old: AppView, new: AppView) -> list[str]:
+    return sorted(name for name, traits in new.traits.items() if _is_eased(old.traits.get(name), traits))
 
 
 def _is_eased(old: OperationTraits | None, new: OperationTraits) -> bool:

@@ -3,11 +3,11 @@
     python -m tests.bench.bench_step [--model DIR] [--adapter DIR] [--environment NAME] [--pairs 24] [--group 8]
         [--processes 1]
 
-With SAGE_ROLLOUT_ENGINE_URLS those model servers sample instead of engines of its own, as many as processes update. From the second step on
-the rollouts use the adapter that the first one made, as in training. Prints for each step its seconds, and those
-that each part computed, on any core: the engines, the sandboxes and all but the first of the processes that update
-are processes of their own, the rest is this one's. If no group has a signal, as with a policy that solves nothing,
-rewards 1 and 0 by turns stand for it, so that the update is measured all the same.
+With SAGE_ROLLOUT_ENGINE_URLS those model servers sample, else as many engines of its own as processes update. From
+the second step on the rollouts use the adapter that the first one made, as in training. Prints for each step its
+seconds, and those that each part computed, on any core: engines, sandboxes and all but one of the processes
+that update are processes of their own, the rest is this one's. If no group has a signal, as with a policy that
+solves nothing, rewards 1 and 0 by turns stand for it, so that the update is measured all the same.
 """
 
 import argparse
