@@ -69,7 +69,7 @@ class Probe(msgspec.Struct, frozen=True):
 class RunPart(msgspec.Struct, frozen=True):
     """How much is done of what a training run does now."""
 
-    phase: str  # "rollouts" or "exam tasks"
+    phase: str  # "rollouts", "exam checks" or "exam tasks"
     done: int
     total: int
     at: datetime | None = None  # when it was; none from workers of earlier versions

@@ -9,6 +9,7 @@ from app.run_settings import RunSettings
 from app.settings import Settings
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import Script, ScriptedEngine
+from tests.training_project import ProgressRecorder
 from trainer.environment import Split
 from trainer.evaluation.local import evaluate_scenarios
 from trainer.evaluation.policy_metrics import TaskResult
@@ -24,6 +25,7 @@ async def examined(
     split: Split = "validation",
     *,
     probe: bool = False,  # first leave out what is solved by doing nothing, as a gate does
+    progress: ProgressRecorder | None = None,
 ) -> list[TaskResult]:
     """Of every task of the split that can be tried on `ground`. Raises as the start of a run does."""
     job = Job(
@@ -36,7 +38,7 @@ async def examined(
     )
     engine = ScriptedEngine(project.tokenizer, script=script)
     agent = Agent(engine, project.tokenizer, Compact(), project.sandbox, RolloutLimits())
-    async with open_run_environment(job, project.sessions) as opened:
+    async with open_run_environment(job, project.sessions, progress or ProgressRecorder()) as opened:
         assert opened is not None
         sample = opened.environment.scenarios(split, 200, 1)
         return await evaluate_scenarios(EpisodeRunner(agent, opened.environment), sample, library=False)

@@ -16,6 +16,7 @@ from tests.examined import examined
 from tests.ledger import Entry, Ledger
 from tests.ledger_project import LedgerProject, put_ledger
 from tests.scripted_engine import ScriptedEngine, block
+from tests.training_project import ProgressRecorder
 from trainer.evaluation.policy_metrics import TaskResult
 
 CHECK = "score = float([each['text'] for each in apis.ledger.list_entries()] == ['hello'])"
@@ -50,6 +51,7 @@ class Town:
         self.project = project
         self.live, self.staging = live, staging
         self.trial_ledger = other
+        self.progress = ProgressRecorder()
 
     async def stage(self, **staging: Any) -> None:
         await self.change({"staging": {"ledger": {"server": self.staging, **staging}}})
@@ -65,7 +67,7 @@ class Town:
         ]
         async with self.project.sessions.begin() as session:
             await exams.put(session, self.project.id, "mine", ExamSource.SUBMITTED, new)
-        return await examined(self.project, ground, lambda *_: answer, probe=True)
+        return await examined(self.project, ground, lambda *_: answer, probe=True, progress=self.progress)
 
 
 @pytest.fixture
@@ -118,6 +120,12 @@ async def test_a_staging_server_that_is_down_makes_a_trial_unknown(town: Town, a
     await town.stage()
     [result] = await town.tried("staging", answer)
     assert not result.known
+
+
+async def test_a_run_shows_how_many_tasks_are_checked_before_it_trains(town: Town) -> None:
+    await town.stage()
+    await town.tried("staging", WRITE, count=3)
+    assert town.progress.parts == [("exam checks", done, 3) for done in (1, 2, 3)]
 
 
 async def test_a_reset_that_fails_ends_the_exam(town: Town) -> None:

@@ -86,7 +86,7 @@ async def test_rollouts_on_staging_reset_it_and_draw_from_nothing_that_is_examin
     await shop.serve(1.0, 0.0, scenarios=4, check_code=CHECK)
     await examine(shop, "kind 0", "kind 1")
     job = await shop.job(kind="rollout", environment=STAGING, steps=1, pairs=4, group=2, chain=1)
-    async with open_run_environment(job, shop.sessions) as opened:
+    async with open_run_environment(job, shop.sessions, ProgressRecorder()) as opened:
         assert opened is not None
         drawn = {each.id for each in opened.environment.scenarios("train", 9, 1)}
         examined = {each.id for each in opened.environment.scenarios("validation", 9, 1)}

@@ -109,7 +109,7 @@ async def test_an_unknown_exam_says_how_to_make_one(project: LedgerProject) -> N
         deployment=Settings(),
     )
     with pytest.raises(InvalidError, match="the project demo has no exam 'own-work': set holdout_percent"):
-        async with open_run_environment(job, project.sessions):
+        async with open_run_environment(job, project.sessions, ProgressRecorder()):
             raise AssertionError
 
 

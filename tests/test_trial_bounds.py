@@ -101,6 +101,11 @@ async def test_another_scheme_of_the_same_host_and_port_is_production_too(server
         await servers.tried(WRITE, servers.urls["live"].replace("http:", "https:"))
 
 
+async def test_another_name_of_the_same_machine_is_production_too(servers: Servers) -> None:
+    with pytest.raises(InvalidError, match="name one with another host or port"):
+        await servers.tried(WRITE, servers.urls["live"].replace("127.0.0.1", "localhost"))
+
+
 async def test_a_server_that_the_variables_of_a_task_choose_is_production_too(servers: Servers) -> None:
     await servers.put("https://{tenant}.shop.test/v1")
     with pytest.raises(InvalidError, match=r"is at a server that tasks call, https://acme\.shop\.test/v1: "):

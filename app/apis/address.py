@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
+from ipaddress import ip_address
 
 import httpx
 
@@ -30,13 +32,17 @@ def origin(url: str) -> str:
 def service(url: str) -> str:
     """Host and port of a URL, where the default ports count as one: most servers answer alike on both.
 
-    Raises ValueError if it is none.
+    So do the names of this machine. Raises ValueError if it is none.
 
     >>> service("https://Mail.test/v1") == service("http://mail.test"), service("http://mail.test:8080")
     (True, 'mail.test:8080')
+    >>> service("http://localhost:8080") == service("http://127.0.0.1:8080") == service("http://[::1]:8080")
+    True
     """
-    server = origin(url).partition("://")[2]
-    return re.sub(r":(80|443)$", "", server)
+    host, _, port = origin(url).partition("://")[2].rpartition(":")
+    with suppress(ValueError):  # it is a name
+        host = "localhost" if ip_address(host.strip("[]")).is_loopback else host
+    return host if port in ("80", "443") else f"{host}:{port}"
 
 
 def has_name(url: str) -> bool:

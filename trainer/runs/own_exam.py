@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from uuid import uuid4
 
 import msgspec
@@ -21,7 +22,7 @@ from trainer.environment import Environment, open_environment
 from trainer.environments.exam.exam_environment import ExamChoice, ExamEnvironment, ExamItem
 from trainer.environments.exam.idle_trials import solved_idly
 from trainer.experience.held_out_tasks import HeldOutTasks
-from trainer.run_job import Job
+from trainer.run_job import Job, RunProgress
 from trainer.runs.exam_trials import ProjectApis, open_trials
 
 _TRAINING = 500  # kinds that rollouts draw from
@@ -63,7 +64,9 @@ async def too_little_own_work(job: Job, sessions: Sessions) -> str:
 
 
 @asynccontextmanager
-async def open_run_environment(job: Job, sessions: Sessions) -> AsyncIterator[RunEnvironment | None]:
+async def open_run_environment(
+    job: Job, sessions: Sessions, progress: RunProgress
+) -> AsyncIterator[RunEnvironment | None]:
     """None for a run that names none. Raises InvalidError for an unknown one, and for rollouts without one."""
     if job.settings.kind is RunKind.ROLLOUT:
         rollout_environment(job.settings)
@@ -78,7 +81,8 @@ async def open_run_environment(job: Job, sessions: Sessions) -> AsyncIterator[Ru
     records = [item.record for item in (*material.exam, *material.training) if item.record is not None]
     async with open_trials(found.on, job, sessions, material.apis, records) as trials:
         judged = [item for item in material.exam if trials.can_judge(item)]
-        idle = await solved_idly(trials, judged) if job.settings.gate_scenarios else set()
+        report = partial(progress.part, "exam checks")
+        idle = await solved_idly(trials, judged, report) if job.settings.gate_scenarios else set()
         about: dict[str, Json] = {
             "name": found.name,
             "version": material.version,

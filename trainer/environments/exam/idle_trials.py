@@ -4,7 +4,7 @@ Whoever completes such a task at once passes, so a policy would gain by ending i
 using fewer tokens. A check that is always true is of this kind.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from app.records import Json, Policy, Stop, Trajectory
@@ -13,12 +13,20 @@ from trainer.environments.exam.exam_environment import ExamItem, Trials
 _ANSWERS: tuple[Json, ...] = (None, "?")  # the second is right for nothing, but a check may accept any answer
 
 
-async def solved_idly(trials: Trials, items: Iterable[ExamItem]) -> set[UUID]:
+async def solved_idly(
+    trials: Trials, items: Sequence[ExamItem], report: Callable[[int, int], object]
+) -> set[UUID]:
     """The ids of tasks that are judged as solved if all that a trial does is to complete them.
 
-    Raises StagingError if the APIs cannot be reset.
+    `report` is called with how many of them are done, and their number. Raises StagingError if the APIs cannot be
+    reset.
     """
-    return {item.task.id for item in items if await _solved_idly(trials, item)}
+    found = set[UUID]()
+    for done, item in enumerate(items, 1):
+        if await _solved_idly(trials, item):
+            found.add(item.task.id)
+        report(done, len(items))
+    return found
 
 
 async def _solved_idly(trials: Trials, item: ExamItem) -> bool:
