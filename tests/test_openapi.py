@@ -205,6 +205,25 @@ def test_binary_fields_of_a_form_are_sent_as_files_of_text() -> None:
     assert encode(app, app.operations["post_x"], {"note": []}).content == b"", "a form of no parts"
 
 
+def test_structures_in_a_form_are_parts_of_json_and_the_document_may_name_other_types() -> None:
+    fields = {name: {"type": kind} for name, kind in (("who", "object"), ("rows", "string"), ("any", "string"))}
+    encoding = {"rows": {"contentType": "text/csv"}, "any": {"contentType": "text/plain,image/png"}}
+    media = {"schema": {"type": "object", "properties": fields}, "encoding": encoding}
+    body = {"content": {"multipart/form-data": media}}
+    app = parse_document("mail", {**PLAIN, "paths": {"/x": {"post": {"requestBody": body}}}})
+    given = {"who": {"name": "Ann"}, "rows": "a,b", "any": "c"}
+    request = encode(app, app.operations["post_x"], given)
+    boundary = request.headers["Content-Type"].removeprefix("multipart/form-data; boundary=")
+    assert (request.content or b"").decode().split(f"--{boundary}") == [
+        "",
+        '\r\nContent-Disposition: form-data; name="who"\r\n'
+        'Content-Type: application/json\r\n\r\n{"name":"Ann"}\r\n',
+        '\r\nContent-Disposition: form-data; name="rows"\r\nContent-Type: text/csv\r\n\r\na,b\r\n',
+        '\r\nContent-Disposition: form-data; name="any"\r\n\r\nc\r\n',
+        "--\r\n",
+    ]
+
+
 def test_a_thousand_operations_over_entangled_schemas_parse_in_seconds() -> None:
     def fields(first: int) -> Json:
         return {f"f{i}": _named(f"S{i * 7 % 200}") for i in range(first, first + 6)}

@@ -27,6 +27,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     description: str = ""
     style: Style = "form"
     explode: bool = True
+    part_type: str = ""  # the media type of its part of a form; "": that of its value
 
 
 class BoundParameter(msgspec.Struct, frozen=True):

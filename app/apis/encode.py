@@ -170,13 +170,16 @@ def _lines(values: Iterable[Json], mark: bytes) -> bytes:
     return b"".join(mark + msgspec.json.encode(each) + b"\n" for each in values)
 
 
-def _part(name: str, value: Json, *, binary: bool) -> tuple[str | None, str | bytes]:
-    """File name and content. Text is a file without a name of its own if the document declares it binary."""
+def _part(name: str, field: Parameter | None, value: Json) -> tuple[str | None, str | bytes, str | None]:
+    """File name, content and type. Text is a file without a name of its own if the document declares it binary."""
+    kind = (field.part_type if field else "") or None
     if isinstance(value, bytes):
-        return name, value
+        return name, value, kind
     if is_file(value):
-        return value[0], value[1]
-    return (name if binary else None), _text(value)
+        return value[0], value[1], kind
+    structure = "application/json" if isinstance(value, Mapping) else None
+    is_binary = field is not None and field.schema.get("format") == "binary"
+    return (name if is_binary else None), _text(value), kind or structure
 
 
 def _many(value: Json) -> list[Json]:
@@ -185,13 +188,9 @@ def _many(value: Json) -> list[Json]:
 
 def _multipart(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes, str]:
     """Fields as parts of a form; those the document declares binary are sent as files."""
-    binary = {
-        each.wire_name
-        for each in operation.parameters
-        if each.place == "body" and each.schema.get("format") == "binary"
-    }
+    declared = {each.wire_name: each for each in operation.parameters if each.place == "body"}
     parts = [
-        (name, _part(name, each, binary=name in binary))
+        (name, _part(name, declared.get(name), each))
         for name, listed in fields.items()
         for each in ([listed] if is_file(listed) else _many(listed))
     ]

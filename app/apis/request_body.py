@@ -1,12 +1,12 @@
 """Parses request bodies: each field of a JSON object or of a form is an argument, any other body is one."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
 from app.apis.binary_values import is_binary
-from app.apis.catalog import Parameter, Style
+from app.apis.catalog import Parameter
 from app.apis.media_types import bare, is_binary_media, is_declared_json, is_form, is_json_lines
 from app.apis.references import References, UnknownTargetError
 from app.apis.short_text import short_repr
@@ -22,8 +22,8 @@ _SIMPLEST_FIRST = (
     r"text/.*",
     r".*",  # passed as text
 )
-
-
+_PLAIN: Mapping[str, Json] = {}
+_ONE_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(; ?[\w.-]+=[\w.+-]+)*", re.ASCII)  # neither a list nor a range
 _FIELD_STEPS = 3
 _SCALARS = ("string", "integer", "number", "boolean")
 _SENDABLE = re.compile(r"[\x20-\x7e]{1,200}")
@@ -67,7 +67,7 @@ def _described(
         raise ApiDocumentError(f"{where}: {kind} is not supported; of the multipart types, multipart/form-data is")
     references.budget.spend(_FIELD_STEPS * len(schema.get("properties", ())), where)
     if is_declared_json(kind) or is_form(kind):
-        if fields := _fields(schema, required, _nested(media)):
+        if fields := _fields(schema, required, _encodings(media)):
             return Body(fields=fields, media_type=media_type, required=required)
     elif is_json_lines(kind):
         schema = _lines(references.schema(media.get("itemSchema", {}), where) or schema)
@@ -114,26 +114,36 @@ def _text(schema: dict[str, Json], kind: str) -> dict[str, Json]:
     return {"type": "string", "description": ": ".join(filter(None, described))}
 
 
-def _nested(media: Mapping[str, Json]) -> set[str]:
-    """The fields of a form whose parts have names of their own, such as `address[city]`."""
-    encoding = media.get("encoding")
-    encodings = encoding.items() if isinstance(encoding, Mapping) else ()
-    return {name for name, each in encodings if isinstance(each, Mapping) and each.get("style") == "deepObject"}
+def _encodings(media: Mapping[str, Json]) -> dict[str, Mapping[str, Json]]:
+    """What the document says about how the fields of a form are sent."""
+    given = media.get("encoding")
+    every = given.items() if isinstance(given, Mapping) else ()
+    return {name: each for name, each in every if isinstance(each, Mapping)}
 
 
-def _fields(schema: dict[str, Json], required: bool, nested: Collection[str]) -> tuple[Parameter, ...]:
+def _fields(
+    schema: dict[str, Json], required: bool, encodings: Mapping[str, Mapping[str, Json]]
+) -> tuple[Parameter, ...]:
     """The fields of an object; none if the schema does not determine them."""
     if schema.get("type", "object") != "object" or schema.keys() & {"oneOf", "anyOf", "allOf", "not"}:
         return ()
     needed = set(schema.get("required", ())) if required else set()
     return tuple(
-        _body_field(name, field, name in needed, "deepObject" if name in nested else "form")
+        _body_field(name, field, name in needed, encodings.get(name, {}))
         for name, field in schema.get("properties", {}).items()
         if field.get("readOnly") is not True
     )
 
 
-def _body_field(name: str, schema: dict[str, Json], required: bool, style: Style = "form") -> Parameter:
+def _part_type(encoding: Mapping[str, Json]) -> str:
+    """The type of a part, if the document gives one and not several to choose from."""
+    given = encoding.get("contentType")
+    return given if isinstance(given, str) and _ONE_TYPE.fullmatch(given) else ""
+
+
+def _body_field(
+    name: str, schema: dict[str, Json], required: bool, encoding: Mapping[str, Json] = _PLAIN
+) -> Parameter:
     return Parameter(
         name=name,
         wire_name=name,
@@ -141,5 +151,6 @@ def _body_field(name: str, schema: dict[str, Json], required: bool, style: Style
         required=required,
         schema=schema,
         description=schema.get("description", ""),
-        style=style,
+        style="deepObject" if encoding.get("style") == "deepObject" else "form",
+        part_type=_part_type(encoding),
     )
