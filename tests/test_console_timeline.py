@@ -100,20 +100,20 @@ def _trajectory(result: Any) -> Trajectory:
 def test_the_trajectory_completes_what_events_cut() -> None:
     whole = ["word"] * 1_000
     timeline = _told(_turn(0), _call(0, 0, result='["word",', cut=True))
-    timeline.enrich(_trajectory(whole), "the prompt")
+    timeline.enrich(_trajectory(whole))
     [turn] = timeline.turns
     [call] = turn.calls
     assert (call.status, call.cut, call.result) == (201, False, whole)
-    assert (turn.engine_seconds, turn.prompt) == (0.25, "the prompt")
+    assert turn.engine_seconds == 0.25
     huge = "x" * 30_000
     timeline = _told(_turn(0), _call(0, 0, result='"xx', cut=True))
-    timeline.enrich(_trajectory(huge), None)
+    timeline.enrich(_trajectory(huge))
     assert timeline.turns[0].calls[0].cut, "a page does not carry it all"
 
 
 def test_the_turns_of_a_task_whose_events_were_deleted_come_from_its_trajectory() -> None:
     timeline = _told(("done", {"state": "done"}))
-    timeline.enrich(_trajectory([1]), None)
+    timeline.enrich(_trajectory([1]))
     assert list(timeline.blocks) == ["turn-0", "end"]
     [turn] = timeline.turns
     assert (turn.tokens, turn.output, [call.status for call in turn.calls]) == (2, "seen", [201])

@@ -81,16 +81,14 @@ class TrajectoryController(Controller):
         found = await trajectories.of_task(session, task.id)
         prompts: list[str | None] | None = None
         if prompt:
-            prompts = await asyncio.to_thread(prompts_of, found, tokenizer)
+            prompts = await asyncio.to_thread(prompts_of, found.turns, tokenizer)
         return view(found, tokens=tokens, prompts=prompts)
 
 
-def prompts_of(trajectory: Trajectory, tokenizer: ChatTokenizer | None) -> list[str | None]:
+def prompts_of(turns: Sequence[Turn], tokenizer: ChatTokenizer | None) -> list[str | None]:
     """The text of each turn's `context_ids`; None where they are gone or the tokenizer is not theirs."""
-    known = tokenizer is not None and all(
-        tokenizer.is_text_of(turn.text, turn.sampled_ids) for turn in trajectory.turns
-    )
-    return [tokenizer.decode(turn.context_ids) if tokenizer and known else None for turn in trajectory.turns]
+    known = tokenizer is not None and all(tokenizer.is_text_of(turn.text, turn.sampled_ids) for turn in turns)
+    return [tokenizer.decode(turn.context_ids) if tokenizer and known else None for turn in turns]
 
 
 def view(trajectory: Trajectory, *, tokens: bool, prompts: Sequence[str | None] | None = None) -> TrajectoryView:

@@ -4,7 +4,6 @@ import asyncio
 from typing import Annotated, Any
 from uuid import UUID
 
-import msgspec
 from litestar import Controller, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath, HeaderParameter, QueryParameter
@@ -20,7 +19,7 @@ from app.console.forms import Form
 from app.console.templates import render
 from app.console.timeline import Timeline, fold
 from app.console.visit import Visit, Visitor, page, visit_project
-from app.db import approvals, events, feedback, models, releases, tasks, trajectories
+from app.db import approvals, events, feedback, models, releases, tasks, trajectories, turns
 from app.db.database import Sessions
 from app.db.models import TASK_END_STATES, ReleaseState
 from app.db.notifications import NotificationListener
@@ -55,20 +54,21 @@ class TaskDetailPage(Controller):
         return await task_page(session, visit, task, limits, tokenizer)
 
     @get("/live", media_type="text/event-stream")
-    async def live(
+    async def live(  # noqa: PLR0913 - dependencies
         self,
         task_id: FromPath[UUID],
         visit: Visitor,
         session: Db,
         sessions: NamedDependency[Sessions],
         listener: NamedDependency[NotificationListener],
+        tokenizer: NamedDependency[ChatTokenizer | None],
         after: After = 0,
         last_event_id: LastEventId = "",
     ) -> Response[Any]:
         """The blocks of the timeline that changed, as they change, then `end`."""
         task = await find_task(session, visit.access, task_id)
         position = int(last_event_id) if last_event_id.isdecimal() else after
-        reader = _BlockReader(sessions, visit, task.id, position)
+        reader = _BlockReader(sessions, visit, task.id, position, tokenizer)
         return await event_stream(listener, task.id, reader.read)
 
 
@@ -84,7 +84,9 @@ async def task_page(
     timeline = fold(await events.after(session, task.id, limit=_MOST_EVENTS))
     trajectory = await _trajectory(session, task)
     if trajectory is not None:
-        timeline.enrich(trajectory, await _first_prompt(trajectory, tokenizer))
+        timeline.enrich(trajectory)
+    if timeline.turns:
+        timeline.turns[0].prompt = await _first_prompt(session, task, trajectory, tokenizer)
     return page(
         visit,
         "task.html",
@@ -120,8 +122,12 @@ async def _trajectory(session: AsyncSession, task: models.Task) -> Trajectory | 
         return None
 
 
-async def _first_prompt(trajectory: Trajectory, tokenizer: ChatTokenizer | None) -> str | None:
-    first = msgspec.structs.replace(trajectory, turns=trajectory.turns[:1])
+async def _first_prompt(
+    session: AsyncSession, task: models.Task, trajectory: Trajectory | None, tokenizer: ChatTokenizer | None
+) -> str | None:
+    """What the policy read before its first turn; of a running task, it is in the journal."""
+    journal = () if trajectory else await turns.of_task(session, task.id, limit=1)
+    first = trajectory.turns[:1] if trajectory else [each.turn for each in journal]
     prompts = await asyncio.to_thread(prompts_of, first, tokenizer)
     return prompts[0] if prompts else None
 
@@ -129,8 +135,10 @@ async def _first_prompt(trajectory: Trajectory, tokenizer: ChatTokenizer | None)
 class _BlockReader:
     """Renders the blocks that events after `position` changed. The events before it are read too, once."""
 
-    def __init__(self, sessions: Sessions, visit: Visit, task_id: UUID, position: int) -> None:
-        self._sessions, self._visit, self._task_id = sessions, visit, task_id
+    def __init__(
+        self, sessions: Sessions, visit: Visit, task_id: UUID, position: int, tokenizer: ChatTokenizer | None
+    ) -> None:
+        self._sessions, self._visit, self._task_id, self._tokenizer = sessions, visit, task_id, tokenizer
         self._position = position  # of the last event that the page shows
         self._timeline = Timeline()
 
@@ -141,11 +149,15 @@ class _BlockReader:
             approval = await _approval(session, task) if task else None
             chosen = any(row.kind in _CHOOSE_SKILLS and row.seq > self._position for row in rows)
             found = await skills_of(session, self._task_id) if chosen else None
-        changed = {}
-        for row in rows:
-            block = self._timeline.add(row.seq, row.kind, row.data, row.created_at)
-            if row.seq > self._position:
-                changed[block.id] = block
+            changed = {}
+            for row in rows:
+                block = self._timeline.add(row.seq, row.kind, row.data, row.created_at)
+                if row.seq > self._position:
+                    changed[block.id] = block
+            first = next(iter(self._timeline.turns), None)
+            if task is not None and first is not None and first.id in changed:
+                trajectory = await _trajectory(session, task)
+                first.prompt = await _first_prompt(session, task, trajectory, self._tokenizer)
         ended = task is None or (task.state in TASK_END_STATES and len(rows) < BATCH_SIZE)
         messages = []
         if task is not None and changed:

@@ -153,7 +153,7 @@ class Timeline:
             return last
         return NoteBlock(id=f"note-{seq}", kind=kind, at=at, items=[dict(data)])
 
-    def enrich(self, trajectory: Trajectory, prompt: str | None) -> None:
+    def enrich(self, trajectory: Trajectory) -> None:
         """Add what only the trajectory has; all turns, if the events of the task were deleted."""
         if not self.turns:
             end, self.blocks = self.blocks, {}
@@ -167,8 +167,6 @@ class Timeline:
                 known = {call.seq: call for call in turn.calls}
                 for call in shown.calls:
                     _complete(call, known.get(call.seq))
-        if self.turns:
-            self.turns[0].prompt = prompt
 
 
 def _call(data: Mapping[str, Any]) -> ShownCall:

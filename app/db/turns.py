@@ -90,12 +90,13 @@ async def resumes(handle: Handle, task_id: UUID) -> bool:
     return bool((await execute(handle, _RESUMES, {"task": task_id})).scalar_one())
 
 
-async def of_task(session: AsyncSession, task_id: UUID) -> list[RecordedTurn]:
-    """The turns of a task, in order."""
+async def of_task(session: AsyncSession, task_id: UUID, limit: int | None = None) -> list[RecordedTurn]:
+    """The turns of a task, or the first ones, in order."""
     rows = await session.scalars(
         select(models.TaskTurn)
         .where(models.TaskTurn.task_id == task_id)
         .order_by(models.TaskTurn.index)
+        .limit(limit)
         .execution_options(populate_existing=True)
     )
     keys = keys_of(session)

@@ -47,6 +47,8 @@ async def test_a_task_is_sent_and_followed_until_it_has_ended(page: Page, consol
     await expect(skills.get_by_role("listitem").filter(has_text="not similar enough").first).to_be_visible()
     await page.get_by_text("ledger.add_entry", exact=True).click()
     await expect(page.get_by_role("heading", name="Arguments")).to_be_visible()
+    await page.get_by_text("The prompt that it read").click()
+    await expect(page.get_by_text("write honey slowly into the ledger").last).to_be_visible()
     console.policy.gate.set()
     await expect(page.get_by_role("heading", name="Done")).to_be_visible(timeout=15_000)
     await expect(page.get_by_role("button", name="Good")).to_be_visible()
