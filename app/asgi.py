@@ -6,7 +6,7 @@ from typing import Any
 
 from litestar import Litestar
 
-from app.agent.prompt_profiles import prompt_hash
+from app.agent.prompt_profiles import prompt_hash, prompt_text
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.http_server import Shutdown
@@ -62,7 +62,9 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
         prompt = prompt_hash(parts.profile, parts.tokenizer)
         scope = ModelScope.of(settings.model, parts.tokenizer.card)
         promoter = Promoter(sessions, loader, prompt)
-        reconciler = await stack.enter_async_context(ReleaseReconciler(sessions, promoter, prompt))
+        reconciler = await stack.enter_async_context(
+            ReleaseReconciler(sessions, promoter, prompt, prompt_text=prompt_text(parts.profile, parts.tokenizer))
+        )
         listener = await stack.enter_async_context(open_listener(settings))
         others: dict[str, Any] = {
             "allow_private_hosts": settings.allow_private_hosts,

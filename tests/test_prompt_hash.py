@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.agent.prompt_compact import Compact
-from app.agent.prompt_profiles import PROFILES, prompt_hash
+from app.agent.prompt_profiles import PROFILES, prompt_hash, prompt_text
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.records import Offer, Task
 from app.sandbox.protocol import Observation
@@ -49,6 +49,14 @@ def test_the_same_prompt_has_the_same_hash_in_every_process(tokenizer: ChatToken
 @pytest.mark.parametrize("where", ["opening", "skills", "observation"])
 def test_a_different_word_anywhere_is_another_prompt(tokenizer: ChatTokenizer, where: str) -> None:
     assert prompt_hash(Polite(where), tokenizer) != prompt_hash(Compact(), tokenizer)
+
+
+def test_what_differs_can_be_read(tokenizer: ChatTokenizer) -> None:
+    plain = prompt_text(Polite("nowhere"), tokenizer).splitlines()
+    for where, more in (("skills", "please"), ("observation", "thanks")):
+        other = prompt_text(Polite(where), tokenizer).splitlines()
+        assert {line.rpartition(" ")[2] for line in other if line not in plain} == {more}
+    assert tokenizer.source in "\n".join(plain)
 
 
 def test_each_profile_is_another_prompt(tokenizer: ChatTokenizer) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.api_documents import parse_document
 from app.apis.app_view import AppView, OperationTraits
-from app.db import apis, releases, runs, skills, task_queue
+from app.db import apis, manifests, releases, runs, skills, task_queue
 from app.db.database import Sessions
 from app.db.manifests import SkillName
 from app.db.models import Release
@@ -97,6 +97,9 @@ class Project:
         return answer.json()
 
 
+PROMPT_DIFF = ["--- before", "+++ after", "@@ -1,2 +1,2 @@", " Be", "-brief.", "+kind."]
+
+
 @pytest.fixture
 async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
     async with open_api_app(committed, database_url) as opened:
@@ -106,6 +109,8 @@ async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
 async def test_every_part_that_differs_is_shown_and_reversed_in_the_other_direction(api: ApiApp) -> None:
     project = Project(api)
     async with api.sessions.begin() as session:
+        for prompt, text in (("p", "Be\nbrief."), ("q", "Be\nkind.")):
+            await manifests.store_prompt(session, prompt, text)
         first = await project.put(session, "mail", document("list", "send"))
         first = await project.put(session, "notes", document("list"))
         await project.begin_task(session)
@@ -132,7 +137,11 @@ async def test_every_part_that_differs_is_shown_and_reversed_in_the_other_direct
             "removed": ["notes"],
             "changed": {"mail": {"added": ["trash"], "removed": ["send"], "changed": [], "renamed": {}}},
         },
-        "prompt": {"from": "p", "to": "q"},
+        "prompt": {
+            "from": "p",
+            "to": "q",
+            "diff": PROMPT_DIFF,
+        },
         "empty": False,
     }
     back = await project.diff(third.id, first.id)

@@ -63,10 +63,32 @@ def prompt_hash(profile: Profile, tokenizer: ChatTokenizer) -> str:
     The profile is rendered for a fixed task, since its text is code. The template is hashed as source, since its
     rendering may contain the date.
     """
-    openings = [profile.opening(_TASK, offers, {"mail": "mails"}) for offers in ([], [_OFFER])]
-    observations = [profile.observation(each) for each in _OBSERVATIONS]
+    openings, observations = _openings(profile), _observations(profile)
     content = (profile.name, openings, observations, tokenizer.source, sorted(tokenizer.special.items()))
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
+
+
+def prompt_text(profile: Profile, tokenizer: ChatTokenizer) -> str:
+    """What `prompt_hash` is of, for people, who compare it with that of another version."""
+    without, with_skill = (
+        "\n".join(f"{each.role}:\n{each.content}" for each in messages) for messages in _openings(profile)
+    )
+    parts = {
+        f"Profile {profile.name}, of a task without skills": without,
+        "With a skill": with_skill,
+        "After a turn": "\n---\n".join(dict.fromkeys(_observations(profile))),
+        "Chat template": tokenizer.source,
+        "Special tokens": "\n".join(f"{name}: {text}" for name, text in sorted(tokenizer.special.items())),
+    }
+    return "".join(f"# {title}\n\n{text}\n\n" for title, text in parts.items())
+
+
+def _openings(profile: Profile) -> list[list[Message]]:
+    return [profile.opening(_TASK, offers, {"mail": "mails"}) for offers in ([], [_OFFER])]
+
+
+def _observations(profile: Profile) -> list[str]:
+    return [profile.observation(each) for each in _OBSERVATIONS]
 
 
 _TASK = Task(UUID(int=0), "archive the mails")

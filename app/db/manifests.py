@@ -147,6 +147,16 @@ async def kept_document(session: AsyncSession, digest: str) -> bytes:
     return str(text).encode()
 
 
+async def store_prompt(session: AsyncSession, digest: str, text: str) -> None:
+    row = insert(models.PromptText).values(hash=digest, text=text)
+    await session.execute(row.on_conflict_do_nothing())
+
+
+async def prompt_text(session: AsyncSession, digest: str | None) -> str | None:
+    """None for one of a version of this server that kept no texts."""
+    return await session.scalar(select(models.PromptText.text).where(models.PromptText.hash == digest))
+
+
 async def is_unused(session: AsyncSession, release: models.Release) -> bool:
     """Whether no task has begun with the release. If so, none will before this transaction ends."""
     row, task = models.Release, models.Task

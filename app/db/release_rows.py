@@ -96,6 +96,15 @@ class ToolDocument(Base):
     document: Mapped[dict[str, Any]] = mapped_column(JSON)  # not JSONB, which forgets the order of arguments
 
 
+class PromptText(Base):
+    """What a policy read around its tasks, by the hash that its releases have. Never changes."""
+
+    __tablename__ = "prompt_texts"
+
+    hash: Mapped[str] = mapped_column(primary_key=True)
+    text: Mapped[str]
+
+
 class AuditAction(StrEnum):
     ACTIVATED = "activated"  # `detail` has the swap report: hashes, differences of logprobs, seconds per replica
     REFUSED = "refused"  # the model servers do not serve it as it was trained; nothing changed

@@ -1,6 +1,7 @@
 """The differences between two releases: weights, skills, tools, prompt."""
 
 from collections.abc import Mapping
+from difflib import unified_diff
 from uuid import UUID
 
 import msgspec
@@ -21,6 +22,12 @@ class PartChange(msgspec.Struct, frozen=True, rename={"before": "from", "after":
 
     before: str | None
     after: str | None
+
+
+class PromptChange(PartChange, frozen=True, kw_only=True):
+    """By hash, and by line as a unified diff: empty if an earlier version of this server did not keep the text."""
+
+    diff: list[str] = []
 
 
 class SkillChanges(msgspec.Struct, frozen=True):
@@ -45,7 +52,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     training_run: PartChange | None  # that trained the weights
     skills: SkillChanges
     tools: ToolChanges
-    prompt: PartChange | None
+    prompt: PromptChange | None
     empty: bool
 
 
@@ -70,7 +77,7 @@ async def diff(
     training_run = _change(_text(release.training_run_id), _text(other.training_run_id))
     skills = await _skills(session, one.skills, two.skills)
     tools = await _tools(session, reader, one.tools, two.tools)
-    prompt = _change(one.prompt, two.prompt)
+    prompt = await _prompt(session, one.prompt, two.prompt)
     return Diff(
         model=model,
         training_run=training_run,
@@ -109,6 +116,16 @@ async def _tools(
     apart = sorted(name for name in before.keys() & after.keys() if before[name] != after[name])
     changed = {name: compare(await traits(name, before[name]), await traits(name, after[name])) for name in apart}
     return ToolChanges(sorted(after.keys() - before.keys()), sorted(before.keys() - after.keys()), changed)
+
+
+async def _prompt(session: AsyncSession, before: str | None, after: str | None) -> PromptChange | None:
+    if before == after:
+        return None
+    one, two = [await manifests.prompt_text(session, each) for each in (before, after)]
+    if one is None or two is None:
+        return PromptChange(before, after)
+    differences = unified_diff(one.splitlines(), two.splitlines(), "before", "after", lineterm="")
+    return PromptChange(before, after, diff=list(differences))
 
 
 def _change(before: str | None, after: str | None) -> PartChange | None:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import structlog
 
-from app.db import models, projects, releases, runners, watches
+from app.db import manifests, models, projects, releases, runners, watches
 from app.db.database import TRANSIENT, Sessions
 from app.db.models import ReleaseState
 from app.errors import AdapterError, AppError, ConflictError, NotFoundError
@@ -36,10 +36,12 @@ class ReleaseReconciler:
         promoter: Promoter,
         prompt_hash: str,
         *,
+        prompt_text: str = "",
         pause: float = _PAUSE,
         idle: float = _IDLE,
     ) -> None:
         self._sessions, self._promoter, self._prompt = sessions, promoter, prompt_hash
+        self._prompt_text = prompt_text
         self._idle, self._next_watches = idle, 0.0
         self._loop = Loop("release reconciler", self._reconcile, pause, expected=TRANSIENT)
         self._prompt_recorded = False
@@ -69,7 +71,9 @@ class ReleaseReconciler:
         """Give active releases of an earlier version of this program the prompt of this one. False: runners of
         that version still serve them.
         """
-        async with self._sessions() as session:
+        async with self._sessions.begin() as session:
+            if self._prompt_text:
+                await manifests.store_prompt(session, self._prompt, self._prompt_text)
             owners = [project.id for project in await projects.list_all(session)]
             in_use = await runners.prompts(session)
         recorded = True

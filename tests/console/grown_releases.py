@@ -183,4 +183,5 @@ async def _put_tools(session: AsyncSession, project_id: UUID) -> None:
     for number, document in enumerate((before, after), start=1):
         await session.merge(models.ToolDocument(digest=f"document-{number}", document=document))
         await session.merge(models.ToolSet(hash=f"tools-{number}", documents={"ledger": f"document-{number}"}))
+        await session.merge(models.PromptText(hash=f"prompt-{number}", text=f"You are an agent.\nRule {number}."))
     await apis.put(session, project_id, "ledger", source="upload", document=after, digest="document-2")

@@ -47,6 +47,13 @@ async def test_a_comparison_is_right_everywhere(check_grown: CheckPage) -> None:
     await expect(page.get_by_text("were never compared with each other")).to_be_visible()
 
 
+async def test_a_comparison_shows_what_the_policy_reads_now(check_grown: CheckPage) -> None:
+    page = await check_grown("/console/releases/compare?from=16&to=21")
+    await page.get_by_text("What the policy reads around a task").click()
+    await expect(page.get_by_text("-Rule 1.")).to_be_visible()
+    await expect(page.get_by_text("+Rule 2.")).to_be_visible()
+
+
 async def test_the_question_before_a_roll_back_is_right_everywhere(
     check_grown: CheckPage, grown: GrownConsole
 ) -> None:
