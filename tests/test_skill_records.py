@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.skill_value_view import SkillEffect, SkillValue
 from app.db import models, offers, skill_records, skills
 from app.db.models import TaskState
-from app.db.offers import SkillStats
+from app.db.skill_uses import SkillStats
 from app.db.skill_value import compared_tasks
 from app.records import Json
 from tests.rows import new_skill, offer_of, project_row, task_row

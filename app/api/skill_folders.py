@@ -21,7 +21,7 @@ from app.api.validation import ProjectName
 from app.apis.catalog import Catalog
 from app.apis.document_reader import DocumentReader
 from app.apis.outline import outline
-from app.db import apis, models, offers, releases, skills
+from app.db import apis, models, releases, skill_uses, skills
 from app.db.database import Sessions
 from app.db.models import SkillState
 from app.skills.admission import stored_manifest
@@ -139,7 +139,7 @@ async def _lines(sessions: Sessions, filters: Sequence[skills.SkillFilter]) -> A
 
 
 async def _provenance(session: AsyncSession, rows: Sequence[models.Skill]) -> dict[UUID, FolderProvenance]:
-    stats = await offers.stats(session, [each.id for each in rows])
+    stats = await skill_uses.stats(session, [each.id for each in rows])
     ids = {each.release_id for each in rows if each.release_id}
     numbers = {each: (await releases.get(session, each)).number for each in ids}
     return {

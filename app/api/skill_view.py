@@ -10,9 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.access import project_names
 from app.api.columns import columns
 from app.api.console_links import ConsoleLinks
-from app.db import models, offers, skill_repairs
-from app.db.offers import SkillStats
+from app.db import models, skill_repairs, skill_uses
 from app.db.skill_evidence import SkillEvidence
+from app.db.skill_uses import SkillStats
 from app.gateway.skill_manifest import SkillManifest
 from app.records import Offer
 from app.skills import lifecycle
@@ -139,7 +139,7 @@ async def view_skill(session: AsyncSession, skill: models.Skill) -> SkillView:
         ),
         release_id=skill.release_id,
         embedder=skill.embedder,
-        stats=(await offers.stats(session, [skill.id]))[skill.id],
+        stats=(await skill_uses.stats(session, [skill.id]))[skill.id],
         repairs=[SkillRepairView.of(*each) for each in await skill_repairs.of_skill(session, skill.id)],
         links=ConsoleLinks.of("skills", skill.id),
         **columns(skill, SkillSummary, "project", "links"),

@@ -16,8 +16,8 @@ from app.api.problem import problems
 from app.api.skill_value_view import SkillValue
 from app.api.skill_view import SkillMatch, SkillPage, SkillSummary, SkillView, view_skill
 from app.api.validation import TIME, Cursor, Limit, ProjectName, in_utc
-from app.db import models, offers, skill_moves, skills
-from app.db.offers import SkillUse
+from app.db import models, skill_moves, skill_uses, skills
+from app.db.skill_uses import SkillUse
 from app.db.skill_value import compared_tasks
 
 Query = Annotated[
@@ -124,7 +124,7 @@ class SkillController(Controller):
     ) -> list[SkillUse]:
         """Newest first, each with the task that wrote the skill and the outcome of the one it was offered to."""
         skill = await _find(session, access, skill_id)
-        return await offers.uses_of(session, skill.id, limit)
+        return await skill_uses.uses_of(session, skill.id, limit)
 
     @post("/{skill_id:uuid}/approve", status_code=200, summary="Approve a skill", responses=_MOVE)
     async def approve(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> SkillView:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from app.db.offers import SkillStats
+from app.db.skill_uses import SkillStats
 
 _ROW, _GAP, _TOP = 46.0, 10.0, 30.0
 _COLUMNS = ((0.0, 210.0), (250.0, 200.0), (490.0, 130.0), (660.0, 230.0))  # left and width

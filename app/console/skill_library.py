@@ -11,8 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.skill_value_view import SkillEffect
 from app.db import models, skill_records, skills
-from app.db.offers import SkillStats
 from app.db.skill_records import SkillRecords
+from app.db.skill_uses import SkillStats
 from app.release import one_look
 from app.release.confidence_sequence import Interval
 

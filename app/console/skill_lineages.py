@@ -7,7 +7,7 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.console.lineage import LineageSkill, Version, VersionUse
-from app.db import models, offers, skills
+from app.db import models, skill_uses, skills
 
 
 async def read_lineages(session: AsyncSession, project_id: UUID, names: Sequence[str]) -> list[LineageSkill]:
@@ -17,7 +17,7 @@ async def read_lineages(session: AsyncSession, project_id: UUID, names: Sequence
         versions[each.name].append(each)
     ids = [each.id for name in names for each in versions[name]]
     uses: dict[UUID, list[VersionUse]] = defaultdict(list)
-    for found in await offers.by_scenario(session, ids):
+    for found in await skill_uses.by_scenario(session, ids):
         uses[found.skill_id].append(VersionUse(found.scenario, found.stats))
     return [
         LineageSkill(name, [_version(each, uses[each.id]) for each in versions[name]])

@@ -19,7 +19,7 @@ from app.console.lineage import COLUMNS, draw
 from app.console.skill_library import less
 from app.console.skill_lineages import read_lineages
 from app.console.visit import Visitor, page, visit_project
-from app.db import models, offers, skills
+from app.db import models, skill_uses, skills
 from app.db.models import LIVE_SKILLS, NEXT_SKILL_STATE, SkillState
 from app.db.skill_value import compared_tasks
 from app.errors import InvalidError, NotFoundError
@@ -58,7 +58,7 @@ class SkillDetailPage(Controller):
             value=value,
             saved=value.one_look.tokens and less(value.one_look.tokens, value.offered.tasks),
             drawn=draw_intervals([value.one_look.score, *(each.one_look.score for each in value.scenarios)]),
-            uses=await offers.uses_of(session, skill.id, _USES),
+            uses=await skill_uses.uses_of(session, skill.id, _USES),
             lineage=draw(await read_lineages(session, skill.project_id, [skill.name])),
             alike=await skills.alike(session, skill),
             moves=possible_moves(skill),
