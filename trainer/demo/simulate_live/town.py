@@ -145,7 +145,7 @@ class Town:
         share = 1.0 if self._arm.check else self._arm.feedback
         schedule = {
             "every_scored_tasks": max(1, round(self._plan.tasks * self._plan.run_every * share)),
-            "settings": self._plan.run_settings(self._arm, day),
+            "settings": self._plan.run_settings(day),
         }
         self._server.request("PUT", "/v1/schedule", schedule, project=self.project)
 
