@@ -13,6 +13,7 @@ class FileServer:
         self.files: dict[str, bytes] = {}
         self.types: dict[str, str] = {}
         self.headers: dict[str, str] = {}  # of every answer
+        self.own_headers: dict[str, dict[str, str]] = {}  # of the answers for a path
         self.breaks: list[int] = []
         self.asked: list[tuple[str, str]] = []  # path and Range
         self.ranges = ranges
@@ -51,6 +52,9 @@ class FileServer:
         content = self.files.get(path)
         if body:
             self.asked.append((path, wanted))
+        headers = self.headers | self.own_headers.get(path, {})
+        if request.headers.get("If-Range", headers.get("ETag")) != headers.get("ETag"):
+            wanted = ""
         start = int(wanted.removeprefix("bytes=").partition("-")[0]) if wanted and self.ranges else 0
         size = len(content or b"")
         status = 404 if content is None else 416 if start and start >= size else 206 if start else 200
@@ -62,7 +66,7 @@ class FileServer:
             request.send_header("Content-Range", f"bytes */{size}")
         request.send_header("Content-Length", str(len(rest)))
         request.send_header("Content-Type", self.types.get(path, "application/octet-stream"))
-        for name, value in self.headers.items():
+        for name, value in headers.items():
             request.send_header(name, value)
         request.end_headers()
         if body:

@@ -1,5 +1,6 @@
 """`sage models`, as a command: the hub over HTTP, a machine without a network, and what SAGE_MODEL then finds."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ from tests.tiny_gguf import write_gguf
 from tests.tiny_model import make_model_dir
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+GGUF = "nobody/tiny-GGUF/tiny-Q8.gguf"
 NOWHERE = "http://127.0.0.1:9"
 
 
@@ -60,6 +62,16 @@ def publish(hub: FileServer, name: str, directory: Path) -> None:
     hub.headers = {"X-Repo-Commit": COMMIT, "ETag": '"one"'}
 
 
+def publish_gguf(hub: FileServer, name: str, content: bytes, *, commit: str = COMMIT, hashed: bool = True) -> None:
+    """As the hub answers for a file: in Git LFS, or without a hash in git itself."""
+    repository, _, file = name.rpartition("/")
+    main, pinned = (f"/{repository}/resolve/{revision}/{file}" for revision in ("main", commit))
+    digest = hashlib.sha256(content).hexdigest()
+    linked = {"X-Linked-ETag": f'"{digest}"', "X-Linked-Size": str(len(content))} if hashed else {}
+    hub.files |= {main: content, pinned: content}
+    hub.own_headers |= {path: {"X-Repo-Commit": commit, "ETag": f'"{digest}"'} | linked for path in (main, pinned)}
+
+
 def test_a_machine_without_a_network_is_told_both_ways_and_how_to_copy(tmp_path: Path) -> None:
     done = sage(tmp_path, NOWHERE, "models", "pull", "smollm2-135m")
     assert done.returncode == 1
@@ -76,18 +88,35 @@ def test_a_machine_without_a_network_is_told_both_ways_and_how_to_copy(tmp_path:
 
 def test_a_gguf_file_of_the_hub_is_pulled_and_found_by_its_name(hub: FileServer, tmp_path: Path) -> None:
     gguf = write_gguf(tmp_path / "tiny.gguf", tmp_path / "model")
-    hub.files["/nobody/tiny-GGUF/resolve/main/tiny-Q8.gguf"] = gguf.read_bytes()
+    publish_gguf(hub, GGUF, gguf.read_bytes())
     hub.breaks = [5000]
-    name = "nobody/tiny-GGUF/tiny-Q8.gguf"
-    done = sage(tmp_path, hub.url, "models", "pull", name)
+    done = sage(tmp_path, hub.url, "models", "pull", GGUF)
     assert done.returncode == 0, done.stderr
-    assert f"SAGE_MODEL={name}\n" in done.stdout
-    assert [wanted for _, wanted in hub.asked] == ["", "bytes=5000-"]
-    found = Settings(model=name, data_dir=tmp_path).model_dir
+    assert f"SAGE_MODEL={GGUF}\n" in done.stdout
+    pinned = f"/nobody/tiny-GGUF/resolve/{COMMIT}/tiny-Q8.gguf"
+    assert hub.asked == [(pinned, ""), (pinned, "bytes=5000-")]
+    found = Settings(model=GGUF, data_dir=tmp_path).model_dir
     assert (found / "model.safetensors").is_file()
     listed = sage(tmp_path, NOWHERE, "models", "list").stdout
     assert found.name in listed
     assert "smollm2-135m" in listed
+
+
+@pytest.mark.parametrize("hashed", [True, False])
+def test_a_download_that_broke_off_is_never_joined_to_another_version(
+    hashed: bool, hub: FileServer, tmp_path: Path
+) -> None:
+    old = write_gguf(tmp_path / "old.gguf", tmp_path / "model").read_bytes()
+    new = old[:-1] + bytes([old[-1] ^ 1])  # a weight
+    publish_gguf(hub, GGUF, old, hashed=hashed)
+    hub.breaks = [len(old) * 3 // 4, *[0] * 5]
+    assert "goes on from there" in sage(tmp_path, hub.url, "models", "pull", GGUF).stderr
+    publish_gguf(hub, GGUF, new, commit=COMMIT[::-1], hashed=hashed)
+    done = sage(tmp_path, hub.url, "models", "pull", GGUF)
+    assert done.returncode == 0, done.stderr
+    digest = hashlib.sha256(new).hexdigest()
+    assert done.stdout.startswith(f"{tmp_path}/models/nobody--tiny-GGUF--tiny-Q8-{digest[:12]}\n")
+    assert not list((tmp_path / "models" / ".downloads").iterdir())
 
 
 def test_a_repository_of_the_hub_is_pulled_whole(hub: FileServer, tmp_path: Path) -> None:

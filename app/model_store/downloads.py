@@ -27,9 +27,10 @@ def open_client(certificates: str = "") -> Iterator[httpx.Client]:
 
 
 def download(client: httpx.Client, url: str, target: Path, sha256: str = "") -> None:
-    """Make `target`, from where an earlier attempt ended. Without a hash, its caller has to check the content.
+    """Make `target`, from where an earlier attempt ended if the server still has the same file.
 
-    Raises ModelDownloadError, and ModelHashError for another content, of which nothing is kept.
+    Without a hash, its caller has to check the content. Raises ModelDownloadError, and ModelHashError for another
+    content, of which nothing is kept.
     """
     if target.exists():
         return
@@ -50,8 +51,10 @@ def download(client: httpx.Client, url: str, target: Path, sha256: str = "") -> 
             raise ModelDownloadError(_broken_off(url, part, error)) from error
     if sha256 and (found := file_hash(part)) != sha256:
         part.unlink()
+        _tag(part).unlink(missing_ok=True)
         raise ModelHashError(f"{url} has the SHA-256 {found}, not {sha256}: it was deleted. Try another source")
     part.rename(target)
+    _tag(part).unlink(missing_ok=True)
 
 
 def file_hash(path: Path) -> str:
@@ -67,6 +70,8 @@ def progress_bar(name: str, total: int | None, done: int = 0) -> "tqdm[Any]":
 def _go_on(client: httpx.Client, url: str, part: Path) -> None:
     start = _size(part)
     headers = {"Range": f"bytes={start}-"} if start else {}
+    if start and _tag(part).exists():
+        headers["If-Range"] = _tag(part).read_text("ascii")
     with client.stream("GET", url, headers=headers) as response:
         if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
             if response.headers.get("Content-Range", "") == f"bytes */{start}":
@@ -77,6 +82,8 @@ def _go_on(client: httpx.Client, url: str, part: Path) -> None:
         goes_on = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
         length = int(response.headers.get("Content-Length", 0))
         done = start if goes_on else 0
+        if not goes_on:
+            _keep_tag(response, part)
         with (
             part.open("ab" if goes_on else "wb") as file,
             progress_bar(part.stem, done + length if length else None, done) as bar,
@@ -84,6 +91,19 @@ def _go_on(client: httpx.Client, url: str, part: Path) -> None:
             for chunk in response.iter_bytes():
                 file.write(chunk)
                 bar.update(len(chunk))
+
+
+def _tag(part: Path) -> Path:
+    """The file with the ETag of the answer that began a part."""
+    return part.with_name(f"{part.name}.etag")
+
+
+def _keep_tag(response: httpx.Response, part: Path) -> None:
+    part.unlink(missing_ok=True)
+    _tag(part).unlink(missing_ok=True)
+    tag = response.headers.get("ETag", "")
+    if tag.startswith('"'):  # weak ones do not promise the same bytes (RFC 9110, If-Range)
+        _tag(part).write_text(tag, "ascii")
 
 
 def _size(part: Path) -> int:

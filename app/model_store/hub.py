@@ -1,10 +1,14 @@
-"""Model directories of the Hugging Face hub, by id."""
+"""Model directories and GGUF files of the Hugging Face hub, by id."""
 
+import re
 import shutil
+from glob import escape
 from pathlib import Path
 
+import httpx
+import msgspec
 from httpx2 import HTTPError  # of huggingface_hub, which raises it
-from huggingface_hub import HfApi, constants, snapshot_download
+from huggingface_hub import HfApi, constants, hf_hub_url, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
 from app.errors import ModelDownloadError, ModelError, first_line
@@ -13,16 +17,58 @@ from app.model_store.convert import publish
 from app.model_store.model_checks import check_directory
 
 _FILES = ["*.json", "*.safetensors", "*.jinja", "README.md", "LICENSE*"]
+_COMMIT = "X-Repo-Commit"
+_REDIRECTS = 5  # of a repository that was renamed
 
 
-def pull_repository(name: str, models: Path, folder: Path) -> Path:
+class HubFile(msgspec.Struct, frozen=True):
+    """A file of one commit."""
+
+    url: str
+    sha256: str  # empty: the hub keeps it without one
+    version: str  # names its content: the hash, or else the commit
+
+
+def find_file(client: httpx.Client, name: str) -> HubFile:
+    """The newest version of ORGANIZATION/REPOSITORY/FILE. Raises ModelDownloadError."""
+    repository, _, file = name.rpartition("/")
+    url = hf_hub_url(repository, file)
+    try:
+        response = client.head(url, follow_redirects=False)
+        for _ in range(_REDIRECTS):
+            if _COMMIT in response.headers or not response.next_request:
+                break
+            response = client.send(response.next_request, follow_redirects=False)
+        if response.is_error:
+            response.raise_for_status()
+    except httpx.HTTPError as error:
+        raise ModelDownloadError(f"{url}: {first_line(error)}") from error
+    commit = response.headers.get(_COMMIT, "")
+    if not commit:
+        raise ModelDownloadError(f"{url}: the answer has no {_COMMIT}: set HF_ENDPOINT to a hub or its mirror")
+    tag = response.headers.get("X-Linked-ETag", "").strip('"')  # of a file in Git LFS or Xet: its SHA-256
+    sha256 = tag if re.fullmatch("[0-9a-f]{64}", tag) else ""
+    return HubFile(hf_hub_url(repository, file, revision=commit), sha256, sha256 or commit)
+
+
+def version_folder(downloads: Path, name: str, version: str) -> Path:
+    """Where a version is kept until it is whole. What has arrived of other versions is deleted."""
+    stem = directory_stem(name)
+    folder = downloads / f"{stem}-{version[:HASH_DIGITS]}"
+    for other in downloads.glob(f"{escape(stem)}-{'[0-9a-f]' * HASH_DIGITS}"):
+        if other != folder:
+            shutil.rmtree(other)
+    return folder
+
+
+def pull_repository(name: str, models: Path, downloads: Path) -> Path:
     """Download the newest commit of a repository, or the rest of it, and install it whole or not at all."""
-    partial = folder / directory_stem(name)
     try:
         commit = str(HfApi().model_info(name).sha)
         target = models / f"{directory_stem(name)}-{commit[:HASH_DIGITS]}"
         if target.is_dir():
             return target
+        partial = version_folder(downloads, name, commit)
         snapshot_download(name, revision=commit, local_dir=partial, allow_patterns=_FILES)
     except HFValidationError as error:
         raise ModelError(f"{name} is no model: name one of `sage models list`, a hub id or a directory") from error

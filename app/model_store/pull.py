@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from huggingface_hub import constants, hf_hub_url
+from huggingface_hub import constants
 
 from app.errors import ConflictError, ModelDownloadError
 from app.exclusive_lock import exclusive_lock
@@ -11,7 +11,7 @@ from app.model_catalog import CATALOG, HASH_DIGITS, CatalogModel, directory_stem
 from app.model_store import sources
 from app.model_store.convert import Origin, check_disk_space, convert, origin_of
 from app.model_store.downloads import download, file_hash, open_client, progress_bar
-from app.model_store.hub import pull_repository
+from app.model_store.hub import find_file, pull_repository, version_folder
 from app.model_store.model_checks import check_directory
 from app.model_store.package_index import configured_indexes
 
@@ -90,21 +90,25 @@ def how_to_copy(model: CatalogModel) -> str:
 
 def _pull_gguf(name: str, models: Path) -> Path:
     """A file on this machine, or ORGANIZATION/REPOSITORY/FILE.gguf of the hub."""
-    folder, gguf = models / _DOWNLOADS, Path(name)
-    if downloaded := not gguf.is_file():
-        repository, _, file = name.rpartition("/")
-        if repository.count("/") != 1:
-            raise ModelDownloadError(f"there is no file {name}, and it is not ORGANIZATION/REPOSITORY/FILE.gguf")
-        gguf = folder / directory_stem(name)
-        with open_client(configured_indexes().certificates) as client:
-            download(client, hf_hub_url(repository, file), gguf)
+    if Path(name).is_file():
+        return _convert_file(Path(name), models, Path(name).stem)
+    if name.count("/") != 2:
+        raise ModelDownloadError(f"there is no file {name}, and it is not ORGANIZATION/REPOSITORY/FILE.gguf")
+    with open_client(configured_indexes().certificates) as client:
+        found = find_file(client, name)
+        folder = version_folder(models / _DOWNLOADS, name, found.version)
+        gguf = folder / Path(name).name
+        download(client, found.url, gguf, found.sha256)
+    target = _convert_file(gguf, models, directory_stem(name))
+    sources.remove(folder)
+    return target
+
+
+def _convert_file(gguf: Path, models: Path, stem: str) -> Path:
     digest = file_hash(gguf)
-    stem = directory_stem(name) if downloaded else gguf.stem
     target = models / f"{stem}-{digest[:HASH_DIGITS]}"
     if not target.is_dir():
         _convert(gguf, target, origin_of(gguf, digest))
-    if downloaded:
-        gguf.unlink()
     return target
 
 
