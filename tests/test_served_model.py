@@ -5,11 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from app.doctor.host_checks import check_model
 from app.errors import ChatTemplateError, ModelError, ModelTokenizerError
 from app.model_catalog import SEED_DIR
 from app.model_store.model_checks import load_served
+from app.settings import Settings
+from tests.test_chat import THOUGHTS_DROPPED
+from tests.test_refused_gguf import NUMBERED
 from tests.tiny_model import TEMPLATE, write_tokenizer
 
+LAST = "{{ messages[-1].content }}|"
+THINKS = THOUGHTS_DROPPED.replace("assistant\\n", "assistant\\n<think>\\n")
+THINKS_NOT = THOUGHTS_DROPPED.replace("assistant\\n", "assistant\\n<think>\\n\\n</think>\\n\\n")
 NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
 
 
@@ -42,6 +49,25 @@ def test_a_template_that_takes_no_system_prompt_is_refused_with_the_profile_that
     with pytest.raises(ChatTemplateError, match=r"profile full: .*System role.*SAGE_PROMPT_PROFILE"):
         load_served(directory, "full")
     assert load_served(directory, "compact")[1].name == "compact"
+
+
+@pytest.mark.parametrize("profile", ["full", "brief", "compact"])
+@pytest.mark.parametrize("template", [LAST, NUMBERED], ids=["last message", "numbered"])
+def test_a_template_that_rewrites_history_is_refused_with_every_profile(
+    template: str, profile: str, directory: Path
+) -> None:
+    (directory / "chat_template.jinja").write_text(template)
+    with pytest.raises(ChatTemplateError, match=rf"{directory} rewrites history.*Name another model"):
+        load_served(directory, profile)
+    finding = check_model(Settings(model=str(directory)))
+    assert finding.verdict == "fault"
+    assert "rewrites history" in finding.text
+
+
+@pytest.mark.parametrize("template", [THOUGHTS_DROPPED, THINKS, THINKS_NOT], ids=["drops", "opens", "leaves out"])
+def test_a_template_that_drops_the_thoughts_of_earlier_turns_is_served(template: str, directory: Path) -> None:
+    (directory / "chat_template.jinja").write_text(template)
+    assert load_served(directory, "full")[1].name == "full"
 
 
 def test_half_a_tokenizer_is_refused(directory: Path) -> None:

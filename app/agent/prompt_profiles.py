@@ -51,10 +51,9 @@ def choose_profile(setting: str, card: Mapping[str, Json]) -> Profile:
     return PROFILES[name]
 
 
-def sample_conversation(profile: Profile) -> list[Message]:
-    """The messages of a task and its first turn, as a chat template has to take them."""
-    answer = Message("assistant", "```python\nprint(3)\n```")
-    return [*profile.opening(_TASK, [_OFFER], {}), answer, Message("user", profile.observation(_OBSERVATIONS[0]))]
+def sample_opening(profile: Profile) -> list[Message]:
+    """The first messages of a task, as a chat template has to take them."""
+    return profile.opening(_TASK, [_OFFER], {})
 
 
 def prompt_hash(profile: Profile, tokenizer: ChatTokenizer) -> str:

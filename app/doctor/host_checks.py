@@ -9,11 +9,10 @@ from pathlib import Path
 from kombu.exceptions import KombuError
 
 from app.adapters.remote_store import open_remote, remote_errors
-from app.agent.prompt_profiles import choose_profile
 from app.broker.celery_broker import open_broker
 from app.doctor.finding import Finding
-from app.engine.tokenizer import ChatTokenizer
 from app.errors import ModelError, SandboxError, SettingError, first_line
+from app.model_store.model_checks import load_served
 from app.sandbox.cgroup import SharedLimits
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
@@ -25,8 +24,7 @@ _BROKER_SECONDS = 5
 
 def check_model(settings: Settings) -> Finding:
     try:
-        tokenizer = ChatTokenizer.load(settings.model_dir)
-        profile = choose_profile(settings.prompt_profile, tokenizer.card)
+        tokenizer, profile = load_served(settings.model_dir, settings.prompt_profile)
     except ModelError as error:
         return Finding("fault", "model", f"SAGE_MODEL={settings.model}: {error}")
     return Finding("ok", "model", f"{settings.model}, {tokenizer.max_length:,} tokens, prompt {profile.name}")

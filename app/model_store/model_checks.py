@@ -1,13 +1,16 @@
-"""Checks of a model directory before it is installed: its tokenizer, its chat template, its profile."""
+"""Checks of a model directory before it is installed or served: its tokenizer, its chat template, its profile."""
 
-from itertools import pairwise
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
-from app.agent.prompt_profiles import Profile, choose_profile, sample_conversation
+from app.agent.prompt_profiles import Profile, choose_profile, sample_opening
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import ChatTemplateError, ModelError, ModelTokenizerError
 
 _TURNS = 3
+_THOUGHT, _THOUGHT_END = "<think>", "</think>"
+_THOUGHTS = re.compile(rf"{_THOUGHT}.*?{_THOUGHT_END}\s*", re.DOTALL)
 
 
 def check_directory(path: Path) -> ChatTokenizer:
@@ -23,13 +26,15 @@ def load_served(path: Path, profile: str) -> tuple[ChatTokenizer, Profile]:
     """The tokenizer of a directory that is to be served, and its profile: the one named, or the card's.
 
     Raises SettingError for an unknown profile, and ModelError for a tokenizer with ids that the weights lack and
-    for a chat template that does not take the profile's messages.
+    for a chat template that does not take the profile's messages, or rewrites them.
     """
     tokenizer = ChatTokenizer.load(path)
     chosen = choose_profile(profile, tokenizer.card)
     check_ids(tokenizer, path)
     try:
-        tokenizer.render(sample_conversation(chosen), generate=True)
+        _check_history(tokenizer, path, sample_opening(chosen))
+    except ChatTemplateError:
+        raise
     except ModelError as error:
         raise ChatTemplateError(
             f"the chat template in {path} does not take the prompts of the profile {chosen.name}: {error}. "
@@ -49,18 +54,11 @@ def check_ids(tokenizer: ChatTokenizer, path: Path) -> None:
 
 
 def check_template(tokenizer: ChatTokenizer, path: Path) -> None:
-    """Agents append to a conversation: each prompt, with its answer, must begin the next prompt.
-
-    Thoughts between tags are not part of it: templates that drop those of earlier turns are common, and such a
-    turn is encoded again. Raises ChatTemplateError.
-    """
-    messages = [Message("system", "A system prompt."), Message("user", "The first task.")]
-    prompts, answers = [], []
+    """Raises ChatTemplateError for a template that rewrites history, or takes no system prompt."""
     try:
-        for turn in range(_TURNS):
-            prompts.append(tokenizer.render(messages, generate=True))
-            answers.append(f"The answer of turn {turn}.")
-            messages += [Message("assistant", answers[-1]), Message("user", f"The observation after turn {turn}.")]
+        _check_history(
+            tokenizer, path, [Message("system", "A system prompt."), Message("user", "The first task.")]
+        )
     except ChatTemplateError:
         raise
     except ModelError as error:
@@ -68,9 +66,32 @@ def check_template(tokenizer: ChatTokenizer, path: Path) -> None:
             f"the chat template in {path} does not take a system prompt and turns of user and assistant: {error}. "
             "Name an instruct model"
         ) from error
-    for (before, after), answer in zip(pairwise(prompts), answers, strict=False):
-        if not after.startswith(before + answer):
+
+
+def _check_history(tokenizer: ChatTokenizer, path: Path, opening: Sequence[Message]) -> None:
+    """Agents append to a conversation: each prompt, with its answer, must begin the next prompt.
+
+    Thoughts between tags are not part of it: templates that drop those of earlier turns are common, and such a
+    turn is encoded again. Raises ChatTemplateError, and ModelError for messages that the template rejects.
+    """
+    messages, begun = list(opening), ""
+    for turn in range(_TURNS):
+        prompt = tokenizer.render(messages, generate=True)
+        if not _without_thoughts(prompt).startswith(begun):
             raise ChatTemplateError(
                 f"the chat template in {path} rewrites history: a conversation does not begin as it did a turn "
-                "before, so nothing learned or cached for it would hold. Name another model"
+                "before, so an agent would lose what it did, and nothing learned or cached for it would hold. "
+                "Name another model, or put the chat_template.jinja of an instruct model of its family there"
             )
+        answer = f"The answer of turn {turn}."
+        begun = _without_thoughts(prompt + (f"{_THOUGHT_END}\n\n" if _thinks(prompt) else "") + answer)
+        messages += [Message("assistant", answer), Message("user", f"The observation after turn {turn}.")]
+
+
+def _thinks(prompt: str) -> bool:
+    """Whether the template opened a thought, for the model to close."""
+    return prompt.rstrip().endswith(_THOUGHT)
+
+
+def _without_thoughts(text: str) -> str:
+    return _THOUGHTS.sub("", text)
