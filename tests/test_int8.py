@@ -22,9 +22,9 @@ from app.engine.embedded.lora_layers import AdapterSet
 from app.engine.embedded.model_dtype import moved_mass, resolve_dtype
 from app.engine.embedded.prometheus import EngineMetrics
 from app.engine.embedded.scheduler import Scheduler
-from app.engine.model_memory import check_memory, memory_available, weights_in
+from app.engine.model_memory import served_needs, weights_in
 from app.engine.protocol import Sampling
-from app.errors import ModelError, ModelMemoryError
+from app.errors import ModelError
 from app.settings import EngineDtype
 from tests.engine_process import engine_process
 from tests.test_engine_scheduler import begin
@@ -150,13 +150,11 @@ def test_int8_is_for_cpus(model_dir: Path) -> None:
 
 def test_the_memory_needed_is_that_of_reading_the_weights_if_it_is_more(tmp_path: Path) -> None:
     model_dir = make_model_dir(tmp_path)
-    available, count = memory_available(), weights_in(model_dir)
-    assert available is not None
-    check_memory(model_dir, 1, bytes_to_read=2)
-    with pytest.raises(ModelMemoryError, match=rf"\({count:,} weights of 1 bytes, 999,999,999 MB of KV cache,"):
-        check_memory(model_dir, 1, caches=999_999_999 * MB, bytes_to_read=2)
-    with pytest.raises(ModelMemoryError, match=rf"\({count:,} weights of {available} bytes, 850 MB for"):
-        check_memory(model_dir, 1, caches=MB, bytes_to_read=available)
+    count = weights_in(model_dir)
+    large_cache = served_needs(model_dir, 1, bytes_to_read=2, cache=999 * MB).host
+    assert large_cache.total == count + (999 + 850) * MB
+    many_bytes = served_needs(model_dir, 1, bytes_to_read=1000, cache=MB).host
+    assert many_bytes.total == 1000 * count + 850 * MB
 
 
 def test_a_server_of_int8_loads_adapters_and_answers(model_dir: Path, tmp_path: Path) -> None:

@@ -1,17 +1,27 @@
 """A model for which there is no memory is refused before it is loaded, with the figures."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
+from app.engine.available_memory import memory_available
 from app.engine.embedded import decoder
 from app.engine.embedded.decoder import Decoder
+from app.engine.embedded.device_memory import free_gpu_memory, report_exhaustion
 from app.engine.embedded.fused_layers import copied_weights
 from app.engine.embedded.int8_layers import can_pack
-from app.engine.model_memory import check_memory, memory_available, memory_needed, tied_weights, weights_in
+from app.engine.model_memory import (
+    check_fits,
+    memory_needed,
+    served_needs,
+    tied_weights,
+    trained_needs,
+    weights_in,
+)
 from app.errors import ModelError, ModelMemoryError
 from tests.engine_process import engine_command
 from tests.tiny_model import make_model_dir
@@ -38,8 +48,8 @@ def test_the_engine_says_what_a_model_needs_before_it_loads_it(huge: Path) -> No
     assert done.returncode == 1
     told, error = done.stderr.splitlines()
     assert told == f"loading {huge}, 2,097,152 MB"
-    assert error.startswith(f"Error: the model in {huge} needs 8,389,558 MB of memory (1,099,511,627,776")
-    assert "100 MB of KV cache" in error
+    assert error.startswith(f"Error: the model in {huge} needs 8,389,558 MB (8,388,608 MB for 2,199,023,")
+    assert "100 MB for the KV cache, 850 MB for the process) of memory, " in error
 
 
 def test_training_refuses_such_a_model(huge: Path) -> None:
@@ -67,12 +77,38 @@ def test_a_tied_output_layer_that_gets_weights_of_its_own_counts(tmp_path: Path)
     assert copied_weights(make_model_dir(tmp_path / "llama", "llama"), torch.float32) == 0
 
 
-def test_the_weights_that_are_held_twice_are_said(tmp_path: Path) -> None:
-    path = make_model_dir(tmp_path / "tiny")
-    available = memory_available()
-    assert available is not None
-    with pytest.raises(ModelMemoryError, match="of 4 bytes, 999,999,999,999 of them twice, 850 MB for"):
-        check_memory(path, 4, copied=999_999_999_999)
+def test_a_gpu_keeps_weights_and_cache_and_the_host_reads_the_weights(huge: Path) -> None:
+    needs = served_needs(huge, 2, bytes_to_read=2, cache=512 << 20, gpu=True)
+    weights = 2 * ROWS * WIDTH
+    assert needs.host.total == weights + (850 << 20)
+    assert needs.gpu is not None
+    assert needs.gpu.total == weights + (512 << 20) + (1 << 30)
+    check_fits(huge, needs.gpu, needs.gpu.total)
+    words = r"needs 2,098,688 MB \(2,097,152 MB for .* weights, 512 MB for the KV cache, 1,024 MB for passes\) of "
+    with pytest.raises(ModelMemoryError, match=words + "memory of cuda:0, 81,559 MB are free"):
+        check_fits(huge, needs.gpu, 81_559 << 20, "memory of cuda:0")
+    check_fits(huge, needs.gpu, None)  # unknown
+
+
+def test_training_reads_weights_straight_into_a_gpu(huge: Path) -> None:
+    needs = trained_needs(huge, 2, gpu=True)
+    assert needs.host.total == 850 << 20
+    assert needs.gpu is not None
+    assert needs.gpu.total == 2 * ROWS * WIDTH + (1 << 30)
+
+
+def test_memory_that_runs_out_is_an_error_with_advice() -> None:
+    words = "memory ran out in an update (CUDA out of memory. Tried to allocate 2 GiB.): lower micro_batch_tokens"
+    with (
+        pytest.raises(ModelMemoryError, match=re.escape(words)),
+        report_exhaustion("in an update", "lower micro_batch_tokens"),
+    ):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nof several lines")
+
+
+@pytest.mark.gpu
+def test_a_gpu_says_what_is_free() -> None:
+    assert 0 < free_gpu_memory(torch.device("cuda")) <= torch.cuda.get_device_properties(0).total_memory
 
 
 def test_a_file_that_was_cut_off_is_named(tmp_path: Path) -> None:

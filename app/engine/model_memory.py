@@ -1,36 +1,75 @@
-"""How much memory a model needs, and how much there is: known before the kernel would kill what loads it."""
+"""How much memory a model needs: known before the kernel would kill what loads it."""
 
-import resource
 from math import prod
 from pathlib import Path
 
+import msgspec
 from safetensors import SafetensorError, safe_open
 
 from app.errors import ModelError, ModelMemoryError
 
 _PROCESS = 850 << 20  # bytes: interpreter, torch, embeddings, buffers; measured with SmolLM2-135M
+_GPU_PASSES = 1 << 30  # bytes: logits, activations, gathered keys and values; an estimate
 _EMBEDDINGS, _OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
-_CGROUP = Path("/sys/fs/cgroup")
 
 
-def check_memory(
-    path: Path, bytes_per_weight: int, *, copied: int = 0, caches: int = 0, bytes_to_read: int = 0
-) -> None:
-    """Raises ModelMemoryError if this process may use less than the model and `caches` bytes need, or than reading
-    the model needs with `bytes_to_read` for a weight. `copied` weights are held twice once it is read.
+class MemoryNeed(msgspec.Struct, frozen=True):
+    """Bytes, and what each part of them is for."""
+
+    parts: tuple[tuple[int, str], ...]
+
+    @property
+    def total(self) -> int:
+        return sum(size for size, _ in self.parts)
+
+    def __str__(self) -> str:
+        """
+        >>> str(MemoryNeed(((3 << 30, "weights"), (0, "KV cache"), (1 << 30, "the process"))))
+        '4,096 MB (3,072 MB for weights, 1,024 MB for the process)'
+        """
+        parts = ", ".join(f"{size >> 20:,} MB for {use}" for size, use in self.parts if size)
+        return f"{self.total >> 20:,} MB ({parts})"
+
+
+class PlacedNeeds(msgspec.Struct, frozen=True):
+    """Where a model needs memory."""
+
+    host: MemoryNeed
+    gpu: MemoryNeed | None = None
+
+
+def served_needs(
+    path: Path, bytes_per_weight: int, *, bytes_to_read: int, copied: int = 0, cache: int = 0, gpu: bool = False
+) -> PlacedNeeds:
+    """Of a model that is served. The host reads the weights first, also those that a GPU then keeps.
+
+    `copied` weights are kept twice. Raises ModelError as `weights_in`.
     """
-    available = memory_available()
-    needed = memory_needed(path, bytes_per_weight, copied) + caches
-    if (reading := memory_needed(path, bytes_to_read)) > needed:
-        needed, bytes_per_weight, copied, caches = reading, bytes_to_read, 0, 0
-    if available is not None and needed > available:
-        twice = f", {copied:,} of them twice" if copied else ""
-        cached = f", {caches >> 20:,} MB of KV cache" if caches else ""
+    process, count = (_PROCESS, "the process"), weights_in(path)
+    reading = MemoryNeed(((count * bytes_to_read, f"reading {count:,} weights"), process))
+    weights = ((count + copied) * bytes_per_weight, f"{count + copied:,} weights")
+    kept = (weights, (cache, "the KV cache"))
+    if gpu:
+        return PlacedNeeds(reading, MemoryNeed((*kept, (_GPU_PASSES, "passes"))))
+    serving = MemoryNeed((*kept, process))
+    return PlacedNeeds(max(serving, reading, key=lambda need: need.total))
+
+
+def trained_needs(path: Path, bytes_per_weight: int, *, gpu: bool = False) -> PlacedNeeds:
+    """Of a model that is trained. Weights are read straight into a GPU."""
+    process, count = (_PROCESS, "the process"), weights_in(path)
+    weights = (count * bytes_per_weight, f"{count:,} weights")
+    if gpu:
+        return PlacedNeeds(MemoryNeed((process,)), MemoryNeed((weights, (_GPU_PASSES, "passes"))))
+    return PlacedNeeds(MemoryNeed((weights, process)))
+
+
+def check_fits(path: Path, need: MemoryNeed, available: int | None, memory: str = "memory") -> None:
+    """Raises ModelMemoryError if `available` bytes, where they are known, are fewer than the model needs."""
+    if available is not None and need.total > available:
         raise ModelMemoryError(
-            f"the model in {path} needs {needed >> 20:,} MB of memory ({weights_in(path):,} weights of "
-            f"{bytes_per_weight} bytes{twice}{cached}, {_PROCESS >> 20} MB for the process), "
-            f"{available >> 20:,} MB are free: stop other programs, choose a smaller model, or serve it on "
-            "another machine (ENGINE_URLS)"
+            f"the model in {path} needs {need} of {memory}, {available >> 20:,} MB are free: stop other programs, "
+            "choose a smaller model or a smaller SAGE_ENGINE_KV_MB, or serve it on another machine (ENGINE_URLS)"
         )
 
 
@@ -69,34 +108,3 @@ def _sizes(path: Path) -> dict[str, int]:
                 "Copy the model directory again."
             ) from error
     return sizes
-
-
-def memory_available() -> int | None:
-    """Bytes that this process may still use: of the host, of its cgroup, of its own limit. None if unknown."""
-    limits = [_of_host(), _of_cgroup(), _of_process()]
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _of_host() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-    except OSError:  # not Linux
-        return None
-    kilobytes = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(kilobytes[0]) << 10 if kilobytes else None
-
-
-def _of_cgroup() -> int | None:
-    """What a container's limit leaves; files that the kernel can drop again count as free."""
-    try:
-        limit = (_CGROUP / "memory.max").read_text("ascii").strip()
-        used = int((_CGROUP / "memory.current").read_text("ascii"))
-        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text("ascii").splitlines())
-    except (OSError, ValueError):  # no limit of this version
-        return None
-    return None if limit == "max" else int(limit) - used + int(stat.get("inactive_file", 0))
-
-
-def _of_process() -> int | None:
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return None if soft == resource.RLIM_INFINITY else soft

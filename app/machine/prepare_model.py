@@ -2,7 +2,8 @@
 
 import click
 
-from app.engine.model_memory import memory_available, memory_needed, tied_weights
+from app.engine.available_memory import memory_available
+from app.engine.model_memory import memory_needed, tied_weights
 from app.errors import ModelError, SettingError
 from app.model_catalog import CATALOG, models_dir, pulled
 from app.model_store.model_checks import load_served

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.optim import AdamW
 from transformers import PreTrainedModel
 
+from app.engine.embedded.device_memory import report_exhaustion
 from app.errors import InvalidError
 from app.records import Probe
 from app.run_settings import RunSettings
@@ -83,11 +84,15 @@ class Learner:
         """Take `settings.epochs` optimizer steps on one round of rollouts. None if they carry no learning signal.
 
         Every process needs the same rollouts. Raises InvalidError if a gradient is not finite; that step then
-        leaves the weights unchanged.
+        leaves the weights unchanged. Raises ModelMemoryError if the device has no memory left.
         """
         samples = training_samples(rollouts)
         if not samples:
             return None
+        with report_exhaustion("in an update", "lower micro_batch_tokens, or set gradient_checkpointing"):
+            return self._update(samples)
+
+    def _update(self, samples: Sequence[TrainingSample]) -> UpdateStats:
         batches = self._micro_batches(samples)
         self._set_reference(batches)
         for _ in range(self.settings.epochs):

@@ -10,7 +10,8 @@ from torch import Tensor
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.configuration_utils import PretrainedConfig
 
-from app.engine.model_memory import check_memory
+from app.engine.embedded.device_memory import check_memory, has_own_memory, report_exhaustion
+from app.engine.model_memory import trained_needs
 from app.errors import ModelError, StorageError, first_line
 from trainer.learning.batch import Batch
 from trainer.learning.liger import use_liger
@@ -32,17 +33,17 @@ def load_model(
 ) -> PreTrainedModel:
     """A causal language model, with attention over packed rows where its layers allow it.
 
-    Raises ModelError if the directory contains none, ModelMemoryError if the host has no room for it, and
-    InvalidError if liger's kernels cannot run.
+    Raises ModelError if the directory contains none, ModelMemoryError if host or device have no room for
+    it, and InvalidError if liger's kernels cannot run.
     """
-    if device.type == "cpu":
-        check_memory(path, dtype.itemsize)
+    check_memory(path, trained_needs(path, dtype.itemsize, gpu=has_own_memory(device)), device)
     register()
     try:
-        config = AutoConfig.from_pretrained(path)
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, attn_implementation=attention_of(config), device_map=device
-        )
+        with report_exhaustion(f"while the model in {path} was loaded", "stop other programs on this device"):
+            config = AutoConfig.from_pretrained(path)
+            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+                path, dtype=dtype, attn_implementation=attention_of(config), device_map=device
+            )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = first_line(error)
         raise ModelError(f"the model in {path} cannot be loaded for training: {reason}") from error

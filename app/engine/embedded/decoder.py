@@ -14,12 +14,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 from transformers.cache_utils import DynamicLayer
 from transformers.utils import logging as transformers_logging
 
+from app.engine.embedded.device_memory import check_memory, has_own_memory, report_exhaustion
 from app.engine.embedded.fused_layers import copied_weights, fuse_layers
 from app.engine.embedded.int8_layers import PackedInt8Linear, is_quantized, quantize_layers
 from app.engine.embedded.joined_layers import HalfLinear
 from app.engine.embedded.kv_cache import ATTENTION, BLOCK, PagedCache, register_attention
 from app.engine.embedded.model_dtype import INT8_TOLERANCE, TOLERANCE, moved_mass, saved_dtype
-from app.engine.model_memory import check_memory
+from app.engine.model_memory import served_needs
 from app.errors import ModelError, first_line
 
 MB = 2**20
@@ -28,6 +29,7 @@ _TIMED_POSITIONS = 512
 _TIMED_DOUBLINGS = 5  # up to 32 rows
 _TIMINGS = 3  # the first ones warm up
 _PROBE = (1, 2, 3, 5, 8, 13)
+_LESS_MEMORY = "stop other programs, or lower SAGE_ENGINE_KV_MB (--kv-mb)"
 
 
 class Decoder:
@@ -35,8 +37,12 @@ class Decoder:
 
     def __init__(self, model: PreTrainedModel, kv_mb: int) -> None:
         """Raises ModelError if the logits for this architecture differ from those of transformers, or `kv_mb`
-        holds next to nothing.
+        holds next to nothing, ModelMemoryError if the device has no room for it.
         """
+        with report_exhaustion("while the KV cache was made", _LESS_MEMORY):
+            self._build(model, kv_mb)
+
+    def _build(self, model: PreTrainedModel, kv_mb: int) -> None:
         self.model = model
         self.device, self.dtype = model.device, model.dtype
         expected, shapes = _reference_pass(model)
@@ -137,12 +143,18 @@ def load_model(model_dir: Path, device: str, dtype: torch.dtype, *, kv_mb: int =
     """With int8, weights are quantized after they were read.
 
     Raises ModelError if the weights cannot be read or do not fit the config, attention is windowed, or int8 moves
-    the distributions too far, and ModelMemoryError if the host has no room for them and the cache.
+    the distributions too far, and ModelMemoryError if host or device have no room for them and the cache.
     """
     read = saved_dtype(model_dir) if dtype == torch.int8 else dtype
-    if device == "cpu":
-        copied = copied_weights(model_dir, dtype)
-        check_memory(model_dir, dtype.itemsize, copied=copied, caches=kv_mb * MB, bytes_to_read=read.itemsize)
+    needs = served_needs(
+        model_dir,
+        dtype.itemsize,
+        bytes_to_read=read.itemsize,
+        copied=copied_weights(model_dir, dtype) if device == "cpu" else 0,
+        cache=kv_mb * MB,
+        gpu=has_own_memory(torch.device(device)),
+    )
+    check_memory(model_dir, needs, torch.device(device))
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()  # problems of the weights are reported below, in one line
     try:
@@ -167,7 +179,8 @@ def load_model(model_dir: Path, device: str, dtype: torch.dtype, *, kv_mb: int =
         ) from error
     model: PreTrainedModel = loaded[0]
     _check_weights(model_dir, loaded[1])
-    model.to(torch.device(device))  # type: ignore[arg-type]  # its wrapper is annotated with a string literal
+    with report_exhaustion(f"while the model in {model_dir} was moved to {device}", _LESS_MEMORY):
+        model.to(torch.device(device))  # type: ignore[arg-type]  # its wrapper is annotated with a string literal
     model.eval()
     if dtype == torch.int8:
         _quantize(model)
