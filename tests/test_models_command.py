@@ -119,6 +119,22 @@ def test_a_download_that_broke_off_is_never_joined_to_another_version(
     assert not list((tmp_path / "models" / ".downloads").iterdir())
 
 
+@pytest.mark.parametrize("damage", ["cut", "gemma3"])
+def test_a_file_of_the_hub_that_cannot_be_converted_is_not_kept(
+    damage: str, hub: FileServer, tmp_path: Path
+) -> None:
+    good = write_gguf(tmp_path / "good.gguf", tmp_path / "model").read_bytes()
+    other = write_gguf(tmp_path / "other.gguf", tmp_path / "model", general_architecture="gemma3").read_bytes()
+    publish_gguf(hub, GGUF, good[:-1000] if damage == "cut" else other, hashed=False)
+    done = sage(tmp_path, hub.url, "models", "pull", GGUF)
+    assert done.returncode == 1
+    assert f"{GGUF} cannot be read as GGUF" in done.stderr or f"{GGUF} is of the architecture" in done.stderr
+    assert ".downloads" not in done.stderr
+    assert not list((tmp_path / "models" / ".downloads").iterdir())
+    publish_gguf(hub, GGUF, good, hashed=False)
+    assert sage(tmp_path, hub.url, "models", "pull", GGUF).returncode == 0
+
+
 def test_a_repository_of_the_hub_is_pulled_whole(hub: FileServer, tmp_path: Path) -> None:
     publish(hub, "nobody/tiny", make_model_dir(tmp_path / "model"))
     done = sage(tmp_path, hub.url, "models", "pull", "nobody/tiny")

@@ -5,7 +5,7 @@ from typing import Literal
 
 from huggingface_hub import constants
 
-from app.errors import ConflictError, ModelDownloadError
+from app.errors import ConflictError, ModelDownloadError, ModelError
 from app.exclusive_lock import exclusive_lock
 from app.model_catalog import CATALOG, HASH_DIGITS, CatalogModel, directory_stem, models_dir
 from app.model_store import sources
@@ -99,7 +99,12 @@ def _pull_gguf(name: str, models: Path) -> Path:
         folder = version_folder(models / _DOWNLOADS, name, found.version)
         gguf = folder / Path(name).name
         download(client, found.url, gguf, found.sha256)
-    target = _convert_file(gguf, models, directory_stem(name))
+    try:
+        target = _convert_file(gguf, models, directory_stem(name))
+    except ModelError as error:
+        sources.remove(folder)
+        message = str(error).replace(str(gguf), name)
+        raise type(error)(f"{message}. What was downloaded is deleted, and the next pull begins again") from error
     sources.remove(folder)
     return target
 
