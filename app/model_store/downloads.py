@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from tqdm import tqdm
 
-from app.errors import ModelDownloadError, ModelHashError, first_line
+from app.errors import ModelDownloadError, ModelHashError, StorageError, first_line
 
 _TIMEOUT = 30.0  # seconds of silence
 _ATTEMPTS = 5  # in a row that bring nothing new
@@ -30,31 +30,27 @@ def download(client: httpx.Client, url: str, target: Path, sha256: str = "") -> 
     """Make `target`, from where an earlier attempt ended if the server still has the same file.
 
     Without a hash, its caller has to check the content. Raises ModelDownloadError, and ModelHashError for another
-    content, of which nothing is kept.
+    content, of which nothing is kept, and StorageError for a full disk.
     """
     if target.exists():
         return
-    target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
-    failures = 0
-    while True:
-        before = _size(part)
-        try:
-            _go_on(client, url, part)
-            break
-        except httpx.TransportError as error:
-            failures = 0 if _size(part) > before else failures + 1
-            if failures == _ATTEMPTS or isinstance(error, httpx.ConnectError):
-                raise ModelDownloadError(_broken_off(url, part, error)) from error
-            time.sleep(failures)
-        except httpx.HTTPError as error:
-            raise ModelDownloadError(_broken_off(url, part, error)) from error
-    if sha256 and (found := file_hash(part)) != sha256:
-        part.unlink()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _receive(client, url, part)
+        if sha256 and (found := file_hash(part)) != sha256:
+            part.unlink()
+            _tag(part).unlink(missing_ok=True)
+            raise ModelHashError(
+                f"{url} has the SHA-256 {found}, not {sha256}: it was deleted. Try another source"
+            )
+        part.rename(target)
         _tag(part).unlink(missing_ok=True)
-        raise ModelHashError(f"{url} has the SHA-256 {found}, not {sha256}: it was deleted. Try another source")
-    part.rename(target)
-    _tag(part).unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"{target} could not be written ({first_line(error)}): free disk space, or set SAGE_DATA_DIR. What "
+            "has arrived is kept"
+        ) from error
 
 
 def file_hash(path: Path) -> str:
@@ -65,6 +61,21 @@ def file_hash(path: Path) -> str:
 def progress_bar(name: str, total: int | None, done: int = 0) -> "tqdm[Any]":
     """Of bytes; silent where nobody watches."""
     return tqdm(desc=name, total=total, initial=done, unit="B", unit_scale=True, unit_divisor=1000, disable=None)
+
+
+def _receive(client: httpx.Client, url: str, part: Path) -> None:
+    failures = 0
+    while True:
+        before = _size(part)
+        try:
+            return _go_on(client, url, part)
+        except httpx.TransportError as error:
+            failures = 0 if _size(part) > before else failures + 1
+            if failures == _ATTEMPTS or isinstance(error, httpx.ConnectError):
+                raise ModelDownloadError(_broken_off(url, part, error)) from error
+            time.sleep(failures)
+        except httpx.HTTPError as error:
+            raise ModelDownloadError(_broken_off(url, part, error)) from error
 
 
 def _go_on(client: httpx.Client, url: str, part: Path) -> None:

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from fnmatch import fnmatch
 from glob import escape
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import msgspec
 from httpx2 import HTTPError  # of huggingface_hub, which raises it
 from huggingface_hub import HfApi, constants, hf_hub_url, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.hf_api import RepoSibling
 
 from app.errors import ModelDownloadError, ModelError, first_line
 from app.model_catalog import HASH_DIGITS, directory_stem
-from app.model_store.convert import publish
+from app.model_store.convert import check_disk_space, publish
 from app.model_store.model_checks import check_directory
 
 _FILES = ["*.json", "*.safetensors", "*.jinja", "README.md", "LICENSE*"]
@@ -26,13 +28,17 @@ class HubFile(msgspec.Struct, frozen=True):
 
     url: str
     sha256: str  # empty: the hub keeps it without one
+    size: int  # 0: unknown
     version: str  # names its content: the hash, or else the commit
 
 
 def find_file(client: httpx.Client, name: str) -> HubFile:
     """The newest version of ORGANIZATION/REPOSITORY/FILE. Raises ModelDownloadError."""
     repository, _, file = name.rpartition("/")
-    url = hf_hub_url(repository, file)
+    try:
+        url = hf_hub_url(repository, file)
+    except HFValidationError as error:
+        raise ModelDownloadError(f"there is no file {name}, and {repository} is no id of the hub") from error
     try:
         response = client.head(url, follow_redirects=False)
         for _ in range(_REDIRECTS):
@@ -48,7 +54,9 @@ def find_file(client: httpx.Client, name: str) -> HubFile:
         raise ModelDownloadError(f"{url}: the answer has no {_COMMIT}: set HF_ENDPOINT to a hub or its mirror")
     tag = response.headers.get("X-Linked-ETag", "").strip('"')  # of a file in Git LFS or Xet: its SHA-256
     sha256 = tag if re.fullmatch("[0-9a-f]{64}", tag) else ""
-    return HubFile(hf_hub_url(repository, file, revision=commit), sha256, sha256 or commit)
+    size = 0 if response.is_redirect else response.headers.get("Content-Length", 0)
+    size = int(response.headers.get("X-Linked-Size", size))
+    return HubFile(hf_hub_url(repository, file, revision=commit), sha256, size, sha256 or commit)
 
 
 def version_folder(downloads: Path, name: str, version: str) -> Path:
@@ -61,14 +69,21 @@ def version_folder(downloads: Path, name: str, version: str) -> Path:
     return folder
 
 
+def size_of(folder: Path) -> int:
+    """Bytes of what has arrived."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def pull_repository(name: str, models: Path, downloads: Path) -> Path:
     """Download the newest commit of a repository, or the rest of it, and install it whole or not at all."""
     try:
-        commit = str(HfApi().model_info(name).sha)
+        found = HfApi().model_info(name, files_metadata=True)
+        commit = str(found.sha)
         target = models / f"{directory_stem(name)}-{commit[:HASH_DIGITS]}"
         if target.is_dir():
             return target
         partial = version_folder(downloads, name, commit)
+        check_disk_space(models, _size(found.siblings or []) - size_of(partial))
         snapshot_download(name, revision=commit, local_dir=partial, allow_patterns=_FILES)
     except HFValidationError as error:
         raise ModelError(f"{name} is no model: name one of `sage models list`, a hub id or a directory") from error
@@ -89,3 +104,9 @@ def pull_repository(name: str, models: Path, downloads: Path) -> Path:
     shutil.rmtree(partial / ".cache", ignore_errors=True)
     publish(partial, target)
     return target
+
+
+def _size(files: list[RepoSibling]) -> int:
+    """Bytes of those that are downloaded, as far as the hub says."""
+    wanted = [each for each in files if any(fnmatch(each.rfilename, pattern) for pattern in _FILES)]
+    return sum(each.size or 0 for each in wanted)

@@ -30,6 +30,16 @@ class FoundFile(msgspec.Struct, frozen=True):
     sha256: str = ""
 
 
+class _Listed(msgspec.Struct):
+    filename: str
+    url: str
+    hashes: dict[str, str] = {}
+
+
+class _Page(msgspec.Struct):
+    files: list[_Listed]
+
+
 def configured_indexes() -> PackageIndexes:
     """What `pip config list` says: files and environment, `PIP_INDEX_URL` for example. Only HTTP counts."""
     command = [sys.executable, "-m", "pip", "config", "list"]
@@ -51,10 +61,14 @@ def find_wheel(client: httpx.Client, indexes: PackageIndexes, wheel: Wheel) -> F
         try:
             response = client.get(f"{index}/{canonicalize_name(wheel.package)}/", headers={"Accept": _ACCEPT})
             response.raise_for_status()
-        except httpx.HTTPError as error:
+            files = _files(response)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             reasons.append(f"{index}: {first_line(error)}")
             continue
-        for found in _files(response):
+        except msgspec.MsgspecError as error:
+            reasons.append(f"{index}: its answer is no list of files ({first_line(error)})")
+            continue
+        for found in files:
             if _is_of(found.filename, wheel):
                 return found
         reasons.append(f"{index} has no {wheel.package} {wheel.version}")
@@ -72,8 +86,8 @@ def _is_of(filename: str, wheel: Wheel) -> bool:
 def _files(response: httpx.Response) -> list[FoundFile]:
     if response.headers.get("Content-Type", "").startswith(_JSON):
         return [
-            FoundFile(each["filename"], urljoin(str(response.url), each["url"]), each["hashes"].get("sha256", ""))
-            for each in response.json()["files"]
+            FoundFile(each.filename, urljoin(str(response.url), each.url), each.hashes.get("sha256", ""))
+            for each in msgspec.json.decode(response.content, type=_Page).files
         ]
     page = _Links()
     page.feed(response.text)

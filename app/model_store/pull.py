@@ -11,7 +11,7 @@ from app.model_catalog import CATALOG, HASH_DIGITS, CatalogModel, directory_stem
 from app.model_store import sources
 from app.model_store.convert import Origin, check_disk_space, convert, origin_of
 from app.model_store.downloads import download, file_hash, open_client, progress_bar
-from app.model_store.hub import find_file, pull_repository, version_folder
+from app.model_store.hub import find_file, pull_repository, size_of, version_folder
 from app.model_store.model_checks import check_directory
 from app.model_store.package_index import configured_indexes
 
@@ -92,12 +92,13 @@ def _pull_gguf(name: str, models: Path) -> Path:
     """A file on this machine, or ORGANIZATION/REPOSITORY/FILE.gguf of the hub."""
     if Path(name).is_file():
         return _convert_file(Path(name), models, Path(name).stem)
-    if name.count("/") != 2:
+    if Path(name).is_absolute() or name.startswith(".") or name.count("/") != 2:
         raise ModelDownloadError(f"there is no file {name}, and it is not ORGANIZATION/REPOSITORY/FILE.gguf")
     with open_client(configured_indexes().certificates) as client:
         found = find_file(client, name)
         folder = version_folder(models / _DOWNLOADS, name, found.version)
         gguf = folder / Path(name).name
+        check_disk_space(models, found.size - size_of(folder))
         download(client, found.url, gguf, found.sha256)
     try:
         target = _convert_file(gguf, models, directory_stem(name))

