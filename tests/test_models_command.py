@@ -87,6 +87,15 @@ def test_a_machine_without_a_network_is_told_both_ways_and_how_to_copy(tmp_path:
     assert "Traceback" not in done.stderr
 
 
+def test_no_error_prints_the_password_of_an_index_or_a_hub(hub: FileServer, tmp_path: Path) -> None:
+    for address in (NOWHERE, hub.url):
+        secret = address.replace("://", "://bob:top@secret@")
+        for name in ("smollm2-135m", GGUF, "nobody/tiny"):
+            done = sage(tmp_path, secret, "models", "pull", name)
+            assert address in done.stderr
+            assert "secret" not in done.stdout + done.stderr
+
+
 def test_a_gguf_file_of_the_hub_is_pulled_and_found_by_its_name(hub: FileServer, tmp_path: Path) -> None:
     gguf = write_gguf(tmp_path / "tiny.gguf", tmp_path / "model")
     publish_gguf(hub, GGUF, gguf.read_bytes())

