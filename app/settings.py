@@ -106,6 +106,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     engine_kv_mb: Count = 512
     """Memory of the embedded model server for keys and values of running and recent sequences, besides its
     weights. A request waits until its prompt and all of its tokens fit."""
+    engine_adapters: Count = 8
+    """Adapters that the embedded model server holds at once. Those that nothing needs make room for others; a task
+    whose adapter finds none waits."""
     engine_max_in_flight: Count = 64
     """Requests in flight to one model server, per runner."""
     engine_timeout_seconds: Seconds = 600

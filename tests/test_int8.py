@@ -22,7 +22,7 @@ from app.engine.embedded.lora_layers import AdapterSet
 from app.engine.embedded.model_dtype import moved_mass, resolve_dtype
 from app.engine.embedded.prometheus import EngineMetrics
 from app.engine.embedded.scheduler import Scheduler
-from app.engine.model_memory import served_needs, weights_in
+from app.engine.model_memory import WeightFormat, served_needs, weights_in
 from app.engine.protocol import Sampling
 from app.errors import ModelError
 from app.settings import EngineDtype
@@ -151,9 +151,9 @@ def test_int8_is_for_cpus(model_dir: Path) -> None:
 def test_the_memory_needed_is_that_of_reading_the_weights_if_it_is_more(tmp_path: Path) -> None:
     model_dir = make_model_dir(tmp_path)
     count = weights_in(model_dir)
-    large_cache = served_needs(model_dir, 1, bytes_to_read=2, cache=999 * MB).host
+    large_cache = served_needs(model_dir, WeightFormat(bytes_per_weight=1, bytes_to_read=2), cache=999 * MB).host
     assert large_cache.total == count + (999 + 850) * MB
-    many_bytes = served_needs(model_dir, 1, bytes_to_read=1000, cache=MB).host
+    many_bytes = served_needs(model_dir, WeightFormat(bytes_per_weight=1, bytes_to_read=1000), cache=MB).host
     assert many_bytes.total == 1000 * count + 850 * MB
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -12,21 +13,29 @@ from app.engine.available_memory import memory_available
 from app.engine.embedded import decoder
 from app.engine.embedded.decoder import Decoder
 from app.engine.embedded.device_memory import free_gpu_memory, report_exhaustion
-from app.engine.embedded.fused_layers import copied_weights
-from app.engine.embedded.int8_layers import can_pack
+from app.engine.embedded.fused_layers import weight_format
+from app.engine.embedded.lora_layers import AdaptedLinear, AdapterSet
 from app.engine.model_memory import (
+    WeightFormat,
+    _shapes,
+    adapter_bytes,
     check_fits,
-    memory_needed,
+    kept_bytes,
     served_needs,
-    tied_weights,
     trained_needs,
+    usual_format,
+    usual_need,
     weights_in,
 )
 from app.errors import ModelError, ModelMemoryError
+from app.settings import Settings
 from tests.engine_process import engine_command
+from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
 from trainer.learning.model import load_model
 
+CPU = torch.device("cpu")
+ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 ROWS, WIDTH = 1 << 20, 1 << 20  # 4 TB in float32, held twice; the file has holes instead of numbers
 
 
@@ -48,7 +57,9 @@ def test_the_engine_says_what_a_model_needs_before_it_loads_it(huge: Path) -> No
     assert done.returncode == 1
     told, error = done.stderr.splitlines()
     assert told == f"loading {huge}, 2,097,152 MB"
-    assert error.startswith(f"Error: the model in {huge} needs 8,389,558 MB (8,388,608 MB for 2,199,023,")
+    assert error.startswith(
+        f"Error: the model in {huge} needs 8,389,558 MB (8,388,608 MB for 1,099,511,627,776 weights, "
+    )
     assert "100 MB for the KV cache, 850 MB for the process) of memory, " in error
 
 
@@ -63,22 +74,51 @@ def test_a_model_that_fits_is_counted_by_its_headers(tmp_path: Path) -> None:
     assert weights_in(path) == sum(parameter.numel() for parameter in model.parameters())
     available = memory_available()
     assert available is not None
-    assert memory_needed(path, 4) < available
+    assert trained_needs(path, 4).host.total < available
 
 
-def test_a_tied_output_layer_that_gets_weights_of_its_own_counts(tmp_path: Path) -> None:
-    path, tied = make_model_dir(tmp_path / "tiny"), 259 * 64
-    assert tied_weights(path) == copied_weights(path, torch.float32) == tied
-    assert copied_weights(path, torch.int8) == (tied if can_pack() else 0)
-    assert copied_weights(path, torch.bfloat16) == 0
-    held = Decoder(decoder.load_model(path, "cpu", torch.float32), kv_mb=1).weight_bytes
-    counted = memory_needed(path, 4, tied) - memory_needed(path, 0)
-    assert counted <= held < counted + tied  # some small buffers more
-    assert copied_weights(make_model_dir(tmp_path / "llama", "llama"), torch.float32) == 0
+@pytest.mark.parametrize("saved", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("architecture", ["qwen2", "llama"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+def test_weights_count_as_they_are_kept(
+    tmp_path: Path, saved: torch.dtype, architecture: str, dtype: torch.dtype
+) -> None:
+    path = make_model_dir(tmp_path, architecture)  # qwen2: the output layer is tied to the embeddings
+    model = load_model(path, CPU)
+    (model.bfloat16() if saved == torch.bfloat16 else model).save_pretrained(path)
+    form = weight_format(path, CPU, dtype)
+    held = Decoder(decoder.load_model(path, "cpu", dtype), kv_mb=1).weight_bytes
+    small = 8 * sum(prod(shape) for shape in _shapes(path).values() if len(shape) == 1)  # norms, biases and scales
+    assert kept_bytes(path, form) == pytest.approx(held, abs=small + 20_000)
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "llama"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_adapters_count_as_they_are_kept(tmp_path: Path, architecture: str, dtype: torch.dtype) -> None:
+    path = make_model_dir(tmp_path / "model", architecture)
+    adapters = AdapterSet(Decoder(decoder.load_model(path, "cpu", dtype), kv_mb=1).model)
+    adapters.install(1, adapters.read(make_adapter(path, tmp_path / "adapter", 1, rank=16, targets=ALL)))
+    deltas = [part.deltas[1] for part in adapters.model.modules() if isinstance(part, AdaptedLinear)]
+    held = sum(delta.down.nbytes + delta.up.nbytes for delta in deltas)
+    form = weight_format(path, CPU, dtype)
+    assert adapter_bytes(path, form) == held
+    need = served_needs(path, form, cache=1000, adapters=3).host
+    assert need.total == kept_bytes(path, form) + 1000 + 3 * held + (850 << 20)
+
+
+def test_without_torch_a_model_counts_as_the_engine_keeps_it(tmp_path: Path) -> None:
+    path = make_model_dir(tmp_path)
+    load_model(path, CPU).bfloat16().save_pretrained(path)
+    for name, dtype in (("auto", torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        assert usual_format(path, name) == weight_format(path, CPU, dtype)  # type: ignore[arg-type]
+    assert usual_format(path, "int8").packing == "copied"  # at most
+    settings = Settings(engine_kv_mb=100, engine_adapters=3)
+    need = served_needs(path, usual_format(path, "auto"), cache=100 << 20, adapters=3).host
+    assert usual_need(path, settings) == need
 
 
 def test_a_gpu_keeps_weights_and_cache_and_the_host_reads_the_weights(huge: Path) -> None:
-    needs = served_needs(huge, 2, bytes_to_read=2, cache=512 << 20, gpu=True)
+    needs = served_needs(huge, WeightFormat(bytes_per_weight=2, bytes_to_read=2), cache=512 << 20, gpu=True)
     weights = 2 * ROWS * WIDTH
     assert needs.host.total == weights + (850 << 20)
     assert needs.gpu is not None

@@ -155,6 +155,8 @@ def test_a_repository_of_the_hub_is_pulled_whole(hub: FileServer, tmp_path: Path
     assert {path.name for path in found.iterdir()} == files
     shown = sage(tmp_path, NOWHERE, "models", "show", "nobody/tiny").stdout
     assert "512 tokens, vocabulary 259" in shown
+    assert "512 MB for the KV cache" in shown
+    assert "850 MB for the process)" in shown
 
 
 @pytest.mark.parametrize("missing", ["model.safetensors", "chat_template.jinja"])

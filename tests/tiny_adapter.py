@@ -1,5 +1,6 @@
 """Adapter directories as PEFT writes them, with random weights."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -9,9 +10,17 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 TARGETS = ["q_proj", "v_proj", "o_proj", "up_proj", "down_proj"]
 
 
-def make_adapter(model_dir: Path, path: Path, seed: int, *, rank: int = 4, fill: float | None = None) -> Path:
+def make_adapter(
+    model_dir: Path,
+    path: Path,
+    seed: int,
+    *,
+    rank: int = 4,
+    fill: float | None = None,
+    targets: Sequence[str] = TARGETS,
+) -> Path:
     """`fill` sets one weight, to damage it."""
-    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=TARGETS, task_type="CAUSAL_LM")
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=list(targets), task_type="CAUSAL_LM")
     model = get_peft_model(plain_model(model_dir), config)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -1,16 +1,29 @@
 """How much memory a model needs: known before the kernel would kill what loads it."""
 
+import platform
+import re
+from collections import defaultdict
 from math import prod
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
 from safetensors import SafetensorError, safe_open
 
+from app.engine.tokenizer import read_json
 from app.errors import ModelError, ModelMemoryError
+from app.settings import EngineDtype, Settings
+
+Packing: TypeAlias = Literal["none", "copied", "halved"]
 
 _PROCESS = 850 << 20  # bytes: interpreter, torch, embeddings, buffers; measured with SmolLM2-135M
 _GPU_PASSES = 1 << 30  # bytes: logits, activations, gathered keys and values; an estimate
 _EMBEDDINGS, _OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
+_ADAPTER_RANK = 16  # the default of a run
+_LAYER = re.compile(r"\.\d+\.")  # in the names of weights that layers have
+_JOINED = re.compile(r"(.+\.)(?:[qkv]|gate|up)_proj\.weight")  # read the same input
+_FUSED = ("llama", "qwen2")
+_HALVES = ("bfloat16", "float16")
 
 
 class MemoryNeed(msgspec.Struct, frozen=True):
@@ -38,17 +51,56 @@ class PlacedNeeds(msgspec.Struct, frozen=True):
     gpu: MemoryNeed | None = None
 
 
-def served_needs(
-    path: Path, bytes_per_weight: int, *, bytes_to_read: int, copied: int = 0, cache: int = 0, gpu: bool = False
-) -> PlacedNeeds:
-    """Of a model that is served. The host reads the weights first, also those that a GPU then keeps.
+class WeightFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """How the embedded engine keeps weights.
 
-    `copied` weights are kept twice. Raises ModelError as `weights_in`.
+    `packing`: "copied" if the output layer has weights of its own besides the embeddings, "halved" if linear
+    layers have 2 bytes in addition. `joined`: layers that read the same input are one, adapters included.
+    """
+
+    bytes_per_weight: int
+    bytes_to_read: int  # of a weight, before it is packed
+    packing: Packing = "none"
+    joined: bool = False
+
+
+def usual_format(path: Path, dtype: EngineDtype) -> WeightFormat:
+    """What the engine chooses on CPUs of this kind, known without torch."""
+    halved = saved_in_half(path) and platform.machine().lower() in ("x86_64", "amd64")
+    fused = is_fused(path)
+    match dtype:
+        case "bfloat16":
+            return WeightFormat(bytes_per_weight=2, bytes_to_read=2)
+        case "int8":
+            read = 2 if saved_in_half(path) else 4
+            return WeightFormat(
+                bytes_per_weight=1, bytes_to_read=read, packing="copied" if fused else "none", joined=fused
+            )
+        case _:
+            kept: Packing = "halved" if halved else "copied"
+            return WeightFormat(
+                bytes_per_weight=4, bytes_to_read=4, packing=kept if fused else "none", joined=fused
+            )
+
+
+def usual_need(path: Path, settings: Settings) -> MemoryNeed:
+    """Of the host that serves the model on its CPU. Raises ModelError as `weights_in`."""
+    form = usual_format(path, settings.engine_dtype)
+    return served_needs(path, form, cache=settings.engine_kv_mb << 20, adapters=settings.engine_adapters).host
+
+
+def served_needs(
+    path: Path, form: WeightFormat, *, cache: int = 0, adapters: int = 0, gpu: bool = False
+) -> PlacedNeeds:
+    """Of a model that is served, with so many adapters of rank 16 at once. The host reads the weights first, also
+    those that a GPU then keeps.
+
+    Raises ModelError as `weights_in`.
     """
     process, count = (_PROCESS, "the process"), weights_in(path)
-    reading = MemoryNeed(((count * bytes_to_read, f"reading {count:,} weights"), process))
-    weights = ((count + copied) * bytes_per_weight, f"{count + copied:,} weights")
-    kept = (weights, (cache, "the KV cache"))
+    reading = MemoryNeed(((count * form.bytes_to_read, f"reading {count:,} weights"), process))
+    weights = (kept_bytes(path, form), f"{count:,} weights")
+    kept = (weights, (cache, "the KV cache"), (adapters * adapter_bytes(path, form), f"{adapters} adapters"))
     if gpu:
         return PlacedNeeds(reading, MemoryNeed((*kept, (_GPU_PASSES, "passes"))))
     serving = MemoryNeed((*kept, process))
@@ -73,14 +125,48 @@ def check_fits(path: Path, need: MemoryNeed, available: int | None, memory: str 
         )
 
 
-def memory_needed(path: Path, bytes_per_weight: int, copied: int = 0) -> int:
-    """Bytes for the weights, `copied` of them twice, and the process, without caches."""
-    return (weights_in(path) + copied) * bytes_per_weight + _PROCESS
+def kept_bytes(path: Path, form: WeightFormat) -> int:
+    """Of all weights, once they are packed. Raises as `weights_in`."""
+    shapes = _shapes(path)
+    total, tied = weights_in(path), tied_weights(path)
+    match form.packing:
+        case "none":
+            return total * form.bytes_per_weight
+        case "copied":
+            return (total + tied) * form.bytes_per_weight
+    halved = sum(prod(shape) for name, shape in shapes.items() if _is_linear(name, shape) or name == _OUTPUT)
+    return (total - halved) * form.bytes_per_weight + 2 * (halved + tied)
+
+
+def adapter_bytes(path: Path, form: WeightFormat) -> int:
+    """Of an adapter of rank 16 for all linear layers, as the engine keeps it. Raises as `weights_in`.
+
+    Layers that are joined have one update of the sum of their ranks.
+    """
+    layers: defaultdict[str, list[tuple[int, ...]]] = defaultdict(list)
+    for name, shape in _shapes(path).items():
+        if _is_linear(name, shape):
+            match = _JOINED.fullmatch(name) if form.joined else None
+            layers[match[1] if match else name].append(shape)
+    numbers = sum(
+        _ADAPTER_RANK * len(parts) * (parts[0][1] + sum(out for out, _ in parts)) for parts in layers.values()
+    )
+    return numbers * (2 if form.bytes_per_weight == 2 else 4)
+
+
+def is_fused(path: Path) -> bool:
+    """Whether the embedded engine has layers of its own for this model in float32."""
+    return read_json(path, "config.json").get("model_type") in _FUSED
+
+
+def saved_in_half(path: Path) -> bool:
+    config = read_json(path, "config.json")
+    return (config.get("dtype") or config.get("torch_dtype")) in _HALVES
 
 
 def weights_in(path: Path) -> int:
     """The number of weights, by the headers of the files. Raises ModelError for a damaged one."""
-    return sum(_sizes(path).values())
+    return sum(map(prod, _shapes(path).values()))
 
 
 def loading(model: str | Path, path: Path) -> str:
@@ -91,20 +177,24 @@ def loading(model: str | Path, path: Path) -> str:
 
 def tied_weights(path: Path) -> int:
     """Those that the output layer shares with the embeddings; 0 if it has its own. Raises as `weights_in`."""
-    sizes = _sizes(path)
-    return 0 if _OUTPUT in sizes else sizes.get(_EMBEDDINGS, 0)
+    shapes = _shapes(path)
+    return 0 if _OUTPUT in shapes else prod(shapes.get(_EMBEDDINGS, (0,)))
 
 
-def _sizes(path: Path) -> dict[str, int]:
-    """The number of weights of each tensor."""
-    sizes: dict[str, int] = {}
+def _is_linear(name: str, shape: tuple[int, ...]) -> bool:
+    return len(shape) == 2 and _LAYER.search(name) is not None
+
+
+def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Of each tensor."""
+    shapes: dict[str, tuple[int, ...]] = {}
     for file in sorted(path.glob("model*.safetensors")):
         try:
             with safe_open(file, "np") as opened:
-                sizes |= {name: prod(opened.get_slice(name).get_shape()) for name in opened.offset_keys()}
+                shapes |= {name: tuple(opened.get_slice(name).get_shape()) for name in opened.offset_keys()}
         except (SafetensorError, OSError) as error:
             raise ModelError(
                 f"the model in {path} cannot be loaded: {file.name} was cut off or damaged ({error}). "
                 "Copy the model directory again."
             ) from error
-    return sizes
+    return shapes

@@ -58,5 +58,5 @@ async def unload(engine: HttpEngine, model: str) -> None:
 def all_in_use_error(cause: str) -> EngineError:
     return EngineError(
         f"all loaded adapters are in use, and there is no room for another ({cause}): wait until tasks of older "
-        "releases, or training runs, have ended, or raise --max-loras"
+        "releases, or training runs, have ended, or raise SAGE_ENGINE_ADAPTERS (--max-loras)"
     )

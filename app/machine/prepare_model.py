@@ -3,13 +3,11 @@
 import click
 
 from app.engine.available_memory import memory_available
-from app.engine.model_memory import memory_needed, tied_weights
+from app.engine.model_memory import usual_need
 from app.errors import ModelError, SettingError
 from app.model_catalog import CATALOG, models_dir, pulled
 from app.model_store.model_checks import load_served
 from app.settings import Settings
-
-_BYTES_PER_WEIGHT = 4  # float32; some machines compute in half of it
 
 
 def prepare_model(settings: Settings) -> None:
@@ -37,8 +35,6 @@ def _pull(settings: Settings) -> None:
 
 
 def _memory(settings: Settings) -> str:
-    path = settings.model_dir
-    needed = memory_needed(path, _BYTES_PER_WEIGHT, tied_weights(path)) + (settings.engine_kv_mb << 20)
     free = memory_available()
     here = "" if free is None else f"; {free >> 20:,} MB are free"
-    return f"model {settings.model}: up to {needed >> 20:,} MB of memory{here}"
+    return f"model {settings.model}: up to {usual_need(settings.model_dir, settings)} of memory{here}"

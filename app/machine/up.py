@@ -28,8 +28,6 @@ from app.security.admin_key_file import admin_key_file, read_admin_key, write_ad
 from app.setting_lists import urls_in
 from app.settings import Settings
 
-_EXTRA_ADAPTERS = 2  # in addition to one per running task: for the next release and for a candidate
-
 
 def up(settings: Settings) -> None:
     """Start everything, print the address, and keep it alive until SIGINT or SIGTERM. Raises AppError.
@@ -74,7 +72,7 @@ def _services(settings: Settings) -> list[ChildProcess]:
         engine = [sys.executable, "-m", "app.engine.embedded", "--model", str(settings.model_dir)]
         engine += ["--port", str(settings.engine_port), "--device", settings.engine_device]
         engine += ["--dtype", settings.engine_dtype]
-        engine += ["--kv-mb", str(settings.engine_kv_mb), "--max-loras", str(_adapters(settings))]
+        engine += ["--kv-mb", str(settings.engine_kv_mb), "--max-loras", str(settings.engine_adapters)]
         ready = f"{base_url('127.0.0.1', settings.engine_port)}/health"
         doing = loading(settings.model, settings.model_dir)
         services.append(
@@ -87,11 +85,6 @@ def _services(settings: Settings) -> list[ChildProcess]:
         ready = f"{base_url('127.0.0.1', settings.demo_port)}/demo"
         services.append(ChildProcess(name="demo-apis", argv=demo, env=env, ready=ready, alive=ready))
     return services
-
-
-def _adapters(settings: Settings) -> int:
-    """How many adapters tasks of all runners may need at once, and those that come next."""
-    return settings.runner_count * settings.max_tasks_in_flight + _EXTRA_ADAPTERS
 
 
 def _workers(settings: Settings, url: str) -> list[ChildProcess]:

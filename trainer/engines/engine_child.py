@@ -74,7 +74,7 @@ def _start(
     """An engine whose death closes the socket, so that pending requests fail."""
     loop, tokenizer = asyncio.get_running_loop(), ChatTokenizer.load(model)
     device = resolve_device(device)
-    loaded = load_model(model, device, resolve_dtype(dtype, device, model), kv_mb=kv_mb)
+    loaded = load_model(model, device, resolve_dtype(dtype, device, model), kv_mb=kv_mb, adapters=adapters)
     decoder = Decoder(loaded, kv_mb)
     adapter_set = AdapterSet(decoder.model)
 

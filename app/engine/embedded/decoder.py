@@ -15,7 +15,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.utils import logging as transformers_logging
 
 from app.engine.embedded.device_memory import check_memory, has_own_memory, report_exhaustion
-from app.engine.embedded.fused_layers import copied_weights, fuse_layers
+from app.engine.embedded.fused_layers import fuse_layers, weight_format
 from app.engine.embedded.int8_layers import PackedInt8Linear, is_quantized, quantize_layers
 from app.engine.embedded.joined_layers import HalfLinear
 from app.engine.embedded.kv_cache import ATTENTION, BLOCK, PagedCache, register_attention
@@ -139,19 +139,20 @@ class Decoder:
             )
 
 
-def load_model(model_dir: Path, device: str, dtype: torch.dtype, *, kv_mb: int = 0) -> PreTrainedModel:
-    """With int8, weights are quantized after they were read.
+def load_model(
+    model_dir: Path, device: str, dtype: torch.dtype, *, kv_mb: int = 0, adapters: int = 0
+) -> PreTrainedModel:
+    """A model, to be served with `kv_mb` of cache and at most so many adapters. int8 is made of what was read.
 
     Raises ModelError if the weights cannot be read or do not fit the config, attention is windowed, or int8 moves
-    the distributions too far, and ModelMemoryError if host or device have no room for them and the cache.
+    the distributions too far, and ModelMemoryError if host or device have no room for all of it.
     """
     read = saved_dtype(model_dir) if dtype == torch.int8 else dtype
     needs = served_needs(
         model_dir,
-        dtype.itemsize,
-        bytes_to_read=read.itemsize,
-        copied=copied_weights(model_dir, dtype) if device == "cpu" else 0,
+        weight_format(model_dir, torch.device(device), dtype),
         cache=kv_mb * MB,
+        adapters=adapters,
         gpu=has_own_memory(torch.device(device)),
     )
     check_memory(model_dir, needs, torch.device(device))

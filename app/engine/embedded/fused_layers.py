@@ -10,14 +10,12 @@ from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 
-from app.engine.embedded.joined_layers import JoinedLinear, copies_weights
+from app.engine.embedded.joined_layers import JoinedLinear, packing
 from app.engine.embedded.kv_cache import PagedCache
 from app.engine.embedded.model_dtype import saved_dtype
-from app.engine.model_memory import tied_weights
-from app.engine.tokenizer import read_json
+from app.engine.model_memory import WeightFormat, is_fused
 
 _FUSED = (LlamaDecoderLayer, Qwen2DecoderLayer)
-_MODEL_TYPES = ("llama", "qwen2")  # that have them
 
 
 def fuse_layers(model: PreTrainedModel) -> None:
@@ -39,10 +37,16 @@ def fuse_layers(model: PreTrainedModel) -> None:
     whole.lm_head = JoinedLinear({"lm_head": whole.lm_head})
 
 
-def copied_weights(model_dir: Path, dtype: torch.dtype) -> int:
-    """The weights of the output layer of a model on the CPU, if `fuse_layers` copies them from the embeddings."""
-    fused = read_json(model_dir, "config.json").get("model_type") in _MODEL_TYPES
-    return tied_weights(model_dir) if fused and copies_weights(dtype, saved_dtype(model_dir)) else 0
+def weight_format(model_dir: Path, device: torch.device, dtype: torch.dtype) -> WeightFormat:
+    """How weights are kept once `fuse_layers` has replaced the layers."""
+    saved = saved_dtype(model_dir)
+    fused = is_fused(model_dir) and dtype in (torch.float32, torch.int8)
+    return WeightFormat(
+        bytes_per_weight=dtype.itemsize,
+        bytes_to_read=saved.itemsize if dtype == torch.int8 else dtype.itemsize,
+        packing=packing(dtype, saved) if fused and device.type == "cpu" else "none",
+        joined=fused,
+    )
 
 
 class SignedRotary(nn.Module):

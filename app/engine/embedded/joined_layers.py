@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from app.engine.embedded.int8_layers import Int8Linear, PackedInt8Linear, can_pack
+from app.engine.model_memory import Packing
 
 _HALF_STEP = 2**-25  # of the smallest numbers in float16
 
@@ -79,15 +80,13 @@ class PackedLinear(nn.Module):
         return y
 
 
-def copies_weights(dtype: torch.dtype, saved: torch.dtype) -> bool:
-    """Whether a layer on the CPU adds to the memory of weights that others use too, at its most.
-
-    Not where float16 holds what was saved: half of the memory of the other layers is free again then.
-    """
+def packing(dtype: torch.dtype, saved: torch.dtype) -> Packing:
+    """How layers on the CPU keep their weights. All but "none" copy those that others use too."""
     if dtype == torch.int8:
-        return can_pack()
-    half = saved != torch.float32 and "fbgemm" in torch.backends.quantized.supported_engines
-    return dtype == torch.float32 and not half and torch.backends.mkldnn.is_available()
+        return "copied" if can_pack() else "none"
+    if saved != torch.float32 and "fbgemm" in torch.backends.quantized.supported_engines:
+        return "halved"
+    return "copied" if torch.backends.mkldnn.is_available() else "none"
 
 
 def fits_half(weight: Tensor) -> bool:

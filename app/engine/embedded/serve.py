@@ -41,7 +41,7 @@ def serve(options: EngineOptions, tokenizer: ChatTokenizer, listener: socket.soc
     sys.setswitchinterval(SWITCH_INTERVAL)
     device = resolve_device(options.device)
     dtype = resolve_dtype(options.dtype, device, options.model)
-    model = load_model(options.model, device, dtype, kv_mb=options.kv_mb)
+    model = load_model(options.model, device, dtype, kv_mb=options.kv_mb, adapters=options.max_loras)
     decoder = Decoder(model, options.kv_mb)
     _return_freed_memory()
     metrics, adapters = EngineMetrics(options.max_loras), AdapterSet(decoder.model)
