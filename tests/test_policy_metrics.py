@@ -95,9 +95,14 @@ def test_no_results_have_no_metrics() -> None:
         measure([])
 
 
+def test_a_share_of_nothing_has_the_exact_interval_of_its_scenarios() -> None:
+    lines = metrics_table({"base": measure([result(name) for name in "abcd"])}).splitlines()
+    assert lines[2:4] == ["| TGC, % | 0.0 [0.0, 60.2] |", "| SGC, % | 0.0 [0.0, 60.2] |"]  # 0.4 ** 4 = 0.025
+
+
 def test_the_table_shows_a_mean_with_its_interval_and_a_dash_for_none() -> None:
     lines = metrics_table({"on": example(), "off": measure([result("a", success=True)])}).splitlines()
     assert lines[:2] == ["| 3 scenarios, 9 tasks | on | off |", "|---|---|---|"]
-    assert lines[2].startswith("| TGC, % | 44.4 [0.0, 100.0] | 100.0 [100.0, 100.0] |")
+    assert lines[2].startswith("| TGC, % | 44.4 [0.0, 100.0] | 100.0 [2.5, 100.0] |")
     assert lines[6].endswith("| - |")
     assert len(lines) == 11

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+_TAIL = 0.025  # on each side of an interval
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -54,6 +55,22 @@ class Resamples:
         return _means(np.take_along_axis(_ratios(sums), self._seeds, axis=1))
 
 
+def exact_where_flat(estimate: Estimate, scenarios: int) -> Estimate:
+    """A share in percent of so many scenarios. At 0 or 100, where the bootstrap has no width, it gets the exact
+    interval over scenarios (Clopper and Pearson 1934).
+
+    >>> exact_where_flat(Estimate(0, 0, 0), 8)
+    Estimate(mean=0, low=0, high=36.9)
+    """
+    bound = round(100 * (1 - _TAIL ** (1 / scenarios)), 1)
+    match estimate.mean:
+        case 0:
+            return msgspec.structs.replace(estimate, high=bound)
+        case 100:
+            return msgspec.structs.replace(estimate, low=100 - bound)
+    return estimate
+
+
 def tabulate(runs: Sequence[dict[str, tuple[float, float]]], scenarios: Sequence[str], scale: float) -> Floats:
     """One numerator and denominator per seed and scenario, (K, S, 2); 0 / 0 where a seed has no result for it."""
     cells = [[run.get(name, (0.0, 0.0)) for name in scenarios] for run in runs]
@@ -78,5 +95,5 @@ def _mean(values: Floats) -> float:
 
 
 def _estimate(mean: float, resampled: Floats) -> Estimate:
-    low, high = np.quantile(resampled[~np.isnan(resampled)], [0.025, 0.975])
+    low, high = np.quantile(resampled[~np.isnan(resampled)], [_TAIL, 1 - _TAIL])
     return Estimate(mean, float(low), float(high))

@@ -11,6 +11,7 @@ from trainer.evaluation.policy_metrics import PolicyMetrics
 
 _TEXT = """---
 base_model: {model}
+license: apache-2.0
 library_name: peft
 prompt_profile: {profile}
 tags: [agent, code, lora]
@@ -36,9 +37,15 @@ Built with `{command}` at commit {commit}, by {processes} processes in {minutes:
 ## Evaluation
 
 Held-out scenarios, greedy decoding; `base` is the model without the adapter. Intervals are 95 %, by bootstrap over
-scenarios. TGC: tasks solved. SGC: scenarios with all tasks solved.
+scenarios, and exact where all or none were solved. TGC: tasks solved. SGC: scenarios with all tasks solved.
 
 {figures}
+"""
+
+_CURVE = ["step", "examples", "tokens", "learned", "CPU minutes", "loss", "held-out loss", "TGC on validation, %"]
+_START = """It went on from the adapter `{hash}`, the directory after `--start`: without it, the command does not
+make this adapter again.
+
 """
 
 
@@ -72,7 +79,7 @@ def adapter_card(
         commit=origin.commit,
         processes=origin.processes,
         minutes=last.cpu_minutes,
-        start=f"It went on from the adapter `{recipe.start}`.\n\n" if recipe.start else "",
+        start=_START.format(hash=recipe.start) if recipe.start else "",
         recipe=msgspec.json.encode(recipe).decode(),
         data=_data(origin),
         curve=_curve(curve),
@@ -92,13 +99,22 @@ def _data(origin: AdapterOrigin) -> str:
 
 
 def _curve(curve: Sequence[CurvePoint]) -> str:
+    """Without the last column where no exam was run on the way."""
     rows = [
-        f"| {each.step} | {each.examples:,} | {each.tokens:,} | {each.learned_tokens:,} | {each.cpu_minutes:.1f} "
-        f"| {each.loss:.4f} | {each.held_out_loss:.4f} | {_tgc(each)} |"
+        [
+            f"{each.step}",
+            f"{each.examples:,}",
+            f"{each.tokens:,}",
+            f"{each.learned_tokens:,}",
+            f"{each.cpu_minutes:.1f}",
+            f"{each.loss:.4f}",
+            f"{each.held_out_loss:.4f}",
+            _tgc(each),
+        ]
         for each in curve
     ]
-    head = "| step | examples | tokens | learned | CPU minutes | loss | held-out loss | TGC on validation, % |"
-    return "\n".join([head, "|---|---|---|---|---|---|---|---|", *rows])
+    shown = len(_CURVE) if any(each.exams for each in curve) else len(_CURVE) - 1
+    return "\n".join(f"| {' | '.join(row[:shown])} |" for row in [_CURVE, ["---"] * len(_CURVE), *rows])
 
 
 def _tgc(point: CurvePoint) -> str:
