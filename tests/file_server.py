@@ -15,6 +15,8 @@ class FileServer:
         self.headers: dict[str, str] = {}  # of every answer
         self.own_headers: dict[str, dict[str, str]] = {}  # of the answers for a path
         self.breaks: list[int] = []
+        self.moved: dict[str, str] = {}  # paths to the locations of their files
+        self.tokens: list[tuple[str, str]] = []  # path and Authorization, also of what is only looked at
         self.asked: list[tuple[str, str]] = []  # path and Range
         self.ranges = ranges
         self.url = ""
@@ -27,10 +29,10 @@ class FileServer:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                outer.answer(self)
+                outer.respond(self)
 
             def do_HEAD(self) -> None:
-                outer.answer(self, body=False)
+                outer.respond(self, body=False)
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -46,6 +48,18 @@ class FileServer:
             server.shutdown()
             server.server_close()
             thread.join()
+
+    def respond(self, request: BaseHTTPRequestHandler, *, body: bool = True) -> None:
+        path = request.path.partition("?")[0]
+        self.tokens.append((path, request.headers.get("Authorization", "")))
+        if path in self.moved:
+            headers = {"Location": self.moved[path], "Content-Length": "0"} | self.own_headers.get(path, {})
+            request.send_response(302)
+            for name, value in headers.items():
+                request.send_header(name, value)
+            request.end_headers()
+        else:
+            self.answer(request, body=body)
 
     def answer(self, request: BaseHTTPRequestHandler, *, body: bool = True) -> None:
         path, wanted = request.path.partition("?")[0], request.headers.get("Range", "")

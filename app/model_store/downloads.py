@@ -19,10 +19,14 @@ _ATTEMPTS = 5  # in a row that bring nothing new
 
 
 @contextmanager
-def open_client(certificates: str = "") -> Iterator[httpx.Client]:
-    """`certificates` is a file of authorities; without it, those of the system count."""
+def open_client(certificates: str = "", token: str = "") -> Iterator[httpx.Client]:
+    """`certificates` is a file of authorities; without it, those of the system count.
+
+    `token` goes to the hosts of the URLs that are asked for; httpx drops it at a redirect to another host.
+    """
     context = ssl.create_default_context(cafile=certificates or None)
     headers = {"Accept-Encoding": "identity"}  # sizes and ranges are those of the file
+    headers |= {"Authorization": f"Bearer {token}"} if token else {}
     with httpx.Client(follow_redirects=True, timeout=_TIMEOUT, verify=context, headers=headers) as client:
         yield client
 

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from contextlib import AbstractContextManager
 from fnmatch import fnmatch
 from glob import escape
 from pathlib import Path
@@ -9,18 +10,20 @@ from pathlib import Path
 import httpx
 import msgspec
 from httpx2 import HTTPError  # of huggingface_hub, which raises it
-from huggingface_hub import HfApi, constants, hf_hub_url, snapshot_download
+from huggingface_hub import HfApi, constants, get_token, hf_hub_url, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.hf_api import RepoSibling
 
 from app.errors import ModelDownloadError, ModelError, first_line
 from app.model_catalog import HASH_DIGITS, directory_stem
 from app.model_store.convert import check_disk_space, publish
-from app.model_store.downloads import without_password
+from app.model_store.downloads import open_client, without_password
 from app.model_store.model_checks import check_directory
+from app.model_store.package_index import configured_indexes
 
 _FILES = ["*.json", "*.safetensors", "*.jinja", "README.md", "LICENSE*"]
 _COMMIT = "X-Repo-Commit"
+_REFUSED = (401, 403)
 _REDIRECTS = 5  # of a repository that was renamed
 
 
@@ -31,6 +34,11 @@ class HubFile(msgspec.Struct, frozen=True):
     sha256: str  # empty: the hub keeps it without one
     size: int  # 0: unknown
     version: str  # names its content: the hash, or else the commit
+
+
+def open_hub() -> AbstractContextManager[httpx.Client]:
+    """A client for the hub alone, with the token of `HF_TOKEN` or of `hf auth login`."""
+    return open_client(configured_indexes().certificates, get_token() or "")
 
 
 def find_file(client: httpx.Client, name: str) -> HubFile:
@@ -49,7 +57,9 @@ def find_file(client: httpx.Client, name: str) -> HubFile:
         if response.is_error:
             response.raise_for_status()
     except httpx.HTTPError as error:
-        raise ModelDownloadError(without_password(f"{url}: {first_line(error)}")) from error
+        refused = isinstance(error, httpx.HTTPStatusError) and error.response.status_code in _REFUSED
+        hint = ". If it exists, it needs an account: set HF_TOKEN" if refused else ""
+        raise ModelDownloadError(without_password(f"{url}: {first_line(error)}{hint}")) from error
     commit = response.headers.get(_COMMIT, "")
     if not commit:
         raise ModelDownloadError(

@@ -10,10 +10,9 @@ from app.exclusive_lock import exclusive_lock
 from app.model_catalog import CATALOG, HASH_DIGITS, CatalogModel, directory_stem, models_dir
 from app.model_store import sources
 from app.model_store.convert import Origin, check_disk_space, convert, origin_of
-from app.model_store.downloads import download, file_hash, open_client, progress_bar, without_password
-from app.model_store.hub import find_file, pull_repository, size_of, version_folder
+from app.model_store.downloads import download, file_hash, progress_bar, without_password
+from app.model_store.hub import find_file, open_hub, pull_repository, size_of, version_folder
 from app.model_store.model_checks import check_directory
-from app.model_store.package_index import configured_indexes
 
 SourceName = Literal["any", "index", "hub"]
 _DOWNLOADS = ".downloads"
@@ -96,7 +95,7 @@ def _pull_gguf(name: str, models: Path) -> Path:
         return _convert_file(Path(name), models, Path(name).stem)
     if Path(name).is_absolute() or name.startswith(".") or name.count("/") != 2:
         raise ModelDownloadError(f"there is no file {name}, and it is not ORGANIZATION/REPOSITORY/FILE.gguf")
-    with open_client(configured_indexes().certificates) as client:
+    with open_hub() as client:
         found = find_file(client, name)
         folder = version_folder(models / _DOWNLOADS, name, found.version)
         gguf = folder / Path(name).name

