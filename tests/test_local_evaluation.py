@@ -1,5 +1,6 @@
 """Evaluation without a server: the real seed policy, a real adapter, real worlds."""
 
+import json
 from pathlib import Path
 
 import msgspec
@@ -9,10 +10,15 @@ from click.testing import CliRunner
 from app.cli import main
 from app.errors import InvalidError
 from app.model_catalog import SEED
+from app.records import Stop
 from app.settings import Settings
 from tests.tiny_adapter import make_adapter
+from tests.tiny_model import make_model_dir
+from trainer.engines.engine_pool import EnginePool
+from trainer.environment import open_environment
 from trainer.evaluation.local_session import LocalEvaluation, open_local_evaluation
 from trainer.evaluation.policy_metrics import measure
+from trainer.rollouts.stack import open_stack
 
 EVALUATION = LocalEvaluation(environment="office", scenarios=2, split="train")
 
@@ -62,3 +68,17 @@ def test_the_command_says_what_is_missing(options: list[str], message: str, tmp_
     ended = CliRunner().invoke(main, ["eval", *options], env={"SAGE_DATA_DIR": str(tmp_path), "KEY": ""})
     assert ended.exit_code != 0
     assert message in ended.output
+
+
+async def test_a_cache_smaller_than_the_context_ends_rollouts_as_full(tmp_path: Path) -> None:
+    model = make_model_dir(tmp_path / "model")
+    config = json.loads((model / "config.json").read_text("utf-8"))
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 1 << 20}), "utf-8")
+    here = Settings(model=str(model), data_dir=tmp_path, engine_device="cpu", engine_kv_mb=1, train_processes=2)
+    evaluation = LocalEvaluation(environment="office", scenarios=1)
+    async with open_stack(open_environment("office"), "scenario", here) as stack:
+        assert isinstance(stack.engine, EnginePool)
+        assert 1000 < stack.agent.tokenizer.max_length == stack.engine.max_length < 1400
+    async with open_local_evaluation(evaluation, here) as evaluate:
+        results = await evaluate(1, False, lambda _: None)
+    assert {result.stop for result in results} == {Stop.CONTEXT_FULL}

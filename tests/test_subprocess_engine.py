@@ -174,7 +174,7 @@ async def _other_end() -> AsyncIterator[tuple[SubprocessEngine, asyncio.StreamRe
     """An engine, and the child's end of its socket."""
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_unix_connection(sock=theirs)
-    engine = SubprocessEngine(*await asyncio.open_unix_connection(sock=ours))
+    engine = SubprocessEngine(*await asyncio.open_unix_connection(sock=ours), max_length=512)
     try:
         yield engine, reader, writer
     finally:

@@ -26,6 +26,7 @@ from trainer.engines.engine_messages import (
     ErrorReply,
     LoadRequest,
     OkReply,
+    ReadyReply,
     SampleReply,
     SampleRequest,
     UnloadRequest,
@@ -61,7 +62,7 @@ async def _serve(
         writer.close()
         await writer.wait_closed()
         return
-    write(writer, OkReply(0))
+    write(writer, ReadyReply(0, service.max_length))
     try:
         await RequestHandler(service, writer).serve(reader)
     finally:

@@ -44,7 +44,13 @@ class SampleReply(_Message, frozen=True, tag="completion"):
 
 
 class OkReply(_Message, frozen=True, tag="ok"):
-    """The reply to LoadRequest and UnloadRequest and, with number 0, once the engine is ready."""
+    """The reply to LoadRequest and UnloadRequest."""
+
+
+class ReadyReply(_Message, frozen=True, tag="ready"):
+    """The engine is ready. Sent once, with number 0."""
+
+    max_length: int  # of a sequence, prompt included: of the model, or of the KV cache
 
 
 class ErrorReply(_Message, frozen=True, tag="error"):
@@ -53,7 +59,7 @@ class ErrorReply(_Message, frozen=True, tag="error"):
 
 
 EngineRequest: TypeAlias = SampleRequest | CancelRequest | LoadRequest | UnloadRequest
-EngineReply: TypeAlias = SampleReply | OkReply | ErrorReply
+EngineReply: TypeAlias = SampleReply | OkReply | ReadyReply | ErrorReply
 _REQUESTS: msgspec.msgpack.Decoder[EngineRequest] = msgspec.msgpack.Decoder(EngineRequest)
 _REPLIES: msgspec.msgpack.Decoder[EngineReply] = msgspec.msgpack.Decoder(EngineReply)
 

@@ -14,6 +14,7 @@ class EnginePool:
 
     def __init__(self, engines: Sequence[SubprocessEngine]) -> None:
         self._members = [_Member(engine) for engine in engines]
+        self.max_length = min(engine.max_length for engine in engines)
 
     async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
         blocks = hash_blocks(model, prompt_ids)

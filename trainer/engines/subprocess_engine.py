@@ -23,6 +23,7 @@ from trainer.engines.engine_messages import (
     EngineRequest,
     ErrorReply,
     LoadRequest,
+    ReadyReply,
     SampleReply,
     SampleRequest,
     UnloadRequest,
@@ -36,7 +37,9 @@ _MAX_ADAPTERS = 8
 class SubprocessEngine:
     """Implements `Engine`, and loads and unloads adapters as a model server does."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, max_length: int) -> None:
+        """max_length: of a sequence, prompt included."""
+        self.max_length = max_length
         self._writer = writer
         self._numbers = count(1)
         self._pending: dict[int, asyncio.Future[EngineReply]] = {}
@@ -130,8 +133,8 @@ async def subprocess_engine(
         )
     reader, writer = await asyncio.open_unix_connection(sock=ours)
     try:
-        await _wait_until_ready(reader)
-        engine = SubprocessEngine(reader, writer)
+        ready = await _wait_until_ready(reader)
+        engine = SubprocessEngine(reader, writer, ready.max_length)
         try:
             yield engine
         finally:
@@ -143,13 +146,15 @@ async def subprocess_engine(
         await process.wait()
 
 
-async def _wait_until_ready(reader: asyncio.StreamReader) -> None:
+async def _wait_until_ready(reader: asyncio.StreamReader) -> ReadyReply:
     try:
         reply = await read_reply(reader)
     except (EOFError, ConnectionError) as error:
         raise EngineError("the engine's process ended before it was ready: see its output above") from error
     if isinstance(reply, ErrorReply):
         raise ModelError(reply.reason)
+    assert isinstance(reply, ReadyReply)
+    return reply
 
 
 def _ended() -> EngineError:

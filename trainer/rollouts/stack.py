@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
+import msgspec
+
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_profiles import choose_profile
 from app.agent.rollout_loop import Agent
@@ -18,7 +20,7 @@ from app.skills.retrieval import Retrieval, load_retrieval, needs_embeddings
 from app.skills.skill_index import IndexedSkill
 from trainer.engines.engine_pool import EnginePool
 from trainer.engines.local_embedder import local_embedder
-from trainer.engines.subprocess_engine import subprocess_engine
+from trainer.engines.subprocess_engine import SubprocessEngine, subprocess_engine
 from trainer.environment import Environment
 from trainer.rollouts.protocols import AdapterEngine, LibraryFactory
 
@@ -53,6 +55,7 @@ async def open_stack(
         new_library = await stack.enter_async_context(_libraries(rule, settings.skills_offered, grown))
         engine = await stack.enter_async_context(_engine(settings))
         retrying = RetryingEngine(engine) if settings.rollout_engine_urls else engine  # a dead child stays dead
+        tokenizer = _fit_context(tokenizer, engine)
         agent = Agent(retrying, tokenizer, profile, sandbox, limits or RolloutLimits.of(settings))
         yield RolloutStack(agent, engine, environment, new_library)
 
@@ -83,6 +86,13 @@ async def _engine(settings: Settings) -> AsyncIterator[AdapterEngine]:
             for _ in range(_engine_count(settings))
         ]
         yield own[0] if len(own) == 1 else EnginePool(own)
+
+
+def _fit_context(tokenizer: ChatTokenizer, engine: AdapterEngine) -> ChatTokenizer:
+    """Limit the context to what the KV caches of own engines hold, so that a rollout ends before it is refused."""
+    if not isinstance(engine, SubprocessEngine | EnginePool):
+        return tokenizer
+    return msgspec.structs.replace(tokenizer, max_length=min(tokenizer.max_length, engine.max_length))
 
 
 def _engine_count(settings: Settings) -> int:
