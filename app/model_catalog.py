@@ -101,6 +101,11 @@ def find_model(name: str, data_dir: Path) -> Path:
     if name == SEED:
         return SEED_DIR
     if name not in CATALOG and (Path(name).is_absolute() or name.startswith(".") or Path(name).is_dir()):
+        if name.endswith(".gguf") and not Path(name).is_dir():
+            raise ModelError(
+                f"{name} is a GGUF file, which is converted before it serves: run `sage models pull {name}`, then "
+                "set SAGE_MODEL to what it prints"
+            )
         return Path(name)
     found = pulled(name, data_dir)
     if len(found) == 1:

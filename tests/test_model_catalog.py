@@ -51,6 +51,14 @@ def test_a_directory_is_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (find_model("seed", tmp_path) / "config.json").is_file()
 
 
+@pytest.mark.parametrize("name", ["./model.gguf", "model.gguf", "/nonexist/model.gguf"])
+def test_a_gguf_file_says_how_it_is_converted(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ModelError, match=f"run `sage models pull {name}`"):
+        find_model(name, tmp_path)
+
+
 def test_every_model_of_the_catalogue_can_be_had_in_two_ways() -> None:
     for name, model in CATALOG.items():
         assert model.name == name
