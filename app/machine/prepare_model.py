@@ -29,8 +29,7 @@ def _pull(settings: Settings) -> None:
     from app.model_store.pull import pull  # noqa: PLC0415  takes a moment, which later starts need not wait for
 
     model = CATALOG[settings.model]
-    size = f"{model.size / 1e6:.0f} MB"
-    click.echo(f"pulling {model.name} ({model.title}, {model.licence}, {size}) to {models_dir(settings.data_dir)}")
+    click.echo(f"pulling {model.summary} to {models_dir(settings.data_dir)}")
     pull(model.name, settings.data_dir)
 
 

@@ -53,11 +53,16 @@ def pull_command(name: str, source: Any, given: Path | None) -> None:
         click.echo(f"{SEED} is built in: serve it with SAGE_MODEL={SEED}")
         return
     _check_options(name, source, given)
+    from app.engine.tokenizer import read_card  # noqa: PLC0415
     from app.model_store.pull import pull  # noqa: PLC0415  the conversion is imported only where it is used
 
-    path = pull(name, Settings.from_env().data_dir, source=source, given=given)
-    named = name in CATALOG or pulled(name, Settings.from_env().data_dir)
-    click.echo(f"{path}\nserve it with SAGE_MODEL={name if named else path}")
+    data_dir = Settings.from_env().data_dir
+    if name in CATALOG and not pulled(name, data_dir):
+        click.echo(f"pulling {CATALOG[name].summary} to {models_dir(data_dir)}", err=True)
+    path = pull(name, data_dir, source=source, given=given)
+    named = name in CATALOG or pulled(name, data_dir)
+    licence = read_card(path).get("license", "unknown: its card names none")
+    click.echo(f"{path}\nserve it with SAGE_MODEL={name if named else path}\nlicence: {licence}")
 
 
 def _check_options(name: str, source: str, given: Path | None) -> None:
