@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 VLLM := .venv-vllm
 CHART := .venv-chart
 LIVE := $(patsubst %,tests/bench/bench_%.py,swap overhead lora_tax)
+APART := $(patsubst %,tests/bench/bench_%.py,decoders update agents_api)  # need arguments; the last is agents' server
 PYTHON ?= python3
 
 unexport PYTHONDONTWRITEBYTECODE  # else every process that tests start compiles the code again
@@ -37,7 +38,7 @@ lint: install
 	$(BIN)/lint-imports
 
 bench: install
-	for each in $(filter-out $(LIVE),$(wildcard tests/bench/bench_*.py)); do $(BIN)/python $$each || exit 1; done
+	for each in $(filter-out $(LIVE) $(APART),$(wildcard tests/bench/bench_*.py)); do $(BIN)/python $$each || exit 1; done
 
 bench-vllm: install $(VLLM)/.installed
 	for each in $(basename $(notdir $(LIVE))); do $(BIN)/python -m tests.bench.$$each || exit 1; done
