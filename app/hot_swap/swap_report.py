@@ -4,7 +4,7 @@ import msgspec
 
 
 class ReplicaSwapReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The verification of one model server. Differences are the largest of any token of the probe."""
+    """The verification of one model server. Differences are root mean squares over the tokens of the probe."""
 
     url: str
     load_seconds: float

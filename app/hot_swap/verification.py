@@ -1,9 +1,21 @@
 """Verifies by logprobs that a model server serves the adapter that was trained. Pure.
 
-A server in bfloat16 cannot match a trainer in float32 exactly, so the comparison calibrates itself: the difference
-of the base models is noise, and the adapter may differ by three times as much.
+Trainer and server may compute in different number formats: float32, bfloat16, int8. So the comparison calibrates
+itself:
+
+- The difference of the base models is noise, and the adapter may differ by three times as much.
+- The adapter also rounds where the base does not, in proportion to what it changes: it may differ by 3 % of that,
+  but not by more than 16 times the noise of the base. That is nothing where both compute in float32.
+
+All are root mean squares over the tokens, since the largest of eight differences varies too much.
+
+Measured with the three adapters that were bundled for SmolLM2-135M, trained in float32 or bfloat16 and served in
+float32, bfloat16 or int8, with random choices of tokens: none was refused, and the error was 0.8 of the allowed
+one at the 99th percentile. One larger by a tenth, and one of another training step of the default learning rate,
+are off by three times the allowed error.
 """
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -13,11 +25,13 @@ from app.records import Probe
 
 TOLERANCE = 1e-3  # of a logprob, between machines that compute in float32
 _NOISE_FACTOR = 3.0
+_DISTANCE_SHARE = 0.03
+_MAX_NOISE_FACTOR = 16.0  # trainer and server in bfloat16 may round the base alike, and the adapter not
 _MAX_NOISE = 1.0  # more than low precision causes
 
 
 class LogprobDifferences(msgspec.Struct, frozen=True):
-    """The largest differences of logprobs over the tokens of a probe, for one server."""
+    """Differences of logprobs for one server: root mean squares over the tokens of a probe."""
 
     error: float  # |served adapter - trained adapter|
     distance: float  # |served adapter - served base|
@@ -32,23 +46,23 @@ def verify_logprobs(probe: Probe, served: Sequence[float], base: Sequence[float]
     points = probe.points
     trained, trained_base = [point.logprob for point in points], [point.base for point in points]
     differences = LogprobDifferences(
-        _max_difference(served, trained), _max_difference(served, base), _max_difference(base, trained_base)
+        _mean_difference(served, trained), _mean_difference(served, base), _mean_difference(base, trained_base)
     )
-    _check_distinguishable(differences, _max_difference(trained, trained_base))
-    if differences.noise > _MAX_NOISE:
+    _check_distinguishable(_max_difference(served, base), _max_difference(trained, trained_base))
+    if (noise := _max_difference(base, trained_base)) > _MAX_NOISE:
         raise AdapterError(
             f"it serves another base model than the trained one: logprobs of fixed tokens are off by up "
-            f"to {differences.noise:.4f} without the adapter. Compare its --model with SAGE_MODEL"
+            f"to {noise:.4f} without the adapter. Compare its --model with SAGE_MODEL"
         )
-    bound = max(TOLERANCE, _NOISE_FACTOR * differences.noise)
+    bound = allowed_error(differences.noise, _mean_difference(trained, trained_base))
     if not differences.error <= bound:
         raise AdapterError(
-            f"it serves other weights than the trained ones: logprobs of fixed tokens are off by up to "
-            f"{differences.error:.4f}, and {bound:.4f} is allowed (its base model is off by "
+            f"it serves other weights than the trained ones: logprobs of fixed tokens are off by "
+            f"{differences.error:.4f} (root mean square), and {bound:.4f} is allowed (its base model is off by "
             f"{differences.noise:.4f}). "
             "It has other weights under this name: restart it, and compare its adapter directory with ours"
         )
-    if not _squared_distance(served, trained) < _squared_distance(served, trained_base):
+    if not differences.error < _mean_difference(served, trained_base):
         raise AdapterError(
             f"it is closer to the base model than to the adapter: logprobs of fixed tokens are off by "
             f"{differences.error:.4f}, those of its base model by {differences.noise:.4f}. Serve with a higher "
@@ -57,15 +71,26 @@ def verify_logprobs(probe: Probe, served: Sequence[float], base: Sequence[float]
     return differences
 
 
-def _check_distinguishable(differences: LogprobDifferences, trained: float) -> None:
+def allowed_error(noise: float, distance: float) -> float:
+    """Of a server whose base is off by `noise`, for an adapter that training moved by `distance`.
+
+    >>> allowed_error(noise=0.0001, distance=10.0), allowed_error(noise=0.02, distance=0.1)  # float32, bfloat16
+    (0.0016, 0.06)
+    """
+    of_adapter = min(_DISTANCE_SHARE * distance, _MAX_NOISE_FACTOR * noise)
+    return max(TOLERANCE, _NOISE_FACTOR * noise, of_adapter)
+
+
+def _check_distinguishable(served: float, trained: float) -> None:
+    """Takes the largest differences from the base."""
     if trained <= TOLERANCE:
         raise AdapterError(
             f"these weights behave like the base: even in training no logprob differs by more than "
             f"{trained:.4f}, so nothing can be verified. Train for longer, or keep serving the base"
         )
-    if not differences.distance > TOLERANCE:
+    if not served > TOLERANCE:
         raise AdapterError(
-            f"it behaves like the base: no logprob differs by more than {differences.distance:.4f}, in training "
+            f"it behaves like the base: no logprob differs by more than {served:.4f}, in training "
             f"by {trained:.4f}. It loaded the adapter without using it: check its log"
         )
 
@@ -74,5 +99,7 @@ def _max_difference(some: Sequence[float], others: Sequence[float]) -> float:
     return max(abs(one - other) for one, other in zip(some, others, strict=True))
 
 
-def _squared_distance(some: Sequence[float], others: Sequence[float]) -> float:
-    return sum((one - other) ** 2 for one, other in zip(some, others, strict=True))
+def _mean_difference(some: Sequence[float], others: Sequence[float]) -> float:
+    """The root mean square."""
+    squares = [(one - other) ** 2 for one, other in zip(some, others, strict=True)]
+    return math.sqrt(sum(squares) / len(squares))
