@@ -133,6 +133,15 @@ def test_a_gguf_file_of_the_hub_is_pulled_and_found_by_its_name(hub: FileServer,
     assert "smollm2-135m" in listed
 
 
+def test_a_file_of_a_repository_that_was_renamed_is_pulled(hub: FileServer, tmp_path: Path) -> None:
+    gguf = write_gguf(tmp_path / "tiny.gguf", tmp_path / "model")
+    publish_gguf(hub, GGUF, gguf.read_bytes())
+    hub.moved = {path.replace("nobody", "before"): path for path in hub.files}
+    done = sage(tmp_path, hub.url, "models", "pull", GGUF.replace("nobody", "before"))
+    assert done.returncode == 0, done.stderr
+    assert [path for path, _ in hub.asked] == [f"/nobody/tiny-GGUF/resolve/{COMMIT}/tiny-Q8.gguf"]
+
+
 @pytest.mark.parametrize("hashed", [True, False])
 def test_a_download_that_broke_off_is_never_joined_to_another_version(
     hashed: bool, hub: FileServer, tmp_path: Path
