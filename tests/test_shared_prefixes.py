@@ -179,7 +179,7 @@ def test_an_update_within_little_memory_has_the_same_gradient(
     expected = learned(new_learner(model, SETTINGS), group_rollouts())
     small = new_learner(model, SETTINGS)
     policy = LogprobModel(small.model)
-    monkeypatch.setattr(learner_module, "_ACTIVATION_BYTES", 120 * activation_bytes(policy))
+    monkeypatch.setattr(learner_module, "ACTIVATION_BYTES", 120 * activation_bytes(policy))
     passes: list[int] = []
     small.model.get_base_model().get_decoder().register_forward_pre_hook(  # type: ignore[operator]
         lambda *given: passes.append(given[2]["input_ids"].numel()), with_kwargs=True
@@ -204,7 +204,7 @@ def test_a_trajectory_that_alone_would_keep_too_much_is_computed_again(
     for tokens_at_most in (100_000, 40):  # a prompt alone has 50
         learner = new_learner(model, SETTINGS)
         limit = tokens_at_most * activation_bytes(LogprobModel(learner.model))
-        monkeypatch.setattr(learner_module, "_ACTIVATION_BYTES", limit)
+        monkeypatch.setattr(learner_module, "ACTIVATION_BYTES", limit)
         kept.append(0)
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             gradients.append(learned(learner, group_rollouts()[:1] + group_rollouts()[-1:]))

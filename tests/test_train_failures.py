@@ -280,3 +280,13 @@ async def test_weights_that_are_not_finite_are_not_published(shop: TrainingProje
     failure = await shop.failure(await shop.job(**SFT, lr=1e30, grad_clip=1e30))
     assert failure.startswith("InvalidError: ")
     assert "not finite" in failure
+
+
+async def test_a_run_without_memory_for_its_engines_says_so_before_it_loads_the_model(
+    shop: TrainingProject,
+) -> None:
+    job = await shop.job(kind="rollout", environment="office")
+    large = msgspec.structs.replace(job.deployment, engine_kv_mb=1_000_000)
+    failure = await shop.failure(msgspec.structs.replace(job, deployment=large))
+    assert failure.startswith("ModelMemoryError: training with the model")
+    assert not list(job.directory.iterdir())

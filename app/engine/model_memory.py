@@ -19,6 +19,8 @@ Packing: TypeAlias = Literal["none", "copied", "halved"]
 _PROCESS = 850 << 20  # bytes: interpreter, torch, embeddings, buffers; measured with SmolLM2-135M
 _GPU_PASSES = 1 << 30  # bytes: logits, activations, gathered keys and values; an estimate
 _EMBEDDINGS, _OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
+SERVE_LESS = "choose a smaller model or a smaller SAGE_ENGINE_KV_MB, or serve it on another machine (ENGINE_URLS)"
+_TRAINED_BYTES = 20  # of a number of an adapter in training: itself, its start, its gradient and two moments
 _ADAPTER_RANK = 16  # the default of a run
 _LAYER = re.compile(r"\.\d+\.")  # in the names of weights that layers have
 _JOINED = re.compile(r"(.+\.)(?:[qkv]|gate|up)_proj\.weight")  # read the same input
@@ -107,21 +109,42 @@ def served_needs(
     return PlacedNeeds(max(serving, reading, key=lambda need: need.total))
 
 
-def trained_needs(path: Path, bytes_per_weight: int, *, gpu: bool = False) -> PlacedNeeds:
-    """Of a model that is trained. Weights are read straight into a GPU."""
+def trained_needs(
+    path: Path,
+    bytes_per_weight: int,
+    *,
+    gpu: bool = False,
+    rank: int = 0,
+    kept_tokens: int = 0,
+    most_kept: int = 0,
+) -> PlacedNeeds:
+    """Of a process that trains an adapter of this rank, whose passes on a CPU keep activations of `kept_tokens`
+    tokens, in at most `most_kept` bytes. Weights are read straight into a GPU.
+    """
+    widths = sum(map(sum, _linear_shapes(path)))  # a layer keeps its input and what it makes of it
+    adapter = (rank * widths * _TRAINED_BYTES, "the adapter and its optimizer")
+    activations = (min(kept_tokens * widths * bytes_per_weight, most_kept), "activations")
     process, count = (_PROCESS, "the process"), weights_in(path)
     weights = (count * bytes_per_weight, f"{count:,} weights")
     if gpu:
-        return PlacedNeeds(MemoryNeed((process,)), MemoryNeed((weights, (_GPU_PASSES, "passes"))))
-    return PlacedNeeds(MemoryNeed((weights, process)))
+        return PlacedNeeds(MemoryNeed((process,)), MemoryNeed((weights, adapter, (_GPU_PASSES, "passes"))))
+    return PlacedNeeds(MemoryNeed((weights, adapter, activations, process)))
 
 
-def check_fits(path: Path, need: MemoryNeed, available: int | None, memory: str = "memory") -> None:
+def check_fits(
+    path: Path,
+    need: MemoryNeed,
+    available: int | None,
+    memory: str = "memory",
+    *,
+    doing: str = "",
+    advice: str = SERVE_LESS,
+) -> None:
     """Raises ModelMemoryError if `available` bytes, where they are known, are fewer than the model needs."""
     if available is not None and need.total > available:
         raise ModelMemoryError(
-            f"the model in {path} needs {need} of {memory}, {available >> 20:,} MB are free: stop other programs, "
-            "choose a smaller model or a smaller SAGE_ENGINE_KV_MB, or serve it on another machine (ENGINE_URLS)"
+            f"{doing}the model in {path} needs {need} of {memory}, {available >> 20:,} MB are free: stop other "
+            f"programs, {advice}"
         )
 
 
@@ -183,6 +206,10 @@ def tied_weights(path: Path) -> int:
 
 def _is_linear(name: str, shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 and _LAYER.search(name) is not None
+
+
+def _linear_shapes(path: Path) -> list[tuple[int, ...]]:
+    return [shape for name, shape in _shapes(path).items() if _is_linear(name, shape)]
 
 
 def _shapes(path: Path) -> dict[str, tuple[int, ...]]:

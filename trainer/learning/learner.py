@@ -32,7 +32,7 @@ from trainer.learning.update_stats import UpdateStats
 from trainer.sage.advantages import AdvantagedRollout
 from trainer.sage.loss import policy_loss
 
-_ACTIVATION_BYTES = 5 << 28  # of a pass on a CPU, which gains nothing from longer ones
+ACTIVATION_BYTES = 5 << 28  # of a pass on a CPU, which gains nothing from longer ones
 _MEASURED = 8  # trajectories of a step whose KL from the reference is measured; a KL penalty needs all
 
 
@@ -120,7 +120,7 @@ class Learner:
         tokens, on_cpu = self.settings.micro_batch_tokens, device.type == "cpu"
         if on_cpu:
             self._token_bytes = self._token_bytes or activation_bytes(self._logprob_model)
-            tokens = min(tokens, _ACTIVATION_BYTES // self._token_bytes)
+            tokens = min(tokens, ACTIVATION_BYTES // self._token_bytes)
         shares = divide(samples, tokens, self._processes.count, share=on_cpu)
         batches = [MicroBatch(each, device) for each in shares[self._processes.index]]
         if self._processes.sharded:
@@ -177,7 +177,7 @@ class Learner:
         Not where processes share the weights: all of them would have to gather these again.
         """
         kept = (int(batch.present.sum()) - sum(batch.shared)) * self._token_bytes
-        if self._logprob_model.training or self._processes.sharded or kept <= _ACTIVATION_BYTES:
+        if self._logprob_model.training or self._processes.sharded or kept <= ACTIVATION_BYTES:
             yield
             return
         _checkpoint_activations(self.model)

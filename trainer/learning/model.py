@@ -36,7 +36,8 @@ def load_model(
     Raises ModelError if the directory contains none, ModelMemoryError if host or device have no room for
     it, and InvalidError if liger's kernels cannot run.
     """
-    check_memory(path, trained_needs(path, dtype.itemsize, gpu=has_own_memory(device)), device)
+    needs = trained_needs(path, dtype.itemsize, gpu=has_own_memory(device))
+    check_memory(path, needs, device, "choose a smaller model, or train it on another machine")
     register()
     try:
         with report_exhaustion(f"while the model in {path} was loaded", "stop other programs on this device"):

@@ -83,7 +83,7 @@ async def _engine(settings: Settings) -> AsyncIterator[AdapterEngine]:
                     kv_mb=settings.engine_kv_mb,
                 )
             )
-            for _ in range(_engine_count(settings))
+            for _ in range(engine_count(settings))
         ]
         yield own[0] if len(own) == 1 else EnginePool(own)
 
@@ -95,8 +95,10 @@ def _fit_context(tokenizer: ChatTokenizer, engine: AdapterEngine) -> ChatTokeniz
     return msgspec.structs.replace(tokenizer, max_length=min(tokenizer.max_length, engine.max_length))
 
 
-def _engine_count(settings: Settings) -> int:
-    """As many as processes update, which wait meanwhile; one on a GPU, which one can keep busy."""
+def engine_count(settings: Settings) -> int:
+    """How many engines of its own a run starts: as many as processes update, which wait meanwhile; one on a GPU,
+    which one can keep busy.
+    """
     if settings.train_processes == 1:
         return 1
     from trainer.learning.model import pick_device  # noqa: PLC0415  torch takes seconds

@@ -32,6 +32,7 @@ from trainer.runs.learned_tasks import recorder
 from trainer.runs.logged import train_on_logged
 from trainer.runs.own_exam import RunEnvironment, open_run_environment, with_own_exam
 from trainer.runs.rollout import train_on_rollouts
+from trainer.runs.run_memory import check_run_memory
 from trainer.runs.sft import train_on_examples
 from trainer.runs.start_adapter import find_start, record_start
 
@@ -77,6 +78,7 @@ async def _train_adapter(
     if kind is RunKind.LOGGED:  # before anything is loaded: there may be nothing to learn from
         judge = job.deployment.judge
         logged = await read_once(sessions, job.project_id, job.settings, base, job.directory, record, judge=judge)
+    check_run_memory(job.settings, job.deployment, device)
     # A rollout run needs the engines: they sleep only during its updates.
     with sleep_during_updates(job.deployment) if kind is not RunKind.ROLLOUT else nullcontext():
         if kind is RunKind.SFT:

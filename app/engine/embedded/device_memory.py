@@ -7,15 +7,15 @@ from pathlib import Path
 import torch
 
 from app.engine.available_memory import memory_available
-from app.engine.model_memory import PlacedNeeds, check_fits
+from app.engine.model_memory import SERVE_LESS, PlacedNeeds, check_fits
 from app.errors import ModelMemoryError, first_line
 
 
-def check_memory(path: Path, needs: PlacedNeeds, device: torch.device) -> None:
+def check_memory(path: Path, needs: PlacedNeeds, device: torch.device, advice: str = SERVE_LESS) -> None:
     """Raises ModelMemoryError if the host or the GPU has less than the model in `path` needs."""
-    check_fits(path, needs.host, memory_available())
+    check_fits(path, needs.host, memory_available(), advice=advice)
     if needs.gpu is not None:
-        check_fits(path, needs.gpu, free_gpu_memory(device), f"memory of {device}")
+        check_fits(path, needs.gpu, free_gpu_memory(device), f"memory of {device}", advice=advice)
 
 
 def has_own_memory(device: torch.device) -> bool:
