@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from app.errors import InvalidError, StorageError
+from app.errors import InvalidError, ModelMemoryError, StorageError
 from app.run_settings import RunSettings
 from tests.distributed_process import SETTINGS, new_learner, round_of
 from tests.small_disk import small_disk
@@ -278,3 +278,14 @@ def test_a_gradient_that_is_not_finite_changes_nothing(model: Path) -> None:
     assert all(torch.equal(each, before[name]) for name, each in weights(learner).items())
     assert learner.steps == 1
     assert learner.update(round_of(2)) is not None  # nothing of it is left
+
+
+def test_an_update_without_memory_says_what_to_lower(model: Path) -> None:
+    def exhaust(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    learner = new_learner(model, PLAIN)
+    layer = next(module for name, module in learner.model.named_modules() if name.endswith("layers.0"))
+    layer.register_forward_pre_hook(exhaust)
+    with pytest.raises(ModelMemoryError, match=r"memory ran out in an update \(CUDA .*: lower micro_batch_tokens"):
+        learner.update(round_of(1))

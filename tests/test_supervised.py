@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from app.errors import ModelMemoryError
 from tests.tiny_model import make_model_dir
 from trainer.learning.batch import Sample, pad
 from trainer.learning.model import load_model, sampled_logprobs
@@ -186,3 +187,14 @@ def test_the_seed_decides_the_order_and_so_the_weights(
 def test_training_without_samples_is_refused(fresh: Callable[[], PreTrainedModel], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no samples"):
         train_sft(fresh(), [], SETTINGS, tmp_path / "it.checkpoint", quiet)
+
+
+def test_a_step_without_memory_says_what_to_lower(fresh: Callable[[], PreTrainedModel], tmp_path: Path) -> None:
+    model = fresh()
+    model.get_decoder().register_forward_pre_hook(_exhaust)
+    with pytest.raises(ModelMemoryError, match=r"memory ran out in an update \(CUDA .*: lower micro_batch_tokens"):
+        train_sft(model, samples(), SETTINGS, tmp_path / "checkpoint.pt", quiet)
+
+
+def _exhaust(*_: object) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.optim import AdamW
 from transformers import PreTrainedModel
 
-from app.engine.embedded.device_memory import report_exhaustion
 from app.errors import InvalidError
 from app.records import Probe
 from app.run_settings import RunSettings
@@ -23,7 +22,7 @@ from trainer.learning.batch import Batch
 from trainer.learning.distributed import ProcessGroup, gather_full, shard_like
 from trainer.learning.logprob_model import LogprobModel
 from trainer.learning.micro_batch import MicroBatch
-from trainer.learning.model import save_atomically
+from trainer.learning.model import save_atomically, within_memory
 from trainer.learning.probe import make_probe
 from trainer.learning.publishing import PublishedAdapter, lora_weights, write_adapter
 from trainer.learning.sharded_model import shard_units
@@ -89,7 +88,7 @@ class Learner:
         samples = training_samples(rollouts)
         if not samples:
             return None
-        with report_exhaustion("in an update", "lower micro_batch_tokens, or set gradient_checkpointing"):
+        with within_memory():
             return self._update(samples)
 
     def _update(self, samples: Sequence[TrainingSample]) -> UpdateStats:

@@ -1,6 +1,7 @@
 """Loading a policy's base model, and the one forward pass that every loss is made of."""
 
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import cast
 
@@ -52,6 +53,11 @@ def load_model(
         use_liger(model, device)
     prepare_output_layer(model)
     return model
+
+
+def within_memory() -> AbstractContextManager[None]:
+    """Of an update: raises ModelMemoryError if its device has no memory left."""
+    return report_exhaustion("in an update", "lower micro_batch_tokens, or set gradient_checkpointing")
 
 
 def attention_of(config: PretrainedConfig) -> str | None:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from trainer.learning.batch import Sample, pad, plan
 from trainer.learning.distributed import ProcessGroup
-from trainer.learning.model import sampled_logprobs, save_atomically
+from trainer.learning.model import sampled_logprobs, save_atomically, within_memory
 
 
 class SftSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,8 @@ def sft_steps(
     Called again after an interruption, it continues from `checkpoint` to the same weights. `until` ends this call
     after that step, with a checkpoint. All of `processes` must call with the same arguments; each computes its
     share of every step, and the first writes the checkpoints.
-    Raises ValueError without samples: empty epochs would never end.
+    Raises ValueError without samples: empty epochs would never end. Raises ModelMemoryError if the device has no
+    memory left.
     """
     if not samples:
         raise ValueError("no samples to learn from")
@@ -104,7 +105,8 @@ def _step(
 ) -> SftStep:
     learned = max(1, sum(sum(sample.sampled[1:]) for sample in samples))
     mine = samples if processes is None else samples[processes.index :: processes.count]
-    loss, likely = _accumulate(model, mine, learned)
+    with within_memory():
+        loss, likely = _accumulate(model, mine, learned)
     trained = [each for each in model.parameters() if each.requires_grad]
     if processes is not None:
         processes.add_up(trained)
