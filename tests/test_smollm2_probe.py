@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)  # beside other tests, two wait for each other
     return pull(SMOL.name, tmp_path_factory.mktemp("models"), given=download(tmp_path_factory.mktemp("gguf")))
 
 
