@@ -50,9 +50,8 @@ async def train(job: Job, progress: RunProgress) -> Result:
     async with open_database(job.deployment.database_url, connections=2) as database:
         sessions = database.sessions
         job = await with_own_exam(job, sessions)
-        async with open_run_environment(
-            job, sessions, progress
-        ) as environment:  # before the training, which takes long
+        # Before the training, which takes long: it may fail.
+        async with open_run_environment(job, sessions, progress) as environment:
             await check_coverage(job, sessions, environment)
             output = await _train_adapter(job, progress, sessions, environment)
             result = await evaluate_adapter(job, progress, sessions, output.adapter, environment)
