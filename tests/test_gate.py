@@ -217,7 +217,7 @@ async def test_an_equal_candidate_with_fewer_tokens_must_hold_against_the_best_t
     await run.served_before(90)
     result = await run.evaluate(run.policies(base=wordy, new=lazy, best=run.expert), rules=TOLERANT)
     assert result.state is ReleaseState.REJECTED
-    assert result.reason.startswith("a loss of over 60 points of SGC to the best release that has served")
+    assert result.reason.startswith("a loss of over 60 points to the best release that has served")
     assert result.evidence["reference_release"] == {"number": 2, "model": BEST}
     assert result.evidence["reference_difference"]["sgc"]["mean"] == -100
     assert [row.model for row in await run.evaluations(run.run_id)] == [NEW, "base", BEST]

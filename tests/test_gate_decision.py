@@ -5,6 +5,7 @@ import pytest
 from app.errors import InvalidError
 from tests.task_results import chains, result
 from trainer.evaluation.gate_decision import GateDecision, GateRules, check_reference, decide
+from trainer.evaluation.policy_metrics import TaskResult
 
 SOLVED, FAILED = [True] * 60, [False] * 60
 MANY = [True] * 200
@@ -31,14 +32,18 @@ def test_a_gain_that_may_be_chance_does_not_promote() -> None:
 def test_an_identical_candidate_is_not_promoted() -> None:
     found = decided(MANY, MANY)
     assert not found.promote
-    assert found.reason.startswith("it shows neither more solved scenarios nor fewer tokens: SGC +0.0 [+0.0,")
+    assert found.reason.startswith(
+        "it shows neither more solved scenarios or tasks nor fewer tokens: SGC +0.0 [+0.0,"
+    )
 
 
 def test_an_equal_candidate_with_fewer_tokens_is_promoted() -> None:
     found = decided(MANY, MANY, tokens=90)
     assert found.promote
-    assert found.reason.startswith("it loses at most 5 points of SGC and generates fewer tokens: ")
-    assert "at worst -1.9, tokens -10.0 [-10.0, -10.0] per task, on 200 scenarios" in found.reason
+    assert found.reason.startswith("it loses at most 5 points of scenarios and tasks and generates fewer tokens: ")
+    assert (
+        "at worst -1.9, TGC +0.0 [+0.0, +0.0] points, tokens -10.0 [-10.0, -10.0] per task, on 200" in found.reason
+    )
 
 
 def test_an_equal_candidate_with_more_tokens_is_not_promoted() -> None:
@@ -67,7 +72,7 @@ def test_a_few_scenarios_without_a_loss_do_not_rule_one_out(scenarios: int, prom
     """The bootstrap interval is +0.0 [+0.0, +0.0]."""
     found = decided(MANY[:scenarios], MANY[:scenarios], tokens=10)
     assert found.promote is promote
-    assert ("a loss of over 5 points is not ruled out" in found.reason) is not promote
+    assert ("a loss of over 5 points of scenarios is not ruled out" in found.reason) is not promote
 
 
 def test_fewer_tokens_do_not_make_up_for_a_loss_beyond_the_margin() -> None:
@@ -93,7 +98,7 @@ def test_a_loss_rejects_with_its_figures() -> None:
 def test_a_loss_that_is_not_ruled_out_is_the_reason() -> None:
     found = decided([False] * 4 + [True] * 56, [True] * 57 + [False] * 3, tokens=10)
     assert not found.promote
-    assert found.reason.startswith("it shows no gain, and a loss of over 5 points is not ruled out: ")
+    assert found.reason.startswith("it shows no gain, and a loss of over 5 points of scenarios is not ruled out: ")
 
 
 @pytest.mark.parametrize(("scenarios", "promote"), [(29, False), (30, True)])
@@ -106,6 +111,41 @@ def test_with_too_few_scenarios_nothing_is_promoted(scenarios: int, promote: boo
 def test_results_of_other_scenarios_are_refused() -> None:
     with pytest.raises(InvalidError, match="not of the same tasks"):
         decide(chains(SOLVED), chains(SOLVED[:59]))
+
+
+def solving(tasks: list[int], **fields: object) -> list[TaskResult]:
+    """One scenario of three tasks per entry, of which so many are solved."""
+    return [
+        result(f"s{number}", success=place < solved, **fields)
+        for number, solved in enumerate(tasks)
+        for place in range(3)
+    ]
+
+
+def test_more_tasks_promote_where_no_fewer_scenarios_are_solved() -> None:
+    """No scenario is solved by either, which a gate on scenarios alone cannot see."""
+    found = decide(solving([2] * 200), solving([1] * 200))
+    assert found.promote
+    assert found.without_gain
+    assert found.reason.startswith("it solves more tasks: SGC +0.0 [+0.0, +0.0] points, at worst -1.9, TGC +33.3")
+
+
+def test_more_tasks_do_not_make_up_for_scenarios_that_may_be_lost() -> None:
+    found = decide(solving([2] * 8 + [3] * 3 + [2] * 189), solving([3] * 8 + [2] * 3 + [1] * 189))
+    assert not found.promote
+    assert found.reason.startswith("it solves more tasks, but a loss of over 5 points of scenarios is not ruled")
+
+
+def test_more_scenarios_do_not_make_up_for_lost_tasks() -> None:
+    found = decide(solving([3] * 100 + [0] * 100), solving([2] * 60 + [3] * 40 + [2] * 100))
+    assert not found.promote
+    assert found.reason.startswith("it solves fewer tasks: SGC +30.0 [")
+
+
+def test_fewer_tokens_do_not_make_up_for_lost_tasks_of_scenarios_that_nobody_solves() -> None:
+    found = decide(solving([1] * 200, tokens=10), solving([2] * 200))
+    assert not found.promote
+    assert found.reason.startswith("it solves fewer tasks: SGC +0.0 [")
 
 
 def test_there_is_a_warning_for_a_policy_that_stops_writing_functions_even_if_it_passes() -> None:
@@ -148,7 +188,7 @@ def test_the_reason_names_the_loss_to_the_reference() -> None:
     candidate = chains([False] * 20 + MANY[20:], tokens=50)
     decision = check_reference(decide(candidate, chains([False] * 20 + MANY[20:])), candidate, chains(MANY))
     assert not decision.promote
-    assert decision.reason.startswith("a loss of over 5 points of SGC to the best release that has served is not")
+    assert decision.reason.startswith("a loss of over 5 points to the best release that has served is not")
     assert decision.figures["reference_difference"]["lost"] == 20
 
 
