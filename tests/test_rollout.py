@@ -14,7 +14,7 @@ from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent, ResumeState, run_rollout
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.errors import EngineError
-from app.records import Offer, Policy, Stop, Turn, Use
+from app.records import Offer, Policy, Stop, Trajectory, Turn, Use
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
 from tests.rollout_bench import DONE, QUICK, TASK, WRITE, Bench
@@ -123,17 +123,47 @@ async def test_the_wall_limit_stops_running_code_and_keeps_its_calls(bench: Benc
     assert trajectory.seconds < 9
 
 
-async def test_cancelling_stops_at_once_even_while_the_engine_generates(bench: Bench) -> None:
-    stop_signal = StopSignal()
-    slow = asyncio.Event()
+class Slow(ScriptedEngine):
+    """Generates for longer than the limit of a rollout below."""
 
-    class Slow(ScriptedEngine):
+    async def _next(self, prompt: str) -> Answer:
+        await asyncio.sleep(0.5)
+        return await super()._next(prompt)
+
+
+async def run_slowly(bench: Bench, limits: RolloutLimits, *answers: Answer) -> Trajectory:
+    engine = Slow(bench.tokenizer, *answers)
+    agent = Agent(engine, bench.tokenizer, Compact(), bench.sandbox, limits)
+    async with bench.ledger.client() as client:
+        return await run_rollout(agent, TASK, Policy(), bench.ledger.gateway(client))
+
+
+async def test_a_slow_engine_takes_the_time_of_a_served_task_and_not_of_a_rollout(bench: Bench) -> None:
+    limits = RolloutLimits(seconds=0.4)
+    own_time = msgspec.structs.replace(limits, counts_generation=False)
+    served, sleep = await run_slowly(bench, limits, block(DONE)), block("import time\ntime.sleep(9)")
+    assert (served.stop, served.turns) == (Stop.WALL_LIMIT, ())
+    rolled_out = await run_slowly(bench, own_time, block("x = 1"), block(DONE))
+    assert (rolled_out.stop, len(rolled_out.turns)) == (Stop.COMPLETED, 2)
+    stuck = await run_slowly(bench, own_time, block("x = 1"), sleep)
+    assert (stuck.stop, len(stuck.turns)) == (Stop.WALL_LIMIT, 2)
+    assert stuck.seconds < 5
+
+
+@pytest.mark.parametrize("counts_generation", [True, False])
+async def test_cancelling_stops_at_once_even_while_the_engine_generates(
+    bench: Bench, *, counts_generation: bool
+) -> None:
+    stop_signal = StopSignal()
+
+    class Stuck(ScriptedEngine):
         async def _next(self, prompt: str) -> Answer:  # noqa: ARG002
             asyncio.get_running_loop().call_later(0.05, stop_signal.cancel)
-            await slow.wait()
+            await asyncio.Event().wait()
             return ""
 
-    agent = Agent(Slow(bench.tokenizer), bench.tokenizer, Compact(), bench.sandbox, RolloutLimits())
+    limits = RolloutLimits(counts_generation=counts_generation)
+    agent = Agent(Stuck(bench.tokenizer), bench.tokenizer, Compact(), bench.sandbox, limits)
     async with bench.ledger.client() as client:
         gateway = bench.ledger.gateway(client)
         trajectory = await run_rollout(agent, TASK, Policy(), gateway, hooks=RolloutHooks(stop_signal))

@@ -22,6 +22,7 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 200  # to live APIs; the gateway refuses further ones
     errors: int = 8  # turns whose code raised or was stopped
     seconds: float = 300.0
+    counts_generation: bool = True  # whether `seconds` run while the engine generates, or waits for its turn to
     session: SessionLimits = SessionLimits()
 
     @classmethod

@@ -3,7 +3,8 @@
 import asyncio
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -118,8 +119,8 @@ class _Rollout:
 
     async def run(self, hooks: RolloutHooks) -> End:
         try:
-            async with asyncio.timeout(self._agent.limits.seconds) as clock:
-                hooks.stop_signal.attach(clock)
+            async with asyncio.timeout(self._agent.limits.seconds) as self._clock:
+                hooks.stop_signal.attach(self._clock)
                 await self._resume(hooks)
                 return await self._continue(hooks)
         except DivergedError as error:
@@ -130,7 +131,7 @@ class _Rollout:
             self._keep_unfinished(Stop.CANCELLED.value)
             return Stop.CANCELLED, ""
         except TimeoutError:
-            if not clock.expired():
+            if not self._clock.expired():
                 raise
             if hooks.stop_signal.suspended and not hooks.stop_signal.cancelled:
                 raise SuspendedError from None
@@ -184,7 +185,8 @@ class _Rollout:
         started = time.monotonic()
         with phase(Phase.ENGINE), generation_span(prompt.ids, self._policy.model, sampling) as generation:
             engine, model = self._agent.engine, self._policy.model
-            completion = await complete_turn(engine, prompt.ids, model, sampling, self._chat)
+            with self._during_generation():
+                completion = await complete_turn(engine, prompt.ids, model, sampling, self._chat)
             generation.set(completion_attributes(completion))
         return Turn(
             context_ids=prompt.context_ids,
@@ -196,6 +198,20 @@ class _Rollout:
             prompt=self._prompt_hash,
             engine_seconds=time.monotonic() - started,
         )
+
+    @contextmanager
+    def _during_generation(self) -> Iterator[None]:
+        """Stop the clock, unless the limits count generation, or the rollout is being stopped from outside."""
+        clock, due = self._clock, self._clock.when()
+        if self._agent.limits.counts_generation or due is None or clock.expired():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        left = due - loop.time()
+        clock.reschedule(None)
+        yield
+        if clock.when() is None:
+            clock.reschedule(loop.time() + left)
 
     async def _execute(self, turn: Turn, hooks: RolloutHooks, known: Sequence[Call] = ()) -> None:
         """Run the turn's code, if any, and append the turn with its observation."""

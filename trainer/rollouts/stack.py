@@ -45,6 +45,9 @@ async def open_stack(
 ) -> AsyncIterator[RolloutStack]:
     """Open all parts; the limits are the deployment's unless given. Every library begins with `grown`.
 
+    The time limit leaves out generation, which tokens limit: how many rollouts share the engine says nothing about
+    the policy.
+
     Raises InvalidError for an unknown retrieval, ModelError for a model that cannot be served.
     """
     rule = load_retrieval(retrieval)
@@ -56,7 +59,8 @@ async def open_stack(
         engine = await stack.enter_async_context(_engine(settings))
         retrying = RetryingEngine(engine) if settings.rollout_engine_urls else engine  # a dead child stays dead
         tokenizer = _fit_context(tokenizer, engine)
-        agent = Agent(retrying, tokenizer, profile, sandbox, limits or RolloutLimits.of(settings))
+        own_time = msgspec.structs.replace(limits or RolloutLimits.of(settings), counts_generation=False)
+        agent = Agent(retrying, tokenizer, profile, sandbox, own_time)
         yield RolloutStack(agent, engine, environment, new_library)
 
 
