@@ -19,7 +19,6 @@ SEED = 7
 LIBRARY = {True: "on", False: "off"}
 _BASE_SHARE = 20
 _TURNS = 8  # twice what a task needs
-_SECONDS = 3600.0  # of a task: a slow machine must not lower a score
 _AT_ONCE = 32  # chains
 
 
@@ -92,9 +91,7 @@ async def _evaluate(exam: AdapterExam, settings: Settings) -> None:
         scenarios=exam.scenarios,
         at_once=_AT_ONCE,
     )
-    limited = msgspec.structs.replace(
-        settings, max_turns=min(settings.max_turns, _TURNS), max_task_seconds=_SECONDS
-    )
+    limited = msgspec.structs.replace(settings, max_turns=min(settings.max_turns, _TURNS))
     async with open_local_evaluation(evaluation, limited) as evaluate:
         for library in exam.missing:
             with tqdm(desc=f"{exam.title}, {exam.policy}, library {LIBRARY[library]}", unit="task") as bar:
