@@ -11,8 +11,7 @@ from app.errors import ModelMemoryError
 from app.run_settings import RunKind, RunSettings
 from app.settings import Settings
 from tests.tiny_model import make_model_dir
-from trainer.learning.activation_memory import activation_bytes
-from trainer.learning.learner import ACTIVATION_BYTES
+from trainer.learning.activation_memory import ACTIVATION_BYTES, activation_bytes
 from trainer.learning.logprob_model import LogprobModel
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
@@ -54,7 +53,7 @@ def test_activations_of_short_passes_count_about_as_measured(model: Path) -> Non
     none = msgspec.structs.replace(settings, gradient_checkpointing=True)
     whole, rest = (run_need(each, deployment(model), CPU).total for each in (settings, none))
     policy = LogprobModel(with_lora(load_model(model, CPU), 16, 32))
-    assert whole - rest == pytest.approx(1000 * activation_bytes(policy), rel=0.5)
+    assert whole - rest == pytest.approx(1000 * activation_bytes(policy, CPU), rel=0.5)
 
 
 def test_a_run_without_room_is_refused_with_the_settings_to_lower(model: Path) -> None:

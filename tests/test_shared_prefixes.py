@@ -179,7 +179,7 @@ def test_an_update_within_little_memory_has_the_same_gradient(
     expected = learned(new_learner(model, SETTINGS), group_rollouts())
     small = new_learner(model, SETTINGS)
     policy = LogprobModel(small.model)
-    monkeypatch.setattr(learner_module, "ACTIVATION_BYTES", 120 * activation_bytes(policy))
+    monkeypatch.setattr(learner_module, "ACTIVATION_BYTES", 120 * activation_bytes(policy, CPU))
     passes: list[int] = []
     small.model.get_base_model().get_decoder().register_forward_pre_hook(  # type: ignore[operator]
         lambda *given: passes.append(given[2]["input_ids"].numel()), with_kwargs=True
@@ -203,7 +203,7 @@ def test_a_trajectory_that_alone_would_keep_too_much_is_computed_again(
     gradients = []
     for tokens_at_most in (100_000, 40):  # a prompt alone has 50
         learner = new_learner(model, SETTINGS)
-        limit = tokens_at_most * activation_bytes(LogprobModel(learner.model))
+        limit = tokens_at_most * activation_bytes(LogprobModel(learner.model), CPU)
         monkeypatch.setattr(learner_module, "ACTIVATION_BYTES", limit)
         kept.append(0)
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -217,7 +217,7 @@ def test_the_memory_of_a_token_is_what_a_pass_keeps_for_it(model: Path) -> None:
     policy = LogprobModel(with_lora(load_model(model, CPU), 4, 8))
     base: PreTrainedModel = policy.model.get_base_model()  # type: ignore[assignment]
     layers, width = base.config.num_hidden_layers, base.config.hidden_size
-    assert 10 * layers * width * 4 < activation_bytes(policy) < 50 * layers * width * 4
+    assert 10 * layers * width * 4 < activation_bytes(policy, CPU) < 50 * layers * width * 4
 
 
 def test_sharing_can_be_read_off_a_trajectory() -> None:

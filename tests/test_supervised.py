@@ -1,6 +1,7 @@
 """Supervised steps learn the sampled tokens, nothing else, and the same after an interruption."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -11,6 +12,8 @@ from transformers import PreTrainedModel
 
 from app.errors import ModelMemoryError
 from tests.tiny_model import make_model_dir
+from trainer.learning import supervised
+from trainer.learning.activation_memory import activation_bytes
 from trainer.learning.batch import Sample, pad
 from trainer.learning.model import load_model, sampled_logprobs
 from trainer.learning.supervised import OnStep, SftSettings, SftStep, sft_steps, train_sft
@@ -71,6 +74,35 @@ def test_a_small_set_of_samples_is_memorised(fresh: Callable[[], PreTrainedModel
     assert seen[0].loss > 4
     assert seen[-1].loss < 0.2
     assert seen[-1].accuracy == 1
+
+
+def first_step(model: PreTrainedModel, checkpoint: Path) -> tuple[SftStep, list[int], list[torch.Tensor]]:
+    """The step, the tokens of each of its passes, and the weights after it."""
+    passes: list[int] = []
+    model.get_decoder().register_forward_pre_hook(
+        lambda *given: passes.append(given[2]["input_ids"].numel()), with_kwargs=True
+    )
+    everything = msgspec.structs.replace(SETTINGS, steps=1, tokens=1024)
+    (step,) = sft_steps(model, samples(), everything, checkpoint)
+    return step, passes, weights(model)
+
+
+def test_no_pass_on_a_cpu_keeps_more_than_it_may(
+    fresh: Callable[[], PreTrainedModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same step in ten passes of few tokens, and where every sample alone is too long."""
+    whole, passes, expected = first_step(fresh(), tmp_path / "whole")
+    assert passes[-1] == 240
+    for room, sizes in ((60, [48] * 5), (10, [24] * 10)):
+        model = fresh()
+        logprobs = partial(sampled_logprobs, model)
+        limit = room * activation_bytes(logprobs, model.device)
+        monkeypatch.setattr(supervised, "ACTIVATION_BYTES", limit)
+        step, passes, found = first_step(model, tmp_path / str(room))
+        assert passes[-len(sizes) :] == sizes
+        assert step.loss == pytest.approx(whole.loss, rel=1e-5)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+        assert not model.is_activation_checkpointing
 
 
 def test_the_loss_is_the_mean_over_sampled_tokens_before_the_update(

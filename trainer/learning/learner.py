@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from app.errors import InvalidError
 from app.records import Probe
 from app.run_settings import RunSettings
-from trainer.learning.activation_memory import activation_bytes
+from trainer.learning.activation_memory import ACTIVATION_BYTES, activation_bytes
 from trainer.learning.batch import Batch
 from trainer.learning.distributed import ProcessGroup, gather_full, shard_like
 from trainer.learning.logprob_model import LogprobModel
@@ -31,7 +31,6 @@ from trainer.learning.update_stats import UpdateStats
 from trainer.sage.advantages import AdvantagedRollout
 from trainer.sage.loss import policy_loss
 
-ACTIVATION_BYTES = 5 << 28  # of a pass on a CPU, which gains nothing from longer ones
 _MEASURED = 8  # trajectories of a step whose KL from the reference is measured; a KL penalty needs all
 
 
@@ -118,7 +117,7 @@ class Learner:
         device = self._processes.device
         tokens, on_cpu = self.settings.micro_batch_tokens, device.type == "cpu"
         if on_cpu:
-            self._token_bytes = self._token_bytes or activation_bytes(self._logprob_model)
+            self._token_bytes = self._token_bytes or activation_bytes(self._logprob_model, device)
             tokens = min(tokens, ACTIVATION_BYTES // self._token_bytes)
         shares = divide(samples, tokens, self._processes.count, share=on_cpu)
         batches = [MicroBatch(each, device) for each in shares[self._processes.index]]

@@ -5,6 +5,8 @@ The loss is over the policy's own tokens; prompts and observations are context.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +16,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 from transformers import PreTrainedModel
 
+from trainer.learning.activation_memory import ACTIVATION_BYTES, activation_bytes
 from trainer.learning.batch import Sample, pad, plan
 from trainer.learning.distributed import ProcessGroup
 from trainer.learning.model import sampled_logprobs, save_atomically, within_memory
@@ -82,6 +85,8 @@ def sft_steps(
     done = _restore(checkpoint, model, optimizer)
     last = min(settings.steps, until or settings.steps)
     model.train()
+    with within_memory():
+        room = _room(model)
     for index, group in enumerate(_groups(samples, settings), start=1):
         if index > last:
             break
@@ -89,7 +94,7 @@ def sft_steps(
             continue
         for each in optimizer.param_groups:
             each["lr"] = settings.lr * _schedule(index, settings)
-        yield _step(model, optimizer, [samples[row] for row in group], settings, index, processes)
+        yield _step(model, optimizer, [samples[row] for row in group], settings, index, processes, room)
         if index % settings.checkpoint_every == 0 or index == last:
             _save(checkpoint, index, model, optimizer, processes)
     model.eval()
@@ -102,11 +107,12 @@ def _step(
     settings: SftSettings,
     index: int,
     processes: ProcessGroup | None,
+    room: float,
 ) -> SftStep:
     learned = max(1, sum(sum(sample.sampled[1:]) for sample in samples))
     mine = samples if processes is None else samples[processes.index :: processes.count]
     with within_memory():
-        loss, likely = _accumulate(model, mine, learned)
+        loss, likely = _accumulate(model, mine, learned, room)
     trained = [each for each in model.parameters() if each.requires_grad]
     if processes is not None:
         processes.add_up(trained)
@@ -118,14 +124,55 @@ def _step(
     return SftStep(index, loss, likely / learned, norm.item(), learned, read, len(samples))
 
 
-def _accumulate(model: PreTrainedModel, samples: Sequence[Sample], learned: int) -> tuple[float, float]:
-    """Add the gradient of a process's share. Returns its part of the loss, and its number of likely tokens."""
-    if not samples:  # fewer than there are processes
-        return 0.0, 0.0
-    logprobs = sampled_logprobs(model, pad(samples, model.device))
-    loss = -logprobs.sum() / learned
-    loss.backward()
-    return loss.item(), float((logprobs.detach() > math.log(0.5)).sum())
+def _accumulate(
+    model: PreTrainedModel, samples: Sequence[Sample], learned: int, room: float
+) -> tuple[float, float]:
+    """Add the gradient of a process's share. Returns its part of the loss, and its number of likely tokens.
+
+    No pass has more than `room` tokens; a longer sample has its activations computed again.
+    """
+    total = likely = 0.0
+    for some in _passes(samples, room):
+        with nullcontext() if len(some[0].ids) <= room else _recomputed(model):
+            logprobs = sampled_logprobs(model, pad(some, model.device))
+        loss = -logprobs.sum() / learned
+        loss.backward()
+        total += loss.item()
+        likely += float((logprobs.detach() > math.log(0.5)).sum())
+    return total, likely
+
+
+def _room(model: PreTrainedModel) -> float:
+    """The tokens of a pass at most, by what it keeps on a CPU."""
+    if model.device.type != "cpu":
+        return math.inf
+    return ACTIVATION_BYTES // activation_bytes(partial(sampled_logprobs, model), model.device)
+
+
+def _passes(samples: Sequence[Sample], room: float) -> list[list[Sample]]:
+    """In order, each of at most `room` tokens after padding, or a single sample."""
+    passes: list[list[Sample]] = []
+    longest = 0
+    for sample in samples:
+        longest = max(longest, len(sample.ids))
+        if not passes or (len(passes[-1]) + 1) * longest > room:
+            passes.append([])
+            longest = len(sample.ids)
+        passes[-1].append(sample)
+    return passes
+
+
+@contextmanager
+def _recomputed(model: PreTrainedModel) -> Iterator[None]:
+    """Passes in this block keep little, and compute the rest again for their gradient."""
+    if model.is_activation_checkpointing:
+        yield
+        return
+    model.activation_checkpointing_enable()
+    try:
+        yield
+    finally:
+        model.activation_checkpointing_disable()
 
 
 def _groups(samples: Sequence[Sample], settings: SftSettings) -> Iterator[list[int]]:

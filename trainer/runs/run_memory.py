@@ -6,7 +6,7 @@ from app.engine.available_memory import memory_available
 from app.engine.model_memory import MemoryNeed, check_fits, served_needs, trained_needs, usual_format
 from app.run_settings import RunKind, RunSettings
 from app.settings import Settings
-from trainer.learning.learner import ACTIVATION_BYTES
+from trainer.learning.activation_memory import ACTIVATION_BYTES
 from trainer.learning.precision import base_dtype
 from trainer.rollouts.stack import engine_count
 
