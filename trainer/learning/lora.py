@@ -1,6 +1,7 @@
 """LoRA adapters on a model: attached, with weights drawn from a seed or copied from an adapter on disk."""
 
 import math
+import warnings
 from pathlib import Path
 from typing import cast
 
@@ -37,19 +38,26 @@ def attach_lora(model: PreTrainedModel, rank: int, alpha: int, start: Path | Non
 
     On the device "meta" the layers are created there as well. Raises InvalidError as `with_lora` does.
     """
-    empty = model.device.type == "meta"
     if start is None:
         config = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-        return fuse(get_peft_model(model, config, low_cpu_mem_usage=empty))
+        return _wrapped(model, config)
     check_adapter(start)
     config = PeftConfig.from_pretrained(str(start))
     config.inference_mode = False
     config.base_model_name_or_path = None  # the name on model servers, which PEFT would look up on the Hub
     try:
-        return fuse(get_peft_model(model, config, low_cpu_mem_usage=empty))
+        return _wrapped(model, config)
     except ValueError as error:
         reason = first_line(error)
         raise InvalidError(f"the adapter at {start} is for another base model: {reason}") from error
+
+
+def _wrapped(model: PreTrainedModel, config: PeftConfig) -> PeftModel:
+    with warnings.catch_warnings():
+        message = ".is_gradient_checkpointing. is deprecated"  # PEFT 0.21 still asks for it by that name
+        warnings.filterwarnings("ignore", message, FutureWarning)
+        policy = get_peft_model(model, config, low_cpu_mem_usage=model.device.type == "meta")
+    return fuse(policy)
 
 
 def initial_weights(policy: PeftModel, start: Path | None, seed: int) -> dict[str, Tensor]:
