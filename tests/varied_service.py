@@ -52,6 +52,7 @@ async def endless(kind: FromPath[str]) -> Stream:
             raise OSError("the disk is gone")
         while True:
             yield b": still here\n" * 10_000
+            await asyncio.sleep(0)  # to a client that is gone, writing takes no time: nothing could end the loop
 
     return Stream(parts(), media_type="text/event-stream")
 
