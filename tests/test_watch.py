@@ -154,6 +154,22 @@ async def test_a_kind_that_vanished_and_other_traffic_do_not_roll_back(watched: 
     assert status.decision.metrics["reward"].pairs == 100
 
 
+async def test_tasks_without_a_scenario_are_compared_by_their_instruction(project: Project) -> None:
+    before = (await project.release(1)).id
+    for words, solved, failed, times in (("Read the mail", 9, 1, 9), ("Book a flight", 1, 9, 1)):
+        await scored(project, before, solved, failed, times, scenario=None, instruction=words)
+    watched = await promote(project)
+    for words, solved, failed, times in (("read  the MAIL ", 9, 1, 1), ("Book a flight", 1, 9, 9)):
+        await scored(project, watched.watched, solved, failed, times, scenario=None, instruction=words)
+    await scored(project, watched.watched, 0, 5, 9, scenario=None, instruction="Sell the car")
+    async with project.sessions() as session:
+        found = (await watch.evaluate(session, await releases.get(session, watched.watched))).decision
+    assert found.metrics["reward"].pairs == 20
+    assert found.metrics["reward"].before == found.metrics["reward"].now == 0.5
+    assert (found.not_counted.other_traffic, found.not_counted.unmatched) == ({"(no scenario)": 45}, 80)
+    assert found.action is WatchAction.CONTINUE
+
+
 async def test_tasks_of_its_time_as_a_canary_and_scores_given_later_do_not_count(project: Project) -> None:
     before = (await project.release(1)).id
     await scored(project, before, 1, 1, 5)
@@ -191,7 +207,9 @@ async def test_without_traffic_it_is_kept_after_its_days(watched: WatchedProject
         row = models.Release
         await session.execute(update(row).where(row.id == watched.watched).values(watched_since=earlier))
     assert await apply(watched) is WatchAction.KEEP
-    assert (await watched.watch())["reason"] == "no task to compare: no scenario has tasks of both releases"
+    assert (await watched.watch())[
+        "reason"
+    ] == "no task to compare: the two share no scenario, and no instruction without one"
 
 
 async def test_with_watch_days_0_nothing_is_watched(project: Project) -> None:

@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from app.db.task_kinds import UNLABELLED
 from app.db.watches import WatchedTask
 from app.release.watch_decision import WatchAction, WatchDecision, WatchRules, decide
 
@@ -14,10 +15,10 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def tasks(
-    values: Sequence[float | None], scenario: str | None = "mail", *, error: float = 0.0, turns: int = 3
+    values: Sequence[float | None], kind: str = "mail", *, error: float = 0.0, turns: int = 3
 ) -> list[WatchedTask]:
     return [
-        WatchedTask(scenario, value, START + timedelta(seconds=place), error, turns)
+        WatchedTask(kind, value, START + timedelta(seconds=place), error, turns)
         for place, value in enumerate(values)
     ]
 
@@ -125,10 +126,23 @@ def test_each_earlier_task_is_used_once() -> None:
     assert (decision.metrics["reward"].pairs, decision.not_counted.unmatched) == (3, 47)
 
 
-def test_tasks_without_a_scenario_are_compared_as_one_kind() -> None:
-    decision = decide(tasks(mixed(7, 3, 60), None), tasks(mixed(5, 5, 60), None))
-    assert decision.action is WatchAction.ROLL_BACK
-    assert [each.scenario for each in decision.scenarios] == ["(no scenario)"]
+def test_harder_traffic_without_a_scenario_is_no_loss_either() -> None:
+    easy, hard = UNLABELLED + "1", UNLABELLED + "2"
+    before = tasks(mixed(9, 1, 90), easy) + tasks(mixed(1, 9, 10), hard)
+    now = tasks(mixed(1, 9, 70), hard) + tasks(mixed(9, 1, 30), easy)
+    decision = decide(before, now)
+    assert decision.action is WatchAction.CONTINUE
+    assert decision.metrics["reward"].pairs == 400
+    assert [each.scenario for each in decision.scenarios] == [hard, easy]
+
+
+def test_instructions_that_only_one_release_had_are_one_sum_in_the_evidence() -> None:
+    before = [each for number in range(30) for each in tasks([1.0], f"{UNLABELLED}{number}")]
+    now = [each for number in range(25, 65) for each in tasks([0.0], f"{UNLABELLED}{number}")]
+    decision = decide(before, now)
+    assert decision.not_counted.vanished == {"(no scenario)": 25}
+    assert decision.not_counted.other_traffic == {"(no scenario)": 35}
+    assert (decision.metrics["reward"].pairs, decision.not_counted.unmatched) == (5, 0)
 
 
 def test_more_errors_roll_back_whatever_the_rewards_say() -> None:

@@ -79,15 +79,21 @@ class WatchedProject:
 
 
 async def scored(
-    project: Project, release_id: UUID, ones: int, zeros: int, times: int = 1, scenario: str = "mail"
+    project: Project,
+    release_id: UUID,
+    ones: int,
+    zeros: int,
+    times: int = 1,
+    scenario: str | None = "mail",
+    instruction: str = "say hello",
 ) -> None:
-    """So many tasks of a scenario with scores of 1 and 0, evenly mixed, so many times, one after the other."""
+    """So many tasks of a kind with scores of 1 and 0, evenly mixed, so many times, one after the other."""
     async with project.sessions.begin() as session:
         now = await clock.now(session)
         values = {
             "project_id": project.id,
             "release_id": release_id,
-            "instruction": "say hello",
+            "instruction": instruction,
             "scenario": scenario,
             "state": TaskState.DONE,
             "stop": Stop.COMPLETED,

@@ -2,23 +2,20 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
 from sqlalchemy import BigInteger, ColumnElement, and_, case, cast, func, literal, select, true
 from sqlalchemy.dialects.postgresql import BIT
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from app.db import clock, models, releases
 from app.db.models import ReleaseState, TaskState
+from app.db.task_kinds import kind
 from app.db.task_measures import measures
 from app.errors import ConflictError, InvalidError
 from app.records import Json
-
-UNLABELLED = "instruction "
-"""What the kind of a task without a scenario begins with, before the hash of its instruction."""
 
 _COST_WINDOW = 1_000  # earlier tasks that define the typical cost
 _KINDS_WINDOW = 5_000  # earlier tasks that show what is usual of each kind
@@ -186,7 +183,7 @@ async def ended_tasks(
     columns, measured = first.c, measures(first)
     known = true() if until is None else measured.scored_at < until
     query = select(
-        _kind(columns),
+        kind(columns),
         columns.release_id == canary.id,
         columns.started_at,
         case((known, measured.reward)),
@@ -213,7 +210,7 @@ async def usual_kinds(session: AsyncSession, project_id: UUID, before: datetime)
     measured = measures(last)
     reward = case((measured.scored_at < before, measured.reward))
     each = select(
-        _kind(last.c).label("kind"),
+        kind(last.c).label("kind"),
         reward.label("reward"),
         case((~measured.unscored, reward)).label("score"),
         measured.error.label("error"),
@@ -228,7 +225,7 @@ async def usual_kinds(session: AsyncSession, project_id: UUID, before: datetime)
         func.count(each.c.score).label("scores"),
         case((lowest == highest, lowest)).label("same"),
     ).group_by(each.c.kind)
-    return {kind: UsualKind(*sums) for kind, *sums in await session.execute(query)}
+    return {name: UsualKind(*sums) for name, *sums in await session.execute(query)}
 
 
 async def typical_cost(session: AsyncSession, project_id: UUID, before: datetime) -> TypicalCost | None:
@@ -256,9 +253,3 @@ async def typical_cost(session: AsyncSession, project_id: UUID, before: datetime
         )
     ).one()
     return None if turns is None else TypicalCost(float(turns), float(tokens))
-
-
-def _kind(columns: ReadOnlyColumnCollection[str, ColumnElement[Any]]) -> ColumnElement[str]:
-    """As `holdout.kind_of`, with a hash for the instruction of a task without a scenario."""
-    words = func.btrim(func.regexp_replace(func.lower(columns.instruction), r"\s+", " ", "g"))
-    return func.coalesce(columns.scenario, func.concat(UNLABELLED, func.md5(words)))

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import models, releases
 from app.db.in_array import in_array
 from app.db.models import ReleaseState, TaskState
+from app.db.task_kinds import kind
 from app.db.task_measures import measures
 from app.errors import ConflictError
 from app.records import Json
@@ -24,7 +25,7 @@ _task = models.Task
 class WatchedTask(msgspec.Struct, frozen=True):
     """A task that ended otherwise than by being cancelled."""
 
-    scenario: str | None
+    kind: str
     reward: float | None  # in [0, 1]; None while it has no score
     scored_at: datetime | None
     error: float  # 0 or 1, see `task_measures`
@@ -135,6 +136,6 @@ async def _read(
         reward = case((measured.scored_at < scored_before, reward), else_=null())
     turns = case((measured.is_done, tasks.c.turns), else_=null())
     at = tasks.c.finished_at
-    query = select(tasks.c.scenario, reward, measured.scored_at, measured.error, turns, measured.unscored)
+    query = select(kind(tasks.c), reward, measured.scored_at, measured.error, turns, measured.unscored)
     in_order = query.order_by(at if scored_before is None else at.desc(), tasks.c.id)
     return [WatchedTask(*row) for row in await session.execute(in_order)]

@@ -9,7 +9,8 @@ from datetime import datetime
 
 import msgspec
 
-from app.db.canaries import UNLABELLED, CanaryShare, CanaryTask, UsualKind
+from app.db.canaries import CanaryShare, CanaryTask, UsualKind
+from app.db.task_kinds import UNLABELLED
 from app.release.assigned_difference import AssignedValue, is_one_sided
 from app.release.constant_checks import ConstantChecks
 

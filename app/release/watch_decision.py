@@ -1,16 +1,18 @@
 """Decides whether a promoted release is kept or rolled back, by its tasks and those of the release before. Pure.
 
-The two served at different times, so the mix of tasks may differ: only tasks of the same scenario are compared
-(`matched_pairs`). A change of the world within a scenario cannot be told from a change of the release.
+The two served at different times, so the mix of tasks may differ: only tasks of the same kind are compared
+(`matched_pairs`), that is of the same scenario, or of the same instruction where they have none. A change of the
+world within a kind cannot be told from a change of the release.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 
 import msgspec
 
+from app.db.task_kinds import UNLABELLED
 from app.db.watches import WatchedTask
 from app.release.constant_checks import ConstantChecks
 from app.release.matched_pairs import LabelledValue, PairedDifference, compare, informative, match, mean
@@ -36,7 +38,7 @@ class WatchRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScenarioComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """One scenario: all tasks of both releases, and their means. Reward is null without scores."""
+    """One kind: all tasks of both releases, and their means. Reward is null without scores."""
 
     scenario: str
     tasks: dict[str, int]
@@ -45,12 +47,15 @@ class ScenarioComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotCounted(msgspec.Struct, frozen=True, kw_only=True):
-    """Tasks by scenario that show nothing about the release, at most 20 scenarios each, those with most tasks."""
+    """Tasks by kind that show nothing about the release, at most 20 kinds each, those with most tasks.
 
-    vanished: dict[str, int]  # earlier tasks of scenarios that did not come again
-    other_traffic: dict[str, int]  # new tasks of scenarios that the former release did not have
-    constant_checks: dict[str, int]  # new scored tasks of scenarios whose scores are all the same: none counts
-    unmatched: int  # new tasks beyond the number of earlier ones of their scenario
+    Tasks without a scenario whose instruction only one of the releases had are counted as `(no scenario)`.
+    """
+
+    vanished: dict[str, int]  # earlier tasks of kinds that did not come again
+    other_traffic: dict[str, int]  # new tasks of kinds that the former release did not have
+    constant_checks: dict[str, int]  # new scored tasks of kinds whose scores are all the same: none counts
+    unmatched: int  # new tasks beyond the number of earlier ones of their kind
 
 
 class WatchDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +118,10 @@ def _decide(
     if turns is not None and turns.low > more_turns and not better:
         return WatchAction.ROLL_BACK, f"more turns: {summary}"
     if errors is None:
-        return WatchAction.CONTINUE, "no task to compare: no scenario has tasks of both releases"
+        return (
+            WatchAction.CONTINUE,
+            "no task to compare: the two share no scenario, and no instruction without one",
+        )
     return WatchAction.CONTINUE, f"no loss beyond {rules.margin:g} is certain: {summary}"
 
 
@@ -149,12 +157,12 @@ def _not_counted(
     earlier, later = _by_name(before), _by_name(now)
     checks = _checks_of([*before, *scored])
     constant = {name: each for name, each in _by_name(scored).items() if name in earlier and name in checks}
-    others = _counts({name: each for name, each in later.items() if name not in earlier})
+    others = _alone(later, earlier)
     return NotCounted(
-        vanished=_most(_counts({name: each for name, each in earlier.items() if name not in later})),
+        vanished=_most(_alone(earlier, later)),
         other_traffic=_most(others),
         constant_checks=_most(_counts(constant)),
-        unmatched=len(now) - sum(others.values()) - matched,
+        unmatched=len(now) - others.total() - matched,
     )
 
 
@@ -176,7 +184,7 @@ def _by_scenario(before: Sequence[WatchedTask], now: Sequence[WatchedTask]) -> l
 def _by_name(tasks: Iterable[WatchedTask]) -> dict[str, list[WatchedTask]]:
     found: dict[str, list[WatchedTask]] = defaultdict(list)
     for task in tasks:
-        found[_name(task)].append(task)
+        found[task.kind].append(task)
     return found
 
 
@@ -184,25 +192,32 @@ def _counts(tasks: Mapping[str, Sequence[WatchedTask]]) -> dict[str, int]:
     return {name: len(each) for name, each in tasks.items()}
 
 
+def _alone(
+    tasks: Mapping[str, Sequence[WatchedTask]], others: Mapping[str, Sequence[WatchedTask]]
+) -> Counter[str]:
+    """Of kinds that the other did not have, with one sum for all instructions: their hashes say nothing."""
+    found = Counter[str]()
+    for name, each in tasks.items():
+        if name not in others:
+            found[_UNLABELLED if name.startswith(UNLABELLED) else name] += len(each)
+    return found
+
+
 def _most(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:_MOST_NAMED])
 
 
 def _rewards(tasks: Iterable[WatchedTask]) -> list[LabelledValue]:
-    return [LabelledValue(_name(task), task.reward, task.unscored) for task in tasks if task.reward is not None]
+    return [LabelledValue(task.kind, task.reward, task.unscored) for task in tasks if task.reward is not None]
 
 
 def _errors(tasks: Iterable[WatchedTask]) -> list[LabelledValue]:
-    return [LabelledValue(_name(task), task.error) for task in tasks]
+    return [LabelledValue(task.kind, task.error) for task in tasks]
 
 
 def _turns(tasks: Iterable[WatchedTask], ceiling: float) -> list[LabelledValue]:
-    return [LabelledValue(_name(task), min(task.turns, ceiling)) for task in tasks if task.turns is not None]
+    return [LabelledValue(task.kind, min(task.turns, ceiling)) for task in tasks if task.turns is not None]
 
 
 def _scored_at(task: WatchedTask) -> datetime:
     return task.scored_at or datetime.max.replace(tzinfo=UTC)
-
-
-def _name(task: WatchedTask) -> str:
-    return _UNLABELLED if task.scenario is None else task.scenario
