@@ -111,6 +111,20 @@ def test_the_value_of_use_is_the_difference_of_the_means_of_its_kind() -> None:
     assert [each.use_value for each in found] == [-0.5, -0.5, -0.5, -0.5, None, None]
 
 
+def test_what_nobody_can_tell_is_part_of_no_value_of_use() -> None:
+    """Of four users two succeeded and two are unknown, of two others one succeeded: 1 - 0.5, not 0.5 - 0.5."""
+    unknown = msgspec.structs.replace(task(0, used="A"), known=False)
+    steps = [task(1, used="A"), task(1, used="A"), unknown, unknown, task(1), task(0)]
+    assert {each.use_value for each in with_use_values(steps, ["k"] * 6)} == {0.5}
+    assert {each.use_value for each in with_use_values([unknown, task(1)], ["k"] * 2)} == {None}
+
+
+def test_the_chain_rule_leaves_out_what_nobody_can_tell() -> None:
+    unknown = msgspec.structs.replace(task(0), known=False)
+    assert totals(task(1), task(1), unknown, rule=chain_success) == [2, 2, 1]
+    assert totals(task(1), unknown, rule=chain_success) == [1, 0]
+
+
 @pytest.mark.parametrize(("value", "expected"), [(None, [2, 2]), (0.0, [2, 2]), (0.3, [2, 2]), (-0.1, [1, 1])])
 def test_a_use_that_does_worse_than_doing_without_pays_neither_end(
     value: float | None, expected: list[float]

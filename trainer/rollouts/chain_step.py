@@ -9,9 +9,11 @@ from app.untrusted.syntax_tree import syntax_tree
 from trainer.sage.reward import ChainStep
 
 
-def chain_step(trajectory: Trajectory, score: float, *, success: bool, creditable: frozenset[UUID]) -> ChainStep:
+def chain_step(
+    trajectory: Trajectory, score: float, *, success: bool, creditable: frozenset[UUID], known: bool = True
+) -> ChainStep:
     """The step of a chain; `score` is the verifier's, in [0, 1]; `creditable` are the skills it made that can earn
-    a bonus.
+    a bonus; `known` is False if the verifier cannot tell.
     """
     return ChainStep(
         score=score,
@@ -20,6 +22,7 @@ def chain_step(trajectory: Trajectory, score: float, *, success: bool, creditabl
         creditable=creditable,
         used=frozenset(offer.skill_id for offer in trajectory.used()),
         called_by_name=_called_by_name(trajectory),
+        known=known,
     )
 
 

@@ -84,7 +84,9 @@ class GroupCollector:
 def _scored_group(
     scenario: Scenario, chains: Sequence[Sequence[Episode]], rule: RewardRule, group: str
 ) -> list[ChainRollout]:
-    """The rollouts of one group. A task is compared with those at the same position of the other chains."""
+    """The rollouts of one group. A task is compared with those at the same position of the other chains, as far as
+    their results are known.
+    """
     placed = [(position, episode) for episodes in chains for position, episode in enumerate(episodes)]
     steps = iter(with_use_values([_step(episode) for _, episode in placed], [position for position, _ in placed]))
     return [_scored(scenario, episodes, rule([next(steps) for _ in episodes]), group) for episodes in chains]
@@ -92,7 +94,13 @@ def _scored_group(
 
 def _step(episode: Episode) -> ChainStep:
     verdict = episode.verdict
-    return chain_step(episode.trajectory, verdict.fraction, success=verdict.success, creditable=episode.creditable)
+    return chain_step(
+        episode.trajectory,
+        verdict.fraction,
+        success=verdict.known and verdict.success,
+        creditable=episode.creditable,
+        known=verdict.known,
+    )
 
 
 def _scored(

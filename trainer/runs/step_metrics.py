@@ -19,7 +19,11 @@ _LOW_WRITE_RATE = 0.2
 
 
 def experience_metrics(rollouts: Sequence[AdvantagedRollout]) -> dict[str, Json]:
-    """Rewards, the fraction of rollouts that are trained on, those left out for a flaw, and staleness."""
+    """Rewards, the fraction of rollouts that are trained on, those left out for a flaw, and staleness; nothing
+    without rollouts.
+    """
+    if not rollouts:
+        return {}
     scored = [each.rollout for each in rollouts]
     flaws = [each.trajectory.flaw for each in scored]
     metrics: dict[str, Json] = {
@@ -43,10 +47,16 @@ def experience_metrics(rollouts: Sequence[AdvantagedRollout]) -> dict[str, Json]
 
 
 def task_metrics(results: Sequence[TaskResult]) -> dict[str, Json]:
-    """Metrics of fresh rollouts only: successes, and the rate at which functions are written."""
+    """Metrics of fresh rollouts only: the share of successes among those whose result is known, the number of the
+    others, and the rate at which functions are written.
+    """
+    known = [result.success for result in results if result.known]
     unaided = [result for result in results if not result.used]
-    written = {"write_rate": fmean(result.wrote > 0 for result in unaided)} if unaided else {}
-    return {"success": fmean(result.success for result in results), **written}
+    return {
+        **({"success": fmean(known)} if known else {}),
+        **({"unknown": len(results) - len(known)} if len(known) < len(results) else {}),
+        **({"write_rate": fmean(result.wrote > 0 for result in unaided)} if unaided else {}),
+    }
 
 
 def update_metrics(stats: UpdateStats | None, seconds: float) -> dict[str, Json]:
@@ -66,6 +76,11 @@ def with_warnings(metrics: dict[str, Json]) -> dict[str, Json]:
 def warnings_of(metrics: dict[str, Json]) -> list[str]:
     """What is wrong with a step, in full sentences."""
     warnings = []
+    if metrics.get("unknown"):
+        warnings.append(
+            f"{metrics['unknown']} rollouts were left out: it cannot be told whether they succeeded. They asked "
+            "for what is not recorded, tried to write where trials only read, or met a server that is down"
+        )
     if metrics.get("no_signal"):
         warnings.append(
             "no learning signal in this step: all rollouts of each group have the same reward. If this goes on, "

@@ -29,6 +29,7 @@ class ChainStep(msgspec.Struct, frozen=True, kw_only=True):
     creditable: frozenset[UUID] = frozenset()  # skills it made that can earn a bonus: no wrappers of a single API
     used: frozenset[UUID] = frozenset()  # offered skills that ran, called an API and returned, as the host saw
     called_by_name: frozenset[UUID] = frozenset()  # offered skills that its code calls and does not redefine
+    known: bool = True  # False: nobody can tell whether it succeeded, so it is compared with nothing
     use_value: float | None = None  # of using skills, among the tasks it is compared with; see `with_use_values`
 
 
@@ -75,13 +76,15 @@ def skill_value(chain: Sequence[ChainStep]) -> list[Reward]:
 
 def with_use_values(steps: Sequence[ChainStep], kinds: Sequence[Hashable]) -> list[ChainStep]:
     """The steps, each with the value of using skills in tasks of its kind: the mean score of those that used any,
-    minus the mean score of those that used none. None where either is missing.
+    minus the mean score of those that used none. None where either is missing. Steps that are not known are left
+    out.
 
     `kinds` is what makes two tasks comparable, such as group and position.
     """
     scores: dict[tuple[Hashable, bool], list[float]] = defaultdict(list)
     for step, kind in zip(steps, kinds, strict=True):
-        scores[kind, bool(step.used)].append(step.score)
+        if step.known:
+            scores[kind, bool(step.used)].append(step.score)
     values = {
         kind: fmean(scores[kind, True]) - fmean(scores[kind, False])
         for kind in set(kinds)
@@ -94,9 +97,10 @@ def with_use_values(steps: Sequence[ChainStep], kinds: Sequence[Hashable]) -> li
 
 def chain_success(chain: Sequence[ChainStep]) -> list[Reward]:
     """The chain-based reward of the paper's ablation: a bonus for every task of a chain of two or more if all of
-    them succeeded.
+    them succeeded. Tasks that are not known are left out.
     """
-    all_succeeded = len(chain) > 1 and all(step.success for step in chain)
+    known = [step for step in chain if step.known]
+    all_succeeded = len(known) > 1 and all(step.success for step in known)
     return _with_bonus(chain, [all_succeeded] * len(chain))
 
 
