@@ -1,6 +1,9 @@
 """Calls are answered from those of a finished task, or not at all."""
 
+from random import Random
 from typing import Any
+
+import pytest
 
 from app.gateway.recorded_calls import RecordedCalls, concerns
 from app.records import Call
@@ -41,6 +44,50 @@ def test_the_answer_keeps_the_place_of_the_call_that_was_made_now() -> None:
     answered = recording(BEFORE).answer(asked)
     assert answered is not None
     assert (answered.seq, answered.turn, answered.result) == (7, 3, ["a", "b"])
+
+
+def test_a_change_that_was_refused_until_another_was_made_is_so_again() -> None:
+    refused = call("desk.close", error="ApiError: 409", id=1)
+    assign, close = call("desk.assign", "assigned", id=1), call("desk.close", "closed", id=1)
+    recorded = recording(refused, assign, close)
+    assert answers(recorded, close, close, assign, close) == ["ApiError: 409"] * 2 + ["assigned", "closed"]
+    assert recorded.complete
+    assert answers(recording(refused, assign, close), assign, close) == ["assigned", "closed"]
+    assert answers(recording(close, refused), close, close) == ["closed", "ApiError: 409"]
+
+
+def test_the_same_call_gets_its_results_in_their_order() -> None:
+    first, second = call("notes.create", {"id": 1}, text="x"), call("notes.create", {"id": 2}, text="x")
+    assert answers(recording(first, second), first, first, first) == [{"id": 1}, {"id": 2}, "unknown"]
+    runs, done = call("jobs.get_state", "running"), call("jobs.get_state", "done")
+    assert answers(recording(runs, runs, done), *[runs] * 4) == ["running", "running", "done", "done"]
+    down, sent = call("mail.send", error="ApiError: 503"), call("mail.send", "sent")
+    assert answers(recording(down, sent), sent, sent) == ["ApiError: 503", "sent"]
+
+
+def test_a_read_gives_what_it_gave_in_this_very_state_before_what_it_gave_in_one_like_it() -> None:
+    """The change of another app altered it all the same."""
+    other = call("notes.add", "added", text="x")
+    recorded = recording(BEFORE, other, AFTER)
+    assert answers(recorded, BEFORE, BEFORE, other, BEFORE) == [["a", "b"], ["a", "b"], "added", ["b"]]
+
+
+def test_a_change_before_another_one_that_may_concern_it_is_unknown() -> None:
+    assign, close = call("desk.assign", "assigned", id=1), call("desk.close", "closed", id=1)
+    assert answers(recording(assign, close), close) == ["unknown"]
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_calls_that_repeat_the_task_get_what_the_task_got(seed: int) -> None:
+    random = Random(seed)
+    apis = ("mail.archive", "mail.list_mails", "notes.add", "notes.get_note")
+    task = [
+        call(random.choice(apis), number, random.choice([None, None, "ApiError: 409"]), id=random.randrange(2))
+        for number in range(40)
+    ]
+    recorded = recording(*task)
+    assert answers(recorded, *task) == [each.error or each.result for each in task]
+    assert recorded.complete
 
 
 def test_a_change_is_answered_once_for_each_time_it_was_made() -> None:

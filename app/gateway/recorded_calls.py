@@ -1,13 +1,13 @@
 """Answers API calls from those of a finished task, so that the task can be tried again without touching an API.
 
-A change is answered if the task made the same one, once for each time it did. A read is answered as it was when
-the same changes had been made, or else if none of those made since, or not yet, can have concerned it. Everything
-else is unknown: what the APIs would have answered, nobody can tell.
+A call is answered as it was when the same changes had been made; at another moment only if no change in between
+can concern it. The same call made again gets the next of its recorded results, so calls that repeat the task get
+what the task got. Everything else is unknown: what the APIs would have answered, nobody can tell.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -20,6 +20,13 @@ CallKey: TypeAlias = tuple[str, bytes]
 
 def call_key(call: Call) -> CallKey:
     return call.api, msgspec.json.encode(call.arguments, order="deterministic")
+
+
+class _Recorded(NamedTuple):
+    """A call of the task, with its result or error."""
+
+    call: Call
+    before: int  # changes that the task had made
 
 
 class RecordedCalls:
@@ -36,71 +43,71 @@ class RecordedCalls:
         """
         self._is_read = is_read
         self._others = others or {}
-        self._changes: list[Call] = []
-        self._reads: dict[CallKey, list[tuple[int, Call]]] = {}  # with the number of changes before each
-        self._refused: dict[CallKey, Call] = {}  # changes that the API refused
-        self._made: list[Call] = []
+        self._calls: dict[CallKey, Call] = {}  # one of each
+        self._changes: list[CallKey] = []  # those that the APIs did not refuse
+        self._made = Counter[CallKey]()  # of these, in this trial
+        self._recorded: dict[CallKey, list[_Recorded]] = {}  # in their order
+        self._given: dict[CallKey, int] = {}  # which of them was the last answer
         for call in calls:
-            if is_read(call.api):
-                self._reads.setdefault(call_key(call), []).append((len(self._changes), call))
-            elif call.error is not None:
-                self._refused[call_key(call)] = call
-            else:
-                self._changes.append(call)
+            key = call_key(call)
+            self._calls[key] = call
+            self._recorded.setdefault(key, []).append(_Recorded(call, len(self._changes)))
+            if self._is_change(call):
+                self._changes.append(key)
 
     def answer(self, call: Call) -> Call | None:
         """The call with its result or error; None if that is unknown."""
         key = call_key(call)
-        found = self._read(call, key) if self._is_read(call.api) else self._change(call, key)
+        found = self._find(call, key) if key in self._recorded else self._find_elsewhere(call, key)
         if found is None or found.result == MASK:  # as a whole it was a secret: nobody could go on with that
             return None
+        if self._is_change(found):
+            self._made[key] += 1
         return msgspec.structs.replace(call, result=found.result, error=found.error, response=found.response)
 
     @property
     def complete(self) -> bool:
         """Whether the same changes were made as in the finished task, in whatever order."""
-        return _counted(self._made) == _counted(self._changes)
+        return not self._difference(len(self._changes))
 
-    def _change(self, call: Call, key: CallKey) -> Call | None:
-        left = _counted(self._changes)[key] - _counted(self._made)[key]
-        if left > 0:
-            self._made.append(call)
-            return next(each for each in self._changes if call_key(each) == key)
-        return self._refused.get(key)
+    def _is_change(self, call: Call) -> bool:
+        return call.error is None and not self._is_read(call.api)
 
-    def _read(self, call: Call, key: CallKey) -> Call | None:
-        recorded = self._reads.get(key, [])
-        for before, found in reversed(recorded):
-            between = _difference(self._changes[:before], self._made)
-            if not any(concerns(change, call) for change in between):
-                return found
+    def _find(self, call: Call, key: CallKey) -> Call | None:
+        """The next record of it in the present state, or else in one that is the same for this call."""
+        recorded = self._recorded[key]
+        between = [self._difference(each.before) for each in recorded]
+        places = [place for place, changes in enumerate(between) if not changes] or [
+            place for place, changes in enumerate(between) if not any(concerns(each, call) for each in changes)
+        ]
+        if not places:
+            return None
+        last = self._given.get(key, -1)
+        self._given[key] = next((place for place in places if place > last), places[-1])
+        return recorded[self._given[key]].call
+
+    def _find_elsewhere(self, call: Call, key: CallKey) -> Call | None:
         other = self._others.get(key)
-        if recorded or other is None or any(concerns(change, call) for change in self._made):
+        if other is None or any(concerns(self._calls[each], call) for each in self._made):
             return None
         return other
 
+    def _difference(self, before: int) -> list[Call]:
+        """The changes that were made either here or among the first `before` of the task, but not in both."""
+        recorded = Counter(self._changes[:before])
+        return [self._calls[key] for key in (recorded - self._made) + (self._made - recorded)]
 
-def concerns(change: Call, read: Call) -> bool:
-    """Whether a change may alter what a read returns.
+
+def concerns(change: Call, call: Call) -> bool:
+    """Whether a change may alter what another call returns.
 
     Not if they are of different apps, or name different objects: an argument of the same name has another value.
     """
-    if change.api.partition(".")[0] != read.api.partition(".")[0]:
+    if change.api.partition(".")[0] != call.api.partition(".")[0]:
         return False
-    shared = change.arguments.keys() & read.arguments.keys()
-    return not any(_names_another(change.arguments[name], read.arguments[name]) for name in shared)
+    shared = change.arguments.keys() & call.arguments.keys()
+    return not any(_names_another(change.arguments[name], call.arguments[name]) for name in shared)
 
 
 def _names_another(one: Json, other: Json) -> bool:
     return isinstance(one, str | int) and isinstance(other, str | int) and str(one) != str(other)
-
-
-def _difference(one: Sequence[Call], other: Sequence[Call]) -> list[Call]:
-    """The calls that only one of the two has."""
-    counts = _counted(one), _counted(other)
-    odd = (counts[0] - counts[1]) + (counts[1] - counts[0])
-    return [next(each for each in (*one, *other) if call_key(each) == key) for key in odd]
-
-
-def _counted(calls: Sequence[Call]) -> Counter[CallKey]:
-    return Counter(map(call_key, calls))
