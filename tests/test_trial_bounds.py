@@ -106,10 +106,11 @@ async def test_another_name_of_the_same_machine_is_production_too(servers: Serve
         await servers.tried(WRITE, servers.urls["live"].replace("127.0.0.1", "localhost"))
 
 
-async def test_a_server_that_the_variables_of_a_task_choose_is_production_too(servers: Servers) -> None:
+async def test_a_server_that_tasks_may_choose_is_production_whether_or_not_one_did(servers: Servers) -> None:
     await servers.put("https://{tenant}.shop.test/v1")
-    with pytest.raises(InvalidError, match=r"is at a server that tasks call, https://acme\.shop\.test/v1: "):
-        await servers.tried(WRITE, "http://acme.shop.test", {"tenant": "acme"})
+    for variables in ({"tenant": "acme"}, {"tenant": "other"}, {}):
+        with pytest.raises(InvalidError, match=r"tasks call, https://\{tenant\}\.shop\.test/v1: .* as `server`"):
+            await servers.tried(WRITE, "http://acme.shop.test", variables)
 
 
 async def test_a_redirect_to_production_is_not_followed(servers: Servers) -> None:

@@ -9,7 +9,7 @@ import httpx
 
 from app.apis.catalog import App
 
-_VARIABLE = re.compile(r"\{([^{}]+)\}")
+VARIABLE = re.compile(r"\{([^{}]+)\}")
 _SAFE = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*")  # cannot change the rest of the URL
 _HOST = re.compile(r"[^/]*//[^/]*")  # of a URL, with the scheme
 _DOMAIN = re.compile(r"(\.[A-Za-z0-9-]+){2,}(:(\d+|\{\w+\}))?")  # the part of the host that the document fixes
@@ -38,10 +38,15 @@ def service(url: str) -> str:
     (True, 'mail.test:8080')
     >>> service("http://localhost:8080") == service("http://127.0.0.1:8080") == service("http://[::1]:8080")
     True
+    >>> service("http://0.0.0.0"), service("http://[::ffff:127.0.0.1]"), service("http://[::ffff:192.0.2.1]:81")
+    ('localhost', 'localhost', '192.0.2.1:81')
     """
     host, _, port = origin(url).partition("://")[2].rpartition(":")
     with suppress(ValueError):  # it is a name
-        host = "localhost" if ip_address(host.strip("[]")).is_loopback else host
+        found = ip_address(host.strip("[]"))
+        mapped = getattr(found, "ipv4_mapped", None)
+        local = (mapped or found).is_loopback or found.is_unspecified
+        host = "localhost" if local else str(mapped or host)
     return host if port in ("80", "443") else f"{host}:{port}"
 
 
@@ -69,14 +74,24 @@ def same_origin(url: str, other: str) -> bool:
         return False
 
 
+def end_of_host(server: str) -> int:
+    """Where the host of an address ends, and its path begins. 0 if it has no host."""
+    host = _HOST.match(server)
+    return host.end() if host else 0
+
+
+def is_free(server: str, variable: re.Match[str]) -> bool:
+    """Whether a task may give any value: the variable names a subdomain, or is behind the host."""
+    host_end = end_of_host(server)
+    return variable.end() > host_end or _DOMAIN.fullmatch(server[variable.end() : host_end]) is not None
+
+
 def address(app: App, server: str, given: Mapping[str, str]) -> str:
     """`server` with the given values, or the document's defaults.
 
     The API's token is sent there, so a given value must not choose the host: before the path it must be in the
     document's `enum`, or name a subdomain. Raises ValueError.
     """
-    host = _HOST.match(server)
-    host_end = host.end() if host else 0
 
     def fill(variable: re.Match[str]) -> str:
         name, default = variable[1], app.variables.get(variable[1])
@@ -89,9 +104,8 @@ def address(app: App, server: str, given: Mapping[str, str]) -> str:
             if value not in app.choices[name]:
                 raise ValueError(f"the task's {name!r} is none of {', '.join(app.choices[name])}")
             return value
-        chooses_host = variable.end() <= host_end and not _DOMAIN.fullmatch(server[variable.end() : host_end])
-        if chooses_host or not _SAFE.fullmatch(value):
+        if not is_free(server, variable) or not _SAFE.fullmatch(value):
             raise ValueError(f"the task's {name!r} cannot be part of the address of {app.name}")
         return value
 
-    return _VARIABLE.sub(fill, server).rstrip("/")
+    return VARIABLE.sub(fill, server).rstrip("/")

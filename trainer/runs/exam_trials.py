@@ -1,7 +1,7 @@
 """What the trials of an exam run on: recorded calls, staging servers, or the live APIs."""
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from uuid import UUID
@@ -41,7 +41,6 @@ class ProjectApis(msgspec.Struct, frozen=True):
 
     documents: Sequence[ApiDocument]
     settings: ProjectSettings
-    variables: Sequence[Mapping[str, str]] = ()  # that tasks to be tried give, and that may name other servers
 
 
 @asynccontextmanager
@@ -65,7 +64,7 @@ async def _api_trials(
 ) -> AsyncIterator[ApiTrials]:
     store = ProjectSecrets(sessions, job.project_id)
     if ground == "staging":
-        servers = await staging_servers(catalog, apis.settings.staging, store, apis.variables)
+        servers = await staging_servers(catalog, apis.settings.staging, store)
     else:
         servers = TrialServers(catalog=catalog, store=store, commands=_commands(job, catalog))
     open_bounded = partial(

@@ -143,8 +143,7 @@ async def _read(job: Job, sessions: Sessions, choice: ExamChoice) -> _Material:
         logged = await exams.from_log(session, job.project_id, kinds=_TRAINING)
         training = [each for each in logged if _task(each, job.project) not in held_out]
         served = await manifest.begin_serving(session, job.project_id, None, None)
-        variables = [each.variables for each in (*examined, *training) if each.variables]
-        apis = ProjectApis(served.documents, msgspec.convert(served.settings, ProjectSettings), variables)
+        apis = ProjectApis(served.documents, msgspec.convert(served.settings, ProjectSettings))
         size = (await exams.sizes(session, [exam.id]))[exam.id]
         items = await _items(session, [*examined, *training], job.project)
     held_back = len(logged) - len(training)

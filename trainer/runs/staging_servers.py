@@ -1,14 +1,14 @@
 """The staging servers of a project's APIs, which trials call instead of those of production."""
 
-from collections.abc import Iterable, Mapping
-from itertools import product
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
 
-from app.apis.address import address, service
+from app.apis.address import end_of_host
 from app.apis.catalog import App, Catalog, Operation
 from app.apis.credentials import Credentials, SecretStore
+from app.apis.reachable import reaches
 from app.errors import HostError, InvalidError
 from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.project.staging import StagingApi
@@ -35,17 +35,9 @@ class TrialServers(msgspec.Struct, frozen=True, kw_only=True):
     commands: Mapping[str, McpCommand] = {}  # the MCP servers that may be started here
 
 
-async def staging_servers(
-    catalog: Catalog,
-    staging: Mapping[str, StagingApi],
-    store: SecretStore,
-    variables: Iterable[Mapping[str, str]] = (),
-) -> TrialServers:
-    """`variables` are those of tasks, which may choose servers of production.
-
-    Raises InvalidError for staging that is incomplete, or that is no other server than production.
-    """
-    moved = staged(catalog, staging, variables)
+async def staging_servers(catalog: Catalog, staging: Mapping[str, StagingApi], store: SecretStore) -> TrialServers:
+    """Raises InvalidError for staging that is incomplete, or that is no other server than production."""
+    moved = staged(catalog, staging)
     staging = {name: each for name, each in staging.items() if name in moved.apps}
     names = {old: new for each in staging.values() for old, new in each.secrets.items()}
     return TrialServers(
@@ -65,20 +57,17 @@ async def _webhook(app: str, staging: StagingApi, store: SecretStore) -> ResetWe
     return ResetWebhook(staging.reset_url, signing_key(secret, f"staging.{app}.reset_secret"))
 
 
-def staged(
-    catalog: Catalog, staging: Mapping[str, StagingApi], variables: Iterable[Mapping[str, str]] = ()
-) -> Catalog:
+def staged(catalog: Catalog, staging: Mapping[str, StagingApi]) -> Catalog:
     """The catalog with all calls going to the staging servers.
 
-    Raises InvalidError for an API without one, or whose staging server is one that tasks call.
+    Raises InvalidError for an API without one, or whose staging server is one that tasks call, or could call.
     """
     if missing := sorted(catalog.apps.keys() - staging.keys()):
         raise InvalidError(f"staging has no server for {', '.join(missing)}: name it in the project's settings")
-    production = _production(catalog, variables)
-    return Catalog({name: _staged(app, staging[name], production) for name, app in catalog.apps.items()})
+    return Catalog({name: _staged(app, staging[name], catalog) for name, app in catalog.apps.items()})
 
 
-def _staged(app: App, staging: StagingApi, production: Mapping[str, str]) -> App:
+def _staged(app: App, staging: StagingApi, production: Catalog) -> App:
     _refuse_production(f"staging.{app.name}.server", staging.server, production)
     if staging.reset_url is not None:
         _refuse_production(f"staging.{app.name}.reset_url", staging.reset_url, production)
@@ -88,35 +77,27 @@ def _staged(app: App, staging: StagingApi, production: Mapping[str, str]) -> App
     return msgspec.structs.replace(app, server=staging.server, operations=operations, token_origins=())
 
 
-def _refuse_production(field: str, url: str, production: Mapping[str, str]) -> None:
+def _refuse_production(field: str, url: str, production: Catalog) -> None:
     try:
-        same = production.get(service(url))
+        found = [same for app in production.apps.values() if (same := reaches(app, url)) is not None]
     except ValueError as error:
         raise InvalidError(f"{field}: {error}") from error
-    if same is not None:
+    if found:
         raise InvalidError(
-            f"{field} is at a server that tasks call, {same}: trials would change what is live. In the project's "
-            "settings, name one with another host or port"
+            f"{field} is at a server that tasks call, {found[0]}: trials would change what is live. In the "
+            f"project's settings, name one with another host or port{_or_fix_the_server(found[0])}"
         )
+
+
+def _or_fix_the_server(address: str) -> str:
+    """What else can be done where tasks may give any value for a part of the host."""
+    if "{" not in address[: end_of_host(address)]:
+        return ""
+    return "; or if all tasks call one server, put the API again with it as `server`"
 
 
 def _moved(operation: Operation) -> Operation:
     return msgspec.structs.replace(operation, server=None)
-
-
-def _production(catalog: Catalog, variables: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """The servers that tasks with these variables call, by their services."""
-    unique = {tuple(sorted(each.items())): each for each in ({}, *variables)}
-    found = {}
-    for app in catalog.apps.values():
-        servers = {app.server, *(each.server for each in app.operations.values() if each.server is not None)}
-        for server, given in product(servers, unique.values()):
-            try:
-                url = address(app, server, given)
-                found[service(url)] = url
-            except ValueError:  # it needs another value
-                continue
-    return found
 
 
 class StagingSecrets:
