@@ -1,6 +1,7 @@
 """A run that has published an adapter, ready for the gate; the policies are scripts."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -15,14 +16,14 @@ from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
 from app.engine.protocol import Completion, Sampling
 from app.errors import ConflictError
-from app.records import Json
+from app.records import Json, Task, Trajectory
 from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.evaluated_server import ExpertPolicy
 from tests.rows import project_row
 from tests.scripted_engine import Script, ScriptedEngine, block, byte_tokenizer
-from trainer.environment import Scenario, Split
-from trainer.environments.office.office_environment import OfficeEnvironment
+from trainer.environment import Scenario, Split, Verdict
+from trainer.environments.office.office_environment import OfficeEnvironment, OfficeWorld
 from trainer.evaluation.gate_decision import GateRules
 from trainer.evaluation.paired import Evaluator
 from trainer.gate import CandidateAdapter, GateResult, evaluate_candidate
@@ -53,6 +54,32 @@ class FixedScenarios(OfficeEnvironment):
     def scenarios(self, split: Split, count: int, seed: int) -> Sequence[Scenario]:  # noqa: ARG002
         self.requests.append((split, count))
         return self.fixed[:count]
+
+
+class PartlyKnown(FixedScenarios):
+    """Nobody can tell how the model did on the scenarios after the first `known`, as on recorded calls."""
+
+    def __init__(self, model: str, known: int) -> None:
+        super().__init__()
+        self.unknown = {task.id for each in self.fixed[known:] for task in each.tasks}
+        self.model = model
+
+    @asynccontextmanager
+    async def open(self, scenario: Scenario, task: Task) -> AsyncIterator[OfficeWorld]:
+        async with super().open(scenario, task) as world:
+            yield PartlyKnownWorld(world, self.model if task.id in self.unknown else "")
+
+
+class PartlyKnownWorld(OfficeWorld):
+    """Its verdict on the model is unknown."""
+
+    def __init__(self, world: OfficeWorld, model: str) -> None:
+        self.__dict__.update(world.__dict__)
+        self.model = model
+
+    async def verify(self, trajectory: Trajectory) -> Verdict:
+        verdict = await super().verify(trajectory)
+        return msgspec.structs.replace(verdict, known=trajectory.policy.model != self.model)
 
 
 class Policies:

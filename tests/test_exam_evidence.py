@@ -4,7 +4,7 @@ import pytest
 
 from app.records import Json
 from tests.task_results import chains, result
-from trainer.evaluation.exam_evidence import advice, left_out, why_undecided
+from trainer.evaluation.exam_evidence import UndecidedError, check_decidable, left_out
 from trainer.evaluation.paired import PairedResults
 
 
@@ -18,7 +18,9 @@ def results(*, unknown: int = 0, known: int = 40, on: str = "", **exam: Json) ->
     ("on", "why"), [("recorded", "asked for what was never recorded"), ("live", "tried to write")]
 )
 def test_unknown_results_are_said_to_be_so_with_the_cause_that_trials_there_have(on: str, why: str) -> None:
-    assert why_undecided(results(unknown=40, on=on), 0.8, 30) == (
+    with pytest.raises(UndecidedError) as raised:
+        check_decidable(results(unknown=40, on=on), 0.8, 30)
+    assert str(raised.value) == (
         f"the results of 50% of the scenarios are known, 80% are needed (exam_coverage): the others {why}"
     )
 
@@ -26,13 +28,16 @@ def test_unknown_results_are_said_to_be_so_with_the_cause_that_trials_there_have
 def test_an_exam_of_which_nothing_is_left_is_too_small_and_not_unknown() -> None:
     empty = results(known=0, on="staging", tasks_left_out=200, true_whatever_happens=3)
     assert empty.settings["coverage"] == 1
-    assert why_undecided(empty, 0.8, 30) == (
+    with pytest.raises(UndecidedError) as raised:
+        check_decidable(empty, 0.8, 30)
+    assert str(raised.value) == (
         "the exam has 0 scenarios to examine on, 30 are needed; tasks left out: 200 without a check, "
         "3 that doing nothing solves (checks that are true whatever happens)"
     )
-    assert advice(empty).startswith("mend the checks that pass when nothing is done, make an exam with more tasks")
+    advice = "mend the checks that pass when nothing is done, make an exam with more tasks that have a check"
+    assert raised.value.advice.startswith(advice)
 
 
 def test_results_that_are_many_and_known_decide() -> None:
-    assert why_undecided(results(unknown=1), 0.8, 30) == ""
+    check_decidable(results(unknown=1), 0.8, 30)
     assert left_out(results()) == ""

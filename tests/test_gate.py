@@ -12,7 +12,7 @@ from app.db.database import Sessions
 from app.db.models import ReleaseState
 from app.errors import ConflictError, EngineError, StagingError
 from app.sandbox.forked_sandbox import ForkedSandbox
-from tests.gated_run import BEST, NEW, SCENARIOS, FixedScenarios, GatedRun, lazy, wordy
+from tests.gated_run import BEST, NEW, SCENARIOS, FixedScenarios, GatedRun, PartlyKnown, lazy, wordy
 from trainer.evaluation.gate_decision import GateRules
 
 TOLERANT = GateRules(min_scenarios=SCENARIOS, margin=60)
@@ -230,6 +230,35 @@ async def test_it_passes_if_the_best_that_has_served_does_no_better(run: GatedRu
     result = await run.evaluate(run.policies(base=wordy, new=lazy, best=wordy), rules=TOLERANT)
     assert result.state is ReleaseState.PASSED
     assert result.evidence["reference_release"]["number"] == 2
+
+
+@pytest.mark.parametrize(
+    ("known", "reason"),
+    [
+        (
+            3,
+            "the results of 75% of the scenarios are known, also of the reference, 80% are needed (exam_coverage)",
+        ),
+        (0, "the results of 0% of the scenarios are known, also of the reference, 80% are needed (exam_coverage)"),
+    ],
+)
+async def test_unknown_results_of_the_reference_leave_the_candidate_undecided(
+    run: GatedRun, known: int, reason: str
+) -> None:
+    await run.served_before(90)
+    run.environment = PartlyKnown(BEST, known)
+    result = await run.evaluate(run.policies(base=wordy, new=lazy), rules=TOLERANT)
+    assert (result.state, result.evidence["verdict"]) == (ReleaseState.CANDIDATE, "untested")
+    assert result.reason.startswith(reason)
+
+
+async def test_too_few_scenarios_that_are_known_of_the_reference_decide_nothing(run: GatedRun) -> None:
+    await run.open(exam_coverage=0.5)
+    await run.served_before(90)
+    run.environment = PartlyKnown(BEST, 3)
+    result = await run.evaluate(run.policies(base=wordy, new=lazy), rules=TOLERANT)
+    assert (result.state, result.evidence["verdict"]) == (ReleaseState.CANDIDATE, "untested")
+    assert result.reason.startswith("the exam has 3 scenarios to examine on, also of the reference, 4 are needed")
 
 
 async def test_a_candidate_that_gains_is_not_held_against_the_best_that_has_served(run: GatedRun) -> None:

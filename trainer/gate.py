@@ -23,7 +23,7 @@ from app.db.models import ReleaseState
 from app.errors import StagingError
 from app.records import Json
 from app.run_settings import RunSettings
-from trainer.evaluation.exam_evidence import advice, left_out, why_undecided
+from trainer.evaluation.exam_evidence import UndecidedError, check_decidable, left_out
 from trainer.evaluation.gate_decision import GateDecision, GateRules, check_reference, decide
 from trainer.evaluation.paired import Evaluator, PairedResults, evaluate_again, evaluate_pair
 from trainer.run_job import RunProgress
@@ -107,11 +107,9 @@ class _Gate:
     async def examine(self, evaluator: Evaluator, rules: GateRules, directory: Path | None) -> GateResult:
         """Evaluate, decide, and act on the decision."""
         try:
-            results = await self.evaluate(evaluator)
-            if why := why_undecided(results, self.candidate.settings.exam_coverage, rules.min_scenarios):
-                evidence = {"verdict": "untested", "reason": why, "evaluation": results.settings}
-                return await self.wait(evidence | {"next": f"{advice(results)}, or {self.by_hand}"})
-            compared = await self.compare(results, evaluator, rules)
+            compared = await self.compare(await self.evaluate(evaluator), evaluator, rules)
+        except UndecidedError as undecided:
+            return await self.wait(undecided.evidence | {"next": f"{undecided.advice}, or {self.by_hand}"})
         except StagingError as error:  # the trained weights are kept
             return await self.wait({"verdict": "untested", "reason": str(error), "next": self.by_hand})
         if directory is not None:
@@ -145,13 +143,16 @@ class _Gate:
         return (await evaluate_pair(evaluator, *models_of_both, scenarios=count, seed=seed)).only_known()
 
     async def compare(self, results: PairedResults, evaluator: Evaluator, rules: GateRules) -> "_Comparison":
-        """Decide, also by the reference if the candidate passes without a gain."""
+        """Decide, also by the reference if the candidate passes without a gain. Raises UndecidedError."""
+        coverage = self.candidate.settings.exam_coverage
+        check_decidable(results, coverage, rules.min_scenarios)
         decision = decide(results.candidate, results.incumbent, rules)
         reference = await self._reference(evaluator.base) if decision.without_gain else None
         if reference is None:
             return _Comparison(results, decision)
         third = await evaluate_again(results, evaluator, reference.model)
         results = msgspec.structs.replace(results, reference=third).only_known()
+        check_decidable(results, coverage, rules.min_scenarios)
         return _Comparison(
             results, check_reference(decision, results.candidate, results.reference or (), rules), reference
         )

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from app.records import Json
 from trainer.evaluation.paired import PairedResults
 
 
@@ -24,17 +25,36 @@ _GROUNDS = {
 }
 
 
-def why_undecided(results: PairedResults, coverage: float, min_scenarios: int) -> str:
-    """Why they decide nothing; empty if they do. `coverage` is the share of scenarios that must be known."""
+class UndecidedError(Exception):
+    """The results of an exam are too few to decide by."""
+
+    def __init__(self, results: PairedResults, reason: str) -> None:
+        super().__init__(reason)
+        self._results = results
+
+    @property
+    def evidence(self) -> dict[str, Json]:
+        return {"verdict": "untested", "reason": str(self), "evaluation": self._results.settings}
+
+    @property
+    def advice(self) -> str:
+        """What would let them decide."""
+        ground = _ground(self._results)
+        if self._results.settings.get("exam", {}).get("true_whatever_happens"):
+            return f"mend the checks that pass when nothing is done, {ground.advice}"
+        return ground.advice
+
+
+def check_decidable(results: PairedResults, coverage: float, min_scenarios: int) -> None:
+    """Raises UndecidedError. `coverage` is the share of scenarios that must be known of all models."""
     known, scenarios = results.settings["coverage"], len({each.scenario for each in results.candidate})
+    also = "" if results.reference is None else ", also of the reference"
     if known < coverage:
-        return (
-            f"the results of {known:.0%} of the scenarios are known, {coverage:.0%} are needed (exam_coverage): "
-            f"the others {_ground(results).unknown}"
-        )
+        share = f"the results of {known:.0%} of the scenarios are known{also}, {coverage:.0%} are needed"
+        raise UndecidedError(results, f"{share} (exam_coverage): the others {_ground(results).unknown}")
     if scenarios < min_scenarios:
-        return f"the exam has {scenarios} scenarios to examine on, {min_scenarios} are needed{left_out(results)}"
-    return ""
+        number = f"the exam has {scenarios} scenarios to examine on{also}, {min_scenarios} are needed"
+        raise UndecidedError(results, number + left_out(results))
 
 
 def left_out(results: PairedResults) -> str:
@@ -45,13 +65,6 @@ def left_out(results: PairedResults) -> str:
     if idle:
         parts.append(f"{idle} that doing nothing solves (checks that are true whatever happens)")
     return f"; tasks left out: {', '.join(parts)}" if parts else ""
-
-
-def advice(results: PairedResults) -> str:
-    """What would let them decide."""
-    if results.settings.get("exam", {}).get("true_whatever_happens"):
-        return f"mend the checks that pass when nothing is done, {_ground(results).advice}"
-    return _ground(results).advice
 
 
 def _ground(results: PairedResults) -> _Ground:
