@@ -116,11 +116,12 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     # Gate
     gate: Literal["exam", "canary"] = "exam"
-    """What decides where there is no exam, because the run names no environment and the project's own work is too
-    little: `exam` waits for a person, `canary` lets live tasks decide.
+    """What decides where no exam can: the run names no environment and the project's own work is too little, too
+    few results are known (`exam_coverage`), or the run skips the exam (`gate_scenarios=0`). `exam` waits for a
+    person, `canary` lets live tasks decide.
     """
     gate_scenarios: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 200
-    """Held-out scenarios of the gate, three tasks each. 0: no gate."""
+    """Held-out scenarios of the gate, three tasks each. 0: no exam."""
     exam_coverage: Share = 0.8
     """Share of an exam's scenarios whose results must be known for the gate to decide. On recorded calls they are
     not where a policy asks what no record answers.
@@ -134,7 +135,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     and schedules that were stored while the default was 0 keep 0.
     """
     promote: bool = True
-    """Activate a candidate that passes. False: it waits for a person."""
+    """Activate a candidate that passes. False: it waits for a person, so `gate=canary` is refused."""
 
     def __post_init__(self) -> None:
         if self.chain_by == "nearest" and self.skills and self.retrieval == "scenario":
@@ -173,6 +174,11 @@ def check_runnable(settings: RunSettings) -> None:
     registry.find("sage.rewards", settings.reward)
     if settings.kind is RunKind.ROLLOUT:
         rollout_environment(settings)
+    if settings.gate == "canary" and not settings.promote:
+        raise InvalidError(
+            "gate=canary lets live tasks decide about a candidate, and promote=false a person: set promote=true, "
+            "or leave gate=canary out"
+        )
     if 0 < settings.gate_scenarios < MIN_SCENARIOS:
         raise InvalidError(
             f"gate_scenarios={settings.gate_scenarios} is too few for the gate to decide: set at least "

@@ -131,6 +131,48 @@ async def test_without_an_exam_live_tasks_decide_if_the_run_says_so(run: GatedRu
     assert result.reason.endswith("live tasks decide (gate=canary)")
 
 
+@pytest.mark.parametrize(
+    ("known", "reason"),
+    [
+        (3, "the results of 75% of the scenarios are known, 80% are needed (exam_coverage)"),
+        (0, "the results of 0% of the scenarios are known, 80% are needed (exam_coverage)"),
+    ],
+)
+async def test_where_an_exam_knows_too_little_live_tasks_decide_if_the_run_says_so(
+    run: GatedRun, known: int, reason: str
+) -> None:
+    await run.open(gate="canary")
+    run.environment = PartlyKnown(NEW, known)
+    result = await run.evaluate(run.policies(base=lazy, new=run.expert))
+    assert (result.state, result.evidence["verdict"]) == (ReleaseState.PASSED, "canary")
+    assert result.reason.startswith(reason)
+    assert result.reason.endswith("live tasks decide (gate=canary)")
+    assert result.evidence["compared_with"] == {"number": 1, "model": "base"}
+    assert result.evidence["evaluation"]["coverage"] == known / SCENARIOS
+
+
+async def test_where_an_exam_knows_too_little_a_person_decides_by_default(run: GatedRun) -> None:
+    run.environment = PartlyKnown(NEW, 3)
+    result = await run.evaluate(run.policies(base=lazy, new=run.expert))
+    assert (result.state, result.evidence["verdict"]) == (ReleaseState.CANDIDATE, "untested")
+    assert ", or set gate=canary, and train again, or activate it by hand" in result.evidence["next"]
+
+
+async def test_where_the_run_skips_the_exam_live_tasks_decide_if_it_says_so(run: GatedRun) -> None:
+    await run.open(gate="canary", gate_scenarios=0)
+    result = await run.evaluate(None)
+    assert (result.state, result.evidence["verdict"]) == (ReleaseState.PASSED, "canary")
+    assert result.reason == "the run skips the evaluation (gate_scenarios=0): live tasks decide (gate=canary)"
+
+
+async def test_where_staging_cannot_be_reset_live_tasks_decide_if_the_run_says_so(run: GatedRun) -> None:
+    await run.open(gate="canary")
+    run.environment = NeverReset()
+    result = await run.evaluate(run.policies(base=lazy, new=run.expert))
+    assert (result.state, result.evidence["verdict"]) == (ReleaseState.PASSED, "canary")
+    assert result.reason.startswith("the staging server of mail cannot be reset: 503: live tasks decide")
+
+
 async def test_where_there_is_an_exam_it_decides_first(run: GatedRun) -> None:
     await run.open(gate="canary", canary_percent=10)
     result = await run.evaluate(run.policies(base=run.expert, new=lazy))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.errors import InvalidError
-from app.run_settings import RunSettings, read_settings
+from app.run_settings import RunSettings, check_runnable, read_settings
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,12 @@ def test_a_setting_that_is_unknown_or_does_not_fit_is_named(given: dict[str, Any
 def test_a_canary_that_nobody_gets_can_decide_nothing() -> None:
     with pytest.raises(InvalidError, match="gate=canary needs canary_percent above 0"):
         read_settings({"gate": "canary", "canary_percent": 0})
+
+
+def test_either_live_tasks_decide_or_a_person() -> None:
+    settings = read_settings({"gate": "canary", "promote": False})
+    with pytest.raises(InvalidError, match=r"gate=canary lets live tasks decide .* promote=false a person"):
+        check_runnable(settings)
 
 
 def test_text_is_read_as_what_the_setting_is() -> None:

@@ -57,7 +57,7 @@ async def test_a_logged_run_leaves_an_adapter_and_a_candidate_that_says_what_to_
     [release] = await shop.of_run(job)
     assert (release.model, release.state, result.decision) == (row.hash, ReleaseState.CANDIDATE, "waiting")
     assert release.evidence is not None
-    assert "set environment or gate=canary" in release.evidence["next"]
+    assert "set environment, or set gate=canary" in release.evidence["next"]
     assert (await shop.active()).number == 1
 
 

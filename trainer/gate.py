@@ -70,9 +70,10 @@ async def evaluate_candidate(
 ) -> GateResult:
     """Propose the candidate, evaluate it, and approve or reject its release.
 
-    Without an evaluator, or with too few scenarios, it stays a candidate whose evidence states what to do. All
-    results are written to `directory`/gate.json. If the gate has already decided for this run, that result is
-    returned. Raises EngineError if an engine is down: the release stays a candidate, and the run can be retried.
+    Where no exam can decide, live tasks do if the run says so (gate=canary), or else it stays a candidate whose
+    evidence states what to do. All results are written to `directory`/gate.json. If the gate has already decided
+    for this run, that result is returned. Raises EngineError if an engine is down: the release stays a candidate,
+    and the run can be retried.
     Raises what `progress` raises if the run is cancelled or lost.
     """
     rules = rules or GateRules()
@@ -88,7 +89,7 @@ async def evaluate_candidate(
             {"reason": f"its weights are those of the active release, number {incumbent.number}"}
         )
     if evaluator is None or candidate.settings.gate_scenarios < rules.min_scenarios:
-        return await gate.go_without(_not_evaluated(candidate, rules, gate.by_hand))
+        return await gate.go_without(*_not_evaluated(candidate, rules))
     if incumbent.prompt not in (None, evaluator.prompt_hash):
         return await gate.wait(_other_prompt(gate.by_hand))
     return await gate.examine(evaluator, rules, directory)
@@ -109,9 +110,9 @@ class _Gate:
         try:
             compared = await self.compare(await self.evaluate(evaluator), evaluator, rules)
         except UndecidedError as undecided:
-            return await self.wait(undecided.evidence | {"next": f"{undecided.advice}, or {self.by_hand}"})
+            return await self.go_without(str(undecided), undecided.advice, undecided.evaluation)
         except StagingError as error:  # the trained weights are kept
-            return await self.wait({"verdict": "untested", "reason": str(error), "next": self.by_hand})
+            return await self.go_without(str(error), "mend what resets it")
         if directory is not None:
             compared.results.write(directory / "gate.json")
         evidence = await self.record(compared)
@@ -123,18 +124,17 @@ class _Gate:
             )
         return await self.approve(evidence)
 
-    async def go_without(self, evidence: dict[str, Json]) -> GateResult:
-        """Where nothing can be examined, live tasks decide if the run says so."""
-        settings = self.candidate.settings
-        if settings.gate != "canary" or settings.environment or not settings.promote:
-            return await self.wait(evidence)
-        return await self.approve(
-            {
-                "verdict": "canary",
-                "reason": f"{evidence['reason']}: live tasks decide (gate=canary)",
-                "compared_with": _named(self.incumbent),
-            }
-        )
+    async def go_without(self, reason: str, advice: str, evaluation: dict[str, Json] | None = None) -> GateResult:
+        """Where no exam decides, for a reason, live tasks do if the run says so. The advice is for those who train
+        again; `evaluation` are the settings of an exam that was not enough.
+        """
+        settings, evidence = self.candidate.settings, {} if evaluation is None else {"evaluation": evaluation}
+        if settings.gate == "canary" and settings.promote:
+            told = {"verdict": "canary", "reason": f"{reason}: live tasks decide (gate=canary)"}
+            return await self.approve(evidence | told | {"compared_with": _named(self.incumbent)})
+        by_canary = "" if settings.gate == "canary" else ", or set gate=canary"
+        after = f"{advice}{by_canary}, and train again, or {self.by_hand}"
+        return await self.wait(evidence | {"verdict": "untested", "reason": reason, "next": after})
 
     async def evaluate(self, evaluator: Evaluator) -> PairedResults:
         """The candidate and the incumbent, on the scenarios whose results are known of both."""
@@ -250,20 +250,16 @@ def _other_prompt(by_hand: str) -> dict[str, Json]:
     }
 
 
-def _not_evaluated(candidate: CandidateAdapter, rules: GateRules, by_hand: str) -> dict[str, Json]:
-    settings = candidate.settings
-    if not settings.environment:
+def _not_evaluated(candidate: CandidateAdapter, rules: GateRules) -> tuple[str, str]:
+    """Why, and the advice."""
+    count = candidate.settings.gate_scenarios
+    if not candidate.settings.environment:
         reason = "the run names no environment to evaluate it in"
         if candidate.without_exam:
             reason += f", and {candidate.without_exam}"
-        advice = "let the project hold out more work (holdout_percent), or set environment or gate=canary"
-    elif not settings.gate_scenarios:
-        reason = "the run skips the evaluation (gate_scenarios=0)"
-        advice = f"set gate_scenarios to at least {rules.min_scenarios}"
-    else:
-        reason = f"{settings.gate_scenarios} scenarios are too few"
-        advice = f"set gate_scenarios to at least {rules.min_scenarios}"
-    return {"verdict": "untested", "reason": reason, "next": f"{advice}, and train again, or {by_hand}"}
+        return reason, "let the project hold out more work (holdout_percent), or set environment"
+    reason = f"{count} scenarios are too few" if count else "the run skips the evaluation (gate_scenarios=0)"
+    return reason, f"set gate_scenarios to at least {rules.min_scenarios}"
 
 
 def _result(release: models.Release) -> GateResult:

@@ -30,19 +30,8 @@ class UndecidedError(Exception):
 
     def __init__(self, results: PairedResults, reason: str) -> None:
         super().__init__(reason)
-        self._results = results
-
-    @property
-    def evidence(self) -> dict[str, Json]:
-        return {"verdict": "untested", "reason": str(self), "evaluation": self._results.settings}
-
-    @property
-    def advice(self) -> str:
-        """What would let them decide."""
-        ground = _ground(self._results)
-        if self._results.settings.get("exam", {}).get("true_whatever_happens"):
-            return f"mend the checks that pass when nothing is done, {ground.advice}"
-        return ground.advice
+        self.evaluation: dict[str, Json] = results.settings
+        self.advice = _advice(results)  # what would let them decide
 
 
 def check_decidable(results: PairedResults, coverage: float, min_scenarios: int) -> None:
@@ -65,6 +54,12 @@ def left_out(results: PairedResults) -> str:
     if idle:
         parts.append(f"{idle} that doing nothing solves (checks that are true whatever happens)")
     return f"; tasks left out: {', '.join(parts)}" if parts else ""
+
+
+def _advice(results: PairedResults) -> str:
+    if results.settings.get("exam", {}).get("true_whatever_happens"):
+        return f"mend the checks that pass when nothing is done, {_ground(results).advice}"
+    return _ground(results).advice
 
 
 def _ground(results: PairedResults) -> _Ground:

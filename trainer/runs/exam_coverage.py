@@ -34,7 +34,7 @@ async def check_coverage(job: Job, sessions: Sessions, found: RunEnvironment | N
         raise InvalidError(
             f"the environment {job.settings.environment} has {', and '.join(lacking)}, so its evaluation says "
             f"nothing about what the project {job.project} does there: set gate_scenarios=0 and try the candidate "
-            "as a canary, or foreign_exam=true to let the gate decide all the same"
+            "as a canary (gate=canary does by itself), or foreign_exam=true to let the gate decide all the same"
         )
 
 
