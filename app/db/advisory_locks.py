@@ -1,6 +1,9 @@
-"""Advisory locks: one swap per project, one load per adapter, across processes. They end with their connection."""
+"""Advisory locks across processes: one swap per project, one load per adapter, one trial per staging server.
 
-from collections.abc import AsyncIterator
+They end with their connection.
+"""
+
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from uuid import UUID
 
@@ -17,6 +20,7 @@ _HELD = (
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
 _LOCK_ADAPTER = text("SELECT pg_advisory_lock(hashtextextended(:adapter, 0))")
+_LOCK_STAGING = text("SELECT pg_advisory_lock(hashtextextended(:service, 1))")
 _TRY_LOCK = text("SELECT pg_try_advisory_lock(:key)")
 _ANNOUNCE = text(f"SELECT pg_advisory_lock_shared({_PROJECT}, :number)")
 _HOLDER = text(f"SELECT objid::int {_HELD} AND classid::int = {_PROJECT} LIMIT 1")
@@ -47,13 +51,26 @@ async def load_lock(sessions: Sessions, adapter: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
+async def staging_lock(sessions: Sessions, services: Iterable[str]) -> AsyncIterator[None]:
+    """Held during a trial that resets these services and changes them, by the runs of all projects; others wait.
+
+    Raises an error at the end if the lock was lost meanwhile: another trial may have interfered.
+    """
+    async with _locking(sessions) as connection:
+        for service in sorted(set(services)):  # in one order: those who share several never wait in a circle
+            await connection.execute(_LOCK_STAGING, {"service": service})
+        yield
+
+
+@asynccontextmanager
 async def _locking(sessions: Sessions) -> AsyncIterator[AsyncConnection]:
     async with unpooled(sessions)() as session:
         connection = await session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
         try:
             yield connection
         finally:
-            await connection.execute(_UNLOCK)
+            if not connection.invalidated:  # as of one that stopped waiting: what it held ended with it
+                await connection.execute(_UNLOCK)
 
 
 def is_being_activated() -> ColumnElement[bool]:

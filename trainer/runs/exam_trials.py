@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from uuid import UUID
 
@@ -10,8 +10,10 @@ import httpx
 import msgspec
 
 from app.agent.limits import RolloutLimits
+from app.apis.address import service
 from app.apis.catalog import Catalog
 from app.credentials.stored_credentials import StoredCredentials
+from app.db.advisory_locks import staging_lock
 from app.db.database import Sessions
 from app.errors import InvalidError
 from app.gateway.approval_gate import ApprovalGate
@@ -90,7 +92,15 @@ async def _api_trials(
             read_only=ground == "live",
             approvals=ApprovalGate(apis.settings.approvals) if ground == "live" else None,
             resets=_resets(servers, job, to_webhooks),
+            alone=_alone(servers, sessions),
         )
+
+
+def _alone(servers: TrialServers, sessions: Sessions) -> Callable[[], AbstractAsyncContextManager[None]]:
+    """Each trial has the staging servers to itself. On live servers it only reads."""
+    if servers.only is None:
+        return nullcontext
+    return partial(staging_lock, sessions, [service(url) for url in servers.only])
 
 
 def _resets(servers: TrialServers, job: Job, client: httpx.AsyncClient) -> dict[str, Reset]:

@@ -47,7 +47,8 @@ async def train(job: Job, progress: RunProgress) -> Result:
     Raises AppError with what is wrong and what to do; what is being served is then unchanged.
     """
     wake_servers(servers_that_sleep(job.deployment))  # an earlier attempt may have left them asleep
-    async with open_database(job.deployment.database_url, connections=2) as database:
+    deployment = job.deployment
+    async with open_database(deployment.database_url, connections=3, direct_url=deployment.direct_url) as database:
         sessions = database.sessions
         job = await with_own_exam(job, sessions)
         # Before the training, which takes long: it may fail.

@@ -1,8 +1,8 @@
 """Trials of tasks on APIs that answer: those of staging, or the live ones, which are only read."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -41,6 +41,7 @@ class ApiTrials:
     approvals: ApprovalGate | None = None  # calls that wait for a person are not made
     resets: Mapping[str, Reset] = field(default_factory=dict)  # by app, before each trial
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))  # for trials at once
+    alone: Callable[[], AbstractAsyncContextManager[None]] = nullcontext  # entered for each trial
 
     def can_judge(self, item: ExamItem) -> bool:
         """Where trials only read, also not a task that changed something when it was served."""
@@ -54,7 +55,7 @@ class ApiTrials:
     @asynccontextmanager
     async def open(self, item: ExamItem) -> AsyncIterator["ApiWorld"]:
         """Raises StagingError if the APIs cannot be reset."""
-        async with self.slots:
+        async with self.slots, self.alone():
             world = ApiWorld(item, self)
             await world.reset()
             yield world
