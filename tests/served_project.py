@@ -40,6 +40,7 @@ class ServedProject:
         """
         values = {
             "state": TaskState.DONE,
+            "stop": Stop.COMPLETED,
             "score": score,
             "scenario": "greetings",
             "release_id": (await releases.active(self.session, self.project.id)).id,

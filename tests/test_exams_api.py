@@ -15,7 +15,7 @@ from app.db.evaluations import NewEvaluation
 from app.db.exams import HeldOut, NewExamTask
 from app.db.models import ExamSource
 from app.project.holdout import is_held_out, kind_of
-from app.records import Task
+from app.records import Stop, Task
 from app.run_settings import RunSettings
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.scripted_engine import byte_tokenizer
@@ -31,13 +31,16 @@ async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
         yield opened
 
 
-async def serve(api: ApiApp, tmp_path: Path, *scores: float | None, scenario: str | None = "greet") -> list[UUID]:
+async def serve(
+    api: ApiApp, tmp_path: Path, *scores: float | None, scenario: str | None = "greet", **more: Any
+) -> list[UUID]:
     """Scored tasks that have ended."""
     async with api.sessions.begin() as session:
         project = await projects.by_id(session, api.demo.id)
         served = ServedProject(session, project, byte_tokenizer(tmp_path))
         for score in scores:
             columns: dict[str, Any] = {"instruction": f"say {scenario}", "finished_at": datetime.now(UTC)}
+            columns |= more
             await served.task(score, scenario=scenario, **columns)
         return served.tasks
 
@@ -64,7 +67,7 @@ async def test_an_exam_of_given_tasks_has_a_version_for_each_content(api: ApiApp
             "checks": 3,
             "logged": 0,
             "checked_scenarios": 2,
-            "logged_scenarios": 0,
+            "solved_scenarios": 0,
             "learned": 0,
         },
     )
@@ -93,12 +96,12 @@ async def test_an_exam_of_given_tasks_has_a_version_for_each_content(api: ApiApp
 async def test_an_exam_of_the_log_has_the_best_of_each_kind(api: ApiApp, tmp_path: Path) -> None:
     ids = await serve(api, tmp_path, 0.0, 1.0, None, 1.0, 0.5)
     exam = await made(api, from_log={"tasks_each": 2})
-    size = {"scenarios": 1, "checks": 0, "checked_scenarios": 0, "logged_scenarios": 1, "learned": 0}
+    size = {"scenarios": 1, "checks": 0, "checked_scenarios": 0, "solved_scenarios": 1, "learned": 0}
     assert (exam["source"], exam["size"]) == ("log", size | {"tasks": 2, "logged": 2})
     shown = (await api.client.get("/v1/exams/mine")).json()
     assert [each["task_id"] for each in shown["tasks"]] == [str(ids[1]), str(ids[3])]
     named = await made(api, from_log={"tasks": [str(ids[0])]})
-    assert (named["version"], named["size"]) == (2, size | {"tasks": 1, "logged": 1})
+    assert (named["version"], named["size"]) == (2, size | {"tasks": 1, "logged": 1, "solved_scenarios": 0})
 
 
 async def test_an_exam_without_checks_decides_on_recorded_calls_alone(api: ApiApp, tmp_path: Path) -> None:
@@ -106,6 +109,30 @@ async def test_an_exam_without_checks_decides_on_recorded_calls_alone(api: ApiAp
         await serve(api, tmp_path, 1.0, scenario=f"kind {number}")
     exam = await made(api, from_log={})
     assert (exam["decides_on"], exam["waits_for"]) == (["recorded"], None)
+
+
+async def test_unlabelled_tasks_with_the_same_instruction_are_one_scenario(api: ApiApp, tmp_path: Path) -> None:
+    for number in range(10):
+        await serve(api, tmp_path, *[1.0] * 3, scenario=None, instruction=f"do  number {number}")
+    exam = await made(api, from_log={})
+    assert (exam["size"]["tasks"], exam["size"]["scenarios"], exam["size"]["solved_scenarios"]) == (30, 10, 10)
+    assert (exam["decides_on"], exam["waits_for"]) == ([], "it has 10 scenarios, the gate needs at least 30")
+
+
+async def test_recorded_calls_decide_on_tasks_that_were_solved_and_have_their_record(
+    api: ApiApp, tmp_path: Path
+) -> None:
+    for number in range(28):
+        await serve(api, tmp_path, 1.0, scenario=f"kind {number}")
+    await serve(api, tmp_path, 0.4, scenario="failed")
+    await serve(api, tmp_path, 1.0, scenario="unfinished", stop=Stop.TURN_LIMIT)
+    [erased] = await serve(api, tmp_path, 1.0, scenario="erased")
+    async with api.sessions.begin() as session:
+        await session.execute(delete(models.Trajectory).where(models.Trajectory.task_id == erased))
+    exam = await made(api, from_log={})
+    assert (exam["size"]["scenarios"], exam["size"]["logged"], exam["size"]["solved_scenarios"]) == (31, 31, 28)
+    assert exam["decides_on"] == []
+    assert exam["waits_for"].startswith("28 of its scenarios were solved by a task that was served, as recorded")
 
 
 async def test_an_exam_that_has_enough_scenarios_for_nothing_says_what_each_needs(
@@ -120,7 +147,10 @@ async def test_an_exam_that_has_enough_scenarios_for_nothing_says_what_each_need
         await exams.put(session, api.demo.id, "mine", ExamSource.LOG, [*logged, *checked])
     [exam] = (await api.client.get("/v1/exams")).json()
     assert exam["decides_on"] == []
-    assert exam["waits_for"].startswith("15 of its scenarios were served, as recorded calls need, 15 have a check")
+    assert exam["waits_for"] == (
+        "15 of its scenarios were solved by a task that was served, as recorded calls need, 15 have a check, as "
+        "staging needs: the gate needs 30 of either"
+    )
 
 
 async def test_a_task_that_is_erased_is_gone_from_its_exam(api: ApiApp, tmp_path: Path) -> None:

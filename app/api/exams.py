@@ -1,7 +1,7 @@
 """Routes for exams: the tasks on which a project's candidates are examined, and the results of its releases."""
 
 from datetime import datetime
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Self
 from uuid import UUID
 
 import msgspec
@@ -16,8 +16,9 @@ from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
 from app.api.submission import Check, Instruction, Variables, refuse_unparsable
 from app.api.validation import MOST, Name, ProjectName, Scenario, in_utc
-from app.db import evaluations, exams, models
-from app.db.exams import ExamSize, NewExamTask
+from app.db import evaluations, exam_sizes, exams, models
+from app.db.exam_sizes import ExamSize, Ground
+from app.db.exams import NewExamTask
 from app.db.models import ExamSource
 from app.errors import InvalidError
 from app.project.holdout import OWN_WORK
@@ -26,8 +27,6 @@ from app.run_settings import MIN_SCENARIOS
 
 _READ = problems(400, 401, 403, 404)
 _MOST = 2_000  # tasks of one exam
-
-Ground: TypeAlias = Literal["recorded", "staging"]
 
 Version = Annotated[int | None, QueryParameter(ge=1, le=MOST, description="default: the newest")]
 Digest = Annotated[
@@ -101,7 +100,7 @@ class ExamRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class ExamView(msgspec.Struct, frozen=True, kw_only=True):
     """One version. `digest` is the sha256 of its tasks.
 
-    `decides_on` says what the gate can try enough of its scenarios on: recorded calls need tasks that were served,
+    `decides_on` says what the gate can try enough of its scenarios on: recorded calls need tasks that were solved,
     staging needs tasks with a check, and live APIs need tasks with both that only read. `waits_for` says why that
     is nothing yet.
 
@@ -124,9 +123,8 @@ class ExamView(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, row: models.Exam, project: str, size: ExamSize) -> Self:
         own = columns(row, cls, "project", "size", "decides_on", "waits_for", "links")
         links = ConsoleLinks.to(f"/console/exams/{row.name}", project)
-        grounds = _decides_on(size)
-        waits_for = None if grounds else _waits_for(size)
-        return cls(project=project, size=size, decides_on=grounds, waits_for=waits_for, links=links, **own)
+        waits_for = None if size.decides_on else _waits_for(size)
+        return cls(project=project, size=size, decides_on=size.decides_on, waits_for=waits_for, links=links, **own)
 
 
 class ExamTaskView(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,7 +182,7 @@ class ExamController(Controller):
     async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[ExamView]:
         """The newest version of each, by name."""
         rows = await exams.newest(session, await project_filter(session, access, project))
-        names, sizes = await project_names(session), await exams.sizes(session, [row.id for row in rows])
+        names, sizes = await project_names(session), await exam_sizes.of(session, [row.id for row in rows])
         return [ExamView.of(row, names[row.project_id], sizes[row.id]) for row in rows]
 
     @get("/{name:str}", summary="Show an exam", responses=_READ)
@@ -237,20 +235,15 @@ async def exam_results(session: AsyncSession, project_id: UUID, name: str) -> li
 
 
 async def _view(session: AsyncSession, row: models.Exam, project: str) -> ExamView:
-    return ExamView.of(row, project, (await exams.sizes(session, [row.id]))[row.id])
-
-
-def _decides_on(size: ExamSize) -> list[Ground]:
-    scenarios: dict[Ground, int] = {"recorded": size.logged_scenarios, "staging": size.checked_scenarios}
-    return [ground for ground, count in scenarios.items() if count >= MIN_SCENARIOS]
+    return ExamView.of(row, project, (await exam_sizes.of(session, [row.id]))[row.id])
 
 
 def _waits_for(size: ExamSize) -> str:
     if size.scenarios < MIN_SCENARIOS:
         return f"it has {size.scenarios} scenarios, the gate needs at least {MIN_SCENARIOS}"
     return (
-        f"{size.logged_scenarios} of its scenarios were served, as recorded calls need, {size.checked_scenarios} "
-        f"have a check, as staging needs: the gate needs at least {MIN_SCENARIOS} of either"
+        f"{size.solved_scenarios} of its scenarios were solved by a task that was served, as recorded calls need, "
+        f"{size.checked_scenarios} have a check, as staging needs: the gate needs {MIN_SCENARIOS} of either"
     )
 
 

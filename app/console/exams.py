@@ -16,7 +16,7 @@ from app.console.charts import Axis, LineChart, Point, Series, line_chart
 from app.console.csv_file import csv_file
 from app.console.release_evidence import ExamFigures, exam_figures
 from app.console.visit import Visitor, after_change, page
-from app.db import exams, releases
+from app.db import exam_sizes, exams, releases
 
 _SHARES = Axis(0.0, 100.0, ((0.0, "0"), (50.0, "50"), (100.0, "100 %")))
 _SHOWN = 200  # tasks
@@ -38,7 +38,7 @@ class ExamPages(Controller):
     @get()
     async def index(self, visit: Visitor, session: Db) -> Response[str]:
         rows = await exams.newest(session, visit.project.id)
-        sizes = await exams.sizes(session, [row.id for row in rows])
+        sizes = await exam_sizes.of(session, [row.id for row in rows])
         views = [ExamView.of(row, visit.project.name, sizes[row.id]) for row in rows]
         latest = {row.name: (await _results(session, visit.project.id, row.name))[-1:] for row in rows}
         return page(visit, "exams.html", exams=views, latest=latest)
@@ -57,7 +57,7 @@ class ExamPages(Controller):
         if file == "csv":
             return csv_file(f"exam-{name}", [*_CSV, *_measure_names()], map(_numbers, found))
         versions = await exams.versions(session, visit.project.id, name)
-        sizes = await exams.sizes(session, [each.id for each in versions])
+        sizes = await exam_sizes.of(session, [each.id for each in versions])
         views = [ExamView.of(each, visit.project.name, sizes[each.id]) for each in versions]
         tasks = await exams.tasks_of(session, row.id)
         numbered = await releases.of_project(session, visit.project.id)

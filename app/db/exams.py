@@ -1,19 +1,19 @@
 """Exams in the database."""
 
 import hashlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Row, Select, distinct, func, select
+from sqlalchemy import Row, Select, func, select
 from sqlalchemy import delete as sql_delete
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import learning, models, projects
+from app.db import models, projects
 from app.db.executed_tasks import executed
 from app.db.in_array import in_array
 from app.db.models import ExamSource
@@ -36,18 +36,6 @@ class NewExamTask(msgspec.Struct, frozen=True, kw_only=True):
     variables: dict[str, str] = {}
     check_code: str | None = None
     task_id: UUID | None = None
-
-
-class ExamSize(msgspec.Struct, frozen=True, kw_only=True):
-    """How much an exam examines."""
-
-    tasks: int = 0
-    scenarios: int = 0  # an unlabelled task is one by itself
-    checks: int = 0  # tasks with a check
-    logged: int = 0  # tasks that were served
-    checked_scenarios: int = 0  # with a task that has a check
-    logged_scenarios: int = 0  # with one that was served
-    learned: int = 0  # tasks of kinds that releases learned from which have been active: before they were held out
 
 
 class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,39 +107,6 @@ async def tasks_of(session: AsyncSession, exam_id: UUID) -> Sequence[models.Exam
     return (
         await session.scalars(select(_member).where(_member.exam_id == exam_id).order_by(_member.position))
     ).all()
-
-
-async def sizes(session: AsyncSession, exam_ids: Collection[UUID]) -> dict[UUID, ExamSize]:
-    kind = func.coalesce(_member.scenario, _member.position.op("||")(""))
-    query = (
-        select(
-            _member.exam_id,
-            func.count().label("tasks"),
-            func.count(distinct(kind)).label("scenarios"),
-            func.count(_member.check_code).label("checks"),
-            func.count(_member.task_id).label("logged"),
-            func.count(distinct(kind)).filter(_member.check_code.is_not(None)).label("checked_scenarios"),
-            func.count(distinct(kind)).filter(_member.task_id.is_not(None)).label("logged_scenarios"),
-        )
-        .where(in_array(_member.exam_id, exam_ids))
-        .group_by(_member.exam_id)
-    )
-    learned = await _learned(session, exam_ids)
-    rows = [dict(row) for row in (await session.execute(query)).mappings()]
-    known = {exam_id: ExamSize(**row, learned=learned[exam_id]) for row in rows if (exam_id := row.pop("exam_id"))}
-    return {each: known.get(each, ExamSize()) for each in exam_ids}
-
-
-async def _learned(session: AsyncSession, exam_ids: Collection[UUID]) -> Counter[UUID]:
-    """How many tasks of each exam are of a kind that a release learned from which has been active."""
-    query = (
-        select(_member.exam_id, _exam.project_id, _member.instruction, _member.scenario)
-        .join(_exam, _exam.id == _member.exam_id)
-        .where(in_array(_member.exam_id, exam_ids))
-    )
-    rows = (await session.execute(query)).all()
-    kinds = await learning.served_kinds(session, {row.project_id for row in rows})
-    return Counter(row.exam_id for row in rows if kind_of(row.instruction, row.scenario) in kinds[row.project_id])
 
 
 async def from_log(

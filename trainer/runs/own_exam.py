@@ -9,8 +9,9 @@ from uuid import uuid4
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import exams, models, training_data
+from app.db import exam_sizes, exams, models, training_data
 from app.db.database import Sessions
+from app.db.exam_sizes import ExamSize
 from app.db.exams import NewExamTask
 from app.errors import InvalidError, NotFoundError
 from app.project.holdout import OWN_WORK
@@ -44,9 +45,9 @@ async def with_own_exam(job: Job, sessions: Sessions) -> Job:
     """
     async with sessions.begin() as session:
         exam = await exams.grow_holdout(session, job.project_id)
-        size = (await exams.sizes(session, [exam.id]))[exam.id] if exam else exams.ExamSize()
+        size = (await exam_sizes.of(session, [exam.id]))[exam.id] if exam else ExamSize()
     named = job.settings.environment or job.settings.kind is RunKind.ROLLOUT
-    if named or size.scenarios < MIN_SCENARIOS:
+    if named or "recorded" not in size.decides_on:
         return job
     settings = msgspec.structs.replace(job.settings, environment=f"exam?name={OWN_WORK}")
     return msgspec.structs.replace(job, settings=settings)
@@ -59,8 +60,11 @@ async def too_little_own_work(job: Job, sessions: Sessions) -> str:
             exam = await exams.get(session, job.project_id, OWN_WORK)
         except NotFoundError:
             return "it has no scored tasks that it holds out (holdout_percent)"
-        size = (await exams.sizes(session, [exam.id]))[exam.id]
-    return f"its own work that is held out are {size.scenarios} scenarios of the {MIN_SCENARIOS} that are needed"
+        size = (await exam_sizes.of(session, [exam.id]))[exam.id]
+    return (
+        f"its own work that is held out are {size.solved_scenarios} solved scenarios of the {MIN_SCENARIOS} that "
+        "are needed"
+    )
 
 
 @asynccontextmanager
@@ -144,7 +148,7 @@ async def _read(job: Job, sessions: Sessions, choice: ExamChoice) -> _Material:
         training = [each for each in logged if _task(each, job.project) not in held_out]
         served = await manifest.begin_serving(session, job.project_id, None, None)
         apis = ProjectApis(served.documents, msgspec.convert(served.settings, ProjectSettings))
-        size = (await exams.sizes(session, [exam.id]))[exam.id]
+        size = (await exam_sizes.of(session, [exam.id]))[exam.id]
         items = await _items(session, [*examined, *training], job.project)
     held_back = len(logged) - len(training)
     return _Material(

@@ -11,12 +11,12 @@ from app.apis.catalog import Catalog
 from app.errors import InvalidError
 from app.gateway.gateway import Gateway
 from app.gateway.recorded_calls import CallKey, RecordedCalls
+from app.project.holdout import SOLVED
 from app.records import Call, Stop, Task, Trajectory
 from app.sandbox.protocol import Sandbox, SessionLimits
 from trainer.environment import Verdict
 from trainer.environments.exam.exam_environment import ExamItem
 
-_SOLVED = 0.5  # a recorded score from which on the task shows what is right
 _CHECK_CALLS = 200
 _UNKNOWN = Verdict(0, 1, ("what the APIs would have answered is not recorded",), known=False)
 
@@ -37,7 +37,7 @@ class RecordedTrials:
 
     def can_judge(self, item: ExamItem) -> bool:
         record = item.record
-        return record is not None and record.stop is Stop.COMPLETED and (item.score or 0.0) >= _SOLVED
+        return record is not None and record.stop is Stop.COMPLETED and (item.score or 0.0) >= SOLVED
 
     @asynccontextmanager
     async def open(self, item: ExamItem) -> AsyncIterator["RecordedWorld"]:

@@ -1,0 +1,99 @@
+"""How much the exams in the database can examine."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from typing import Literal, TypeAlias
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import and_, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import learning, models
+from app.db.in_array import in_array
+from app.project.holdout import SOLVED, kind_of
+from app.records import Stop
+from app.run_settings import MIN_SCENARIOS
+
+Ground: TypeAlias = Literal["recorded", "staging"]
+
+
+class ExamSize(msgspec.Struct, frozen=True, kw_only=True):
+    """How much an exam examines. Unlabelled tasks with the same instruction are one scenario."""
+
+    tasks: int = 0
+    scenarios: int = 0
+    checks: int = 0  # tasks with a check
+    logged: int = 0  # tasks that were served
+    checked_scenarios: int = 0  # with a task that has a check
+    solved_scenarios: int = 0  # with a task that was solved and has its record
+    learned: int = 0  # tasks of kinds that releases learned from which have been active: before they were held out
+
+    def judged(self, ground: Ground) -> int:
+        """The scenarios with a task of which a trial can be judged."""
+        return self.solved_scenarios if ground == "recorded" else self.checked_scenarios
+
+    @property
+    def decides_on(self) -> list[Ground]:
+        """On what the gate can try enough of it."""
+        grounds: tuple[Ground, ...] = ("recorded", "staging")
+        return [ground for ground in grounds if self.judged(ground) >= MIN_SCENARIOS]
+
+
+async def of(session: AsyncSession, exam_ids: Collection[UUID]) -> dict[UUID, ExamSize]:
+    exam, member, task, record = models.Exam, models.ExamTask, models.Task, models.Trajectory
+    is_solved = and_(task.stop == Stop.COMPLETED, task.score >= SOLVED, record.id.is_not(None))
+    query = (
+        select(
+            member.exam_id,
+            exam.project_id,
+            member.instruction,
+            member.scenario,
+            member.task_id,
+            member.check_code.is_not(None).label("has_check"),
+            func.coalesce(is_solved, False).label("is_solved"),
+        )
+        .join(exam, exam.id == member.exam_id)
+        .outerjoin(task, task.id == member.task_id)
+        .outerjoin(record, record.task_id == member.task_id)
+        .where(in_array(member.exam_id, exam_ids))
+    )
+    by_exam: dict[UUID, list[_Member]] = defaultdict(list)
+    for row in (await session.execute(query)).mappings():
+        found = _Member(**row)
+        by_exam[found.exam_id].append(found)
+    projects = {each.project_id for members in by_exam.values() for each in members}
+    learned = await learning.served_kinds(session, projects)
+    return {each: _size(by_exam[each], learned) for each in exam_ids}
+
+
+class _Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A task of an exam."""
+
+    exam_id: UUID
+    project_id: UUID
+    instruction: str
+    scenario: str | None
+    task_id: UUID | None
+    has_check: bool
+    is_solved: bool
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.instruction, self.scenario)
+
+
+def _size(members: Collection[_Member], learned: dict[UUID, set[str]]) -> ExamSize:
+    return ExamSize(
+        tasks=len(members),
+        scenarios=_kinds(members),
+        checks=sum(each.has_check for each in members),
+        logged=sum(each.task_id is not None for each in members),
+        checked_scenarios=_kinds(each for each in members if each.has_check),
+        solved_scenarios=_kinds(each for each in members if each.is_solved),
+        learned=sum(each.kind in learned[each.project_id] for each in members),
+    )
+
+
+def _kinds(members: Iterable[_Member]) -> int:
+    return len({each.kind for each in members})
