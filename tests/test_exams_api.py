@@ -12,15 +12,14 @@ from sqlalchemy import delete
 from app.db import evaluations, exams, learning, models, projects, releases, runs
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
-from app.db.exams import HeldOut, NewExamTask
+from app.db.exams import NewExamTask
 from app.db.models import ExamSource
 from app.project.holdout import is_held_out, kind_of
-from app.records import Stop, Task
+from app.records import Stop
 from app.run_settings import RunSettings
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject
-from trainer.experience.held_out_tasks import HeldOutTasks
 
 CHECK = "score = 1.0"
 
@@ -250,7 +249,7 @@ async def test_the_held_out_exam_grows_with_the_log(api: ApiApp, tmp_path: Path)
     for number, kind in enumerate(kinds):
         await serve(api, tmp_path, 1.0, scenario=kind)
         async with api.sessions.begin() as session:
-            exam = await exams.grow_holdout(session, project)
+            exam = await exams.grow_holdout(session, project, exams.by_name)
         assert (exam is None) == (not set(kinds[: number + 1]) & set(held))
     assert exam is not None
     assert exam.version == len(held)
@@ -264,7 +263,7 @@ async def test_the_held_out_exam_keeps_its_latest_versions(api: ApiApp, tmp_path
     for _ in range(23):  # of three tasks each, the latest
         await serve(api, tmp_path, 1.0, scenario=kind)
         async with api.sessions.begin() as session:
-            await exams.grow_holdout(session, api.demo.id)
+            await exams.grow_holdout(session, api.demo.id, exams.by_name)
     versions = [
         (await api.client.get("/v1/exams/own-work", params={"version": version})).status_code
         for version in range(1, 24)
@@ -281,22 +280,3 @@ def test_a_share_of_the_kinds_is_held_out_and_always_the_same() -> None:
     assert not any(is_held_out(project, kind, 0) for kind in kinds)
     assert kind_of("Say  HELLO", None) == "say hello"
     assert kind_of("Say  HELLO", "greet") == "greet"
-
-
-def test_what_is_held_out_is_known_by_scenario_and_by_nearly_the_same_words() -> None:
-    held = HeldOutTasks(
-        HeldOut(
-            project_id=UUID(int=7),
-            percent=0,
-            scenarios=frozenset({"greet"}),
-            instructions=("archive all my mails from iris",),
-        )
-    )
-
-    def task(instruction: str, scenario: str | None = None) -> Task:
-        return Task(UUID(int=1), instruction, scenario=scenario)
-
-    assert task("whatever", "greet") in held
-    assert task("Archive every one of my mails from Iris, please") in held
-    assert task("archive all my mails from omar") not in held
-    assert task("archive all my mails to iris") not in held

@@ -4,26 +4,27 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Row, Select, func, select
+from sqlalchemy import Row, func, select
 from sqlalchemy import delete as sql_delete
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, projects
-from app.db.executed_tasks import executed
 from app.db.in_array import in_array
 from app.db.models import ExamSource
-from app.db.scores import proven
+from app.db.scored_log import UnlabelledTask, scored, unlabelled
 from app.errors import InvalidError, NotFoundError
 from app.project.holdout import OWN_WORK, is_held_out, kind_of
 
-_READ = 20_000  # served tasks to choose from, newest first
 _KINDS, _TASKS_EACH = 200, 3  # of an exam from the log, unless it says otherwise
 _KEPT = 20  # versions of the exam that grows by itself
+
+KindRule: TypeAlias = Callable[[UUID, str, str | None], str]
+"""The kind of a task: by its id, its instruction and its scenario."""
 
 _exam, _member, _task = models.Exam, models.ExamTask, models.Task
 
@@ -43,8 +44,8 @@ class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
 
     project_id: UUID
     percent: float  # of kinds, by their hash
-    scenarios: frozenset[str]
-    instructions: tuple[str, ...]
+    tasks: Sequence[NewExamTask]  # of exams, in no order
+    logged: Sequence[UnlabelledTask] = ()  # by which tasks without a scenario are told apart, oldest first
 
 
 async def put(
@@ -123,19 +124,20 @@ async def from_log(
 
     Of each kind the best, and of these the latest: a solved task shows what is right.
     """
-    query = _scored(project_id)
+    query = scored(project_id)
     if since is not None:
         query = query.where(_task.finished_at >= since)
     if until is not None:
         query = query.where(_task.finished_at < until)
     if scenarios is not None:
         query = query.where(_task.scenario.in_(scenarios))
-    return _chosen((await session.execute(query)).all(), lambda _: True, kinds, tasks_each)
+    rows = (await session.execute(query)).all()
+    return _chosen(rows, lambda _: True, kinds, tasks_each, by_name)
 
 
 async def of_tasks(session: AsyncSession, project_id: UUID, ids: Sequence[UUID]) -> list[NewExamTask]:
     """These tasks of the log, in this order. Raises InvalidError for one of another project or without a score."""
-    rows = (await session.execute(_scored(project_id).where(in_array(_task.id, ids)))).all()
+    rows = (await session.execute(scored(project_id).where(in_array(_task.id, ids)))).all()
     found = {row.id: _new(row) for row in rows}
     if missing := [str(each) for each in ids if each not in found]:
         raise InvalidError(
@@ -145,16 +147,16 @@ async def of_tasks(session: AsyncSession, project_id: UUID, ids: Sequence[UUID])
     return [found[each] for each in ids]
 
 
-async def grow_holdout(session: AsyncSession, project_id: UUID) -> models.Exam | None:
+async def grow_holdout(session: AsyncSession, project_id: UUID, kind: KindRule) -> models.Exam | None:
     """Refresh the exam of what the project holds out. None where it holds out nothing, or none of it has a score.
 
-    The oldest kinds drop out where there are more than fit.
+    All tasks of one `kind` are held out, or none. The oldest kinds drop out where there are more than fit.
     """
     percent = projects.settings_of(await projects.by_id(session, project_id)).holdout_percent
     if not percent:
         return None
-    rows = (await session.execute(_scored(project_id))).all()
-    chosen = _chosen(rows, lambda kind: is_held_out(project_id, kind, percent), _KINDS, _TASKS_EACH)
+    rows = (await session.execute(scored(project_id))).all()
+    chosen = _chosen(rows, lambda kind: is_held_out(project_id, kind, percent), _KINDS, _TASKS_EACH, kind)
     if not chosen:
         return None
     exam = await put(session, project_id, OWN_WORK, ExamSource.HOLDOUT, chosen)
@@ -167,39 +169,30 @@ async def held_out(session: AsyncSession, project_id: UUID) -> HeldOut:
     """The newest version of each exam, and the kinds that the project holds out."""
     settings = projects.settings_of(await projects.by_id(session, project_id))
     ids = [exam.id for exam in await newest(session, project_id)]
-    query = select(_member.scenario, _member.instruction).where(in_array(_member.exam_id, ids))
+    query = select(_member.instruction, _member.scenario, _member.task_id).where(in_array(_member.exam_id, ids))
     rows = (await session.execute(query.distinct())).all()
     return HeldOut(
         project_id=project_id,
         percent=settings.holdout_percent,
-        scenarios=frozenset(row.scenario for row in rows if row.scenario is not None),
-        instructions=tuple(sorted({row.instruction for row in rows})),
+        tasks=[NewExamTask(**row._mapping) for row in rows],
+        logged=await unlabelled(session, project_id) if rows or settings.holdout_percent else (),
     )
 
 
-_COLUMNS = ("id", "instruction", "scenario", "variables", "check_code", "score", "finished_at")
-
-
-def _scored(project_id: UUID) -> Select[Any]:
-    return (
-        select(*(getattr(_task, name) for name in _COLUMNS))
-        .where(_task.project_id == project_id, proven().is_not(None), _task.skill_run.is_(None))
-        .where(_task.conversation == "")  # the instruction says all
-        .where(executed())
-        .order_by(_task.finished_at.desc(), _task.id)
-        .limit(_READ)
-    )
+def by_name(task_id: UUID, instruction: str, scenario: str | None) -> str:  # noqa: ARG001  a `KindRule`
+    """A kind for each scenario, and for each instruction without one."""
+    return kind_of(instruction, scenario)
 
 
 def _chosen(
-    rows: Iterable[Row[Any]], wanted: Callable[[str], bool], kinds: int, tasks_each: int
+    rows: Iterable[Row[Any]], wanted: Callable[[str], bool], kinds: int, tasks_each: int, kind: KindRule
 ) -> list[NewExamTask]:
     """`rows` are newest first."""
     by_kind: dict[str, list[Row[Any]]] = defaultdict(list)
     for row in rows:
-        by_kind[kind_of(row.instruction, row.scenario)].append(row)
-    latest = [kind for kind in by_kind if wanted(kind)][:kinds]
-    best = (sorted(by_kind[kind], key=lambda row: -row.score)[:tasks_each] for kind in sorted(latest))
+        by_kind[kind(row.id, row.instruction, row.scenario)].append(row)
+    latest = [each for each in by_kind if wanted(each)][:kinds]
+    best = (sorted(by_kind[each], key=lambda row: -row.score)[:tasks_each] for each in sorted(latest))
     return [_new(row) for of_kind in best for row in sorted(of_kind, key=lambda row: (row.finished_at, row.id))]
 
 

@@ -74,7 +74,8 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     holdout_percent: Annotated[float, msgspec.Meta(ge=0, le=50)] = 0.0
     """Share of the kinds of tasks that no run learns from: their scored tasks become the exam `own-work`, on which
-    the gate examines candidates. A kind is a scenario, or an instruction without one."""
+    the gate examines candidates. A kind is a scenario or, of tasks without one, those with similar instructions
+    that called mostly the same."""
 
     staging: Annotated[dict[str, StagingApi], msgspec.Meta(max_length=1_000)] = {}
     """By the name of an API, the server on which exams and rollouts with `on=staging` may act."""

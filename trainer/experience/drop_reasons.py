@@ -12,7 +12,7 @@ class DropReason(StrEnum):
     UNSCORED = "unscored"
     UNPROVEN_JUDGE = "unproven_judge"  # scored by a judge that is not known to decide as people do
     LEARNED = "learned"  # the policy that serves could learn from it already
-    HELD_OUT = "held_out"  # candidates are examined on it, or on one that is nearly the same
+    HELD_OUT = "held_out"  # candidates are examined on it, or on one that is like it
     STALE = "stale"  # sampled by a release too many releases ago
     CONVERSATION = "conversation"  # without a scenario, its instruction alone does not say what it is like
     SECRET = "secret"  # the policy read or wrote a secret, so the trajectory has no tokens

@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import exams, judgements, projects, releases, training_data
+from app.db import judgements, projects, releases, training_data
 from app.db.models import Release, ReleaseState, ScoreSource, SkillState, TaskState
 from app.db.skill_evidence import GOOD
 from app.db.training_data import LoggedSkill, LoggedTask
@@ -18,7 +18,7 @@ from app.skills.skill_checks import is_wrapper
 from trainer.experience.chain_rewards import SkillMakers
 from trainer.experience.drop_reasons import DropReason
 from trainer.experience.filters import BaseModel, ReleaseWeights, find_flaw, has_other_prompt, staleness_by_release
-from trainer.experience.held_out_tasks import HeldOutTasks
+from trainer.experience.held_out_tasks import read_held_out
 from trainer.experience.scenario_inference import Conduct, infer_scenarios
 from trainer.experience.scored_task import ScoredTask
 
@@ -101,7 +101,7 @@ async def _scored_tasks(
     numbers = {release.id: release.number for release in every}
     prompts = {release.id: release.prompt for release in every}
     learner = active.model if settings.start == "active" else BASE
-    held_out = HeldOutTasks(await exams.held_out(session, project_id))
+    held_out = await read_held_out(session, project_id)
     staleness = staleness_by_release([_weights(each) for each in every], active.number, learner)
     tasks = []
     async for trajectory in training_data.trajectories(session, list(rows)):

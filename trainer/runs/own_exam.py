@@ -1,5 +1,6 @@
 """The environment of a run: one that its settings name, or an exam of the project's own work."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -22,7 +23,8 @@ from app.run_settings import MIN_SCENARIOS, RunKind, rollout_environment
 from trainer.environment import Environment, open_environment
 from trainer.environments.exam.exam_environment import ExamChoice, ExamEnvironment, ExamItem
 from trainer.environments.exam.idle_trials import solved_idly
-from trainer.experience.held_out_tasks import HeldOutTasks
+from trainer.experience.held_out_tasks import read_held_out
+from trainer.experience.task_kinds import TaskKinds
 from trainer.run_job import Job, RunProgress
 from trainer.runs.exam_trials import ProjectApis, open_trials
 
@@ -43,8 +45,11 @@ async def with_own_exam(job: Job, sessions: Sessions) -> Job:
 
     Also refreshes the exam of what the project holds out, before anything is read to learn from.
     """
+    async with sessions() as session:
+        held_out = await exams.held_out(session, job.project_id)
+    kinds = await asyncio.to_thread(TaskKinds, held_out.logged)  # of a long log it takes seconds
     async with sessions.begin() as session:
-        exam = await exams.grow_holdout(session, job.project_id)
+        exam = await exams.grow_holdout(session, job.project_id, kinds.of_task)
         size = (await exam_sizes.of(session, [exam.id]))[exam.id] if exam else ExamSize()
     named = job.settings.environment or job.settings.kind is RunKind.ROLLOUT
     if named or "recorded" not in size.decides_on:
@@ -143,7 +148,7 @@ async def _read(job: Job, sessions: Sessions, choice: ExamChoice) -> _Material:
         except NotFoundError as error:
             raise InvalidError(f"the project {job.project} has no exam {choice.name!r}: {_how(choice)}") from error
         examined = [_new(row) for row in await exams.tasks_of(session, exam.id)]
-        held_out = HeldOutTasks(await exams.held_out(session, job.project_id))
+        held_out = await read_held_out(session, job.project_id)
         logged = await exams.from_log(session, job.project_id, kinds=_TRAINING)
         training = [each for each in logged if _task(each, job.project) not in held_out]
         served = await manifest.begin_serving(session, job.project_id, None, None)

@@ -5,14 +5,13 @@ from pathlib import Path
 import msgspec
 
 from app.datasets.chat_lines import ChatRecord
-from app.db import exams
 from app.db.database import Sessions
 from app.errors import InvalidError
 from app.records import Json
 from trainer.atomic_write import write_atomically
 from trainer.experience.drop_reasons import ADVICE, DropReason
 from trainer.experience.filters import BaseModel
-from trainer.experience.held_out_tasks import HeldOutTasks
+from trainer.experience.held_out_tasks import HeldOutTasks, read_held_out
 from trainer.experience.judging import judge_window
 from trainer.experience.read_experience import read_best
 from trainer.experience.snapshot import RecordTasks
@@ -43,7 +42,7 @@ async def load_examples(job: Job, sessions: Sessions, base: BaseModel, record: R
         return msgspec.msgpack.decode(path.read_bytes(), type=SftExamples)
     if job.settings.data:
         async with sessions() as session:
-            held_out = HeldOutTasks(await exams.held_out(session, job.project_id))
+            held_out = await read_held_out(session, job.project_id)
         examples = _import_chats(await fetch_data(job, sessions), job.settings.data, base, held_out)
         await record([])
     else:

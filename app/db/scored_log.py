@@ -1,0 +1,107 @@
+"""The scored tasks of a project that say all in their instructions: what exams are made of."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import Select, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models
+from app.db.executed_tasks import executed
+from app.db.in_array import in_array
+from app.db.scores import proven
+from app.db.skill_evidence import GOOD
+
+_READ = 20_000  # tasks, newest first
+_LOOKED_AT = 5_000  # of those without a scenario: what they called
+_BATCH = 200
+_COLUMNS = ("id", "instruction", "scenario", "variables", "check_code", "score", "finished_at")
+
+_task, _skill, _trajectory = models.Task, models.Skill, models.Trajectory
+
+
+class UnlabelledTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A scored task without a scenario, and what shows which others are like it."""
+
+    id: UUID
+    instruction: str
+    slots: frozenset[str] = frozenset()  # words of the instruction that its skills took as arguments
+    operations: frozenset[str] = frozenset()  # that answered
+    solved: bool = True
+
+
+class _Call(msgspec.Struct):
+    api: str
+    error: str | None = None
+
+
+class _Turn(msgspec.Struct):
+    calls: tuple[_Call, ...] = ()
+
+
+class _Record(msgspec.Struct):
+    """What is read of a trajectory: without its tokens that takes a tenth of the time."""
+
+    turns: tuple[_Turn, ...] = ()
+
+
+def scored(project_id: UUID) -> Select[Any]:
+    """Newest first."""
+    return (
+        select(*(getattr(_task, name) for name in _COLUMNS))
+        .where(_task.project_id == project_id, proven().is_not(None), _task.skill_run.is_(None))
+        .where(_task.conversation == "")  # the instruction says all
+        .where(executed())
+        .order_by(_task.finished_at.desc(), _task.id)
+        .limit(_READ)
+    )
+
+
+async def unlabelled(session: AsyncSession, project_id: UUID) -> list[UnlabelledTask]:
+    """The latest scored tasks without a scenario whose trajectories were kept, oldest first."""
+    rows = [row for row in (await session.execute(scored(project_id))).all() if row.scenario is None]
+    rows = rows[:_LOOKED_AT][::-1]
+    slots = await _slots(session, project_id) if rows else {}
+    found = []
+    for start in range(0, len(rows), _BATCH):
+        some = rows[start : start + _BATCH]
+        operations = await _operations(session, [row.id for row in some])
+        found += [
+            UnlabelledTask(
+                id=row.id,
+                instruction=row.instruction,
+                slots=frozenset(slots.get(row.id, ())),
+                operations=operations[row.id],
+                solved=row.score >= GOOD,
+            )
+            for row in some
+            if row.id in operations
+        ]
+    return found
+
+
+async def _slots(session: AsyncSession, project_id: UUID) -> dict[UUID, set[str]]:
+    """Of the tasks that wrote skills."""
+    written = select(_skill.task_id, _skill.slots).where(_skill.project_id == project_id)
+    found: dict[UUID, set[str]] = defaultdict(set)
+    for task_id, words in await session.execute(written):
+        if task_id is not None:
+            found[task_id].update(words)
+    return found
+
+
+async def _operations(session: AsyncSession, task_ids: Sequence[UUID]) -> dict[UUID, frozenset[str]]:
+    """Of the tasks whose trajectories were kept."""
+    query = select(_trajectory.task_id, _trajectory.record).where(in_array(_trajectory.task_id, task_ids))
+    return {
+        task_id: frozenset(
+            call.api
+            for turn in msgspec.msgpack.decode(record, type=_Record).turns
+            for call in turn.calls
+            if call.error is None
+        )
+        for task_id, record in await session.execute(query)
+    }

@@ -1,0 +1,139 @@
+"""Which tasks are held out: whole scenarios and, without them, all instructions that are alike."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import msgspec
+import pytest
+
+from app.db import exams, projects
+from app.db.database import Sessions
+from app.db.exams import HeldOut, NewExamTask
+from app.db.scored_log import UnlabelledTask
+from app.engine.tokenizer import ChatTokenizer
+from app.project.holdout import is_held_out
+from app.records import Call, Task
+from app.settings import Settings
+from tests.served_project import ServedProject
+from tests.training_project import ProgressRecorder, TrainingProject
+from trainer.experience.held_out_tasks import HeldOutTasks
+from trainer.experience.task_kinds import TaskKinds
+from trainer.runs.own_exam import with_own_exam
+from trainer.runs.train import train
+
+PROJECT = UUID(int=7)
+NAMES = ["iris", "omar", "lena", "noor", "pia", "juri", "sven", "tova", "emil", "anna", "bela", "cleo"]
+MAILS = [f"Archive all mails from {name}" for name in NAMES]
+INVOICES = [f"Pay the latest invoice of company {name} by bank transfer" for name in NAMES]
+
+
+def logged(texts: Sequence[str], *operations: str, solved: bool = True) -> list[UnlabelledTask]:
+    return [
+        UnlabelledTask(id=uuid4(), instruction=text, operations=frozenset(operations), solved=solved)
+        for text in texts
+    ]
+
+
+def kinds_of(*tasks: UnlabelledTask) -> list[str]:
+    kinds = TaskKinds(tasks)
+    return [kinds.of_task(each.id, each.instruction, None) for each in tasks]
+
+
+def task(instruction: str, scenario: str | None = None) -> Task:
+    return Task(UUID(int=1), instruction, scenario=scenario)
+
+
+def test_instructions_that_are_alike_are_one_kind_which_later_ones_do_not_change() -> None:
+    kinds = TaskKinds(logged([MAILS[0], *INVOICES[:3]]))
+    assert {kinds.of_task(uuid4(), each, None) for each in MAILS} == {"archive all mails from iris"}
+    assert {kinds.of_task(uuid4(), each, None) for each in INVOICES} == {INVOICES[0].lower()}
+    assert kinds.of_task(uuid4(), MAILS[0], "labelled") == "labelled"
+
+
+def test_words_that_skills_take_as_arguments_do_not_tell_kinds_apart() -> None:
+    plain = [UnlabelledTask(id=uuid4(), instruction=f"call {name}") for name in ("iris", "omar")]
+    assert kinds_of(*plain) == ["call iris", "call omar"]
+    assert kinds_of(msgspec.structs.replace(plain[0], slots=frozenset({"iris"})), plain[1]) == ["call iris"] * 2
+
+
+def test_tasks_that_called_mostly_other_operations_are_of_another_kind() -> None:
+    [approved] = logged(["approve the leave request of ann"], "list", "approve")
+    [detour] = logged(["approve the leave request of bob"], "list", "search", "approve")
+    [rejected] = logged(["reject the leave request of ann"], "list", "reject")
+    [gave_up] = logged(["approve the leave request of cid"], "list", solved=False)
+    [lost] = logged(["approve the leave request of dan"])
+    kinds = kinds_of(approved, rejected, detour, gave_up, lost)
+    approve, reject = approved.instruction, rejected.instruction
+    assert kinds == [approve, reject, approve, approve, approve]
+    both = TaskKinds([approved, rejected]).possible(None, "handle the leave request of ann", None)
+    assert set(both) == {approve, reject}, "words alone do not tell which"
+
+
+@pytest.mark.parametrize("percent", [10, 20, 50])
+def test_of_instructions_that_are_alike_all_are_held_out_or_none(percent: float) -> None:
+    seen = set()
+    for project in map(UUID, (f"{number:032x}" for number in range(40))):
+        held = HeldOutTasks(HeldOut(project_id=project, percent=percent, tasks=[], logged=logged(MAILS[:8])))
+        found = {task(each) in held for each in MAILS}
+        assert found == {is_held_out(project, MAILS[0].lower(), percent)}
+        seen |= found
+    assert seen == {True, False}
+
+
+def test_what_is_examined_is_known_by_scenario_and_by_words_that_are_alike() -> None:
+    examined = [
+        NewExamTask(instruction="say hello to iris", scenario="greet"),
+        NewExamTask(instruction="archive all my mails from iris"),
+    ]
+    held = HeldOutTasks(HeldOut(project_id=PROJECT, percent=0, tasks=examined))
+    assert task("whatever", "greet") in held
+    assert task("say hello to omar") in held, "it lacks the scenario"
+    assert task("say hello to omar", "politeness") not in held
+    assert task("Archive every one of my mails from Iris, please") in held
+    assert task("Archive every one of my mails from Iris, please", "filing") in held
+    assert task("archive all my mails from omar") in held
+    assert task("archive all my mails from omar", "filing") not in held
+    assert task("archive all my mails to iris") not in held
+
+
+@pytest.fixture
+async def shop(committed: Sessions, database_url: str, tiny: Path, tmp_path: Path) -> TrainingProject:
+    settings = Settings(
+        model=str(tiny),
+        data_dir=tmp_path,
+        database_url=database_url,
+        engine_device="cpu",
+        prompt_profile="compact",
+    )
+    return await TrainingProject.open(committed, settings)
+
+
+async def serve(shop: TrainingProject, instructions: Sequence[str]) -> None:
+    """Tasks without a scenario: every other one succeeded, and no two answers are equal."""
+    tokenizer = ChatTokenizer.load(shop.settings.model_dir)
+    async with shop.sessions.begin() as session:
+        served = ServedProject(session, await projects.by_id(session, shop.project_id), tokenizer)
+        for number, instruction in enumerate(instructions):
+            row = await served.task(float(number % 2), scenario=None, instruction=instruction)
+            calls = (Call(seq=0, turn=0, api=f"files.{instruction.split()[0]}", arguments={}),)
+            await served.rollout(row, served.turn(f"print({number * 11})", calls=calls), answer="done")
+
+
+async def test_a_run_learns_from_none_that_is_like_what_is_examined(shop: TrainingProject) -> None:
+    """Of two families of unlabelled tasks the hash holds out one."""
+    async with shop.sessions.begin() as session:
+        await projects.change_settings(session, shop.project_id, {"holdout_percent": 50})
+    families = [[f"verb{number} all letters from {name}" for name in NAMES] for number in range(30)]
+    by_hash = {is_held_out(shop.project_id, each[0], 50): each for each in families}
+    await serve(shop, [*by_hash[True], *by_hash[False]])
+    job = await shop.job(kind="logged", steps=1, pairs=2)
+    await with_own_exam(job, shop.sessions)
+    async with shop.sessions() as session:
+        exam = await exams.get(session, shop.project_id, "own-work")
+        examined = {each.instruction for each in await exams.tasks_of(session, exam.id)}
+    assert len(examined) == 3
+    assert examined < set(by_hash[True])
+    result = await train(job, ProgressRecorder())
+    assert result.data["dropped"]["held_out"] == len(NAMES)
+    assert result.data["trajectories"] == len(NAMES)
