@@ -38,6 +38,16 @@ def test_an_exam_of_which_nothing_is_left_is_too_small_and_not_unknown() -> None
     assert raised.value.advice.startswith(advice)
 
 
+def test_the_smaller_part_of_an_exam_decides_nothing_however_well_it_is_known() -> None:
+    with pytest.raises(UndecidedError) as raised:
+        check_decidable(results(on="recorded", scenarios=200, scenarios_left_out=160, tasks_left_out=320), 0.8, 30)
+    assert str(raised.value) == (
+        "the exam can be tried on 40 of its 200 scenarios, 50% are needed; tasks left out: 320 without a record "
+        "that solved it"
+    )
+    check_decidable(results(on="recorded", scenarios=80, scenarios_left_out=40, tasks_left_out=40), 0.8, 30)
+
+
 def test_results_that_are_many_and_known_decide() -> None:
     check_decidable(results(unknown=1), 0.8, 30)
     assert left_out(results()) == ""

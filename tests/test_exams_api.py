@@ -134,6 +134,14 @@ async def test_recorded_calls_decide_on_tasks_that_were_solved_and_have_their_re
     assert exam["waits_for"].startswith("28 of its scenarios were solved by a task that was served, as recorded")
 
 
+async def test_an_exam_of_which_most_was_not_solved_decides_nothing_yet(api: ApiApp, tmp_path: Path) -> None:
+    for number in range(61):
+        await serve(api, tmp_path, float(number < 30), scenario=f"kind {number}")
+    exam = await made(api, from_log={})
+    assert (exam["size"]["scenarios"], exam["size"]["solved_scenarios"], exam["decides_on"]) == (61, 30, [])
+    assert exam["waits_for"].endswith("the gate needs 30 of either, and half of all")
+
+
 async def test_an_exam_that_has_enough_scenarios_for_nothing_says_what_each_needs(
     api: ApiApp, tmp_path: Path
 ) -> None:
@@ -148,7 +156,7 @@ async def test_an_exam_that_has_enough_scenarios_for_nothing_says_what_each_need
     assert exam["decides_on"] == []
     assert exam["waits_for"] == (
         "15 of its scenarios were solved by a task that was served, as recorded calls need, 15 have a check, as "
-        "staging needs: the gate needs 30 of either"
+        "staging needs: the gate needs 30 of either, and half of all"
     )
 
 

@@ -20,7 +20,7 @@ from tests.training_project import ProgressRecorder, TrainingProject
 from trainer.evaluation.policy_metrics import TaskResult
 from trainer.run_job import Job
 from trainer.runs.grown_library import grown_skills
-from trainer.runs.own_exam import open_run_environment
+from trainer.runs.own_exam import open_run_environment, too_little_own_work, with_own_exam
 from trainer.runs.train import train
 
 CHECK = "score = float(any(entry['text'] == '{0}' for entry in apis.ledger.list_entries()))"
@@ -152,6 +152,8 @@ async def test_without_a_word_a_run_is_examined_on_what_the_project_holds_out(sh
         "digest": exam.digest,
         "learned": 0,
         "on": "recorded",
+        "scenarios": len(kinds),
+        "scenarios_left_out": 0,
         "tasks_left_out": len(kinds),  # they failed, and so show nothing
         "true_whatever_happens": 0,
     }
@@ -176,6 +178,25 @@ async def test_the_library_of_the_exam_is_what_tasks_are_offered_now(shop: Train
         ("greet", 2, "def greet(): return 2")
     ]
     assert first.version == 1
+
+
+async def test_an_exam_of_which_most_was_not_solved_decides_nothing(shop: TrainingProject) -> None:
+    """Of its scenarios, as many as the gate needs were solved."""
+    await hold_out(shop, 50)
+    kinds = [kind for kind in map(str, range(300)) if is_held_out(shop.project_id, kind, 50)]
+    for number, kind in enumerate(kinds[:70]):
+        await shop.serve(float(number < 32), scenarios=1, scenario=kind)
+    asked = await shop.job(kind="logged", steps=1, gate_scenarios=200, environment="exam?name=own-work")
+    job = await with_own_exam(asked, shop.sessions)
+    async with open_run_environment(job, shop.sessions, ProgressRecorder()) as found:
+        assert found is not None
+        exam = found.about["exam"]
+    assert (exam["scenarios"], exam["scenarios_left_out"], exam["tasks_left_out"]) == (70, 38, 38)
+    unasked = await shop.job(kind="logged", steps=1, gate_scenarios=200)
+    assert await with_own_exam(unasked, shop.sessions) == unasked
+    assert await too_little_own_work(unasked, shop.sessions) == (
+        "only 32 of the 70 scenarios of its own work that is held out were solved"
+    )
 
 
 async def test_an_exam_that_is_too_small_decides_nothing(shop: TrainingProject) -> None:

@@ -69,7 +69,7 @@ class TrainingProject:
             served = ServedProject(session, await projects.by_id(session, self.project_id), tokenizer)
             for number in range(scenarios):
                 for score in scores:
-                    row = await served.task(score, **_kind(number), **columns)
+                    row = await served.task(score, **_kind(number) | columns)
                     turn = served.turn(f"print({len(served.tasks) * 11})")
                     await served.rollout(row, turn, answer="hello")
 

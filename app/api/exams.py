@@ -145,8 +145,9 @@ class ExamDetail(msgspec.Struct, frozen=True, kw_only=True):
 class ExamResult(msgspec.Struct, frozen=True, kw_only=True):
     """How one release did. Shares in percent with 95 % intervals, as in its evidence.
 
-    `coverage` is the share of scenarios whose results are known. `digest` is that of the exam: once one was
-    deleted, versions are counted anew. Results of earlier versions of the server have none.
+    `coverage` is the share of the scenarios that were tried whose results are known. Those left out could not be
+    tried, as none of their tasks can be judged. `digest` is that of the exam: once one was deleted, versions are
+    counted anew. Results of earlier versions of the server lack some of these.
     """
 
     release: int | None
@@ -156,6 +157,9 @@ class ExamResult(msgspec.Struct, frozen=True, kw_only=True):
     digest: str | None
     on: str
     coverage: float | None
+    scenarios: int | None
+    scenarios_left_out: int | None
+    tasks_left_out: int | None
     figures: dict[str, Json]
 
 
@@ -243,7 +247,8 @@ def _waits_for(size: ExamSize) -> str:
         return f"it has {size.scenarios} scenarios, the gate needs at least {MIN_SCENARIOS}"
     return (
         f"{size.solved_scenarios} of its scenarios were solved by a task that was served, as recorded calls need, "
-        f"{size.checked_scenarios} have a check, as staging needs: the gate needs {MIN_SCENARIOS} of either"
+        f"{size.checked_scenarios} have a check, as staging needs: the gate needs {MIN_SCENARIOS} of either, and "
+        "half of all"
     )
 
 
@@ -257,5 +262,8 @@ def _result(row: models.Evaluation, number: int | None) -> ExamResult:
         digest=exam.get("digest"),
         on=exam["on"],
         coverage=row.settings.get("coverage"),
+        scenarios=exam.get("scenarios"),
+        scenarios_left_out=exam.get("scenarios_left_out"),
+        tasks_left_out=exam.get("tasks_left_out"),
         figures=row.figures,
     )

@@ -20,7 +20,8 @@ from app.db import exam_sizes, exams, releases
 
 _SHARES = Axis(0.0, 100.0, ((0.0, "0"), (50.0, "50"), (100.0, "100 %")))
 _SHOWN = 200  # tasks
-_CSV = ("release", "model", "at", "version", "digest", "on", "coverage", "scenarios", "tasks")
+_ABOUT = ("release", "model", "at", "version", "digest", "on", "coverage", "scenarios_left_out", "tasks_left_out")
+_CSV = (*_ABOUT, "scenarios", "tasks")  # those that were tried
 _MEASURES = ("sgc", "tgc", "turns", "tokens")
 
 
@@ -112,7 +113,7 @@ def _measure_names() -> list[str]:
 
 def _numbers(each: ReleaseResult) -> list[object]:
     result, figures = each.result, each.figures
-    about: list[object] = [getattr(result, name) for name in _CSV[:-2]]
+    about: list[object] = [getattr(result, name) for name in _ABOUT]
     if figures is None:
         return about
     measures = [getattr(figures, name) for name in _MEASURES]

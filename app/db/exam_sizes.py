@@ -13,7 +13,7 @@ from app.db import learning, models
 from app.db.in_array import in_array
 from app.project.holdout import SOLVED, kind_of
 from app.records import Stop
-from app.run_settings import MIN_SCENARIOS
+from app.run_settings import MIN_JUDGED, MIN_SCENARIOS
 
 Ground: TypeAlias = Literal["recorded", "staging"]
 
@@ -37,7 +37,8 @@ class ExamSize(msgspec.Struct, frozen=True, kw_only=True):
     def decides_on(self) -> list[Ground]:
         """On what the gate can try enough of it."""
         grounds: tuple[Ground, ...] = ("recorded", "staging")
-        return [ground for ground in grounds if self.judged(ground) >= MIN_SCENARIOS]
+        needed = max(MIN_SCENARIOS, MIN_JUDGED * self.scenarios)
+        return [ground for ground in grounds if self.judged(ground) >= needed]
 
 
 async def of(session: AsyncSession, exam_ids: Collection[UUID]) -> dict[UUID, ExamSize]:

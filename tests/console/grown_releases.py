@@ -31,7 +31,14 @@ _SETTINGS: dict[str, Json] = {
     "seed": 7,
     "coverage": 1.0,
     "base": "seed",
-    "exam": {"name": "everyday", "version": 1, "on": "recorded"},
+    "exam": {
+        "name": "everyday",
+        "version": 1,
+        "on": "recorded",
+        "scenarios": 100,
+        "scenarios_left_out": 20,
+        "tasks_left_out": 31,
+    },
 }
 
 

@@ -18,6 +18,7 @@ async def test_the_list_leads_to_an_exam_and_its_results(check_grown: CheckPage)
     await expect(page.get_by_role("img", name="Scenarios solved, by release")).to_be_visible()
     await page.get_by_text("Numbers").click()
     results = page.get_by_role("region", name="Results by release")
+    await expect(results.get_by_role("row", name="Release 7", exact=False).first).to_contain_text("20 of 100")
     await results.get_by_role("link", name="Release 7", exact=True).first.click()
     await page.get_by_role("link", name="everyday").click()
     await page.get_by_role("region", name="Versions").get_by_role("link", name="1", exact=True).click()
@@ -36,7 +37,11 @@ async def test_results_are_downloaded_with_their_intervals(grown: GrownConsole) 
     rows = [dict(zip(names, line.split(","), strict=True)) for line in lines[1:]]
     assert {row["release"] for row in rows} >= {"2", "7", "30"}
     assert all(float(row["sgc_low"]) < float(row["sgc"]) < float(row["sgc_high"]) for row in rows)
-    assert {(row["version"], row["coverage"]) for row in rows} == {("1", "1.0")}
+    about = {
+        tuple(row[name] for name in ("version", "coverage", "scenarios_left_out", "tasks_left_out"))
+        for row in rows
+    }
+    assert about == {("1", "1.0", "20", "31")}
 
 
 async def test_an_exam_is_deleted_in_all_versions(check_page: CheckPage, console: ConsoleServer) -> None:

@@ -3,6 +3,7 @@
 import msgspec
 
 from app.records import Json
+from app.run_settings import MIN_JUDGED
 from trainer.evaluation.paired import PairedResults
 
 
@@ -43,6 +44,12 @@ def check_decidable(results: PairedResults, coverage: float, min_scenarios: int)
         raise UndecidedError(results, f"{share} (exam_coverage): the others {_ground(results).unknown}")
     if scenarios < min_scenarios:
         number = f"the exam has {scenarios} scenarios to examine on{also}, {min_scenarios} are needed"
+        raise UndecidedError(results, number + left_out(results))
+    exam = results.settings.get("exam", {})
+    every = exam.get("scenarios", 0)
+    tried = every - exam.get("scenarios_left_out", 0)
+    if tried < MIN_JUDGED * every:
+        number = f"the exam can be tried on {tried} of its {every} scenarios, {MIN_JUDGED:.0%} are needed"
         raise UndecidedError(results, number + left_out(results))
 
 

@@ -66,10 +66,10 @@ async def too_little_own_work(job: Job, sessions: Sessions) -> str:
         except NotFoundError:
             return "it has no scored tasks that it holds out (holdout_percent)"
         size = (await exam_sizes.of(session, [exam.id]))[exam.id]
-    return (
-        f"its own work that is held out are {size.solved_scenarios} solved scenarios of the {MIN_SCENARIOS} that "
-        "are needed"
-    )
+    held = "its own work that is held out"
+    if size.solved_scenarios < MIN_SCENARIOS:
+        return f"{held} are {size.solved_scenarios} solved scenarios of the {MIN_SCENARIOS} that are needed"
+    return f"only {size.solved_scenarios} of the {size.scenarios} scenarios of {held} were solved"
 
 
 @asynccontextmanager
@@ -92,16 +92,19 @@ async def open_run_environment(
         judged = [item for item in material.exam if trials.can_judge(item)]
         report = partial(progress.part, "exam checks")
         idle = await solved_idly(trials, judged, report) if job.settings.gate_scenarios else set()
+        examined = [item for item in judged if item.task.id not in idle]
+        kinds = {item.kind for item in material.exam}
         about: dict[str, Json] = {
             "name": found.name,
             "version": material.version,
             "digest": material.digest,
             "learned": material.learned,
             "on": found.on,
+            "scenarios": len(kinds),
+            "scenarios_left_out": len(kinds - {item.kind for item in examined}),
             "tasks_left_out": len(material.exam) - len(judged),
             "true_whatever_happens": len(idle),
         }
-        examined = [item for item in judged if item.task.id not in idle]
         training = [item for item in material.training if trials.can_judge(item)]
         environment = ExamEnvironment(examined, training, trials)
         drawn = _training_data(material, len(training))

@@ -27,6 +27,10 @@ class ExamItem(msgspec.Struct, frozen=True, kw_only=True):
     score: float | None = None
     now: datetime
 
+    @property
+    def kind(self) -> str:
+        return kind_of(self.task.instruction, self.task.scenario)
+
 
 class Trials(Protocol):
     """Opens worlds for tasks of an exam."""
@@ -82,5 +86,5 @@ class ExamEnvironment:
 def _grouped(items: Sequence[ExamItem]) -> list[Scenario]:
     kinds: dict[str, list[Task]] = defaultdict(list)
     for item in items:
-        kinds[kind_of(item.task.instruction, item.task.scenario)].append(item.task)
+        kinds[item.kind].append(item.task)
     return [Scenario(kind, kind, 0, tuple(tasks)) for kind, tasks in kinds.items()]
