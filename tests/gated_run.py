@@ -11,15 +11,15 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
-from app.db import evaluations, models, releases, runs
+from app.db import adapters, evaluations, models, releases, runs
 from app.db.database import Sessions
-from app.db.evaluations import NewEvaluation
 from app.engine.protocol import Completion, Sampling
-from app.errors import ConflictError
+from app.errors import AdapterError, ConflictError
 from app.records import Json, Task, Trajectory
 from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.evaluated_server import ExpertPolicy
+from tests.promoted_releases import EVEN, GAIN, exam
 from tests.rows import project_row
 from tests.scripted_engine import Script, ScriptedEngine, block, byte_tokenizer
 from trainer.environment import Scenario, Split, Verdict
@@ -30,7 +30,7 @@ from trainer.gate import CandidateAdapter, GateResult, evaluate_candidate
 
 SCENARIOS = 4
 RULES = GateRules(min_scenarios=SCENARIOS)
-NEW, BEST = "the-new-adapter", "the-best-so-far"
+NEW, BEST, SERVING = "the-new-adapter", "the-best-so-far", "what-serves-now"
 BASE_MODEL = "the-base-model"
 
 
@@ -128,6 +128,7 @@ class GatedRun:
         self.environment = FixedScenarios()
         self.expert: Script = ExpertPolicy(self.environment.fixed)
         self.run = Run()
+        self.gone: set[str] = set()  # adapters
         self._sandbox = sandbox
         self._tokenizer = byte_tokenizer(directory)
 
@@ -139,22 +140,21 @@ class GatedRun:
             self.run_id = (await runs.create(session, self.project_id, self.settings)).id
         return self
 
-    def policies(self, *, base: Script, new: Script, best: Script = lazy) -> Policies:
-        scripts = {"base": base, NEW: new, BEST: best}
+    def policies(
+        self, *, new: Script, base: Script = lazy, best: Script = lazy, serving: Script = lazy
+    ) -> Policies:
+        scripts = {"base": base, NEW: new, BEST: best, SERVING: serving}
         return Policies(scripts, lambda script: ScriptedEngine(self._tokenizer, script=script))
 
-    async def served_before(self, solved: float, *, base: str = BASE_MODEL) -> None:
-        """A release with the weights BEST was active and solved so many percent; those of the base are again."""
+    async def serve_since_best(self, *, base: str = BASE_MODEL) -> None:
+        """Release 2 has proven a gain, with an adapter for `base`; release 3, which serves now, has shown none."""
         async with self.sessions.begin() as session:
-            best = await releases.propose(session, self.project_id, BEST)
-            await releases.activate(session, best.id)
-            figures: dict[str, Json] = {"sgc": {"mean": solved}}
-            new = NewEvaluation(
-                model=BEST, environment="office", settings={"base": base}, figures=figures, release_id=best.id
-            )
-            await evaluations.add(session, self.project_id, new)
-            again = await releases.propose(session, self.project_id, "base")
-            await releases.activate(session, again.id)
+            await adapters.put(session, BEST, base=base, rank=1, project_id=self.project_id)
+            before = await releases.active(session, self.project_id)
+            for model, sgc in ((BEST, GAIN), (SERVING, EVEN)):
+                release = await releases.propose(session, self.project_id, model)
+                await releases.record_evidence(session, release.id, exam(before, sgc))
+                before = await releases.activate(session, release.id)
 
     async def evaluate(self, policies: Policies | None, model: str = NEW, rules: GateRules = RULES) -> GateResult:
         candidate = CandidateAdapter(
@@ -181,4 +181,11 @@ class GatedRun:
     def _evaluator(self, policies: Policies) -> Evaluator:
         limits = RolloutLimits(turns=5, turn_tokens=2000)  # of one byte each
         agent = Agent(policies, self._tokenizer, Compact(), self._sandbox, limits, temperature=1.0)
-        return Evaluator(agent, policies, self.environment, Path("/adapters"), at_once=4, base=BASE_MODEL)
+
+        async def fetch(model: str) -> None:
+            if model in self.gone:
+                raise AdapterError(f"there is no adapter in /adapters/{model}: put it back")
+
+        return Evaluator(
+            agent, policies, self.environment, Path("/adapters"), at_once=4, base=BASE_MODEL, fetch=fetch
+        )

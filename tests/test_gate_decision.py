@@ -126,7 +126,6 @@ def test_more_tasks_promote_where_no_fewer_scenarios_are_solved() -> None:
     """No scenario is solved by either, which a gate on scenarios alone cannot see."""
     found = decide(solving([2] * 200), solving([1] * 200))
     assert found.promote
-    assert found.without_gain
     assert found.reason.startswith("it solves more tasks: SGC +0.0 [+0.0, +0.0] points, at worst -1.9, TGC +33.3")
 
 
@@ -175,7 +174,7 @@ def test_small_losses_add_up_without_a_reference_and_not_with_one() -> None:
             fails = served + 3
             candidate = chains([False] * fails + MANY[fails:], tokens=999 - number)
             decision = decide(candidate, serving)
-            assert decision.without_gain
+            assert decision.promote
             if with_reference:
                 decision = check_reference(decision, candidate, best)
             if decision.promote:
@@ -188,9 +187,5 @@ def test_the_reason_names_the_loss_to_the_reference() -> None:
     candidate = chains([False] * 20 + MANY[20:], tokens=50)
     decision = check_reference(decide(candidate, chains([False] * 20 + MANY[20:])), candidate, chains(MANY))
     assert not decision.promote
-    assert decision.reason.startswith("a loss of over 5 points to the best release that has served is not")
+    assert decision.reason.startswith("a loss of over 5 points to the reference is not ruled out")
     assert decision.figures["reference_difference"]["lost"] == 20
-
-
-def test_a_gain_needs_no_reference() -> None:
-    assert not decided([True] * 50 + [False] * 10, [True] * 30 + [False] * 30).without_gain

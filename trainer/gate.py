@@ -1,8 +1,9 @@
 """The gate between training and serving: a run's adapter becomes a candidate release, which passes or is rejected.
 
-The candidate and the active release are evaluated on the same scenarios, and where the candidate shows no gain, so
-is the best release that has served. A release that passed is activated by the API servers, once the model servers
-have proven that they have its weights, and only if the weights that it was compared with still serve.
+The candidate and the active release are evaluated on the same scenarios, and where the candidate would pass, so is
+the reference, the last release that has proven a gain. A release that passed is activated by the API servers, once
+the model servers have proven that they have its weights, and only if the weights that it was compared with still
+serve.
 """
 
 import zlib
@@ -26,6 +27,7 @@ from app.run_settings import RunSettings
 from trainer.evaluation.exam_evidence import UndecidedError, check_decidable, left_out
 from trainer.evaluation.gate_decision import GateDecision, GateRules, check_reference, decide
 from trainer.evaluation.paired import Evaluator, PairedResults, evaluate_again, evaluate_pair
+from trainer.gate_reference import Reference, find_reference
 from trainer.run_job import RunProgress
 
 
@@ -143,26 +145,19 @@ class _Gate:
         return (await evaluate_pair(evaluator, *models_of_both, scenarios=count, seed=seed)).only_known()
 
     async def compare(self, results: PairedResults, evaluator: Evaluator, rules: GateRules) -> "_Comparison":
-        """Decide, also by the reference if the candidate passes without a gain. Raises UndecidedError."""
+        """Decide, also by the reference if the candidate would pass. Raises UndecidedError."""
         coverage = self.candidate.settings.exam_coverage
         check_decidable(results, coverage, rules.min_scenarios)
         decision = decide(results.candidate, results.incumbent, rules)
-        reference = await self._reference(evaluator.base) if decision.without_gain else None
-        if reference is None:
+        if not decision.promote:
             return _Comparison(results, decision)
-        third = await evaluate_again(results, evaluator, reference.model)
-        results = msgspec.structs.replace(results, reference=third).only_known()
-        check_decidable(results, coverage, rules.min_scenarios)
-        return _Comparison(
-            results, check_reference(decision, results.candidate, results.reference or (), rules), reference
-        )
-
-    async def _reference(self, base: str) -> models.Release | None:
-        """The best release that has served. None if its weights are the incumbent's or the candidate's."""
-        environment = self.candidate.settings.environment
-        async with self.sessions() as session:
-            best = await evaluations.best_served(session, self.candidate.project_id, environment, base)
-        return None if best is None or best.model in (self.incumbent.model, self.release.model) else best
+        found = await find_reference(self.sessions, evaluator, self.incumbent, self.release)
+        if found.is_examined:
+            third = await evaluate_again(results, evaluator, found.release.model)
+            results = msgspec.structs.replace(results, reference=third).only_known()
+            check_decidable(results, coverage, rules.min_scenarios)
+            decision = check_reference(decision, results.candidate, results.reference or (), rules)
+        return _Comparison(results, decision, found)
 
     @property
     def by_hand(self) -> str:
@@ -170,21 +165,21 @@ class _Gate:
 
     async def record(self, compared: "_Comparison") -> dict[str, Json]:
         """Store an evaluation for each model, and the evidence, which is returned, on the candidate's release."""
-        results, decision, reference = compared.results, compared.decision, compared.reference
+        results, decision, found = compared
         evidence: dict[str, Json] = {
             "verdict": "promote" if decision.promote else "reject",
-            "reason": decision.reason + left_out(results),
+            "reason": decision.reason + left_out(results) + (found.left_out if found else ""),
             "compared_with": _named(self.incumbent),
-            **({"reference_release": _named(reference)} if reference else {}),
+            **({"reference_release": _named(found.release)} if found else {}),
             "environment": self.candidate.settings.environment,
             "evaluation": results.settings,
             **decision.figures,
         }
         async with self._begin() as session:
-            evaluated = {"candidate": self.release, "incumbent": self.incumbent, "reference": reference}
+            evaluated = {"candidate": self.release, "incumbent": self.incumbent}
+            if found is not None and found.is_examined:
+                evaluated["reference"] = found.release
             for name, release in evaluated.items():
-                if release is None:
-                    continue
                 await self._add_evaluation(session, release, results.settings, decision.figures[name])
             await releases.record_evidence(session, self.release.id, evidence)
         return evidence
@@ -235,7 +230,7 @@ class _Gate:
 class _Comparison(NamedTuple):
     results: PairedResults
     decision: GateDecision
-    reference: models.Release | None = None  # the best release that has served, if it was evaluated
+    reference: Reference | None = None  # where the candidate would pass by the incumbent alone
 
 
 def _named(release: models.Release) -> dict[str, Json]:

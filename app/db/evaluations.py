@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
@@ -58,31 +58,6 @@ async def of_exam(
         .order_by(evaluation.created_at)
     )
     return [(row[0], row[1]) for row in await session.execute(query)]
-
-
-async def best_served(
-    session: AsyncSession, project_id: UUID, environment: str, base: str
-) -> models.Release | None:
-    """The release that solved most scenarios of `environment`, by its evaluations with the base model `base`,
-    among those that have been active and were not rejected since. None if no evaluated one has.
-    """
-    evaluation, release = models.Evaluation, models.Release
-    solved = func.avg(evaluation.figures["sgc", "mean"].as_float())
-    query = (
-        select(release)
-        .join(evaluation, evaluation.release_id == release.id)
-        .where(
-            release.project_id == project_id,
-            release.activated_at.is_not(None),
-            release.state != models.ReleaseState.REJECTED,
-            evaluation.environment == environment,
-            evaluation.settings.contains({"base": base}),
-        )
-        .group_by(release.id)
-        .order_by(solved.desc(), release.number.desc())
-        .limit(1)
-    )
-    return (await session.scalars(query)).first()
 
 
 async def _where(session: AsyncSession, which: ColumnElement[bool]) -> Sequence[models.Evaluation]:

@@ -4,8 +4,8 @@ A candidate is promoted if it solves more scenarios (SGC) and not fewer tasks (T
 neither is worse and it generates fewer tokens. All are judged in pairs on the same scenarios, by the bounds of the
 95 % interval and not by its mean.
 
-Small losses that the gate lets pass, one after the other, would add up. So a candidate that shows no gain in
-scenarios must not be worse than the reference either, the best release that has served.
+Small losses that the gate lets pass, one after the other, would add up. So a candidate must not be worse than the
+reference either, the last release that has proven a gain, even if it is better than the incumbent.
 
 "Not worse" means that a loss of 5 points is ruled out. Bootstrap intervals are too narrow for that where hardly
 any scenario differs, so a score interval decides on scenarios. A candidate that is 5 points worse in them passes
@@ -14,7 +14,7 @@ in at most 2.7 % of evaluations. An equal one passes on 200 scenarios in 79 % of
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -38,7 +38,6 @@ class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Promote or reject, with the figures behind it."""
 
     promote: bool
-    without_gain: bool = False  # it passes as not worse than the incumbent, with fewer tokens
     reason: str
     figures: dict[str, Any]
 
@@ -46,7 +45,7 @@ class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
 def decide(
     candidate: Sequence[TaskResult], incumbent: Sequence[TaskResult], rules: GateRules | None = None
 ) -> GateDecision:
-    """By these two alone: `check_reference` goes on where `without_gain` is set.
+    """By these two alone: `check_reference` goes on where the incumbent is not the reference.
 
     Raises InvalidError where the results are not of the same tasks, ValueError where there are none.
     """
@@ -55,7 +54,6 @@ def decide(
     sides = measure(candidate), measure(incumbent)
     lower_bound = 100 * difference_lower_bound(difference.gained, difference.lost, difference.scenarios)
     promote, reason = _judge(difference, lower_bound, rules)
-    gains = difference.sgc.low > 0
     figures = {
         "candidate": msgspec.to_builtins(sides[0]),
         "incumbent": msgspec.to_builtins(sides[1]),
@@ -64,7 +62,7 @@ def decide(
         "rules": msgspec.to_builtins(rules),
         "warnings": _warnings(*sides, rules),
     }
-    return GateDecision(promote=promote, without_gain=promote and not gains, reason=reason, figures=figures)
+    return GateDecision(promote=promote, reason=reason, figures=figures)
 
 
 def check_reference(
@@ -85,10 +83,10 @@ def check_reference(
         "reference_difference": msgspec.to_builtins(difference),
         "reference_lower_bound": lower_bound,
     }
-    if min(lower_bound, difference.tgc.low) >= -rules.margin:
+    if not any(each.is_risked(rules.margin) for each in _found(difference, lower_bound)):
         return msgspec.structs.replace(decision, figures=figures)
     reason = (
-        f"a loss of over {rules.margin:g} points to the best release that has served is not ruled out: "
+        f"a loss of over {rules.margin:g} points to the reference is not ruled out: "
         f"SGC {difference.sgc.mean:+.1f} points, at worst {lower_bound:+.1f}, {_interval('TGC', difference.tgc)} "
         f"points; to the active one: {decision.reason}"
     )
@@ -110,20 +108,36 @@ def _judge(difference: Comparison, lower_bound: float, rules: GateRules) -> tupl
 
 
 def _verdict(difference: Comparison, lower_bound: float, margin: float) -> tuple[bool, str]:
-    found = (("scenarios", difference.sgc, lower_bound), ("tasks", difference.tgc, difference.tgc.low))
-    gained = [name for name, each, _ in found if each.low > 0]
-    risked = [name for name, each, worst in found if each.low <= 0 and worst < -margin]
-    lost = [name for name, each, _ in found if name in risked and each.high < 0]
+    found = _found(difference, lower_bound)
+    gained = [each.name for each in found if each.by.low > 0]
+    risked = [each for each in found if each.is_risked(margin)]
+    lost = [each.name for each in risked if each.by.high < 0]
     if lost:
         return False, f"it solves fewer {lost[0]}"
     if risked:
         shown = f"it solves more {gained[0]}, but" if gained else "it shows no gain, and"
-        return False, f"{shown} a loss of over {margin:g} points of {risked[0]} is not ruled out"
+        return False, f"{shown} a loss of over {margin:g} points of {risked[0].name} is not ruled out"
     if gained:
         return True, f"it solves more {gained[0]}"
     if difference.tokens.high < 0:
         return True, f"it loses at most {margin:g} points of scenarios and tasks and generates fewer tokens"
     return False, "it shows neither more solved scenarios or tasks nor fewer tokens"
+
+
+class _Found(NamedTuple):
+    """The difference in one metric, in points, and how bad it may be."""
+
+    name: str
+    by: Estimate
+    worst: float
+
+    def is_risked(self, margin: float) -> bool:
+        return self.by.low <= 0 and self.worst < -margin
+
+
+def _found(difference: Comparison, lower_bound: float) -> tuple[_Found, _Found]:
+    sgc, tgc = difference.sgc, difference.tgc
+    return _Found("scenarios", sgc, lower_bound), _Found("tasks", tgc, tgc.low)
 
 
 def _interval(name: str, estimate: Estimate) -> str:

@@ -39,6 +39,13 @@ class Evaluator:
     def prompt_hash(self) -> str:
         return self.agent.prompt_hash
 
+    async def load(self, model: str) -> None:
+        """Safe to repeat. Raises AdapterError if it is gone, and EngineError."""
+        if self.fetch is not None:
+            await self.fetch(model)
+        if model != BASE:
+            await self.engine.load_adapter(model, self.adapters / model)
+
     async def evaluate(
         self, model: str, scenarios: Sequence[Scenario], before: int = 0, after: int = 0
     ) -> list[TaskResult]:
@@ -54,10 +61,7 @@ class Evaluator:
             if self.report is not None:
                 self.report(done, total)
 
-        if self.fetch is not None:
-            await self.fetch(model)
-        if model != BASE:
-            await self.engine.load_adapter(model, self.adapters / model)
+        await self.load(model)
         agent = replace(self.agent, engine=self.engine, temperature=self.temperature)
         return await evaluate_scenarios(
             EpisodeRunner(agent, self.environment, Policy(model)),
@@ -74,7 +78,7 @@ class PairedResults(msgspec.Struct, frozen=True, kw_only=True):
 
     candidate: list[TaskResult]
     incumbent: list[TaskResult]
-    reference: list[TaskResult] | None = None  # of the best release that has served, where it matters
+    reference: list[TaskResult] | None = None  # of the release that last proved a gain, where it is another
     settings: dict[str, Json]  # all it takes to repeat the evaluation
 
     def only_known(self) -> "PairedResults":
