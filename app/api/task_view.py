@@ -159,6 +159,8 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
     skill_run: SkillRun | None  # the call that it makes, instead of having the agent work
     check: str | None
     overruled_score: float | None  # of another source, which counts for less
+    lowest_score: float | None  # of all that sources and people gave; null, as the highest: at most one was given
+    highest_score: float | None
     verification: VerificationView | None
     cancel_requested: bool
     attempt: int
@@ -191,6 +193,8 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
             skill_run=None if task.skill_run is None else msgspec.convert(task.skill_run, SkillRun),
             check=task.check_code,
             overruled_score=task.overruled_score,
+            lowest_score=task.lowest_score,
+            highest_score=task.highest_score,
             verification=VerificationView.of(verification) if verification else None,
             cancel_requested=task.cancel_requested,
             attempt=task.attempt,

@@ -83,7 +83,10 @@ class TaskController(Controller):
         min_score: FromQuery[float | None] = None,
         max_score: FromQuery[float | None] = None,
         overruled: Annotated[
-            bool, QueryParameter(description="only tasks whose earlier score feedback has contradicted")
+            bool,
+            QueryParameter(
+                description="only tasks with two scores, whoever gave them, that are 0.5 or more apart"
+            ),
         ] = False,
         cursor: Cursor = None,
         limit: Limit = 50,
@@ -102,7 +105,7 @@ class TaskController(Controller):
             created_before=in_utc(created_before, "created_before"),
             min_score=min_score,
             max_score=max_score,
-            overruled=overruled,
+            contradicted=overruled,
         )
         return await list_tasks(session, only, cursor, limit)
 

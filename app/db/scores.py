@@ -24,6 +24,7 @@ def put(task: models.Task, score: float, source: ScoreSource, *, judged_by: str 
     The first score that yields to another one is kept as `overruled_score`. `judged_by` names the judge.
     """
     there = task.score_source
+    _widen(task, score, source)
     if there is not None and source.yields_to(there):
         if task.overruled_score is None:
             task.overruled_score, task.judged_by = score, judged_by
@@ -34,6 +35,15 @@ def put(task: models.Task, score: float, source: ScoreSource, *, judged_by: str 
     if source is ScoreSource.JUDGE:
         task.judged_by = judged_by
     return True
+
+
+def _widen(task: models.Task, score: float, source: ScoreSource) -> None:
+    """Note how far scores lie apart: of several sources, or of several people. Others of one source replace it."""
+    if task.score is None or (source is task.score_source and source is not ScoreSource.PERSON):
+        return
+    known = [each for each in (task.lowest_score, task.highest_score) if each is not None]
+    task.lowest_score = min(task.score, score, *known)
+    task.highest_score = max(task.score, score, *known)
 
 
 def proven(tasks: FromClause = models.Task.__table__) -> ColumnElement[Any]:

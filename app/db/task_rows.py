@@ -80,11 +80,11 @@ class Task(Entity, Leased):
         Index("ix_tasks_scored", "project_id", "score", postgresql_where=text("score IS NOT NULL")),
         Index("ix_tasks_score", "score", postgresql_where=text("score IS NOT NULL")),
         Index(
-            "ix_tasks_overruled",
+            "ix_tasks_contradicted",
             "project_id",
             "created_at",
             "id",
-            postgresql_where=text("overruled_score IS NOT NULL"),
+            postgresql_where=text("highest_score IS NOT NULL"),
         ),
         Index("ix_tasks_judged", "project_id", "judged_by", postgresql_where=text("judged_by IS NOT NULL")),
         Index("ix_tasks_suspects", "lease_until", postgresql_where=text("deaths > 0 AND state = 'running'")),
@@ -120,6 +120,8 @@ class Task(Entity, Leased):
     score_source: Mapped[ScoreSource | None]
     checked: Mapped[bool] = mapped_column(default=False)  # it had a score of its check or a judge when it ended
     overruled_score: Mapped[float | None]  # the first score that a source that counts for more has replaced
+    lowest_score: Mapped[float | None]  # of all that were given; NULL, as the highest: at most one was
+    highest_score: Mapped[float | None]
     judged_by: Mapped[str | None]  # the judge whose score it is, or the overruled one
     turns: Mapped[int] = mapped_column(default=0)
     generated_tokens: Mapped[int] = mapped_column(default=0)

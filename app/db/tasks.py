@@ -18,7 +18,6 @@ from app.db.page import Page, read_page
 from app.db.quotas import admit
 from app.errors import ConflictError, NotFoundError
 from app.project.project_settings import Limits
-from app.project.score_source import ScoreSource
 from app.records import Json, Stop
 
 CHANNEL = "sage_tasks"  # NOTIFY: tasks may be claimed
@@ -62,9 +61,7 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     created_before: datetime | None = None  # exclusive
     min_score: float | None = None
     max_score: float | None = None
-    overruled: bool = (
-        False  # only those which another source called a success and a person a failure, or the reverse
-    )
+    contradicted: bool = False  # only those of which two scores lie `_CONFLICT` apart, whoever gave them
 
 
 async def submit(session: AsyncSession, project_id: UUID, new: NewTask) -> models.Task:
@@ -150,10 +147,9 @@ def conditions(
     yield from (compare(value) for value, compare in bounds if value is not None)
     if only.skill_ids is not None:
         yield exists().where(offer.task_id == task.id, in_array(offer.skill_id, only.skill_ids))
-    if only.overruled:
-        yield task.overruled_score.is_not(None)
-        yield func.abs(task.overruled_score - task.score) >= _CONFLICT
-        yield task.score_source == ScoreSource.PERSON
+    if only.contradicted:
+        yield task.highest_score.is_not(None)
+        yield task.highest_score - task.lowest_score >= _CONFLICT
 
 
 async def request_cancel(session: AsyncSession, task_id: UUID) -> models.Task:

@@ -1,0 +1,97 @@
+"""Tasks whose scores contradict each other are listed, whoever gave them, and in whichever order."""
+
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import pytest
+from alembic import command
+from sqlalchemy import NullPool, create_engine, text
+
+from app.db import feedback, scores
+from app.db.database import Sessions
+from app.db.migrate import alembic_config, migrate
+from app.db.models import ScoreSource
+from tests.api_app import ApiApp, open_api_app
+from tests.test_task_verifier import end_task
+
+
+@pytest.fixture
+async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
+    async with open_api_app(committed, database_url) as opened:
+        yield opened
+
+
+async def scored(api: ApiApp, given: str) -> UUID:
+    """A task with scores such as `judge:1 person:0`, in this order."""
+    task_id = await end_task(api)
+    for name, value in (each.split(":") for each in given.split()):
+        async with api.sessions.begin() as session:
+            if name == "person":
+                await feedback.add(session, task_id, float(value))
+            else:
+                await scores.give(session, task_id, float(value), ScoreSource(name))
+    return task_id
+
+
+@pytest.mark.parametrize(
+    ("given", "lowest", "highest"),
+    [
+        ("person:1 person:0", 0.0, 1.0),
+        ("person:0 person:1 person:1", 0.0, 1.0),
+        ("judge:0 verifier:1 person:0", 0.0, 1.0),
+        ("verifier:1 judge:0 person:0", 0.0, 1.0),
+        ("person:0 judge:0.1 verifier:0.5", 0.0, 0.5),
+        ("verifier:0 judge:1", 0.0, 1.0),
+    ],
+)
+async def test_a_task_with_contradictory_scores_is_listed(
+    api: ApiApp, given: str, lowest: float, highest: float
+) -> None:
+    await scored(api, "person:1 person:0.75")
+    task_id = await scored(api, given)
+    listed = (await api.client.get("/v1/tasks?overruled=true")).json()["tasks"]
+    assert [each["id"] for each in listed] == [str(task_id)]
+    task = (await api.client.get(f"/v1/tasks/{task_id}")).json()
+    assert (task["lowest_score"], task["highest_score"]) == (lowest, highest)
+
+
+@pytest.mark.parametrize(
+    "given", ["person:0", "verifier:1", "judge:1 judge:0", "verifier:0 verifier:1", "judge:1 person:0.6"]
+)
+async def test_one_score_a_newer_one_of_the_same_model_or_a_close_one_is_no_contradiction(
+    api: ApiApp, given: str
+) -> None:
+    await scored(api, given)
+    assert (await api.client.get("/v1/tasks?overruled=true")).json()["tasks"] == []
+
+
+def test_scores_of_an_earlier_version_are_compared_too(empty_database_url: str) -> None:
+    engine = create_engine(empty_database_url, poolclass=NullPool)
+    with engine.begin() as connection:
+        command.upgrade(alembic_config(connection), "0050")
+        for statement in _EARLIER.split(";"):
+            connection.execute(text(statement))
+    migrate(empty_database_url)
+    with engine.begin() as connection:
+        found = connection.execute(text("SELECT instruction, lowest_score, highest_score FROM tasks"))
+        assert {name: ends for name, *ends in found} == {
+            "by a check": [None, None],
+            "one person": [None, None],
+            "two people": [0.25, 1.0],
+            "overruled": [0.0, 0.5],
+        }
+
+
+_EARLIER = """
+    INSERT INTO projects (id, name, skill_rev) VALUES (gen_random_uuid(), 'old', 0);
+    INSERT INTO tasks (id, project_id, created_at, instruction, variables, use_skills, state, checked, turns,
+        generated_tokens, calls, cancel_requested, attempt, score, overruled_score)
+        SELECT gen_random_uuid(), projects.id, now(), old.name, '{}', true, 'done', false, 0, 0, 0, false, 1,
+            old.score, old.overruled
+        FROM projects, (VALUES ('by a check', 1, NULL), ('one person', 0, NULL), ('two people', 1, NULL),
+            ('overruled', 0, 0.5)) AS old (name, score, overruled);
+    INSERT INTO feedback (id, task_id, created_at, score, lowest, highest)
+        SELECT gen_random_uuid(), tasks.id, now(), given.score, 0, 1
+        FROM tasks, (VALUES ('one person', 0), ('two people', 0.25), ('two people', 1), ('overruled', 0))
+            AS given (name, score) WHERE tasks.instruction = given.name
+"""
