@@ -13,11 +13,16 @@ from app.db import exams, projects
 from app.db.database import Sessions
 from app.db.exams import NewExamTask
 from app.db.models import ExamSource
+from app.engine.tokenizer import ChatTokenizer
 from app.project.holdout import is_held_out
+from app.run_settings import RunSettings
 from app.settings import Settings
 from tests.ledger import Ledger
 from tests.ledger_project import put_ledger
 from tests.training_project import ProgressRecorder, TrainingProject
+from trainer.experience.drop_reasons import DropReason
+from trainer.experience.filters import BaseModel
+from trainer.experience.window import read_window
 from trainer.run_job import Job
 from trainer.runs.own_exam import open_run_environment
 from trainer.runs.train import train
@@ -72,11 +77,11 @@ async def ledgers(shop: TrainingProject) -> AsyncIterator[tuple[Ledger, TrialLed
         yield live, trial
 
 
-async def examine(shop: TrainingProject, *scenarios: str) -> None:
-    """The exam `mine`, of these kinds."""
+async def examine(shop: TrainingProject, *scenarios: str) -> str:
+    """Make a version of the exam `mine`, of these kinds. Its digest."""
     tasks = [NewExamTask(instruction=f"examine {each}", scenario=each, check_code=CHECK) for each in scenarios]
     async with shop.sessions.begin() as session:
-        await exams.put(session, shop.project_id, "mine", ExamSource.SUBMITTED, tasks)
+        return (await exams.put(session, shop.project_id, "mine", ExamSource.SUBMITTED, tasks)).digest
 
 
 async def test_rollouts_on_staging_reset_it_and_draw_from_nothing_that_is_examined(
@@ -107,6 +112,46 @@ async def test_rollouts_without_a_task_to_draw_from_say_why(shop: TrainingProjec
     assert "no tasks to roll out with on=staging, of 3 that are scored (2 held_out, 1 not_judged)" in failure
 
 
+@pytest.mark.usefixtures("ledgers")
+async def test_a_run_is_examined_on_the_version_that_it_names_and_learns_from_none_of_it(
+    shop: TrainingProject,
+) -> None:
+    await shop.serve(1.0, scenarios=5, check_code=CHECK)
+    first = await examine(shop, "kind 0", "kind 1")
+    await examine(shop, "kind 2")
+    named = f"{STAGING}&digest={first[:12]}"
+    job = await shop.job(kind="rollout", environment=named, steps=1)
+    async with open_run_environment(job, shop.sessions, ProgressRecorder()) as opened:
+        assert opened is not None
+        drawn = {each.id for each in opened.environment.scenarios("train", 9, 1)}
+        examined = {each.id for each in opened.environment.scenarios("validation", 9, 1)}
+    assert (drawn, examined) == ({"kind 3", "kind 4"}, {"kind 0", "kind 1"})
+    assert (opened.about["exam"]["version"], opened.about["exam"]["digest"]) == (1, first)
+    base = BaseModel(shop.settings.model, ChatTokenizer.load(shop.settings.model_dir))
+    async with shop.sessions() as session:
+        window = await read_window(session, shop.project_id, RunSettings(environment=named), base)
+    held_out = [each.unusable is DropReason.HELD_OUT for each in window.tasks]
+    assert held_out == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("digest", "error"),
+    [
+        (
+            "0" * 8,
+            "has no exam 'mine' with the digest 00000000: GET /v1/exams/mine?version=NUMBER shows the digest",
+        ),
+        ("first", "exam: digest=first: 'first' does not match"),
+    ],
+)
+async def test_a_run_that_names_an_unknown_version_is_refused(
+    shop: TrainingProject, digest: str, error: str
+) -> None:
+    await examine(shop, "kind 0")
+    job = await shop.job(kind="logged", steps=1, environment=f"exam?name=mine&digest={digest}")
+    assert error in await shop.failure(job)
+
+
 def conversations(prompts: Sequence[str], **about: str) -> str:
     lines = [
         {"messages": [{"role": "user", "content": each}, {"role": "assistant", "content": "done"}], **about}
@@ -115,11 +160,11 @@ def conversations(prompts: Sequence[str], **about: str) -> str:
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
-async def taught(shop: TrainingProject, lines: str, tmp_path: Path) -> Job:
+async def taught(shop: TrainingProject, lines: str, tmp_path: Path, **settings: str) -> Job:
     """A run that learns from these conversations."""
     data = tmp_path / "chats.jsonl"
     data.write_text(lines)
-    return await shop.job(kind="sft", steps=1, data=str(data))
+    return await shop.job(kind="sft", steps=1, data=str(data), **settings)
 
 
 EXAMINED = "examine kind 0"
@@ -145,6 +190,18 @@ async def test_conversations_of_what_is_examined_are_dropped_and_counted(
     result = await train(await taught(shop, lines, tmp_path), ProgressRecorder())
     assert result.data["dropped"] == {"held_out": 1}
     assert (result.data["conversations"], result.data["trajectories"]) == (3, 2)
+
+
+async def test_conversations_of_the_version_that_a_run_names_are_dropped(
+    shop: TrainingProject, tmp_path: Path
+) -> None:
+    first = await examine(shop, "kind 0")
+    await examine(shop, "kind 1")
+    lines = conversations([EXAMINED, "write a poem", "count the birds"])
+    result = await train(
+        await taught(shop, lines, tmp_path, environment=f"exam?name=mine&digest={first}"), ProgressRecorder()
+    )
+    assert result.data["dropped"] == {"held_out": 1}
 
 
 async def test_kinds_that_the_project_holds_out_are_dropped_before_any_was_served(

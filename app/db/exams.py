@@ -165,10 +165,10 @@ async def grow_holdout(session: AsyncSession, project_id: UUID, kind: KindRule) 
     return exam
 
 
-async def held_out(session: AsyncSession, project_id: UUID) -> HeldOut:
-    """The newest version of each exam, and the kinds that the project holds out."""
+async def held_out(session: AsyncSession, project_id: UUID, exam_ids: Collection[UUID] = ()) -> HeldOut:
+    """The newest version of each exam and those with these ids, and the kinds that the project holds out."""
     settings = projects.settings_of(await projects.by_id(session, project_id))
-    ids = [exam.id for exam in await newest(session, project_id)]
+    ids = {exam.id for exam in await newest(session, project_id)} | set(exam_ids)
     query = select(_member.instruction, _member.scenario, _member.task_id).where(in_array(_member.exam_id, ids))
     rows = (await session.execute(query.distinct())).all()
     return HeldOut(

@@ -7,7 +7,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import exams
 from app.db.exams import HeldOut
-from app.project.holdout import is_held_out
+from app.plugins.plugin_options import PluginSpec
+from app.project.holdout import OWN_WORK, is_held_out
 from app.records import Task
 from app.skills.ngrams import NgramIndex
 from trainer.experience.task_kinds import TaskKinds
@@ -15,9 +16,15 @@ from trainer.experience.task_kinds import TaskKinds
 _NEARLY_THE_SAME = 0.9  # Jaccard similarity of the instructions' n-grams
 
 
-async def read_held_out(session: AsyncSession, project_id: UUID) -> "HeldOutTasks":
-    """What a project's runs may not learn from now. Of a long log it takes seconds, in a thread."""
-    return await asyncio.to_thread(HeldOutTasks, await exams.held_out(session, project_id))
+async def read_held_out(session: AsyncSession, project_id: UUID, environment: str = "") -> "HeldOutTasks":
+    """What a project's runs may not learn from now, among it the version of an exam that `environment` names.
+
+    Of a long log it takes seconds, in a thread. Raises NotFoundError if there is no such version.
+    """
+    spec, named = PluginSpec.parse(environment), []
+    if spec.name == "exam" and (digest := spec.options.get("digest")):
+        named.append((await exams.get(session, project_id, spec.options.get("name", OWN_WORK), digest=digest)).id)
+    return await asyncio.to_thread(HeldOutTasks, await exams.held_out(session, project_id, named))
 
 
 class HeldOutTasks:

@@ -101,7 +101,7 @@ async def _scored_tasks(
     numbers = {release.id: release.number for release in every}
     prompts = {release.id: release.prompt for release in every}
     learner = active.model if settings.start == "active" else BASE
-    held_out = await read_held_out(session, project_id)
+    held_out = await read_held_out(session, project_id, settings.environment)
     staleness = staleness_by_release([_weights(each) for each in every], active.number, learner)
     tasks = []
     async for trajectory in training_data.trajectories(session, list(rows)):

@@ -147,11 +147,12 @@ class _Material(msgspec.Struct, frozen=True, kw_only=True):
 async def _read(job: Job, sessions: Sessions, choice: ExamChoice) -> _Material:
     async with sessions.begin() as session:
         try:
-            exam = await exams.get(session, job.project_id, choice.name)
+            exam = await exams.get(session, job.project_id, choice.name, digest=choice.digest or None)
         except NotFoundError as error:
-            raise InvalidError(f"the project {job.project} has no exam {choice.name!r}: {_how(choice)}") from error
+            which = f"{choice.name!r}" + (f" with the digest {choice.digest}" if choice.digest else "")
+            raise InvalidError(f"the project {job.project} has no exam {which}: {_how(choice)}") from error
         examined = [_new(row) for row in await exams.tasks_of(session, exam.id)]
-        held_out = await read_held_out(session, job.project_id)
+        held_out = await read_held_out(session, job.project_id, job.settings.environment)
         logged = await exams.from_log(session, job.project_id, kinds=_TRAINING)
         training = [each for each in logged if _task(each, job.project) not in held_out]
         served = await manifest.begin_serving(session, job.project_id, None, None)
@@ -171,6 +172,8 @@ async def _read(job: Job, sessions: Sessions, choice: ExamChoice) -> _Material:
 
 
 def _how(choice: ExamChoice) -> str:
+    if choice.digest:
+        return f"GET /v1/exams/{choice.name}?version=NUMBER shows the digest of a version"
     if choice.name == OWN_WORK:
         return "set holdout_percent in its settings, and have tasks scored"
     return "make it with POST /v1/exams"

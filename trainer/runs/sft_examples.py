@@ -42,7 +42,7 @@ async def load_examples(job: Job, sessions: Sessions, base: BaseModel, record: R
         return msgspec.msgpack.decode(path.read_bytes(), type=SftExamples)
     if job.settings.data:
         async with sessions() as session:
-            held_out = await read_held_out(session, job.project_id)
+            held_out = await read_held_out(session, job.project_id, job.settings.environment)
         examples = _import_chats(await fetch_data(job, sessions), job.settings.data, base, held_out)
         await record([])
     else:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from random import Random
-from typing import Literal, Protocol, TypeAlias
+from typing import Annotated, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -42,9 +42,13 @@ class Trials(Protocol):
     def open(self, item: ExamItem) -> AbstractAsyncContextManager[World]: ...
 
 
-def load_environment(*, name: str = OWN_WORK, on: Ground = "recorded") -> "ExamChoice":
-    """The plug-in: an exam of the project that a run belongs to."""
-    return ExamChoice(name, on)
+Digest: TypeAlias = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{8,64})?$")]
+"""The sha256 of a version of an exam, or how that begins; empty for the newest version."""
+
+
+def load_environment(*, name: str = OWN_WORK, on: Ground = "recorded", digest: Digest = "") -> "ExamChoice":
+    """The plug-in: an exam of the project that a run belongs to, in its newest version or in the one named."""
+    return ExamChoice(name, on, digest)
 
 
 class ExamChoice(msgspec.Struct, frozen=True):
@@ -52,6 +56,7 @@ class ExamChoice(msgspec.Struct, frozen=True):
 
     name: str
     on: Ground
+    digest: Digest = ""
 
     def scenarios(self, split: Split, count: int, seed: int) -> Sequence[Scenario]:  # noqa: ARG002
         raise InvalidError("an exam belongs to a project: name it in a training run of that project")
