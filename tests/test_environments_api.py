@@ -139,6 +139,6 @@ async def test_a_worker_reports_what_is_installed_and_the_command_lists_it(api: 
         await EnvironmentReport(api.sessions).send()
         *_, head, exam, gym, office = (await run(command)).splitlines()
     assert head.split() == ["environment", "version", "options", "and", "their", "defaults"]
-    assert exam.split() == ["exam", "0.1.0", 'name="own-work"', 'on="recorded"']
+    assert exam.split() == ["exam", "0.1.0", 'digest=""', 'name="own-work"', 'on="recorded"']
     assert gym.split() == ["gym", "0.1.0", 'held_out="all"']
     assert office.split() == ["office", "0.1.0", "busy=0.0", 'names="fixed"', "site=null", 'wording="fixed"']
