@@ -1,5 +1,6 @@
 """Trials of a policy on the exam `mine` of a project, without a training run."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from app.agent.limits import RolloutLimits
@@ -7,6 +8,7 @@ from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.run_settings import RunSettings
 from app.settings import Settings
+from app.skills.in_memory_library import GrownSkill, InMemoryLibrary
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import Script, ScriptedEngine
 from tests.training_project import ProgressRecorder
@@ -26,8 +28,12 @@ async def examined(
     *,
     probe: bool = False,  # first leave out what is solved by doing nothing, as a gate does
     progress: ProgressRecorder | None = None,
+    grown: Sequence[GrownSkill] | None = None,
 ) -> list[TaskResult]:
-    """Of every task of the split that can be tried on `ground`. Raises as the start of a run does."""
+    """Of every task of the split that can be tried on `ground`, beside the skills `grown`.
+
+    Raises as the start of a run does.
+    """
     job = Job(
         id=project.id,
         project_id=project.id,
@@ -41,4 +47,9 @@ async def examined(
     async with open_run_environment(job, project.sessions, progress or ProgressRecorder()) as opened:
         assert opened is not None
         sample = opened.environment.scenarios(split, 200, 1)
-        return await evaluate_scenarios(EpisodeRunner(agent, opened.environment), sample, library=False)
+        return await evaluate_scenarios(
+            EpisodeRunner(agent, opened.environment),
+            sample,
+            library=grown is not None,
+            new_library=lambda: InMemoryLibrary(grown=grown or ()),
+        )

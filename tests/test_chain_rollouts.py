@@ -1,6 +1,7 @@
 """Chains of tasks in an environment: skills pass from task to task, never from chain to chain."""
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,13 +48,18 @@ def scripted(sandbox: ForkedSandbox, tmp_path: Path, scenarios: Sequence[Scenari
     return ScriptedRunner(sandbox, tmp_path, ExpertPolicy(scenarios))
 
 
-async def test_a_chain_passes_its_skills_on(scripted: ScriptedRunner, scenarios: Sequence[Scenario]) -> None:
+@pytest.mark.parametrize("guarded", [False, True])
+async def test_a_chain_passes_its_skills_on(
+    scripted: ScriptedRunner, scenarios: Sequence[Scenario], guarded: bool
+) -> None:
     library = InMemoryLibrary()
-    episodes = await scripted.episode_runner.run_chain(scenario_chain(scenarios[0]), library, range(3))
+    runner = replace(scripted.episode_runner, guard_written=guarded)
+    episodes = await runner.run_chain(scenario_chain(scenarios[0]), library, range(3))
     assert [each.verdict.success for each in episodes] == [True, True, True]
     assert [len(each.trajectory.turns) for each in episodes] == [3, 2, 2]
     assert [len(each.trajectory.offered) for each in episodes] == [0, 1, 1]
     assert len(library) == 1
+    assert library.manifests.keys() == {offer.skill_id for each in episodes for offer in each.made if guarded}
     assert [each.trajectory.task.instruction for each in episodes] == [
         task.instruction for task in scenarios[0].tasks
     ]

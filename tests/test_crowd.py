@@ -5,8 +5,10 @@ from pathlib import Path
 from random import Random
 from uuid import uuid4
 
+import msgspec
 import pytest
 
+from app.gateway.skill_manifest import SkillManifest
 from app.records import Offer
 from app.run_settings import RunKind, RunSettings
 from app.skills.in_memory_library import InMemoryLibrary
@@ -104,8 +106,11 @@ def test_the_newest_version_is_drawn_and_the_crowd_survives_an_interruption(tmp_
     crowd.add([newer, *(skill(f"s{number}") for number in range(600))])
     assert len(crowd) == 500, "bounded"
     crowd = Crowd([skill("pay"), newer])
+    manifest = SkillManifest.unrestricted(["bank.pay"])
+    crowd.add([msgspec.structs.replace(newer, manifest=manifest)])
     crowd.save(tmp_path / "run" / "crowd")
     again = Crowd.restore(tmp_path / "run" / "crowd", CROWD)
     assert again.draw("own", 1, Random(5)) in ([], [newer.offer])
     assert len(again) == 1
+    assert again.manifests == {newer.offer.skill_id: manifest}
     assert len(Crowd.restore(tmp_path / "none", CROWD)) == 3

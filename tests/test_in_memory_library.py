@@ -4,13 +4,16 @@ import time
 
 from structlog.testing import capture_logs
 
+from app.gateway.skill_manifest import SkillManifest
 from app.skills.embedding import OptionalEmbedder
 from app.skills.extract import extract
-from app.skills.in_memory_library import InMemoryLibrary
+from app.skills.in_memory_library import GrownSkill, InMemoryLibrary
 from app.skills.retrieval import query_embedding, query_ngram
 from app.skills.skill_index import IndexedSkill
 from tests.embedders import WordEmbedder
 from tests.written_functions import ARCHIVE, archived
+
+MANIFEST = SkillManifest.unrestricted(["mail.archive_mail"])
 
 
 async def test_a_function_that_the_first_task_wrote_is_offered_to_the_second() -> None:
@@ -40,7 +43,7 @@ async def test_a_known_name_is_replaced_by_its_next_version() -> None:
 async def test_what_was_there_before_is_found_and_replaced_but_not_counted() -> None:
     source = InMemoryLibrary()
     [before] = await source.save(extract(archived("iris")))
-    grown = [IndexedSkill(offer=before)]
+    grown = [GrownSkill(indexed=IndexedSkill(offer=before), manifest=MANIFEST)]
     first, second = InMemoryLibrary(grown=grown), InMemoryLibrary(grown=grown)
     [found] = await first.find("archive every one of my mails from iris")
     assert (found.skill_id, found.source, len(first)) == (before.skill_id, before.source, 0)
@@ -50,6 +53,29 @@ async def test_what_was_there_before_is_found_and_replaced_but_not_counted() -> 
     assert (newer.version, newer.source) == (2, better.rstrip("\n"))
     [unchanged] = await second.find("archive every one of my mails from iris")
     assert unchanged.skill_id == before.skill_id, "chains share none that they write"
+
+
+async def test_what_was_there_before_and_has_proved_itself_is_not_hidden_by_a_new_version() -> None:
+    source = InMemoryLibrary()
+    [before] = await source.save(extract(archived("iris")))
+    library = InMemoryLibrary(
+        grown=[GrownSkill(indexed=IndexedSkill(offer=before), manifest=MANIFEST, proven=True)]
+    )
+    [newer] = await library.save(extract(archived("omar", ARCHIVE.replace("page = 1", "page = 0"))))
+    assert newer.version == 2
+    [found] = await library.find("archive every one of my mails from iris")
+    assert found.skill_id == before.skill_id
+    assert len(library) == 0
+
+
+async def test_manifests_are_kept_by_skill() -> None:
+    source = InMemoryLibrary()
+    [before] = await source.save(extract(archived("iris")))
+    assert source.manifests == {}
+    library = InMemoryLibrary(grown=[GrownSkill(indexed=IndexedSkill(offer=before), manifest=MANIFEST)])
+    other = SkillManifest.unrestricted(["mail.list_mails"])
+    [newer] = await library.save(extract(archived("omar")), manifests={before.name: other})
+    assert library.manifests == {before.skill_id: MANIFEST, newer.skill_id: other}
 
 
 async def test_the_limit_holds() -> None:

@@ -174,9 +174,8 @@ async def test_the_library_of_the_exam_is_what_tasks_are_offered_now(shop: Train
         ]
         await skill_moves.retire(session, other.id, "key test")
     found = await grown_skills(shop.sessions, shop.project_id)
-    assert [(each.offer.name, each.offer.version, each.offer.source) for each in found] == [
-        ("greet", 2, "def greet(): return 2")
-    ]
+    offers = [each.indexed.offer for each in found]
+    assert [(each.name, each.version, each.source) for each in offers] == [("greet", 2, "def greet(): return 2")]
     assert first.version == 1
 
 

@@ -1,14 +1,26 @@
 """A skill library without a database, for one chain in training: what is saved in it is discarded."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from uuid import UUID, uuid4
 
+import msgspec
+
 from app.engine.protocol import Embedder
+from app.gateway.skill_manifest import SkillManifest
 from app.records import Offer
 from app.skills.embedding import OptionalEmbedder
 from app.skills.extract import Draft
 from app.skills.retrieval import Query, Retrieval, fused, needs_embeddings, search
 from app.skills.skill_index import IndexedSkill, SkillIndex
+
+
+class GrownSkill(msgspec.Struct, frozen=True, kw_only=True):
+    """A skill that was there before, with its source, as tasks are offered it."""
+
+    indexed: IndexedSkill
+    manifest: SkillManifest
+    proven: bool = False  # most of its latest tasks succeeded, so it is offered although a new version is written
 
 
 class InMemoryLibrary:
@@ -20,16 +32,18 @@ class InMemoryLibrary:
         *,
         retrieval: Retrieval = fused,
         limit: int = 3,
-        grown: Sequence[IndexedSkill] = (),
+        grown: Sequence[GrownSkill] = (),
     ) -> None:
-        """`grown` are skills that were there before, with their sources; a task is offered at most `limit`."""
+        """A task is offered at most `limit` skills."""
         self._embedder = OptionalEmbedder(embedder)
         self._retrieval = retrieval
         self.limit = limit
         self._index = SkillIndex(self._embedder.model)
-        self._index.put(grown)
+        self._index.put([each.indexed for each in grown])
         self._grown = len(grown)
-        self._active = {each.offer.name: each.offer for each in grown}  # by name
+        self._active = {each.indexed.offer.name: each.indexed.offer for each in grown}  # by name
+        self._proven = frozenset(each.indexed.offer.name for each in grown if each.proven)
+        self.manifests = {each.indexed.offer.skill_id: each.manifest for each in grown}
 
     def __len__(self) -> int:
         """Of the names that were not there before."""
@@ -48,9 +62,19 @@ class InMemoryLibrary:
         )
         return search(self._index, query, self._retrieval)
 
-    async def save(self, drafts: Sequence[Draft], scenario: str | None = None) -> list[Offer]:
-        """Keep validated drafts. A known name is replaced by its next version."""
-        return [await self._save(draft, scenario) for draft in drafts]
+    async def save(
+        self,
+        drafts: Sequence[Draft],
+        scenario: str | None = None,
+        manifests: Mapping[str, SkillManifest] = MappingProxyType({}),
+    ) -> list[Offer]:
+        """Keep validated drafts, with their manifests by name. A known name is replaced by its next version.
+
+        Unless it was there before and has proved itself: then the new version waits, and no task is offered it.
+        """
+        saved = [await self._save(draft, scenario) for draft in drafts]
+        self.manifests |= {each.skill_id: manifests[each.name] for each in saved if each.name in manifests}
+        return saved
 
     async def _save(self, draft: Draft, scenario: str | None) -> Offer:
         previous = self._active.get(draft.name)
@@ -62,6 +86,8 @@ class InMemoryLibrary:
             source=draft.source,
             instruction=draft.instruction,
         )
+        if draft.name in self._proven:
+            return offer
         vectors = await self._embedder.embed([draft.instruction, draft.source]) or (None, None)
         gone: list[UUID] = [previous.skill_id] if previous else []
         self._index.remove(gone)

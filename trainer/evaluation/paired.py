@@ -64,7 +64,7 @@ class Evaluator:
         await self.load(model)
         agent = replace(self.agent, engine=self.engine, temperature=self.temperature)
         return await evaluate_scenarios(
-            EpisodeRunner(agent, self.environment, Policy(model)),
+            EpisodeRunner(agent, self.environment, Policy(model), guard_written=True),
             scenarios,
             library=True,
             new_library=self.new_library,

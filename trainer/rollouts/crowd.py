@@ -7,9 +7,11 @@ does harm: with two unfitting skills beside the fitting one the gain of training
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
+from uuid import UUID
 
 import msgspec
 
+from app.gateway.skill_manifest import SkillManifest
 from app.records import Offer
 from trainer.atomic_write import write_atomically
 
@@ -21,13 +23,14 @@ class CrowdSkill(msgspec.Struct, frozen=True):
 
     scenario: str | None
     offer: Offer
+    manifest: SkillManifest | None = None  # None: it may call anything
 
 
 class Crowd:
     """The skills to draw from: those of the project's library, then those that the run's own rollouts wrote."""
 
     def __init__(self, skills: Iterable[CrowdSkill] = ()) -> None:
-        self._skills: dict[tuple[str | None, str], Offer] = {}  # by scenario and name, oldest first
+        self._skills: dict[tuple[str | None, str], CrowdSkill] = {}  # by scenario and name, oldest first
         self.add(skills)
 
     def __len__(self) -> int:
@@ -37,19 +40,24 @@ class Crowd:
         for skill in skills:
             key = skill.scenario, skill.offer.name
             self._skills.pop(key, None)
-            self._skills[key] = skill.offer
+            self._skills[key] = skill
         for key in list(self._skills)[: max(0, len(self._skills) - _MOST)]:
             del self._skills[key]
 
     def draw(self, scenario: str, count: int, rng: Random) -> list[Offer]:
         """At most `count` skills of other scenarios, each with a name of its own, from none to all of them."""
-        others = {name: offer for (origin, name), offer in self._skills.items() if origin != scenario}
+        others = {name: skill.offer for (origin, name), skill in self._skills.items() if origin != scenario}
         wanted = min(rng.randint(0, count), len(others))
         return rng.sample(list(others.values()), wanted)
 
+    @property
+    def manifests(self) -> dict[UUID, SkillManifest]:
+        """Of those that have one, by the skill's id."""
+        skills = self._skills.values()
+        return {each.offer.skill_id: each.manifest for each in skills if each.manifest is not None}
+
     def save(self, path: Path) -> None:
-        skills = [CrowdSkill(scenario, offer) for (scenario, _), offer in self._skills.items()]
-        write_atomically(msgspec.msgpack.encode(skills), path)
+        write_atomically(msgspec.msgpack.encode(list(self._skills.values())), path)
 
     @classmethod
     def restore(cls, path: Path, skills: Iterable[CrowdSkill] = ()) -> "Crowd":

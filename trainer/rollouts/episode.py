@@ -1,7 +1,9 @@
 """Run a policy on tasks of an environment, alone or in chains, and verify the results."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import asyncio
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 from uuid import UUID
 
@@ -10,10 +12,13 @@ import msgspec
 from app.agent.hooks import RolloutHooks
 from app.agent.rollout_loop import Agent, ResumeState, run_rollout
 from app.gateway.gateway import Gateway
+from app.gateway.skill_guard import GuardedSkill, SkillGuard
+from app.gateway.skill_manifest import SkillManifest
 from app.records import Offer, Policy, Task, Trajectory
 from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.skill_checks import is_wrapper
 from app.skills.validate_drafts import validate_drafts
+from app.skills.written_manifest import manifests_of
 from trainer.environment import Environment, OpensGateway, Scenario, Verdict, World
 
 
@@ -24,6 +29,7 @@ class Episode(msgspec.Struct, frozen=True):
     verdict: Verdict
     made: tuple[Offer, ...] = ()
     creditable: frozenset[UUID] = frozenset()  # without wrappers of a single API, which earn no bonus
+    manifests: Mapping[str, SkillManifest] = {}  # of the skills it made, by name
 
 
 class Chain(msgspec.Struct, frozen=True):
@@ -45,11 +51,16 @@ Mix: TypeAlias = Callable[[int, list[Offer]], list[Offer]]
 
 @dataclass(frozen=True)
 class EpisodeRunner:
-    """Runs one policy in one environment."""
+    """Runs one policy in one environment. Skills that have manifests are held to them, as when they are served.
+
+    Those that rollouts write have none unless `guard_written`, which experts and experiments do without.
+    """
 
     agent: Agent
     environment: Environment
     policy: Policy = Policy()  # noqa: RUF009 - frozen
+    manifests: dict[UUID, SkillManifest] = field(default_factory=dict)  # of offers that are in no library
+    guard_written: bool = False
 
     async def run_task(
         self,
@@ -64,16 +75,30 @@ class EpisodeRunner:
         """One verified rollout in a world of its own. The skills it makes are saved in `library`."""
         async with self.environment.open(scenario, task) as world:
             gateway = _gateway(world, self.agent.limits.calls)
+            gateway.guard = self._guard(offers, library)
             resume = ResumeState(seed=seed, now=world.now)
             trajectory = await run_rollout(self.agent, world.task, self.policy, gateway, offers, resume, hooks)
             verdict = await world.verify(trajectory)
             if library is None:
                 return Episode(trajectory, verdict)
             drafts = validate_drafts(trajectory, world.catalog).kept
-            saved = await library.save(drafts, scenario.id)
+            manifests = {}
+            if drafts and self.guard_written:
+                manifests = await asyncio.to_thread(manifests_of, drafts, trajectory, world.catalog)
+            saved = await library.save(drafts, scenario.id, manifests)
             earning = (offer for offer, draft in zip(saved, drafts, strict=True) if not is_wrapper(draft.source))
             creditable = frozenset(offer.skill_id for offer in earning)
-            return Episode(trajectory, verdict, tuple(saved), creditable)
+            return Episode(trajectory, verdict, tuple(saved), creditable, manifests)
+
+    def _guard(self, offers: Sequence[Offer], library: InMemoryLibrary | None) -> SkillGuard:
+        known = ChainMap(library.manifests if library is not None else {}, self.manifests)
+        return SkillGuard(
+            {
+                offer.name: GuardedSkill.of(known[offer.skill_id], offer.source)
+                for offer in offers
+                if offer.skill_id in known
+            }
+        )
 
     async def run_chain(
         self, chain: Chain, library: InMemoryLibrary | None, seeds: Iterable[int], mix: Mix | None = None

@@ -15,9 +15,8 @@ from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.setting_lists import urls_in
 from app.settings import Settings
-from app.skills.in_memory_library import InMemoryLibrary
+from app.skills.in_memory_library import GrownSkill, InMemoryLibrary
 from app.skills.retrieval import Retrieval, load_retrieval, needs_embeddings
-from app.skills.skill_index import IndexedSkill
 from trainer.engines.engine_pool import EnginePool
 from trainer.engines.local_embedder import local_embedder
 from trainer.engines.subprocess_engine import SubprocessEngine, subprocess_engine
@@ -41,7 +40,7 @@ async def open_stack(
     retrieval: str,
     settings: Settings,
     limits: RolloutLimits | None = None,
-    grown: Sequence[IndexedSkill] = (),
+    grown: Sequence[GrownSkill] = (),
 ) -> AsyncIterator[RolloutStack]:
     """Open all parts; the limits are the deployment's unless given. Every library begins with `grown`.
 
@@ -112,7 +111,7 @@ def engine_count(settings: Settings) -> int:
 
 @asynccontextmanager
 async def _libraries(
-    retrieval: Retrieval, limit: int, grown: Sequence[IndexedSkill]
+    retrieval: Retrieval, limit: int, grown: Sequence[GrownSkill]
 ) -> AsyncIterator[LibraryFactory]:
     async with local_embedder() if needs_embeddings(retrieval) else nullcontext() as embedder:
         yield lambda: InMemoryLibrary(embedder, retrieval=retrieval, limit=limit, grown=grown)

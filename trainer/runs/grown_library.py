@@ -1,22 +1,24 @@
 """The skills that a project's tasks are offered now, for examinations under the conditions of serving."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
 
 from app.apis.builtin import with_builtins
-from app.db import skill_changes, skills
+from app.db import models, projects, skill_changes, skills
 from app.db.database import Sessions
-from app.release import manifest
+from app.release import manifest as release_manifest
 from app.release.catalogs import Catalogs
-from app.skills.admission import stored_manifest
+from app.skills.admission import has_proved_itself, stored_manifest
+from app.skills.in_memory_library import GrownSkill
 from app.skills.indexed_rows import indexed
 from app.skills.skill_index import IndexedSkill
 from app.skills.visibility import SkillVersion, newest_visible, owners_for
 
 
-async def grown_skills(sessions: Sessions, project_id: UUID) -> list[IndexedSkill]:
+async def grown_skills(sessions: Sessions, project_id: UUID) -> list[GrownSkill]:
     """Of each name the version that tasks of nobody in particular are offered, with its source.
 
     Without skills of operations that are no longer what they were, which no task is offered either.
@@ -27,17 +29,28 @@ async def grown_skills(sessions: Sessions, project_id: UUID) -> list[IndexedSkil
     visible = _visible(rows)
     async with sessions.begin() as session:
         sources = await skill_changes.sources(session, [each.offer.skill_id for each in visible])
-        served = await manifest.begin_serving(session, project_id, None, None)
+        served = await release_manifest.begin_serving(session, project_id, None, None)
         stored = await skills.of_ids(session, list(sources))
     apis = with_builtins(await Catalogs(sessions).of(served.documents))
-    obsolete = {skill.id for skill in stored if stored_manifest(skill).not_in(apis)}
+    manifests = {skill.id: manifest for skill in stored if not (manifest := stored_manifest(skill)).not_in(apis)}
+    proven = await _proven(sessions, project_id, [skill for skill in stored if skill.id in manifests])
     return [
-        msgspec.structs.replace(
-            each, offer=msgspec.structs.replace(each.offer, source=sources[each.offer.skill_id])
+        GrownSkill(
+            indexed=msgspec.structs.replace(each, offer=msgspec.structs.replace(each.offer, source=sources[id_])),
+            manifest=manifests[id_],
+            proven=id_ in proven,
         )
         for each in visible
-        if each.offer.skill_id in sources and each.offer.skill_id not in obsolete
+        if (id_ := each.offer.skill_id) in sources and id_ in manifests
     ]
+
+
+async def _proven(sessions: Sessions, project_id: UUID, stored: Sequence[models.Skill]) -> set[UUID]:
+    """Those that are offered although a new version is written; none where each of these is offered at once."""
+    async with sessions() as session:
+        if projects.settings_of(await projects.by_id(session, project_id)).skills == "open":
+            return set()
+        return {skill.id for skill in stored if await has_proved_itself(session, skill)}
 
 
 def _visible(rows: list[IndexedSkill]) -> list[IndexedSkill]:

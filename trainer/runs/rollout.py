@@ -12,7 +12,7 @@ import msgspec
 
 from app.records import Json, Policy
 from app.run_settings import RunSettings
-from app.skills.skill_index import IndexedSkill
+from app.skills.in_memory_library import GrownSkill
 from trainer.engines.sleep import sleep_during_updates
 from trainer.environment import Environment
 from trainer.evaluation.local import task_result
@@ -31,7 +31,7 @@ from trainer.runs.step_metrics import task_metrics
 
 
 async def train_on_rollouts(
-    job: Job, progress: RunProgress, learner: Learner, environment: Environment, grown: Sequence[IndexedSkill]
+    job: Job, progress: RunProgress, learner: Learner, environment: Environment, grown: Sequence[GrownSkill]
 ) -> TrainingOutput:
     """`grown` are the skills of the project, which crowd those that fit. Raises what `progress` raises."""
     settings = job.settings
@@ -44,6 +44,7 @@ async def train_on_rollouts(
             grown,
             updating=partial(sleep_during_updates, job.deployment),
             rolled_out=partial(progress.part, "rollouts"),
+            guard_written=True,
         )
 
         async def report(step: TrainingStep) -> None:
@@ -72,15 +73,16 @@ class RolloutTraining:
     learner: Learner
     settings: RunSettings
     directory: Path
-    grown: Sequence[IndexedSkill] = ()
+    grown: Sequence[GrownSkill] = ()
     updating: UpdateContext = nullcontext  # entered for each update
     rolled_out: Callable[[int, int], object] | None = None  # is told how many chains of a step are done
+    guard_written: bool = False  # hold the skills of its rollouts to their manifests
     _served: PublishedAdapter | None = field(default=None, init=False)
 
     async def run(self, report: Callable[[TrainingStep], Awaitable[None]]) -> PublishedAdapter:
         """Run all remaining steps, from the last checkpoint on."""
         checkpoints, kept = Checkpoints(self.directory), self.directory / "crowd.msgpack"
-        crowd = Crowd.restore(kept, (CrowdSkill(each.scenario, each.offer) for each in self.grown))
+        crowd = Crowd.restore(kept, map(_crowd_skill, self.grown))
         done = checkpoints.restore(self.learner)
         policy = await self._serve_latest()
         for index in range(done + 1, self.settings.steps + 1):
@@ -102,7 +104,8 @@ class RolloutTraining:
 
     def _collector(self, policy: PublishedAdapter, crowd: Crowd) -> GroupCollector:
         agent = replace(self.stack.agent, temperature=1.0)  # engines report logprobs for no other temperature
-        runner = EpisodeRunner(agent, self.stack.environment, Policy(policy.hash))
+        environment, policy_now = self.stack.environment, Policy(policy.hash)
+        runner = EpisodeRunner(agent, environment, policy_now, crowd.manifests, self.guard_written)
         return GroupCollector(runner, self.settings, self.stack.new_library, crowd=crowd, report=self.rolled_out)
 
     async def _serve_latest(self) -> PublishedAdapter:
@@ -117,12 +120,17 @@ class RolloutTraining:
         return published
 
 
+def _crowd_skill(grown: GrownSkill) -> CrowdSkill:
+    return CrowdSkill(grown.indexed.scenario, grown.indexed.offer, grown.manifest)
+
+
 def _written(rollouts: Sequence[ChainRollout]) -> Iterator[CrowdSkill]:
     """The skills of the successes."""
     for chain in rollouts:
         for episode in chain.episodes:
             if episode.verdict.success:
-                yield from (CrowdSkill(chain.scenario.id, offer) for offer in episode.made)
+                for offer in episode.made:
+                    yield CrowdSkill(chain.scenario.id, offer, episode.manifests.get(offer.name))
 
 
 def _rollout_metrics(rollouts: Sequence[ChainRollout], seconds: float) -> dict[str, Json]:
