@@ -178,6 +178,23 @@ def test_the_clip_limits_several_epochs(model: Path) -> None:
     assert stats.ratio_mean == pytest.approx(1, abs=1e-3)  # of before the first
 
 
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_the_clip_limits_several_steps_on_samples_of_a_release(model: Path, staleness: int) -> None:
+    """Of the one that a run starts from, or of one before it: never of a step before."""
+    learner = new_learner(model, settings(lr=1e-2, clip_low=0.02, clip_high=0.02))
+    logged = [
+        advantaged(each.rollout.trajectory, each.advantage, staleness=staleness)
+        for each in resampled(learner, round_of(4))
+    ]
+    fractions = []
+    for _ in range(6):
+        stats = learner.update(logged)
+        assert stats is not None
+        fractions.append(stats.clip_fraction)
+    assert fractions[0] == 0
+    assert fractions[-1] > 0.3
+
+
 def test_a_penalty_keeps_the_policy_near_its_start(model: Path) -> None:
     distances = []
     for kl in (0.0, 10.0):

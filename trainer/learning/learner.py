@@ -132,7 +132,7 @@ class Learner:
         share = max(1, _MEASURED // max(1, len(batches)))
         with self._reference_weights():
             for each in batches:
-                each.reference = self.token_logprobs(each.measure(len(each) if self.settings.kl else share))
+                each.reference = self.token_logprobs(each.refer(len(each) if self.settings.kl else share))
 
     def _step(self, batches: Sequence[MicroBatch]) -> tuple[float, float, float]:
         """One optimizer step: the loss, the number of clipped tokens, the norm of the gradient."""
@@ -158,8 +158,8 @@ class Learner:
         with self._within_memory(batch.batch):
             logprobs = self.token_logprobs(batch.batch)
         settings = self.settings
-        if batch.old is None:
-            batch.old = logprobs.detach()
+        if batch.current is None:
+            batch.current = logprobs.detach()
         return policy_loss(
             logprobs,
             batch.terms(settings.max_weight),

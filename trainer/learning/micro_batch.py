@@ -16,50 +16,55 @@ class MicroBatch:
     def __init__(self, samples: Sequence[TrainingSample], device: torch.device, *, idle: bool = False) -> None:
         self.batch = pad([each.sample for each in samples], device)
         self.idle = idle  # a pass that only keeps other processes from waiting: its weights are 0
-        self.old: Tensor | None = None  # log p at the start of the update, before its first optimizer step
-        self.reference: Tensor | None = None  # log p at the start of the run, of the measured tokens
+        self.current: Tensor | None = None  # log p at the start of the update, before its first optimizer step
+        self.reference: Tensor | None = None  # log p at the start of the run, of the referred tokens
         self._samples = samples
         self._stale = self._per_token([float(each.stale) for each in samples]) > 0
         self._advantages = self._per_token([each.advantage for each in samples])
         self._weights = self._per_token([0.0 if idle else each.weight for each in samples])
         self._sampling = torch.tensor([value for each in samples for value in each.logprobs], device=device)
-        self._measured = torch.zeros_like(self._stale)
+        self._referred = torch.zeros_like(self._stale)
 
     def __len__(self) -> int:
         return len(self._samples)
 
-    def measure(self, limit: int) -> Batch:
-        """Choose at most `limit` trajectories, of all lengths, whose KL from the reference is measured."""
-        chosen = range(0, len(self._samples), max(1, -(-len(self._samples) // limit)))
-        self._measured = self._per_token([float(index in chosen) for index in range(len(self._samples))]) > 0
+    def refer(self, limit: int) -> Batch:
+        """The trajectories whose logprobs at the start of the run are needed: those that are stale, and of all
+        lengths as many as `limit`, whose KL from the reference is measured.
+        """
+        measured = range(0, len(self._samples), max(1, -(-len(self._samples) // limit)))
+        chosen = [index for index, each in enumerate(self._samples) if each.stale or index in measured]
+        self._referred = self._per_token([float(index in chosen) for index in range(len(self._samples))]) > 0
         return pad([self._samples[index].sample for index in chosen], self.batch.ids.device)
 
     def terms(self, max_weight: float) -> Terms:
         """The inputs of the loss.
 
         The old policy of fresh samples is the one that sampled them, with the logprobs that the engine reported.
-        That of stale samples is the policy at the start of the update, with importance weights.
+        That of stale samples is the policy at the start of the run, with importance weights.
         """
-        assert self.old is not None, "the first pass sets it"
-        importance = truncated_importance(self.old, self._sampling, max_weight)
+        assert self.reference is not None, "the reference is scored first"
+        old = self._sampling.clone()
+        old[self._referred] = torch.where(self._stale[self._referred], self.reference, old[self._referred])
         return Terms(
-            old=torch.where(self._stale, self.old, self._sampling),
+            old=old,
             advantages=self._advantages,
             weights=self._weights,
-            importance=torch.where(self._stale, importance, torch.ones_like(importance)),
+            importance=truncated_importance(old, self._sampling, max_weight),
             reference=self.reference,
         )
 
     def statistics(self) -> list[float]:
-        """Sums over tokens: 1, ratio, KL from the engine, -log p, measured tokens, KL from the reference; then the
-        highest ratio. Ratios are those of the old policy, whose p it is, to the one that sampled.
+        """Sums over tokens: 1, ratio, KL from the engine, -log p, referred tokens, KL from the reference; then the
+        highest ratio. Ratios are those of the policy at the start of the update, whose p it is, to the one that
+        sampled.
         """
-        assert self.old is not None, "the first pass sets it"
+        assert self.current is not None, "the first pass sets it"
         assert self.reference is not None, "the reference is scored first"
-        ratio = (self.old - self._sampling).exp()
-        engine_kl = kl_estimate(self._sampling, self.old)
-        reference_kl = kl_estimate(self.old[self._measured], self.reference)
-        sums = [ratio.sum(), engine_kl.sum(), -self.old.sum(), reference_kl.sum(), ratio.max()]
+        ratio = (self.current - self._sampling).exp()
+        engine_kl = kl_estimate(self._sampling, self.current)
+        reference_kl = (self.current[self._referred] - self.reference).square() / 2
+        sums = [ratio.sum(), engine_kl.sum(), -self.current.sum(), reference_kl.sum(), ratio.max()]
         total_ratio, total_engine, surprise, total_reference, highest = torch.stack(sums).tolist()
         return [ratio.numel(), total_ratio, total_engine, surprise, reference_kl.numel(), total_reference, highest]
 

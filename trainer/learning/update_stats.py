@@ -14,7 +14,7 @@ class UpdateStats(msgspec.Struct, frozen=True, kw_only=True):
     ratio_mean: float  # p / p of the policy that sampled, as its engine reported it
     ratio_max: float
     kl_to_engine: float  # estimated KL from the engine that sampled: almost 0 without stale samples
-    kl_to_start: float  # estimated KL from the reference, the policy at the start of the run
+    kl_to_start: float  # KL from the policy at the start of the run: half the mean square of log (p / p_ref)
     entropy: float  # of a sampled token, in nats: estimated by its -log p
     tokens: int  # sampled ones that were learned from
     read_tokens: int  # these and the context between them

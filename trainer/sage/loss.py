@@ -8,10 +8,11 @@ SAGE (arXiv 2512.17102), for the rollouts i of a group and the positions k of th
 Token mean inside a task, sum over positions, mean over the group; prompts and observations are not part of o. On
 fresh samples s = 1 and the gradient is that of REINFORCE with a baseline.
 
-Three policies are distinguished. The old policy, p_old, is the one at the start of the update; for fresh samples
-the engine's logprobs stand for it. The sampling policy is the one that sampled the tokens; it differs from the old
-one for stale samples, of older releases, which the paper does not have: their terms are weighted by the truncated
-ratio of p_old to it. The reference, p_ref, is the policy at the start of the run.
+Three policies are distinguished. The old policy, p_old, is what the clip keeps p near. For fresh samples it is the
+one that sampled them, and the engine's logprobs stand for it. Stale samples are of older releases, which the paper
+does not have: there it is the reference, and their terms are weighted by the truncated ratio of p_old to the
+sampling policy. The reference, p_ref, is the policy at the start of the run. Were p_old of stale samples the one
+at the start of each update, nothing would bound how far the updates of a run take it together.
 """
 
 from typing import NamedTuple
@@ -23,7 +24,7 @@ from torch import Tensor
 class Terms(NamedTuple):
     """The inputs of the loss for N sampled tokens; all tensors (N,), logarithms natural."""
 
-    old: Tensor  # log p_old: of fresh samples as the engine reported it, of stale ones at the update's start
+    old: Tensor  # log p_old: of fresh samples as the engine reported it, of stale ones log p_ref
     advantages: Tensor  # A
     weights: Tensor  # `token_weight` of each token's task
     importance: Tensor  # truncated importance weights of stale samples; 1 for fresh ones
