@@ -46,6 +46,7 @@ async def examined(
     agent = Agent(engine, project.tokenizer, Compact(), project.sandbox, RolloutLimits())
     async with open_run_environment(job, project.sessions, progress or ProgressRecorder()) as opened:
         assert opened is not None
+        opened = await opened.checked()
         sample = opened.environment.scenarios(split, 200, 1)
         return await evaluate_scenarios(
             EpisodeRunner(agent, opened.environment),

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from litestar import post
 
@@ -150,6 +151,34 @@ async def test_a_run_that_names_an_unknown_version_is_refused(
     await examine(shop, "kind 0")
     job = await shop.job(kind="logged", steps=1, environment=f"exam?name=mine&digest={digest}")
     assert error in await shop.failure(job)
+
+
+@pytest.mark.parametrize("kind", ["logged", "sft"])
+async def test_a_run_with_nothing_to_learn_from_says_so_before_it_tries_a_check(
+    shop: TrainingProject, ledgers: tuple[Ledger, TrialLedger], kind: str
+) -> None:
+    _, trial = ledgers
+    await shop.serve(1.0, 0.0, scenarios=2, check_code=CHECK)
+    await examine(shop, "kind 0", "kind 1")
+    job = await shop.job(kind=kind, environment=STAGING, steps=1, gate_scenarios=30)
+    assert "nothing to learn from in 4 tasks (4 held_out)" in await shop.failure(job)
+    assert trial.resets == 0
+
+
+async def test_a_server_that_cannot_be_reset_ends_a_run_before_it_trains(
+    shop: TrainingProject, ledgers: tuple[Ledger, TrialLedger]
+) -> None:
+    await shop.serve(1.0, 0.0, scenarios=2, check_code=CHECK)
+    await examine(shop, "kind 0")
+    async with shop.sessions.begin() as session:
+        staging = projects.settings_of(await projects.by_id(session, shop.project_id)).staging
+        broken = msgspec.structs.replace(staging["ledger"], reset="add_entry")  # which needs arguments
+        await projects.change_settings(
+            session, shop.project_id, {"staging": msgspec.to_builtins({"ledger": broken})}
+        )
+    job = await shop.job(kind="logged", environment=STAGING, steps=1, gate_scenarios=30)
+    assert "the staging server of ledger cannot be reset" in await shop.failure(job)
+    assert ledgers[1].entries == []
 
 
 def conversations(prompts: Sequence[str], **about: str) -> str:

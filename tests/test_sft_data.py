@@ -153,9 +153,8 @@ async def test_a_run_reports_its_steps_and_publishes_an_adapter(
     sessions: Sessions, base: BaseModel, job: Callable[..., Job], tmp_path: Path
 ) -> None:
     steps = Steps()
-    learned = await train_on_examples(
-        job(data=write(tmp_path / "chats.jsonl", FILE)), steps, sessions, base, None, CPU
-    )
+    run = job(data=write(tmp_path / "chats.jsonl", FILE))
+    learned = await train_on_examples(run, steps, await load_examples(run, sessions, base, record), None, CPU)
     assert [(index, total) for index, total, _ in steps.reported] == [(1, 4), (2, 4), (3, 4), (4, 4)]
     metrics = steps.reported[0][2]
     assert metrics["tokens"] == 5
@@ -170,7 +169,9 @@ async def test_a_cancelled_run_publishes_no_adapter(
     sessions: Sessions, base: BaseModel, job: Callable[..., Job], tmp_path: Path
 ) -> None:
     steps = Steps(cancel_at=2)
+    run = job(data=write(tmp_path / "chats.jsonl", FILE))
+    examples = await load_examples(run, sessions, base, record)
     with pytest.raises(RunCancelledError):
-        await train_on_examples(job(data=write(tmp_path / "chats.jsonl", FILE)), steps, sessions, base, None, CPU)
+        await train_on_examples(run, steps, examples, None, CPU)
     assert len(steps.reported) == 2
     assert sorted(os.listdir(tmp_path)) == ["chats.jsonl", "run"]

@@ -75,6 +75,7 @@ async def gated(project: LedgerProject, on: str, *, base: Script, new: Script) -
     agent = Agent(policies, project.tokenizer, Compact(), project.sandbox, RolloutLimits(turns=1))
     async with open_run_environment(job, project.sessions, Run()) as opened:
         assert opened is not None
+        opened = await opened.checked()
         evaluator = Evaluator(agent, policies, opened.environment, Path("/adapters"), about=opened.about)
         candidate = CandidateAdapter(project_id=project.id, run_id=run_id, model=NEW, settings=settings)
         return await evaluate_candidate(project.sessions, candidate, evaluator, progress=Run())

@@ -1,11 +1,11 @@
 """The environment of a run: one that its settings name, or an exam of the project's own work."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -21,7 +21,7 @@ from app.records import Json, Task
 from app.release import manifest
 from app.run_settings import MIN_SCENARIOS, RunKind, rollout_environment
 from trainer.environment import Environment, open_environment
-from trainer.environments.exam.exam_environment import ExamChoice, ExamEnvironment, ExamItem
+from trainer.environments.exam.exam_environment import ExamChoice, ExamEnvironment, ExamItem, Trials
 from trainer.environments.exam.idle_trials import solved_idly
 from trainer.experience.held_out_tasks import read_held_out
 from trainer.experience.task_kinds import TaskKinds
@@ -38,6 +38,14 @@ class RunEnvironment(msgspec.Struct, frozen=True):
     own: bool = False  # the project's own work
     about: dict[str, Json] = {}
     training: dict[str, Json] = {}  # the tasks that rollouts draw from, and why others were dropped
+    check: Callable[[], Awaitable["RunEnvironment"]] | None = None
+
+    async def checked(self) -> "RunEnvironment":
+        """Without the tasks that doing nothing solves, where a gate examines on it. On staging that takes long.
+
+        Raises StagingError if the APIs cannot be reset.
+        """
+        return self if self.check is None else await self.check()
 
 
 async def with_own_exam(job: Job, sessions: Sessions) -> Job:
@@ -89,28 +97,43 @@ async def open_run_environment(
     material = await _read(job, sessions, found)
     records = [item.record for item in (*material.exam, *material.training) if item.record is not None]
     async with open_trials(found.on, job, sessions, material.apis, records) as trials:
-        judged = [item for item in material.exam if trials.can_judge(item)]
-        report = partial(progress.part, "exam checks")
-        idle = await solved_idly(trials, judged, report) if job.settings.gate_scenarios else set()
-        examined = [item for item in judged if item.task.id not in idle]
-        kinds = {item.kind for item in material.exam}
-        about: dict[str, Json] = {
-            "name": found.name,
-            "version": material.version,
-            "digest": material.digest,
-            "learned": material.learned,
-            "on": found.on,
-            "scenarios": len(kinds),
-            "scenarios_left_out": len(kinds - {item.kind for item in examined}),
-            "tasks_left_out": len(material.exam) - len(judged),
-            "true_whatever_happens": len(idle),
-        }
-        training = [item for item in material.training if trials.can_judge(item)]
-        environment = ExamEnvironment(examined, training, trials)
-        drawn = _training_data(material, len(training))
-        if job.settings.kind is RunKind.ROLLOUT and not training:
-            raise InvalidError(_nothing_to_train_on(drawn, found))
-        yield RunEnvironment(environment, own=True, about={"exam": about}, training=drawn)
+        opened = _opened(found, material, trials)
+        if job.settings.kind is RunKind.ROLLOUT and not opened.training["drawn_from"]:
+            raise InvalidError(_nothing_to_train_on(opened.training, found))
+
+        async def check() -> RunEnvironment:
+            judged = [item for item in material.exam if trials.can_judge(item)]
+            idle = await solved_idly(trials, judged, partial(progress.part, "exam checks"))
+            return _opened(found, material, trials, idle)
+
+        yield msgspec.structs.replace(opened, check=check if job.settings.gate_scenarios else None)
+
+
+def _opened(
+    choice: ExamChoice, material: "_Material", trials: Trials, idle: Collection[UUID] = ()
+) -> RunEnvironment:
+    """`idle` are tasks that are left out because doing nothing solves them."""
+    judged = [item for item in material.exam if trials.can_judge(item)]
+    examined = [item for item in judged if item.task.id not in idle]
+    training = [item for item in material.training if trials.can_judge(item)]
+    kinds = {item.kind for item in material.exam}
+    about: dict[str, Json] = {
+        "name": choice.name,
+        "version": material.version,
+        "digest": material.digest,
+        "learned": material.learned,
+        "on": choice.on,
+        "scenarios": len(kinds),
+        "scenarios_left_out": len(kinds - {item.kind for item in examined}),
+        "tasks_left_out": len(material.exam) - len(judged),
+        "true_whatever_happens": len(idle),
+    }
+    return RunEnvironment(
+        ExamEnvironment(examined, training, trials),
+        own=True,
+        about={"exam": about},
+        training=_training_data(material, len(training)),
+    )
 
 
 def _training_data(material: "_Material", kept: int) -> dict[str, Json]:

@@ -9,10 +9,8 @@ import msgspec
 import torch
 from transformers import PreTrainedModel
 
-from app.db.database import Sessions
 from app.records import Json
 from app.run_settings import RunSettings
-from trainer.experience.filters import BaseModel
 from trainer.learning.batch import Sample
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
@@ -20,9 +18,8 @@ from trainer.learning.precision import DtypeName, base_dtype
 from trainer.learning.publishing import PublishedAdapter, TrainingOutput, publish
 from trainer.learning.supervised import SftSettings, SftStep, sft_steps
 from trainer.run_job import Job, RunProgress
-from trainer.runs.learned_tasks import recorder
 from trainer.runs.probe_prompt import probe_prompt
-from trainer.runs.sft_examples import load_examples
+from trainer.runs.sft_examples import SftExamples
 
 _WARMUP = 50  # steps at most, and at most a tenth of all
 _CHECKPOINT = "sft.checkpoint"
@@ -44,10 +41,9 @@ class SftSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def train_on_examples(
-    job: Job, progress: RunProgress, sessions: Sessions, base: BaseModel, start: Path | None, device: torch.device
+    job: Job, progress: RunProgress, examples: SftExamples, start: Path | None, device: torch.device
 ) -> TrainingOutput:
-    """Train on the run's examples. Raises what `load_examples`, `train_sft` and `progress` raise."""
-    examples = await load_examples(job, sessions, base, recorder(job, progress, sessions, start))
+    """Train on the run's examples. Raises what `train_sft` and `progress` raise."""
     spec = SftSpec(
         samples=examples.samples,
         settings=job.settings,

@@ -20,6 +20,7 @@ from app.engine.tokenizer import ChatTokenizer
 from app.run_settings import RunKind
 from trainer.engines.sleep import servers_that_sleep, sleep_during_updates, wake_servers
 from trainer.experience.filters import BaseModel
+from trainer.experience.read_experience import LoggedExperience
 from trainer.experience.snapshot import read_once
 from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
 from trainer.learning.model import pick_device
@@ -34,6 +35,7 @@ from trainer.runs.own_exam import RunEnvironment, open_run_environment, with_own
 from trainer.runs.rollout import train_on_rollouts
 from trainer.runs.run_memory import check_run_memory
 from trainer.runs.sft import train_on_examples
+from trainer.runs.sft_examples import SftExamples, load_examples
 from trainer.runs.start_adapter import find_start, record_start
 
 _SHARE = 2
@@ -54,7 +56,10 @@ async def train(job: Job, progress: RunProgress) -> Result:
         # Before the training, which takes long: it may fail.
         async with open_run_environment(job, sessions, progress) as environment:
             await check_coverage(job, sessions, environment)
-            output = await _train_adapter(job, progress, sessions, environment)
+            source = await _read_source(job, progress, sessions)
+            if environment is not None:
+                environment = await environment.checked()  # only now: there may be nothing to learn from
+            output = await _train_adapter(job, progress, sessions, environment, source)
             result = await evaluate_adapter(job, progress, sessions, output.adapter, environment)
     return Result(
         adapter=output.adapter.hash,
@@ -66,28 +71,44 @@ async def train(job: Job, progress: RunProgress) -> Result:
     )
 
 
-async def _train_adapter(
-    job: Job, progress: RunProgress, sessions: Sessions, environment: RunEnvironment | None
-) -> TrainingOutput:
-    kind = job.settings.kind
-    device = pick_device(job.deployment.engine_device)
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // _SHARE))
+class _Source(msgspec.Struct, frozen=True, kw_only=True):
+    """The adapter that a run continues, and what it learns from."""
+
+    start: Path | None
+    logged: LoggedExperience | None = None
+    examples: SftExamples | None = None
+
+
+async def _read_source(job: Job, progress: RunProgress, sessions: Sessions) -> _Source:
+    """Before anything is loaded or tried. Raises InvalidError without memory, or anything to learn from."""
+    check_run_memory(job.settings, job.deployment, pick_device(job.deployment.engine_device))
     base = BaseModel(job.deployment.model, ChatTokenizer.load(job.deployment.model_dir))
     start = await find_start(job, sessions)
-    record, logged = recorder(job, progress, sessions, start), None
-    if kind is RunKind.LOGGED:  # before anything is loaded: there may be nothing to learn from
+    record = recorder(job, progress, sessions, start)
+    if job.settings.kind is RunKind.SFT:
+        return _Source(start=start, examples=await load_examples(job, sessions, base, record))
+    if job.settings.kind is RunKind.LOGGED:
         judge = job.deployment.judge
         logged = await read_once(sessions, job.project_id, job.settings, base, job.directory, record, judge=judge)
-    check_run_memory(job.settings, job.deployment, device)
+        return _Source(start=start, logged=logged)
+    await record([])
+    return _Source(start=start)
+
+
+async def _train_adapter(
+    job: Job, progress: RunProgress, sessions: Sessions, environment: RunEnvironment | None, source: _Source
+) -> TrainingOutput:
+    kind, start = job.settings.kind, source.start
+    device = pick_device(job.deployment.engine_device)
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // _SHARE))
     # A rollout run needs the engines: they sleep only during its updates.
     with sleep_during_updates(job.deployment) if kind is not RunKind.ROLLOUT else nullcontext():
-        if kind is RunKind.SFT:
-            return await train_on_examples(job, progress, sessions, base, start, device)
+        if source.examples is not None:
+            return await train_on_examples(job, progress, source.examples, start, device)
         with open_learner(_learner_spec(job, start, device), _team(job)) as learner:
             record_start(job, start)  # only now: it fits the model
-            if logged is not None:
-                return await train_on_logged(job, progress, learner, logged)
-            await record([])
+            if source.logged is not None:
+                return await train_on_logged(job, progress, learner, source.logged)
             assert environment is not None  # `check_runnable`
             grown = await grown_skills(sessions, job.project_id)
             output = await train_on_rollouts(job, progress, learner, environment.environment, grown)
