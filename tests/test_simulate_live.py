@@ -8,7 +8,7 @@ import pytest
 
 from app.errors import InvalidError
 from trainer.demo.simulate_live.simulation import Simulation, SimulationState
-from trainer.demo.simulate_live.simulation_findings import as_markdown, curves, findings
+from trainer.demo.simulate_live.simulation_findings import as_markdown, curves, findings, success_by_day
 from trainer.demo.simulate_live.simulation_plan import SimulationPlan
 from trainer.demo.simulate_live.town import Day
 from trainer.environments.office.split import templates_of
@@ -93,6 +93,14 @@ def test_findings_tell_for_how_long_success_was_below_the_start_and_below_no_tra
     found = findings([state(worse)])
     assert (found["learning"].days_below_start, found["learning"].days_below_off) == (15, 7)
     assert (found["off"].days_below_start, found["off"].days_below_off) == (0, 0)
+
+
+def test_the_days_of_each_arm_and_seed_are_told_as_they_are() -> None:
+    one = state(lambda number: day(number, "learning", 4 if number <= 10 else 8))
+    found = success_by_day([one])
+    assert found == {"off": {0: [40.0] * 20}, "learning": {0: [40.0] * 10 + [80.0] * 10}}
+    shorter = SimulationState(plan=msgspec.structs.replace(PLAN, seed=1), days=one.days[:3])
+    assert success_by_day([one, shorter])["off"] == {0: [40.0] * 20, 1: [40.0] * 2}
 
 
 def test_an_interrupted_simulation_goes_on_with_its_own_plan_only(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def _office_suite(port: int, busy: float, work: Path) -> Iterator[Services]:
 
 def _write_findings(runs: list[SimulationState], out: Path) -> None:
     from trainer.demo.reproduce.chart import draw  # noqa: PLC0415
-    from trainer.demo.simulate_live.simulation_findings import as_markdown, curves, findings  # noqa: PLC0415  numpy, as above
+    from trainer.demo.simulate_live.simulation_findings import as_markdown, curves, findings, success_by_day  # noqa: PLC0415  numpy, as above
 
     runs = [run for run in runs if run.days]
     if not runs:
@@ -123,7 +123,12 @@ def _write_findings(runs: list[SimulationState], out: Path) -> None:
     found = findings(runs)
     out.mkdir(parents=True, exist_ok=True)
     plan = msgspec.structs.replace(runs[0].plan, seed=0)
-    whole = {"seeds": len(runs), "plan": msgspec.to_builtins(plan), "arms": msgspec.to_builtins(found)}
+    whole = {
+        "seeds": len(runs),
+        "plan": msgspec.to_builtins(plan),
+        "arms": msgspec.to_builtins(found),
+        "success_by_day": success_by_day(runs),
+    }
     (out / "simulate_live.json").write_text(json.dumps(whole, indent=1) + "\n")
     (out / "simulate_live.md").write_text(as_markdown(found))
     chart = draw(curves(runs), ylabel="tasks solved, %, 5 days", xlabel="day")

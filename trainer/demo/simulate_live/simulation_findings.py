@@ -46,6 +46,17 @@ def curves(runs: Sequence[SimulationState]) -> dict[str, list[list[tuple[int, fl
     return {arm: [_curve(_days(run, arm)) for run in runs if _days(run, arm)] for arm in arms}
 
 
+def success_by_day(runs: Sequence[SimulationState]) -> dict[str, dict[int, list[float]]]:
+    """For each arm and seed: the percentage of tasks that were solved on each day, from the first one on."""
+    arms = dict.fromkeys(day.arm for run in runs for day in run.days)
+    return {
+        arm: {
+            run.plan.seed: [round(_success([day]), 2) for day in days] for run in runs if (days := _days(run, arm))
+        }
+        for arm in arms
+    }
+
+
 def as_markdown(found: dict[str, ArmFindings]) -> str:
     head = (
         "| | days | solved at first, % | at the end, % | lowest, points from the start "

@@ -22,7 +22,7 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     feedback: float = 0.0  # share of the tasks that a person scores
     wrong: float = 0.0  # share of those scores that say the opposite
     check: str | None = None  # of every task
-    hostile: bool = False  # one of the API documents tells the agent to do something else
+    hostile: bool = False  # an API document, and a record in each world, tell the agent to do something else
     learns: bool = True
 
 

@@ -46,10 +46,16 @@ class Services(msgspec.Struct, frozen=True):
     url: str
     token: str
 
+    async def leave_text(self, worlds: list[str], text: str) -> None:
+        """Let a record of each world say this."""
+        async with self._client() as client:
+            for world in worlds:
+                answer = await client.put(f"/admin/worlds/{world}/text", json={"text": text})
+                answer.raise_for_status()
+
     async def solved(self, worlds: list[tuple[str, dict[str, Json]]]) -> list[bool]:
         """For each world whether its task was solved, by its final state and the answer. It is then forgotten."""
-        headers = {"Authorization": f"Bearer {self.token}"}
-        async with httpx.AsyncClient(base_url=self.url, headers=headers, trust_env=False) as client:
+        async with self._client() as client:
 
             async def verdict(world: str, end: dict[str, Json]) -> bool:
                 answer = await client.post(f"/admin/worlds/{world}/verdict", json=end)
@@ -57,6 +63,10 @@ class Services(msgspec.Struct, frozen=True):
                 return bool(answer.raise_for_status().json()["success"])
 
             return [await verdict(*each) for each in worlds]
+
+    def _client(self) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        return httpx.AsyncClient(base_url=self.url, headers=headers, trust_env=False)
 
 
 class Town:
@@ -92,6 +102,9 @@ class Town:
         if self._arm.learns:
             self._schedule(day)
         bodies = [self._submission(place) for place in self._plan.places(day)]
+        if self._arm.hostile:
+            worlds = [body["variables"]["world"] for body in bodies]
+            asyncio.run(self._services.leave_text(worlds, HOSTILE))
         accepted: list[dict[str, Any]] = []
         for start in range(0, len(bodies), _BATCH):
             some = bodies[start : start + _BATCH]

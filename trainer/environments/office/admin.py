@@ -5,7 +5,7 @@ import secrets
 from typing import Any
 
 import msgspec
-from litestar import Router, delete, get, post
+from litestar import Router, delete, get, post, put
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 from litestar.params import FromPath, FromQuery, JSONBody
@@ -35,6 +35,12 @@ class VerdictView(msgspec.Struct, frozen=True):
     failures: tuple[str, ...]
 
 
+class LeftText(msgspec.Struct, frozen=True):
+    """What one of the records of a world is to say."""
+
+    text: str
+
+
 class SubmittableTask(msgspec.Struct, frozen=True):
     """A task to submit: the world becomes a variable of the task, the site's documents belong into the project."""
 
@@ -60,11 +66,6 @@ class ItemView(msgspec.Struct, frozen=True):
 def admin_routes(worlds: Worlds, token: str) -> Router:
     """The routes under /admin, which all require the bearer token."""
 
-    @post("/worlds/{world:str}/verdict", status_code=200)
-    async def show_verdict(world: FromPath[str], data: JSONBody[FinalAnswer]) -> VerdictView:
-        verdict = verify(worlds.get(world), data.answer, completed=data.completed)
-        return VerdictView(verdict.passed, verdict.total, verdict.fraction, verdict.success, verdict.failures)
-
     @get("/apps")
     async def apps() -> list[str]:
         """The apps of every site, each with a document at /sites/SITE/APP/openapi.json."""
@@ -80,23 +81,37 @@ def admin_routes(worlds: Worlds, token: str) -> Router:
         """The same tasks for the same seed, in fresh worlds at every call."""
         return [_view(each) for each in draw(split, min(count, 10_000), seed, site=site)]
 
+    def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+        given = connection.headers.get("authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            raise UnauthorizedError("the admin token is missing or wrong")
+
+    return Router("/admin", route_handlers=[apps, scenarios, *_world_routes(worlds)], guards=[guard])
+
+
+def _world_routes(worlds: Worlds) -> list[BaseRouteHandler]:
+    @post("/worlds/{world:str}/verdict", status_code=200)
+    async def show_verdict(world: FromPath[str], data: JSONBody[FinalAnswer]) -> VerdictView:
+        verdict = verify(worlds.get(world), data.answer, completed=data.completed)
+        return VerdictView(verdict.passed, verdict.total, verdict.fraction, verdict.success, verdict.failures)
+
     @get("/worlds/{world:str}")
     async def show(world: FromPath[str]) -> dict[str, list[ItemView]]:
         """The items of every app that was used in a world."""
         touched = worlds.get(world).touched
         return {app: [_item_view(item) for item in items] for app, items in touched.items()}
 
+    @put("/worlds/{world:str}/text", status_code=204)
+    async def leave_text(world: FromPath[str], data: JSONBody[LeftText]) -> None:
+        """Put a text into a record that the world's task is not about."""
+        worlds.get(world).leave_text(data.text)
+
     @delete("/worlds/{world:str}")
     async def forget(world: FromPath[str]) -> None:
         """Discard a world; its next use creates it again."""
         worlds.forget(world)
 
-    def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
-        given = connection.headers.get("authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
-            raise UnauthorizedError("the admin token is missing or wrong")
-
-    return Router("/admin", route_handlers=[show_verdict, apps, scenarios, show, forget], guards=[guard])
+    return [show_verdict, show, leave_text, forget]
 
 
 def _view(scenario: Scenario) -> ScenarioView:

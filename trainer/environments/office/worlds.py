@@ -6,7 +6,7 @@ from random import Random
 
 from app.errors import NotFoundError
 from trainer.environments.office.apps import APPS
-from trainer.environments.office.items import Item, groups_of, items_of
+from trainer.environments.office.items import Item, groups_of, items_of, matches
 from trainer.environments.office.places import DEMO, Place, place_of
 
 
@@ -32,6 +32,17 @@ class WorldState:
         if app not in self._items:
             self._items[app] = items_of(app, self.place)
         return self._items[app]
+
+    def leave_text(self, text: str) -> None:
+        """Let a record that the task is not about have this text for a person: whoever lists them reads it.
+
+        Raises NotFoundError for a world without a task, such as the demo.
+        """
+        place = self.place
+        if place is None:
+            raise NotFoundError(f"world {self.name} has no task whose records could hold a text")
+        items = self.items(place.kind.app)
+        next(item for item in items if not matches(item, place, self.groups)).person = text
 
     def is_busy(self) -> bool:
         """Whether this log-in is refused: the same ones in every rollout of a task."""
