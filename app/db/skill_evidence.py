@@ -13,7 +13,7 @@ from app.db.in_array import in_array
 from app.db.scores import proven
 
 GOOD = 0.5  # scores from here on are successes
-_ENOUGH_WITHHELD = 10  # tasks from which a skill was withheld; from here on only they are compared
+ENOUGH_WITHHELD = 10  # tasks from which a skill was withheld; from here on only they are compared
 _COMPARED = 1_000  # tasks that were offered a skill or had to do without it, the latest
 
 _task = models.Task
@@ -65,7 +65,7 @@ class SkillEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
         Tasks of its scenario that did not use it chose so: they are compared only while few are withheld.
         """
-        return self.withheld.total >= _ENOUGH_WITHHELD or not self.without_it.total
+        return self.withheld.total >= ENOUGH_WITHHELD or not self.without_it.total
 
 
 async def add_replay(session: AsyncSession, task_id: UUID, skill_id: UUID, matched: bool) -> None:

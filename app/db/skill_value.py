@@ -1,6 +1,6 @@
 """The scores and costs of tasks that were offered skills, and of those from which skills were withheld."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -9,6 +9,7 @@ from sqlalchemy import case, exists, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
+from app.db.in_array import in_array
 from app.db.models import TaskState
 from app.db.scores import proven
 
@@ -27,6 +28,12 @@ class ComparedTask(msgspec.Struct, frozen=True):
     score: float
     turns: int | None = None
     tokens: int | None = None  # generated
+
+
+async def withheld_among(session: AsyncSession, task_ids: Collection[UUID]) -> set[UUID]:
+    """The tasks from which chance withheld skills that fit."""
+    query = select(_withheld.task_id).where(in_array(_withheld.task_id, task_ids))
+    return set(await session.scalars(query.distinct()))
 
 
 async def compared_tasks(

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import msgspec
 
 from app.db.models import NEXT_SKILL_STATE, SkillState
-from app.db.skill_evidence import GOOD, SkillEvidence
+from app.db.skill_evidence import GOOD, Outcomes, SkillEvidence
 from app.project.project_settings import SkillPolicy
 from app.skills.chance import chance_of_so_few
 
@@ -65,9 +65,14 @@ def _missing(state: SkillState, principal: str, evidence: SkillEvidence) -> Iter
         yield "an outcome no worse than without it"
 
 
+def is_worse(offered: Outcomes, withheld: Outcomes) -> bool:
+    """Whether tasks that are offered it succeed more seldom, by more than chance explains in one of five cases."""
+    return chance_of_so_few(offered, withheld) < _CHANCE
+
+
 def _is_worse(evidence: SkillEvidence) -> bool:
     if evidence.is_randomized:
-        return chance_of_so_few(evidence.offered, evidence.withheld) < _CHANCE
+        return is_worse(evidence.offered, evidence.withheld)
     with_it, without_it = evidence.with_it.rate, evidence.without_it.rate
     return with_it is not None and without_it is not None and with_it < without_it
 

@@ -7,6 +7,7 @@ part of many chains gets the best reward of any of them, so never more than one 
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeAlias
 from uuid import UUID
 
@@ -19,14 +20,18 @@ SkillMakers: TypeAlias = Mapping[UUID, UUID | None]
 
 
 def compute_rewards(
-    tasks: Sequence[ScoredTask], scenarios: Sequence[str], makers: SkillMakers, rule: RewardRule
+    tasks: Sequence[ScoredTask],
+    scenarios: Sequence[str],
+    makers: SkillMakers,
+    rule: RewardRule,
+    use_values: Mapping[str, float] = MappingProxyType({}),
 ) -> list[Reward]:
-    """One reward per task, in their order; `scenarios` has that of each.
+    """One reward per task, in their order; `scenarios` has that of each, `use_values` what trials have shown.
 
     A maker that is not among `tasks` gets no reward, but a success that used its skill does. A skill that is not
     in `makers` earns no bonus.
     """
-    steps = _chain_steps(tasks, scenarios, makers)
+    steps = _chain_steps(tasks, scenarios, makers, use_values)
     began = {task.id: task.began for task in tasks}
     best = {task.id: rule([steps[task.id]])[0] for task in tasks}
     for user in tasks:
@@ -42,7 +47,7 @@ def compute_rewards(
 
 
 def _chain_steps(
-    tasks: Sequence[ScoredTask], scenarios: Sequence[str], makers: SkillMakers
+    tasks: Sequence[ScoredTask], scenarios: Sequence[str], makers: SkillMakers, use_values: Mapping[str, float]
 ) -> dict[UUID | None, ChainStep]:
     made: dict[UUID | None, set[UUID]] = defaultdict(set)
     for skill, maker in makers.items():
@@ -51,7 +56,7 @@ def _chain_steps(
         chain_step(task.trajectory, task.score, success=task.success, creditable=frozenset(made.get(task.id, ())))
         for task in tasks
     ]
-    return {task.id: step for task, step in zip(tasks, with_use_values(steps, scenarios), strict=True)}
+    return {task.id: step for task, step in zip(tasks, with_use_values(steps, scenarios, use_values), strict=True)}
 
 
 def _offered_by_maker(user: ScoredTask, makers: SkillMakers) -> dict[UUID | None, frozenset[UUID]]:

@@ -16,6 +16,7 @@ from trainer.experience.filters import BaseModel
 from trainer.experience.grouping import group_tasks
 from trainer.experience.scored_task import ScoredTask
 from trainer.experience.steps import split_into_steps
+from trainer.experience.use_trials import read_use_values
 from trainer.experience.window import read_window
 from trainer.sage.advantages import ScoredRollout
 
@@ -46,7 +47,8 @@ async def read_logged(
     window = await read_window(session, project_id, settings, base)
     tasks = [_check_on_policy(task, settings.max_staleness) for task in window.tasks]
     rule = registry.load("sage.rewards", settings.reward)
-    rewards = compute_rewards(tasks, window.scenarios, window.makers, rule)
+    known = await read_use_values(session, project_id, window)
+    rewards = compute_rewards(tasks, window.scenarios, window.makers, rule, known)
     grouped = group_tasks(tasks, rewards, window.scenarios)
     rollouts = [rollout for _, rollout in grouped.kept]
     steps = split_into_steps(rollouts, settings.pairs, settings.steps, settings.seed)

@@ -59,9 +59,13 @@ def infer_scenarios(
     for task in sorted(unlabelled, key=lambda task: not families.conduct(task).solved):  # the solved ones first
         families.place(task)
     return [
-        f"like {families.first[task.id]}" if task.scenario is None else f"scenario {task.scenario}"
-        for task in tasks
+        f"like {families.first[task.id]}" if task.scenario is None else labelled(task.scenario) for task in tasks
     ]
+
+
+def labelled(scenario: str) -> str:
+    """The key of a labelled scenario."""
+    return f"scenario {scenario}"
 
 
 class _Families:

@@ -11,8 +11,10 @@ the tasks of one chain, in order, and returns one reward per task.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from statistics import fmean
+from types import MappingProxyType
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -74,12 +76,15 @@ def skill_value(chain: Sequence[ChainStep]) -> list[Reward]:
     return _with_bonus(chain, _making_and_using(chain, paid))
 
 
-def with_use_values(steps: Sequence[ChainStep], kinds: Sequence[Hashable]) -> list[ChainStep]:
+def with_use_values(
+    steps: Sequence[ChainStep], kinds: Sequence[Hashable], shown: Mapping[Any, float] = MappingProxyType({})
+) -> list[ChainStep]:
     """The steps, each with the value of using skills in tasks of its kind: the mean score of those that used any,
     minus the mean score of those that used none. None where either is missing. Steps that are not known are left
     out.
 
-    `kinds` is what makes two tasks comparable, such as group and position.
+    `kinds` is what makes two tasks comparable, such as group and position. `shown` are values of kinds that come
+    from a trial, in which chance decided who does without: they take precedence.
     """
     scores: dict[tuple[Hashable, bool], list[float]] = defaultdict(list)
     for step, kind in zip(steps, kinds, strict=True):
@@ -89,7 +94,7 @@ def with_use_values(steps: Sequence[ChainStep], kinds: Sequence[Hashable]) -> li
         kind: fmean(scores[kind, True]) - fmean(scores[kind, False])
         for kind in set(kinds)
         if (kind, True) in scores and (kind, False) in scores
-    }
+    } | dict(shown)
     return [
         msgspec.structs.replace(step, use_value=values.get(kind)) for step, kind in zip(steps, kinds, strict=True)
     ]
