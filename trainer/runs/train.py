@@ -57,6 +57,7 @@ async def train(job: Job, progress: RunProgress) -> Result:
         async with open_run_environment(job, sessions, progress) as environment:
             await check_coverage(job, sessions, environment)
             source = await _read_source(job, progress, sessions)
+            check_run_memory(job.settings, job.deployment, pick_device(job.deployment.engine_device))
             if environment is not None:
                 environment = await environment.checked()  # only now: there may be nothing to learn from
             output = await _train_adapter(job, progress, sessions, environment, source)
@@ -80,8 +81,7 @@ class _Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _read_source(job: Job, progress: RunProgress, sessions: Sessions) -> _Source:
-    """Before anything is loaded or tried. Raises InvalidError without memory, or anything to learn from."""
-    check_run_memory(job.settings, job.deployment, pick_device(job.deployment.engine_device))
+    """Before anything is loaded or tried. Raises InvalidError where there is nothing to learn from."""
     base = BaseModel(job.deployment.model, ChatTokenizer.load(job.deployment.model_dir))
     start = await find_start(job, sessions)
     record = recorder(job, progress, sessions, start)
