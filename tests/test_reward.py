@@ -13,6 +13,7 @@ from trainer.sage.reward import (
     ChainStep,
     RewardRule,
     chain_success,
+    known_rewards,
     outcome,
     skill_integrated,
     skill_integrated_by_name,
@@ -119,10 +120,19 @@ def test_what_nobody_can_tell_is_part_of_no_value_of_use() -> None:
     assert {each.use_value for each in with_use_values([unknown, task(1)], ["k"] * 2)} == {None}
 
 
-def test_the_chain_rule_leaves_out_what_nobody_can_tell() -> None:
-    unknown = msgspec.structs.replace(task(0), known=False)
-    assert totals(task(1), task(1), unknown, rule=chain_success) == [2, 2, 1]
-    assert totals(task(1), unknown, rule=chain_success) == [1, 0]
+def test_a_reward_is_unknown_that_depends_on_what_nobody_can_tell() -> None:
+    def known(rule: RewardRule, *chain: ChainStep) -> list[float | None]:
+        return [each.total if each else None for each in known_rewards(rule, chain)]
+
+    unknown = msgspec.structs.replace(task(0, used="A"), known=False)
+    assert known(skill_value, task(1, made="A"), unknown) == [None, None]
+    assert known(skill_value, task(1, made="B"), unknown) == [1, None]
+    assert known(skill_value, task(0, made="A"), unknown) == [0, None]
+    assert known(skill_value, task(1, made="A"), unknown, task(1, used="A")) == [2, None, 2]
+    assert known(outcome, task(1, made="A"), unknown) == [1, None]
+    assert known(chain_success, task(1), unknown) == [None, None]
+    assert known(chain_success, task(1), task(0), unknown) == [1, 0, None]
+    assert known(chain_success, task(1), task(1)) == [2, 2]
 
 
 @pytest.mark.parametrize(("value", "expected"), [(None, [2, 2]), (0.0, [2, 2]), (0.3, [2, 2]), (-0.1, [1, 1])])

@@ -20,7 +20,7 @@ from trainer.rollouts.episode import Chain, Episode, EpisodeRunner, Mix
 from trainer.rollouts.protocols import LibraryFactory
 from trainer.sage.advantages import ScoredRollout
 from trainer.sage.chains import nearest_chain, sample_chain
-from trainer.sage.reward import ChainStep, Reward, RewardRule, with_use_values
+from trainer.sage.reward import ChainStep, Reward, RewardRule, known_rewards, with_use_values
 
 
 class ChainRollout(msgspec.Struct, frozen=True):
@@ -89,7 +89,10 @@ def _scored_group(
     """
     placed = [(position, episode) for episodes in chains for position, episode in enumerate(episodes)]
     steps = iter(with_use_values([_step(episode) for _, episode in placed], [position for position, _ in placed]))
-    return [_scored(scenario, episodes, rule([next(steps) for _ in episodes]), group) for episodes in chains]
+    return [
+        _scored(scenario, episodes, known_rewards(rule, [next(steps) for _ in episodes]), group)
+        for episodes in chains
+    ]
 
 
 def _step(episode: Episode) -> ChainStep:
@@ -104,7 +107,7 @@ def _step(episode: Episode) -> ChainStep:
 
 
 def _scored(
-    scenario: Scenario, episodes: Sequence[Episode], rewards: Sequence[Reward], group: str
+    scenario: Scenario, episodes: Sequence[Episode], rewards: Sequence[Reward | None], group: str
 ) -> ChainRollout:
     scored = tuple(
         ScoredRollout(
@@ -116,7 +119,7 @@ def _scored(
             position=position,
         )
         for position, (episode, reward) in enumerate(zip(episodes, rewards, strict=True))
-        if episode.verdict.known
+        if reward is not None
     )
     return ChainRollout(scenario, tuple(episodes), scored)
 

@@ -102,16 +102,27 @@ def with_use_values(
 
 def chain_success(chain: Sequence[ChainStep]) -> list[Reward]:
     """The chain-based reward of the paper's ablation: a bonus for every task of a chain of two or more if all of
-    them succeeded. Tasks that are not known are left out.
+    them succeeded.
     """
-    known = [step for step in chain if step.known]
-    all_succeeded = len(known) > 1 and all(step.success for step in known)
+    all_succeeded = len(chain) > 1 and all(step.success for step in chain)
     return _with_bonus(chain, [all_succeeded] * len(chain))
 
 
 def outcome(chain: Sequence[ChainStep]) -> list[Reward]:
     """The outcome-based reward of the paper's ablation: R = r."""
     return _with_bonus(chain, [False] * len(chain))
+
+
+def known_rewards(rule: RewardRule, chain: Sequence[ChainStep]) -> list[Reward | None]:
+    """The rewards of a chain. None if the result of a task is not known, or of one on which its bonus depends."""
+    rewards = rule(chain)
+    if all(step.known for step in chain):
+        return list(rewards)
+    at_best = [step if step.known else msgspec.structs.replace(step, score=1.0, success=True) for step in chain]
+    return [
+        reward if step.known and reward == best else None
+        for step, reward, best in zip(chain, rewards, rule(at_best), strict=True)
+    ]
 
 
 def _making_and_using(chain: Sequence[ChainStep], uses: Sequence[frozenset[UUID]]) -> list[bool]:
