@@ -73,8 +73,10 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """`logged` and `sft`: use tasks that ended before this time."""
     limit: PositiveCount = 5_000
     """Tasks to read from that window, newest first."""
-    max_staleness: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 2
-    """Releases between a sample and the active one, at most."""
+    max_staleness: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
+    """`logged`: changes of weights between the release that served a task and the active one, at most. 0: only
+    tasks of the weights that are trained. Runs and schedules that were stored while the default was 2 keep 2.
+    """
     data: str = ""
     """`sft`: conversations to learn from instead of what was served: the id of a dataset, or a place under a
     prefix of `SAGE_DATA_PREFIXES`."""

@@ -34,7 +34,7 @@ async def rollouts(shop: ServedProject, **settings: Any) -> list[ScoredRollout]:
 
 
 async def staleness(shop: ServedProject, **settings: Any) -> list[int]:
-    return [each.staleness for each in await rollouts(shop, **settings)]
+    return [each.staleness for each in await rollouts(shop, max_staleness=9, **settings)]
 
 
 async def rewards(shop: ServedProject, **settings: Any) -> dict[UUID, float]:

@@ -162,6 +162,7 @@ async def test_samples_are_stale_by_the_releases_that_served_since(shop: ServedP
     assert await staleness(shop) == [2, 2, 1, 1, 0, 0]
     data = (await read(shop, max_staleness=1)).data
     assert (data.dropped, data.staleness) == ({"stale": 2}, {"0": 2, "1": 2})
+    assert (await read(shop)).data.dropped == {"stale": 4}
 
 
 async def test_a_release_that_changes_no_weights_makes_no_sample_stale(shop: ServedProject) -> None:

@@ -74,8 +74,10 @@ async def read_best(
 
 def _check_on_policy(task: ScoredTask, max_staleness: int) -> ScoredTask:
     """The task, marked unusable if its samples are too stale or of another temperature."""
+    if task.unusable is not None:
+        return task
     if task.staleness > max_staleness:
         return msgspec.structs.replace(task, unusable=DropReason.STALE)
-    if task.unusable is None and task.trajectory.temperature != _TRAINED_TEMPERATURE:
+    if task.trajectory.temperature != _TRAINED_TEMPERATURE:
         return msgspec.structs.replace(task, unusable=DropReason.WRONG_TEMPERATURE)
     return task
