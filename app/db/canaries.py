@@ -11,8 +11,8 @@ from sqlalchemy.dialects.postgresql import BIT
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import clock, models, releases
+from app.db.kind_column import kind
 from app.db.models import ReleaseState, TaskState
-from app.db.task_kinds import kind
 from app.db.task_measures import measures
 from app.errors import ConflictError, InvalidError
 from app.records import Json

@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, releases
 from app.db.in_array import in_array
+from app.db.kind_column import kind
 from app.db.models import ReleaseState, TaskState
-from app.db.task_kinds import kind
 from app.db.task_measures import measures
 from app.errors import ConflictError
 from app.records import Json
