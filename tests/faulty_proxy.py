@@ -66,6 +66,12 @@ def rewriting(path: str, change: Callable[[Any, Any], Any]) -> Fault:
     return fault
 
 
+async def _some_rounds() -> None:
+    """Let the event loop do what it has begun."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
 class FaultyProxy:
     """Serves one reply per connection. `fault` may be replaced at any time."""
 
@@ -87,10 +93,14 @@ class FaultyProxy:
     async def down(self) -> None:
         """Like a killed process: connections break, and new ones are refused."""
         if self._listener is not None:
+            for listening in self._listener.sockets:
+                asyncio.get_running_loop().remove_reader(listening)
+            await _some_rounds()  # a listener that closes while it accepts leaves that socket open
             self._listener.close()
         for connection in list(self._connections):
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
+        await _some_rounds()  # transports close in the round after
         self._listener = None
 
     async def close(self) -> None:
