@@ -42,7 +42,7 @@ class Trials(Protocol):
     def open(self, item: ExamItem) -> AbstractAsyncContextManager[World]: ...
 
 
-Digest: TypeAlias = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{8,64})?$")]
+Digest: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{8,64})?(?!\n)$")]
 """The sha256 of a version of an exam, or how that begins; empty for the newest version."""
 
 
