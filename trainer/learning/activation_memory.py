@@ -1,9 +1,11 @@
-"""How much memory a forward pass keeps for its backward pass."""
+"""How much memory a forward pass keeps for its backward pass, and how it keeps less."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from trainer.learning.batch import Batch, Sample, pad
 
@@ -18,6 +20,28 @@ def activation_bytes(logprobs: Callable[[Batch], Tensor], device: torch.device) 
     """
     short, long = (_kept_bytes(logprobs, device, length) for length in _LENGTHS)
     return max(1, (long - short) // (_LENGTHS[1] - _LENGTHS[0]))
+
+
+def checkpoint_activations(base: PreTrainedModel) -> None:
+    """Recompute the activations inside a layer in the backward pass instead of keeping them."""
+    base.activation_checkpointing_enable()
+    base.disable_input_require_grads()  # it would make the first layer compute a gradient that nothing needs
+
+
+@contextmanager
+def checkpointed(base: PreTrainedModel) -> Iterator[None]:
+    """`checkpoint_activations` for the passes in this block, unless all do so."""
+    if base.is_activation_checkpointing:
+        yield
+        return
+    trains = base.training  # else layers keep everything
+    checkpoint_activations(base)
+    base.train()
+    try:
+        yield
+    finally:
+        base.train(trains)
+        base.activation_checkpointing_disable()
 
 
 def _kept_bytes(logprobs: Callable[[Batch], Tensor], device: torch.device, length: int) -> int:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +17,12 @@ from transformers import PreTrainedModel
 from app.errors import InvalidError
 from app.records import Probe
 from app.run_settings import RunSettings
-from trainer.learning.activation_memory import ACTIVATION_BYTES, activation_bytes
+from trainer.learning.activation_memory import (
+    ACTIVATION_BYTES,
+    activation_bytes,
+    checkpoint_activations,
+    checkpointed,
+)
 from trainer.learning.batch import Batch
 from trainer.learning.distributed import ProcessGroup, gather_full, shard_like
 from trainer.learning.logprob_model import LogprobModel
@@ -53,12 +58,13 @@ class Learner:
         """
         self.settings = settings
         self.model = model
+        self._base = cast(PreTrainedModel, model.get_base_model())  # with the LoRA layers in it
         self.steps = 0
         self._token_bytes = 0  # of activations, once measured
         self._logprob_model = LogprobModel(model)
         self._logprob_model.train(settings.gradient_checkpointing)
         if settings.gradient_checkpointing:
-            _checkpoint_activations(model)
+            checkpoint_activations(self._base)
         self._processes = ProcessGroup(accelerator or Accelerator(cpu=model.device.type == "cpu"), shard)
         self._processes.place(self._logprob_model, shard_units(model) if self._processes.sharded else ())
         if read_weights is not None:
@@ -168,22 +174,14 @@ class Learner:
             kl=settings.kl,
         )
 
-    @contextmanager
-    def _within_memory(self, batch: Batch) -> Iterator[None]:
+    def _within_memory(self, batch: Batch) -> AbstractContextManager[None]:
         """Have the activations of a trajectory computed again that alone would keep too many: none is divided.
 
         Not where processes share the weights: all of them would have to gather these again.
         """
         kept = (int(batch.present.sum()) - sum(batch.shared)) * self._token_bytes
-        if self._logprob_model.training or self._processes.sharded or kept <= ACTIVATION_BYTES:
-            yield
-            return
-        _checkpoint_activations(self.model)
-        self._logprob_model.train()
-        try:
-            yield
-        finally:
-            self._logprob_model.eval()
+        fits = self._processes.sharded or kept <= ACTIVATION_BYTES
+        return nullcontext() if fits else checkpointed(self._base)
 
     def _statistics(self, batches: Sequence[MicroBatch]) -> list[float]:
         """Sums over all processes, and the highest ratio last."""
@@ -267,10 +265,3 @@ def _moments_like(moments: dict[str, Tensor], parameter: Tensor) -> dict[str, Te
         key: shard_like(each, parameter) if each.shape == parameter.shape else each
         for key, each in moments.items()
     }
-
-
-def _checkpoint_activations(model: PeftModel) -> None:
-    """Recompute the activations inside a layer in the backward pass instead of keeping them."""
-    base = cast(PreTrainedModel, model.get_base_model())
-    base.activation_checkpointing_enable()
-    base.disable_input_require_grads()  # it would make the first layer compute a gradient that nothing needs

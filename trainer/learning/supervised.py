@@ -5,7 +5,7 @@ The loss is over the policy's own tokens; prompts and observations are context.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -16,7 +16,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 from transformers import PreTrainedModel
 
-from trainer.learning.activation_memory import ACTIVATION_BYTES, activation_bytes
+from trainer.learning.activation_memory import ACTIVATION_BYTES, activation_bytes, checkpointed
 from trainer.learning.batch import Sample, pad, plan
 from trainer.learning.distributed import ProcessGroup
 from trainer.learning.model import sampled_logprobs, save_atomically, within_memory
@@ -133,7 +133,7 @@ def _accumulate(
     """
     total = likely = 0.0
     for some in _passes(samples, room):
-        with nullcontext() if len(some[0].ids) <= room else _recomputed(model):
+        with nullcontext() if len(some[0].ids) <= room else checkpointed(model):
             logprobs = sampled_logprobs(model, pad(some, model.device))
         loss = -logprobs.sum() / learned
         loss.backward()
@@ -160,19 +160,6 @@ def _passes(samples: Sequence[Sample], room: float) -> list[list[Sample]]:
             longest = len(sample.ids)
         passes[-1].append(sample)
     return passes
-
-
-@contextmanager
-def _recomputed(model: PreTrainedModel) -> Iterator[None]:
-    """Passes in this block keep little, and compute the rest again for their gradient."""
-    if model.is_activation_checkpointing:
-        yield
-        return
-    model.activation_checkpointing_enable()
-    try:
-        yield
-    finally:
-        model.activation_checkpointing_disable()
 
 
 def _groups(samples: Sequence[Sample], settings: SftSettings) -> Iterator[list[int]]:

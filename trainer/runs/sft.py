@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from app.records import Json
 from app.run_settings import RunSettings
+from trainer.learning.activation_memory import checkpoint_activations
 from trainer.learning.batch import Sample
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
@@ -75,7 +76,7 @@ async def train_sft(spec: SftSpec, device: torch.device, report: Report) -> Publ
     base = load_model(spec.base, device, dtype=base_dtype(spec.dtype, device, spec.base), liger=settings.liger)
     policy = with_lora(base, settings.lora_rank, settings.lora_alpha, spec.start, seed=settings.seed)
     if settings.gradient_checkpointing:
-        base.activation_checkpointing_enable()
+        checkpoint_activations(base)
     model = cast(PreTrainedModel, policy.get_base_model())  # with the LoRA layers in it
     spec.directory.mkdir(parents=True, exist_ok=True)
     for step in sft_steps(model, spec.samples, _sft_settings(settings), spec.directory / _CHECKPOINT):
