@@ -36,24 +36,21 @@ class ArmFindings(msgspec.Struct, frozen=True, kw_only=True):
 
 def findings(runs: Sequence[SimulationState]) -> dict[str, ArmFindings]:
     """By arm, over the simulations of all seeds."""
-    arms = dict.fromkeys(day.arm for run in runs for day in run.days)
-    return {arm: _of_arm(arm, [(run, _days(run, arm)) for run in runs]) for arm in arms}
+    return {arm: _of_arm(arm, [(run, _days(run, arm)) for run in runs]) for arm in _arms(runs)}
 
 
 def curves(runs: Sequence[SimulationState]) -> dict[str, list[list[tuple[int, float]]]]:
     """For each arm and seed: day and success, over the days up to it."""
-    arms = dict.fromkeys(day.arm for run in runs for day in run.days)
-    return {arm: [_curve(_days(run, arm)) for run in runs if _days(run, arm)] for arm in arms}
+    return {arm: [_curve(_days(run, arm)) for run in runs if _days(run, arm)] for arm in _arms(runs)}
 
 
 def success_by_day(runs: Sequence[SimulationState]) -> dict[str, dict[int, list[float]]]:
     """For each arm and seed: the percentage of tasks that were solved on each day, from the first one on."""
-    arms = dict.fromkeys(day.arm for run in runs for day in run.days)
     return {
         arm: {
             run.plan.seed: [round(_success([day]), 2) for day in days] for run in runs if (days := _days(run, arm))
         }
-        for arm in arms
+        for arm in _arms(runs)
     }
 
 
@@ -78,6 +75,11 @@ def as_markdown(found: dict[str, ArmFindings]) -> str:
         ]
         lines.append(f"| {arm} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _arms(runs: Sequence[SimulationState]) -> list[str]:
+    """In the order in which they first had a day."""
+    return list(dict.fromkeys(day.arm for run in runs for day in run.days))
 
 
 def _of_arm(arm: str, runs: Sequence[tuple[SimulationState, list[Day]]]) -> ArmFindings:
