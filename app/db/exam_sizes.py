@@ -11,7 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import learning, models
 from app.db.in_array import in_array
-from app.project.holdout import SOLVED, kind_of
+from app.project.holdout import kind_of
+from app.project.score_source import GOOD
 from app.records import Stop
 from app.run_settings import MIN_JUDGED, MIN_SCENARIOS
 
@@ -43,7 +44,7 @@ class ExamSize(msgspec.Struct, frozen=True, kw_only=True):
 
 async def of(session: AsyncSession, exam_ids: Collection[UUID]) -> dict[UUID, ExamSize]:
     exam, member, task, record = models.Exam, models.ExamTask, models.Task, models.Trajectory
-    is_solved = and_(task.stop == Stop.COMPLETED, task.score >= SOLVED, record.id.is_not(None))
+    is_solved = and_(task.stop == Stop.COMPLETED, task.score >= GOOD, record.id.is_not(None))
     query = (
         select(
             member.exam_id,

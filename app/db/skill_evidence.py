@@ -11,8 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import models
 from app.db.in_array import in_array
 from app.db.scores import proven
+from app.project.score_source import GOOD
 
-GOOD = 0.5  # scores from here on are successes
 ENOUGH_WITHHELD = 10  # tasks from which a skill was withheld; from here on only they are compared
 _COMPARED = 1_000  # tasks that were offered a skill or had to do without it, the latest
 

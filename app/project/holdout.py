@@ -6,9 +6,6 @@ from uuid import UUID
 OWN_WORK = "own-work"
 """The name of the exam that `holdout_percent` fills."""
 
-SOLVED = 0.5
-"""The score from which on a served task shows what is right."""
-
 
 def kind_of(instruction: str, scenario: str | None) -> str:
     """The scenario of a task, or its instruction where it has none.

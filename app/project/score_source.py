@@ -1,6 +1,8 @@
-"""Who or what gave a task its score."""
+"""Who or what gave a task its score, and from where on a score is a good one."""
 
 from enum import StrEnum
+
+GOOD = 0.5  # scores from here on are successes
 
 
 class ScoreSource(StrEnum):

@@ -15,10 +15,10 @@ from app.db import audit, models, projects, skill_moves, skill_repairs, skills, 
 from app.db.database import TRANSIENT, Sessions
 from app.db.lease import new_claim
 from app.db.models import LIVE_SKILLS, TASK_END_STATES, AuditAction, RepairOutcome, SkillState, TaskState
-from app.db.skill_evidence import GOOD
 from app.errors import AppError, LimitError
 from app.loop import Loop
 from app.project.project_settings import Limits
+from app.project.score_source import GOOD
 from app.runner.execute import TaskExecutor
 from app.runner.recorded_test import RecordedTest, run_recorded
 from app.skills.admission import stored_manifest

@@ -7,8 +7,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, projects, releases, skill_evidence, skill_moves, skill_withdrawals, skills
 from app.db.models import LIVE_SKILLS, NEXT_SKILL_STATE, ReleaseState, SkillState
-from app.db.skill_evidence import GOOD, Outcomes, SkillEvidence
+from app.db.skill_evidence import Outcomes, SkillEvidence
 from app.project.project_settings import SkillPolicy
+from app.project.score_source import GOOD
 from app.skills.admission import has_proved_itself, is_waiting, let_in
 from app.skills.chance import chance_of_so_few
 from app.skills.standing import Standing, standing

@@ -19,8 +19,9 @@ from collections.abc import Iterator
 import msgspec
 
 from app.db.models import NEXT_SKILL_STATE, SkillState
-from app.db.skill_evidence import GOOD, Outcomes, SkillEvidence
+from app.db.skill_evidence import Outcomes, SkillEvidence
 from app.project.project_settings import SkillPolicy
+from app.project.score_source import GOOD
 from app.skills.chance import chance_of_so_few
 
 USES = 3

@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import judgements, projects, releases, training_data
 from app.db.models import Release, ReleaseState, ScoreSource, SkillState, TaskState
-from app.db.skill_evidence import GOOD
 from app.db.training_data import LoggedSkill, LoggedTask
+from app.project.score_source import GOOD
 from app.records import BASE, Trajectory
 from app.run_settings import RunKind, RunSettings
 from app.skills.skill_checks import is_wrapper

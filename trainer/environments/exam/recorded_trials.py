@@ -11,7 +11,7 @@ from app.apis.catalog import Catalog
 from app.errors import InvalidError
 from app.gateway.gateway import Gateway
 from app.gateway.recorded_calls import CallKey, RecordedCalls
-from app.project.holdout import SOLVED
+from app.project.score_source import GOOD
 from app.records import Call, Stop, Task, Trajectory
 from app.sandbox.protocol import Sandbox, SessionLimits
 from trainer.environment import Verdict
@@ -37,7 +37,7 @@ class RecordedTrials:
 
     def can_judge(self, item: ExamItem) -> bool:
         record = item.record
-        return record is not None and record.stop is Stop.COMPLETED and (item.score or 0.0) >= SOLVED
+        return record is not None and record.stop is Stop.COMPLETED and (item.score or 0.0) >= GOOD
 
     @asynccontextmanager
     async def open(self, item: ExamItem) -> AsyncIterator["RecordedWorld"]:
