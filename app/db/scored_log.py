@@ -13,7 +13,7 @@ from app.db import models
 from app.db.executed_tasks import executed
 from app.db.in_array import in_array
 from app.db.scores import proven
-from app.db.skill_evidence import GOOD
+from app.project.score_source import GOOD
 
 _READ = 20_000  # tasks, newest first
 _LOOKED_AT = 5_000  # of those without a scenario: what they called
@@ -62,8 +62,10 @@ def scored(project_id: UUID) -> Select[Any]:
 
 async def unlabelled(session: AsyncSession, project_id: UUID) -> list[UnlabelledTask]:
     """The latest scored tasks without a scenario whose trajectories were kept, oldest first."""
-    rows = [row for row in (await session.execute(scored(project_id))).all() if row.scenario is None]
-    rows = rows[:_LOOKED_AT][::-1]
+    latest = scored(project_id).subquery()
+    query = select(latest.c.id, latest.c.instruction, latest.c.score).where(latest.c.scenario.is_(None))
+    newest = query.order_by(latest.c.finished_at.desc(), latest.c.id).limit(_LOOKED_AT)
+    rows = (await session.execute(newest)).all()[::-1]
     slots = await _slots(session, project_id) if rows else {}
     found = []
     for start in range(0, len(rows), _BATCH):

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import exam_sizes, exams, models, training_data
+from app.db import exam_sizes, exams, models, projects, scored_log, training_data
 from app.db.database import Sessions
 from app.db.exam_sizes import ExamSize
 from app.db.exams import NewExamTask
@@ -54,8 +54,9 @@ async def with_own_exam(job: Job, sessions: Sessions) -> Job:
     Also refreshes the exam of what the project holds out, before anything is read to learn from.
     """
     async with sessions() as session:
-        held_out = await exams.held_out(session, job.project_id)
-    kinds = await asyncio.to_thread(TaskKinds, held_out.logged)  # of a long log it takes seconds
+        percent = projects.settings_of(await projects.by_id(session, job.project_id)).holdout_percent
+        logged = await scored_log.unlabelled(session, job.project_id) if percent else ()
+    kinds = await asyncio.to_thread(TaskKinds, logged)  # of a long log it takes seconds
     async with sessions.begin() as session:
         exam = await exams.grow_holdout(session, job.project_id, kinds.of_task)
         size = (await exam_sizes.of(session, [exam.id]))[exam.id] if exam else ExamSize()
