@@ -15,7 +15,8 @@ PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 ZonedTime = Annotated[datetime, msgspec.Meta(tz=True)]  # without one, its meaning would depend on the machine
 
 MIN_SCENARIOS = 30  # of an evaluation: with fewer, the gate cannot decide
-MIN_JUDGED = 0.5  # of an exam's scenarios: by a smaller part, often the easiest, the gate does not decide
+MIN_KINDS = 10  # of tasks that an exam can be tried on: fewer say too little about other work
+MIN_JUDGED = 0.5  # of the kinds of an exam: by a smaller part, often the easiest, the gate does not decide
 
 
 class RunKind(StrEnum):

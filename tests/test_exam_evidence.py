@@ -1,5 +1,6 @@
 """Why the results of an exam decide nothing, in words."""
 
+import msgspec
 import pytest
 
 from app.records import Json
@@ -10,7 +11,8 @@ from trainer.evaluation.paired import PairedResults
 
 def results(*, unknown: int = 0, known: int = 40, on: str = "", **exam: Json) -> PairedResults:
     settings: dict[str, Json] = {"exam": {"on": on, **exam}} if on else {}
-    tasks = [*chains([True] * known), *(result(f"u{number}", known=False) for number in range(unknown))]
+    solved = (msgspec.structs.replace(each, template=each.scenario) for each in chains([True] * known))
+    tasks = [*solved, *(result(f"u{number}", known=False) for number in range(unknown))]
     return PairedResults(candidate=tasks, incumbent=tasks, settings=settings).only_known()
 
 
@@ -40,12 +42,23 @@ def test_an_exam_of_which_nothing_is_left_is_too_small_and_not_unknown() -> None
 
 def test_the_smaller_part_of_an_exam_decides_nothing_however_well_it_is_known() -> None:
     with pytest.raises(UndecidedError) as raised:
-        check_decidable(results(on="recorded", scenarios=200, scenarios_left_out=160, tasks_left_out=320), 0.8, 30)
+        check_decidable(results(on="recorded", kinds=200, kinds_left_out=160, tasks_left_out=320), 0.8, 30)
     assert str(raised.value) == (
-        "the exam can be tried on 40 of its 200 scenarios, 50% are needed; tasks left out: 320 without a record "
-        "that solved it"
+        "the exam can be tried on tasks of 40 of its 200 kinds, 50% are needed; tasks left out: 320 without a "
+        "record that solved it"
     )
-    check_decidable(results(on="recorded", scenarios=80, scenarios_left_out=40, tasks_left_out=40), 0.8, 30)
+    check_decidable(results(on="recorded", kinds=80, kinds_left_out=40, tasks_left_out=40), 0.8, 30)
+
+
+def test_many_scenarios_of_few_kinds_decide_nothing() -> None:
+    def of_kinds(count: int) -> PairedResults:
+        tasks = [result(f"s{number}", template=f"kind {number % count}") for number in range(40)]
+        return PairedResults(candidate=tasks, incumbent=tasks, settings={"exam": {"on": "recorded"}}).only_known()
+
+    check_decidable(of_kinds(10), 0.8, 30)
+    with pytest.raises(UndecidedError) as raised:
+        check_decidable(of_kinds(9), 0.8, 30)
+    assert str(raised.value) == "the exam has tasks of 9 kinds to examine on, 10 are needed"
 
 
 def test_results_that_are_many_and_known_decide() -> None:

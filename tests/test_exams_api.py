@@ -62,10 +62,13 @@ async def test_an_exam_of_given_tasks_has_a_version_for_each_content(api: ApiApp
         "submitted",
         {
             "tasks": 3,
+            "kinds": 2,
             "scenarios": 2,
             "checks": 3,
             "logged": 0,
+            "checked_kinds": 2,
             "checked_scenarios": 2,
+            "solved_kinds": 0,
             "solved_scenarios": 0,
             "learned": 0,
         },
@@ -95,12 +98,16 @@ async def test_an_exam_of_given_tasks_has_a_version_for_each_content(api: ApiApp
 async def test_an_exam_of_the_log_has_the_best_of_each_kind(api: ApiApp, tmp_path: Path) -> None:
     ids = await serve(api, tmp_path, 0.0, 1.0, None, 1.0, 0.5)
     exam = await made(api, from_log={"tasks_each": 2})
-    size = {"scenarios": 1, "checks": 0, "checked_scenarios": 0, "solved_scenarios": 1, "learned": 0}
+    size = dict.fromkeys(("kinds", "scenarios", "solved_kinds", "solved_scenarios"), 1)
+    size |= dict.fromkeys(("checks", "checked_kinds", "checked_scenarios", "learned"), 0)
     assert (exam["source"], exam["size"]) == ("log", size | {"tasks": 2, "logged": 2})
     shown = (await api.client.get("/v1/exams/mine")).json()
     assert [each["task_id"] for each in shown["tasks"]] == [str(ids[1]), str(ids[3])]
     named = await made(api, from_log={"tasks": [str(ids[0])]})
-    assert (named["version"], named["size"]) == (2, size | {"tasks": 1, "logged": 1, "solved_scenarios": 0})
+    assert (named["version"], named["size"]) == (
+        2,
+        size | {"tasks": 1, "logged": 1, "solved_kinds": 0, "solved_scenarios": 0},
+    )
 
 
 async def test_an_exam_without_checks_decides_on_recorded_calls_alone(api: ApiApp, tmp_path: Path) -> None:
@@ -131,7 +138,7 @@ async def test_recorded_calls_decide_on_tasks_that_were_solved_and_have_their_re
     exam = await made(api, from_log={})
     assert (exam["size"]["scenarios"], exam["size"]["logged"], exam["size"]["solved_scenarios"]) == (31, 31, 28)
     assert exam["decides_on"] == []
-    assert exam["waits_for"].startswith("28 of its scenarios were solved by a task that was served, as recorded")
+    assert exam["waits_for"].startswith("28 of its scenarios of 28 kinds were solved by tasks that were served")
 
 
 async def test_an_exam_of_which_most_was_not_solved_decides_nothing_yet(api: ApiApp, tmp_path: Path) -> None:
@@ -139,7 +146,17 @@ async def test_an_exam_of_which_most_was_not_solved_decides_nothing_yet(api: Api
         await serve(api, tmp_path, float(number < 30), scenario=f"kind {number}")
     exam = await made(api, from_log={})
     assert (exam["size"]["scenarios"], exam["size"]["solved_scenarios"], exam["decides_on"]) == (61, 30, [])
-    assert exam["waits_for"].endswith("the gate needs 30 of either, and half of all")
+    assert exam["waits_for"].endswith("the gate needs 30 of either, and half of all 61 kinds, at least 10")
+
+
+async def test_few_kinds_are_enough_if_many_of_their_tasks_were_solved(api: ApiApp, tmp_path: Path) -> None:
+    for number in range(10):
+        await serve(api, tmp_path, *[1.0] * 10, scenario=f"kind {number}")
+    exam = await made(api, from_log={"tasks_each": 7})
+    assert exam["size"] | {"kinds": 10, "tasks": 70, "scenarios": 30, "solved_kinds": 10} == exam["size"]
+    assert (exam["decides_on"], exam["waits_for"]) == (["recorded"], None)
+    fewer = await made(api, from_log={"tasks_each": 10, "kinds": 9})
+    assert fewer["waits_for"] == "its tasks are of 9 kinds, the gate needs at least 10"
 
 
 async def test_an_exam_that_has_enough_scenarios_for_nothing_says_what_each_needs(
@@ -155,8 +172,8 @@ async def test_an_exam_that_has_enough_scenarios_for_nothing_says_what_each_need
     [exam] = (await api.client.get("/v1/exams")).json()
     assert exam["decides_on"] == []
     assert exam["waits_for"] == (
-        "15 of its scenarios were solved by a task that was served, as recorded calls need, 15 have a check, as "
-        "staging needs: the gate needs 30 of either, and half of all"
+        "15 of its scenarios of 15 kinds were solved by tasks that were served, as recorded calls need, 15 of 15 "
+        "kinds have checks, as staging needs: the gate needs 30 of either, and half of all 30 kinds, at least 10"
     )
 
 

@@ -1,5 +1,6 @@
 """A project's served tasks are tried again on their recorded calls, and decide about candidates."""
 
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from tests.rows import new_skill
 from tests.scripted_engine import Script, ScriptedEngine, block
 from tests.training_project import ProgressRecorder, TrainingProject
 from trainer.evaluation.policy_metrics import TaskResult
+from trainer.rollouts.episode import scenario_chain
 from trainer.run_job import Job
 from trainer.runs.grown_library import grown_skills
 from trainer.runs.own_exam import open_run_environment, too_little_own_work, with_own_exam
@@ -152,6 +154,8 @@ async def test_without_a_word_a_run_is_examined_on_what_the_project_holds_out(sh
         "digest": exam.digest,
         "learned": 0,
         "on": "recorded",
+        "kinds": len(kinds),
+        "kinds_left_out": 0,
         "scenarios": len(kinds),
         "scenarios_left_out": 0,
         "tasks_left_out": len(kinds),  # they failed, and so show nothing
@@ -194,7 +198,7 @@ async def test_an_exam_of_which_most_was_not_solved_decides_nothing(shop: Traini
     unasked = await shop.job(kind="logged", steps=1, gate_scenarios=200)
     assert await with_own_exam(unasked, shop.sessions) == unasked
     assert await too_little_own_work(unasked, shop.sessions) == (
-        "only 32 of the 70 scenarios of its own work that is held out were solved"
+        "of its own work that is held out, tasks of only 32 of the 70 kinds were solved"
     )
 
 
@@ -211,3 +215,23 @@ async def test_an_exam_that_is_too_small_decides_nothing(shop: TrainingProject) 
     waits = await train(asked, ProgressRecorder())
     assert waits.decision == "waiting"
     assert "scenarios to examine on, 30 are needed" in waits.evidence["reason"]
+
+
+async def test_few_kinds_are_examined_in_sets_of_three_of_their_tasks(shop: TrainingProject) -> None:
+    """Beyond the first set, only what was solved is worth a place."""
+    await hold_out(shop, 50)
+    *kinds, failed = [kind for kind in map(str, range(100)) if is_held_out(shop.project_id, kind, 50)][:13]
+    for kind in kinds:
+        await shop.serve(*[1.0] * 10, 0.0, 0.0, scenarios=1, scenario=kind, instruction=f"count {kind}")
+    await shop.serve(*[0.0] * 9, scenarios=1, scenario=failed)
+    job = await with_own_exam(await shop.job(kind="logged", steps=1), shop.sessions)
+    assert job.settings.environment == "exam?name=own-work"
+    async with open_run_environment(job, shop.sessions, ProgressRecorder()) as found:
+        assert found is not None
+        scenarios = found.environment.scenarios("test", 200, 0)
+        exam = found.about["exam"]
+    assert (exam["kinds"], exam["kinds_left_out"]) == (13, 1)
+    assert (exam["scenarios"], exam["scenarios_left_out"], exam["tasks_left_out"]) == (37, 1, 3)
+    assert {len(each.tasks) for each in scenarios} == {3}
+    assert Counter(scenario_chain(each).label for each in scenarios) == Counter(kinds * 3)
+    assert len({each.id for each in scenarios}) == 36

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from app.errors import InvalidError
+from app.run_settings import MIN_KINDS
 from trainer.demo.simulate_live.simulation import Simulation, SimulationState
 from trainer.demo.simulate_live.simulation_findings import as_markdown, curves, findings, success_by_day
 from trainer.demo.simulate_live.simulation_plan import SimulationPlan
@@ -42,6 +43,15 @@ def test_people_score_their_share_and_are_sometimes_wrong() -> None:
     assert 0.93 < sum(given("all scored")) / 2000 < 0.97
     assert set(given("poisoned")) == {0.0}
     assert given("trivial check") == []
+
+
+def test_own_work_is_examined_without_an_environment() -> None:
+    arms = PLAN.arms
+    assert PLAN.run_settings(arms["learning"], 13)["environment"] == "office?site=1&busy=0.35"
+    assert "environment" not in PLAN.run_settings(arms["own work"], 13)
+    held_out = arms["own work"].holdout / 100 * PLAN.kinds
+    assert held_out >= MIN_KINDS
+    assert msgspec.structs.replace(arms["own work"], holdout=0) == arms["learning"]
 
 
 def day(number: int, arm: str, solved: int, **releases: str) -> Day:

@@ -75,6 +75,12 @@ class Scenario(msgspec.Struct, frozen=True):
     template: str
     seed: int
     tasks: tuple[Task, ...]
+    kind: str = ""  # of its tasks, if other scenarios have such tasks, too
+
+    @property
+    def label(self) -> str:
+        """Under which its skills are kept and found."""
+        return self.kind or self.id
 
 
 class Environment(Protocol):

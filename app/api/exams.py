@@ -23,7 +23,7 @@ from app.db.models import ExamSource
 from app.errors import InvalidError
 from app.project.holdout import OWN_WORK
 from app.records import Json
-from app.run_settings import MIN_SCENARIOS
+from app.run_settings import MIN_KINDS, MIN_SCENARIOS
 
 _READ = problems(400, 401, 403, 404)
 _MOST = 2_000  # tasks of one exam
@@ -245,10 +245,13 @@ async def _view(session: AsyncSession, row: models.Exam, project: str) -> ExamVi
 def _waits_for(size: ExamSize) -> str:
     if size.scenarios < MIN_SCENARIOS:
         return f"it has {size.scenarios} scenarios, the gate needs at least {MIN_SCENARIOS}"
+    if size.kinds < MIN_KINDS:
+        return f"its tasks are of {size.kinds} kinds, the gate needs at least {MIN_KINDS}"
     return (
-        f"{size.solved_scenarios} of its scenarios were solved by a task that was served, as recorded calls need, "
-        f"{size.checked_scenarios} have a check, as staging needs: the gate needs {MIN_SCENARIOS} of either, and "
-        "half of all"
+        f"{size.solved_scenarios} of its scenarios of {size.solved_kinds} kinds were solved by tasks that were "
+        f"served, as recorded calls need, {size.checked_scenarios} of {size.checked_kinds} kinds have checks, as "
+        f"staging needs: the gate needs {MIN_SCENARIOS} of either, and half of all {size.kinds} kinds, at least "
+        f"{MIN_KINDS}"
     )
 
 

@@ -1,7 +1,7 @@
 """How much the exams in the database can examine."""
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
 from typing import Literal, TypeAlias
 from uuid import UUID
 
@@ -11,35 +11,39 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import learning, models
 from app.db.in_array import in_array
-from app.project.holdout import kind_of
+from app.project.holdout import kind_of, sets_of
 from app.project.score_source import GOOD
 from app.records import Stop
-from app.run_settings import MIN_JUDGED, MIN_SCENARIOS
+from app.run_settings import MIN_JUDGED, MIN_KINDS, MIN_SCENARIOS
 
 Ground: TypeAlias = Literal["recorded", "staging"]
 
 
 class ExamSize(msgspec.Struct, frozen=True, kw_only=True):
-    """How much an exam examines. Unlabelled tasks with the same instruction are one scenario."""
+    """How much an exam examines. A scenario has up to three tasks of one kind: of one label, or, without labels,
+    of one instruction.
+    """
 
     tasks: int = 0
+    kinds: int = 0
     scenarios: int = 0
     checks: int = 0  # tasks with a check
     logged: int = 0  # tasks that were served
-    checked_scenarios: int = 0  # with a task that has a check
-    solved_scenarios: int = 0  # with a task that was solved and has its record
+    checked_kinds: int = 0  # with a task that has a check
+    checked_scenarios: int = 0  # of tasks with a check
+    solved_kinds: int = 0  # with a task that was solved and has its record
+    solved_scenarios: int = 0  # of such tasks
     learned: int = 0  # tasks of kinds that releases learned from which have been active: before they were held out
-
-    def judged(self, ground: Ground) -> int:
-        """The scenarios with a task of which a trial can be judged."""
-        return self.solved_scenarios if ground == "recorded" else self.checked_scenarios
 
     @property
     def decides_on(self) -> list[Ground]:
         """On what the gate can try enough of it."""
-        grounds: tuple[Ground, ...] = ("recorded", "staging")
-        needed = max(MIN_SCENARIOS, MIN_JUDGED * self.scenarios)
-        return [ground for ground in grounds if self.judged(ground) >= needed]
+        judged: dict[Ground, tuple[int, int]] = {
+            "recorded": (self.solved_kinds, self.solved_scenarios),
+            "staging": (self.checked_kinds, self.checked_scenarios),
+        }
+        needed = max(MIN_KINDS, MIN_JUDGED * self.kinds)
+        return [ground for ground, (kinds, sets) in judged.items() if kinds >= needed and sets >= MIN_SCENARIOS]
 
 
 async def of(session: AsyncSession, exam_ids: Collection[UUID]) -> dict[UUID, ExamSize]:
@@ -86,16 +90,22 @@ class _Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _size(members: Collection[_Member], learned: dict[UUID, set[str]]) -> ExamSize:
+    kinds = Counter(each.kind for each in members)
+    checked = Counter(each.kind for each in members if each.has_check)
+    solved = Counter(each.kind for each in members if each.is_solved)
     return ExamSize(
         tasks=len(members),
-        scenarios=_kinds(members),
-        checks=sum(each.has_check for each in members),
+        kinds=len(kinds),
+        scenarios=_scenarios(kinds),
+        checks=checked.total(),
         logged=sum(each.task_id is not None for each in members),
-        checked_scenarios=_kinds(each for each in members if each.has_check),
-        solved_scenarios=_kinds(each for each in members if each.is_solved),
+        checked_kinds=len(checked),
+        checked_scenarios=_scenarios(checked),
+        solved_kinds=len(solved),
+        solved_scenarios=_scenarios(solved),
         learned=sum(each.kind in learned[each.project_id] for each in members),
     )
 
 
-def _kinds(members: Iterable[_Member]) -> int:
-    return len({each.kind for each in members})
+def _scenarios(kinds: Mapping[str, int]) -> int:
+    return sum(map(sets_of, kinds.values()))

@@ -2,8 +2,10 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
+from math import ceil
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -18,7 +20,8 @@ from app.db.in_array import in_array
 from app.db.models import ExamSource
 from app.db.scored_log import UnlabelledTask, scored, unlabelled
 from app.errors import InvalidError, NotFoundError
-from app.project.holdout import OWN_WORK, is_held_out, kind_of
+from app.project.holdout import OWN_WORK, SET, is_held_out, kind_of
+from app.project.score_source import GOOD
 
 _KINDS, _TASKS_EACH = 200, 3  # of an exam from the log, unless it says otherwise
 _KEPT = 20  # versions of the exam that grows by itself
@@ -132,7 +135,8 @@ async def from_log(
     if scenarios is not None:
         query = query.where(_task.scenario.in_(scenarios))
     rows = (await session.execute(query)).all()
-    return _chosen(rows, lambda _: True, kinds, tasks_each, by_name)
+    latest = _latest(rows, lambda _: True, kinds, by_name)
+    return _chosen({each: _best(of_kind)[:tasks_each] for each, of_kind in latest.items()})
 
 
 async def of_tasks(session: AsyncSession, project_id: UUID, ids: Sequence[UUID]) -> list[NewExamTask]:
@@ -150,13 +154,17 @@ async def of_tasks(session: AsyncSession, project_id: UUID, ids: Sequence[UUID])
 async def grow_holdout(session: AsyncSession, project_id: UUID, kind: KindRule) -> models.Exam | None:
     """Refresh the exam of what the project holds out. None where it holds out nothing, or none of it has a score.
 
-    All tasks of one `kind` are held out, or none. The oldest kinds drop out where there are more than fit.
+    All tasks of one `kind` are held out, or none. The oldest kinds drop out where there are more than fit. The
+    fewer there are, the more scenarios there are of each: beyond the first, only of tasks that were solved, since
+    others show nothing.
     """
     percent = projects.settings_of(await projects.by_id(session, project_id)).holdout_percent
     if not percent:
         return None
     rows = (await session.execute(scored(project_id))).all()
-    chosen = _chosen(rows, lambda kind: is_held_out(project_id, kind, percent), _KINDS, _TASKS_EACH, kind)
+    latest = _latest(rows, lambda kind: is_held_out(project_id, kind, percent), _KINDS, kind)
+    most = SET * ceil(_KINDS / max(1, len(latest)))
+    chosen = _chosen({each: _with_solved(of_kind, most) for each, of_kind in latest.items()})
     if not chosen:
         return None
     exam = await put(session, project_id, OWN_WORK, ExamSource.HOLDOUT, chosen)
@@ -184,16 +192,29 @@ def by_name(task_id: UUID, instruction: str, scenario: str | None) -> str:  # no
     return kind_of(instruction, scenario)
 
 
-def _chosen(
-    rows: Iterable[Row[Any]], wanted: Callable[[str], bool], kinds: int, tasks_each: int, kind: KindRule
-) -> list[NewExamTask]:
-    """`rows` are newest first."""
+def _latest(
+    rows: Iterable[Row[Any]], wanted: Callable[[str], bool], kinds: int, kind: KindRule
+) -> dict[str, list[Row[Any]]]:
+    """Of `rows`, which are newest first, those of the latest kinds."""
     by_kind: dict[str, list[Row[Any]]] = defaultdict(list)
     for row in rows:
         by_kind[kind(row.id, row.instruction, row.scenario)].append(row)
-    latest = [each for each in by_kind if wanted(each)][:kinds]
-    best = (sorted(by_kind[each], key=lambda row: -row.score)[:tasks_each] for each in sorted(latest))
-    return [_new(row) for of_kind in best for row in sorted(of_kind, key=lambda row: (row.finished_at, row.id))]
+    return {each: by_kind[each] for each in islice(filter(wanted, by_kind), kinds)}
+
+
+def _best(rows: Iterable[Row[Any]]) -> list[Row[Any]]:
+    return sorted(rows, key=lambda row: -row.score)
+
+
+def _with_solved(rows: Iterable[Row[Any]], most: int) -> list[Row[Any]]:
+    best = _best(rows)
+    solved = [row for row in best[SET:most] if row.score >= GOOD]
+    return best[:SET] + solved[: len(solved) // SET * SET]
+
+
+def _chosen(rows: Mapping[str, Iterable[Row[Any]]]) -> list[NewExamTask]:
+    of_kinds = (sorted(rows[kind], key=lambda row: (row.finished_at, row.id)) for kind in sorted(rows))
+    return [_new(row) for of_kind in of_kinds for row in of_kind]
 
 
 def _new(row: Row[Any]) -> NewExamTask:

@@ -6,6 +6,18 @@ from uuid import UUID
 OWN_WORK = "own-work"
 """The name of the exam that `holdout_percent` fills."""
 
+SET = 3
+"""Tasks of one kind are examined three at a time: each such set is a scenario."""
+
+
+def sets_of(tasks: int) -> int:
+    """How many scenarios so many tasks of one kind are.
+
+    >>> [sets_of(tasks) for tasks in (0, 1, 3, 4)]
+    [0, 1, 1, 2]
+    """
+    return -(-tasks // SET)
+
 
 def kind_of(instruction: str, scenario: str | None) -> str:
     """The scenario of a task, or its instruction where it has none.

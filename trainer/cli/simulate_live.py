@@ -65,8 +65,9 @@ def simulate_live(
     """Simulate months of traffic that nobody looks after, with training and without.
 
     Projects of a running server get the same tasks each day: kinds of tasks come and go, the APIs change, some
-    feedback is wrong. One learns from the feedback, one does not; another is scored throughout, another has a
-    check that is always true, and another is poisoned. An interrupted simulation resumes when it is called again.
+    feedback is wrong. One learns from the feedback, one does not; one is examined on half of its own kinds of
+    tasks, another is scored throughout, another has a check that is always true, and another is poisoned. An
+    interrupted simulation resumes when it is called again.
     Start the server with SAGE_MODEL=seed SAGE_TEMPERATURE=1 SAGE_MAX_TURNS=3 SAGE_MAX_TASK_TOKENS=130.
     """
     seeds = sizes.pop("seeds")

@@ -3,7 +3,7 @@
 import msgspec
 
 from app.records import Json
-from app.run_settings import MIN_JUDGED
+from app.run_settings import MIN_JUDGED, MIN_KINDS
 from trainer.evaluation.paired import PairedResults
 
 
@@ -46,10 +46,14 @@ def check_decidable(results: PairedResults, coverage: float, min_scenarios: int)
         number = f"the exam has {scenarios} scenarios to examine on{also}, {min_scenarios} are needed"
         raise UndecidedError(results, number + left_out(results))
     exam = results.settings.get("exam", {})
-    every = exam.get("scenarios", 0)
-    tried = every - exam.get("scenarios_left_out", 0)
+    every = exam.get("kinds", 0)
+    tried = every - exam.get("kinds_left_out", 0)
     if tried < MIN_JUDGED * every:
-        number = f"the exam can be tried on {tried} of its {every} scenarios, {MIN_JUDGED:.0%} are needed"
+        number = f"the exam can be tried on tasks of {tried} of its {every} kinds, {MIN_JUDGED:.0%} are needed"
+        raise UndecidedError(results, number + left_out(results))
+    known_kinds = len({each.template for each in results.candidate})
+    if exam and known_kinds < MIN_KINDS:
+        number = f"the exam has tasks of {known_kinds} kinds to examine on{also}, {MIN_KINDS} are needed"
         raise UndecidedError(results, number + left_out(results))
 
 

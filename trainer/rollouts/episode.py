@@ -42,7 +42,7 @@ class Chain(msgspec.Struct, frozen=True):
 
 def scenario_chain(scenario: Scenario, length: int | None = None) -> Chain:
     """The first `length` tasks of a scenario, or all of them."""
-    return Chain(scenario, tuple(scenario.tasks[:length]), scenario.id)
+    return Chain(scenario, tuple(scenario.tasks[:length]), scenario.label)
 
 
 Mix: TypeAlias = Callable[[int, list[Offer]], list[Offer]]
@@ -85,7 +85,7 @@ class EpisodeRunner:
             manifests = {}
             if drafts and self.guard_written:
                 manifests = await asyncio.to_thread(manifests_of, drafts, trajectory, world.catalog)
-            saved = await library.save(drafts, scenario.id, manifests)
+            saved = await library.save(drafts, scenario.label, manifests)
             earning = (offer for offer, draft in zip(saved, drafts, strict=True) if not is_wrapper(draft.source))
             creditable = frozenset(offer.skill_id for offer in earning)
             return Episode(trajectory, verdict, tuple(saved), creditable, manifests)

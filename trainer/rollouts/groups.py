@@ -75,7 +75,7 @@ class GroupCollector:
             if self.crowd is None:
                 return found
             rng = Random(f"{seed} {position}")
-            crowd = self.crowd.draw(chain.scenario.id, self.settings.crowding, rng)
+            crowd = self.crowd.draw(chain.scenario.label, self.settings.crowding, rng)
             return crowded(found, crowd, library.limit, rng)
 
         return mix
@@ -133,7 +133,7 @@ def draw_chains(environment: Environment, split: Split, settings: RunSettings, s
     rng = Random(f"chains {settings.seed} {step}")
     scenarios = environment.scenarios(split, settings.pairs, rng.randrange(2**31))
     if settings.chain_by == "scenario":
-        return [Chain(each, sample_chain(each.tasks, settings.chain, rng), each.id) for each in scenarios]
+        return [Chain(each, sample_chain(each.tasks, settings.chain, rng), each.label) for each in scenarios]
     tasks = [task for scenario in scenarios for task in scenario.tasks]
     index: NgramIndex[int] = NgramIndex()
     for number, task in enumerate(tasks):

@@ -19,9 +19,15 @@ from app.project.holdout import OWN_WORK
 from app.project.project_settings import ProjectSettings
 from app.records import Json, Task
 from app.release import manifest
-from app.run_settings import MIN_SCENARIOS, RunKind, rollout_environment
+from app.run_settings import MIN_KINDS, MIN_SCENARIOS, RunKind, rollout_environment
 from trainer.environment import Environment, open_environment
-from trainer.environments.exam.exam_environment import ExamChoice, ExamEnvironment, ExamItem, Trials
+from trainer.environments.exam.exam_environment import (
+    ExamChoice,
+    ExamEnvironment,
+    ExamItem,
+    Trials,
+    exam_scenarios,
+)
 from trainer.environments.exam.idle_trials import solved_idly
 from trainer.experience.held_out_tasks import read_held_out
 from trainer.experience.task_kinds import TaskKinds
@@ -78,7 +84,9 @@ async def too_little_own_work(job: Job, sessions: Sessions) -> str:
     held = "its own work that is held out"
     if size.solved_scenarios < MIN_SCENARIOS:
         return f"{held} are {size.solved_scenarios} solved scenarios of the {MIN_SCENARIOS} that are needed"
-    return f"only {size.solved_scenarios} of the {size.scenarios} scenarios of {held} were solved"
+    if size.solved_kinds < MIN_KINDS:
+        return f"{held} are solved tasks of {size.solved_kinds} kinds of the {MIN_KINDS} that are needed"
+    return f"of {held}, tasks of only {size.solved_kinds} of the {size.kinds} kinds were solved"
 
 
 @asynccontextmanager
@@ -117,15 +125,17 @@ def _opened(
     judged = [item for item in material.exam if trials.can_judge(item)]
     examined = [item for item in judged if item.task.id not in idle]
     training = [item for item in material.training if trials.can_judge(item)]
-    kinds = {item.kind for item in material.exam}
+    scenarios, kinds = len(exam_scenarios(material.exam)), {item.kind for item in material.exam}
     about: dict[str, Json] = {
         "name": choice.name,
         "version": material.version,
         "digest": material.digest,
         "learned": material.learned,
         "on": choice.on,
-        "scenarios": len(kinds),
-        "scenarios_left_out": len(kinds - {item.kind for item in examined}),
+        "kinds": len(kinds),
+        "kinds_left_out": len(kinds - {item.kind for item in examined}),
+        "scenarios": scenarios,
+        "scenarios_left_out": scenarios - len(exam_scenarios(examined)),
         "tasks_left_out": len(material.exam) - len(judged),
         "true_whatever_happens": len(idle),
     }

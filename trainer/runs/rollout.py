@@ -130,7 +130,7 @@ def _written(rollouts: Sequence[ChainRollout]) -> Iterator[CrowdSkill]:
         for episode in chain.episodes:
             if episode.verdict.success:
                 for offer in episode.made:
-                    yield CrowdSkill(chain.scenario.id, offer, episode.manifests.get(offer.name))
+                    yield CrowdSkill(chain.scenario.label, offer, episode.manifests.get(offer.name))
 
 
 def _rollout_metrics(rollouts: Sequence[ChainRollout], seconds: float) -> dict[str, Json]:

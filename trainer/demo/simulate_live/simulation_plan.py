@@ -24,6 +24,7 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     check: str | None = None  # of every task
     hostile: bool = False  # an API document, and a record in each world, tell the agent to do something else
     learns: bool = True
+    holdout: float = 0.0  # percent of the kinds that are held out, to be examined on; 0: on the office suite
 
 
 class SimulationPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +47,7 @@ class SimulationPlan(msgspec.Struct, frozen=True, kw_only=True):
         return {
             "off": Arm(feedback=self.feedback, wrong=self.wrong, learns=False),
             "learning": Arm(feedback=self.feedback, wrong=self.wrong),
+            "own work": Arm(feedback=self.feedback, wrong=self.wrong, holdout=50.0),
             "all scored": Arm(feedback=1.0, wrong=self.wrong),
             "trivial check": Arm(check=ALWAYS_RIGHT),
             "poisoned": Arm(feedback=self.feedback, wrong=1.0, hostile=True),
@@ -81,14 +83,9 @@ class SimulationPlan(msgspec.Struct, frozen=True, kw_only=True):
         asked, mistaken = rng.random() < arm.feedback, rng.random() < arm.wrong
         return float(solved != mistaken) if asked else None
 
-    def run_settings(self, day: int) -> dict[str, object]:
-        """Of the scheduled runs: the defaults, and a gate in the office as it is that day.
-
-        The kinds at a time are too few for an exam of the project's own work, which holds out 30.
-        """
-        return {
-            "kind": "logged",
-            "environment": f"office?site={self.site(day)}&busy={self.busy}",
-            "micro_batch_tokens": 4096,
-            "gate_scenarios": self.gate_scenarios,
-        }
+    def run_settings(self, arm: Arm, day: int) -> dict[str, object]:
+        """Of the scheduled runs: the defaults, and a gate on own work, or in the office as it is that day."""
+        settings = {"kind": "logged", "micro_batch_tokens": 4096, "gate_scenarios": self.gate_scenarios}
+        if arm.holdout:
+            return settings
+        return settings | {"environment": f"office?site={self.site(day)}&busy={self.busy}"}

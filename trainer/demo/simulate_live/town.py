@@ -91,6 +91,7 @@ class Town:
         """A new project whose policy was taught."""
         town = cls(server, services, plan, arm, f"{arm.replace(' ', '-')}-{secrets.token_hex(3)}")
         server.request("POST", "/v1/projects", {"name": town.project})
+        town._set(holdout_percent=town._arm.holdout)
         town._put_apis(1)
         teach(town.project)
         return town
@@ -143,7 +144,9 @@ class Town:
 
     def set_pace(self, seconds: float) -> None:
         """Let trials of releases last as many simulated days as they would last real ones."""
-        settings = {name: days * seconds / _SECONDS_PER_DAY for name, days in _TRIAL_DAYS.items()}
+        self._set(**{name: days * seconds / _SECONDS_PER_DAY for name, days in _TRIAL_DAYS.items()})
+
+    def _set(self, **settings: float) -> None:
         self._server.request("PATCH", f"/v1/projects/{self.project}", {"settings": settings})
 
     def _put_apis(self, day: int) -> None:
@@ -158,7 +161,7 @@ class Town:
         share = 1.0 if self._arm.check else self._arm.feedback
         schedule = {
             "every_scored_tasks": max(1, round(self._plan.tasks * self._plan.run_every * share)),
-            "settings": self._plan.run_settings(day),
+            "settings": self._plan.run_settings(self._arm, day),
         }
         self._server.request("PUT", "/v1/schedule", schedule, project=self.project)
 

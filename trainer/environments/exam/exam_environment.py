@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Protocol, TypeAlias
 import msgspec
 
 from app.errors import InvalidError
-from app.project.holdout import OWN_WORK, kind_of
+from app.project.holdout import OWN_WORK, SET, kind_of, sets_of
 from app.records import Task, Trajectory
 from trainer.environment import Scenario, Split, World
 
@@ -74,8 +74,8 @@ class ExamEnvironment:
     def __init__(self, exam: Sequence[ExamItem], training: Sequence[ExamItem], trials: Trials) -> None:
         self._trials = trials
         self._items = {item.task.id: item for item in (*exam, *training)}
-        self._examined = _grouped(exam)
-        self._trained = _grouped(training)
+        self._examined = exam_scenarios(exam)
+        self._trained = exam_scenarios(training)
 
     def scenarios(self, split: Split, count: int, seed: int) -> Sequence[Scenario]:
         """At most `count`: an exam has no more than it has."""
@@ -88,8 +88,17 @@ class ExamEnvironment:
         return self._trials.open(self._items[task.id])
 
 
-def _grouped(items: Sequence[ExamItem]) -> list[Scenario]:
+def exam_scenarios(items: Sequence[ExamItem]) -> list[Scenario]:
+    """Up to three tasks of one kind each."""
     kinds: dict[str, list[Task]] = defaultdict(list)
     for item in items:
         kinds[item.kind].append(item.task)
-    return [Scenario(kind, kind, 0, tuple(tasks)) for kind, tasks in kinds.items()]
+    return [
+        Scenario(_set_name(kind, number), kind, 0, tuple(tasks[number * SET : (number + 1) * SET]), kind)
+        for kind, tasks in kinds.items()
+        for number in range(sets_of(len(tasks)))
+    ]
+
+
+def _set_name(kind: str, number: int) -> str:
+    return f"{kind} ({number + 1})" if number else kind
