@@ -2,14 +2,15 @@
 
 from hashlib import md5
 from typing import Any
+from uuid import UUID
 
 import pytest
-from sqlalchemy import func
+from sqlalchemy import func, select
 
-from app.db import canaries, clock, feedback, releases
+from app.db import canaries, clock, feedback, release_trials, releases
 from app.db.database import Sessions
 from app.db.models import TaskState
-from app.records import Stop
+from app.records import BASE, Stop
 from app.release.canary_decision import CanaryAction, CanaryRules
 from tests.canary_project import Project, apply_decision, begin, evaluate, open_project
 
@@ -39,6 +40,35 @@ async def test_each_arm_is_measured_by_the_tasks_pinned_since_both_serve(project
     assert means["errors"] == [pytest.approx(2 / 3), 0.0]
     assert means["turns"] == [3.0, 2.0], "twelve turns count as four, twice what tasks took before"
     assert means["tokens"] == [100.0, 100.0]
+
+
+async def _activate(project: Project, model: str) -> UUID:
+    changed = await project.propose(model)
+    async with project.sessions.begin() as session:
+        return (await releases.activate(session, changed)).id
+
+
+async def test_a_changed_document_interrupts_no_trial_and_other_weights_begin_it_anew(project: Project) -> None:
+    first = (await project.release(1)).id
+    await project.ended(first, 0.0)
+    began = await begin(project)
+    await project.ended(began.id, 1.0)
+    await project.ended(first, 0.5)
+    documents = await _activate(project, BASE)
+    await project.ended(documents, 0.0)
+    await project.ended(began.id, 0.0)
+    reward = (await evaluate(project)).metrics["reward"]
+    assert (reward.tasks, reward.canary, reward.baseline) == ({"canary": 2, "baseline": 2}, 0.5, 0.25)
+    async with project.sessions() as session:
+        trial = await release_trials.current(session, project.id)
+        assert trial is not None
+        sides = [await session.scalar(select(func.count()).where(each)) for each in (trial.new, trial.old)]
+    assert sides == [2, 2]
+    other = await _activate(project, "beef")
+    await project.ended(other, 1.0)
+    await project.ended(began.id, 0.0)
+    reward = (await evaluate(project)).metrics["reward"]
+    assert (reward.tasks, reward.canary, reward.baseline) == ({"canary": 1, "baseline": 1}, 0.0, 1.0)
 
 
 async def test_tasks_that_their_check_could_not_score_have_reward_zero_and_are_errors(project: Project) -> None:

@@ -67,6 +67,7 @@ def day(number: int, arm: str, solved: int, **releases: str) -> Day:
         served_by={"1": 10},
         releases={"1": "active"} | {name.lstrip("r"): state for name, state in releases.items()},
         seconds=1,
+        ended=number,
     )
 
 

@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import BIT
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import clock, models, releases
+from app.db.in_array import in_array
 from app.db.kind_column import kind
 from app.db.models import ReleaseState, TaskState
 from app.db.task_measures import measures
@@ -24,7 +25,7 @@ _task = models.Task
 
 
 class CanaryTask(NamedTuple):
-    """A task of the canary or the active release that ended since both serve, otherwise than by being
+    """A task of the canary or the active weights that ended since both serve, otherwise than by being
     cancelled.
     """
 
@@ -141,10 +142,21 @@ def check_is_canary(release: models.Release) -> None:
         raise ConflictError(f"release {release.number} is {release.state}, not a canary")
 
 
-def shared_since(canary: models.Release, active: models.Release) -> datetime:
-    """When the two began to share the new tasks: the later of both starts."""
-    moments = [each for each in (canary.canary_at, active.activated_at) if each is not None]
-    return max(moments)
+async def shared_since(session: AsyncSession, canary: models.Release, active: models.Release) -> datetime:
+    """When the canary and the weights of the active release began to share the new tasks."""
+    row = models.Release
+    others = row.project_id == active.project_id, row.model != active.model
+    replaced = await session.scalar(select(func.max(row.activated_at)).where(*others))
+    served = [each.activated_at for each in await releases.with_weights(session, active) if each.activated_at]
+    began = min(each for each in served if replaced is None or each >= replaced)
+    return began if canary.canary_at is None else max(canary.canary_at, began)
+
+
+async def baselines(
+    session: AsyncSession, canary: models.Release, active: models.Release
+) -> Sequence[models.Release]:
+    """Those with the weights that a canary is compared with."""
+    return [each for each in await releases.with_weights(session, active) if each.id != canary.id]
 
 
 async def possible_loss(session: AsyncSession, active: models.Release) -> float:
@@ -169,11 +181,12 @@ async def ended_tasks(
     most: int,
     until: datetime | None = None,
 ) -> Sequence[CanaryTask]:
-    """The first `most` tasks of both that began since `began`, in the order of their ends, which are before
-    `until`; a score that came later is left out.
+    """The first `most` tasks of the canary and of the weights of the active release that began since `began`, in
+    the order of their ends, which are before `until`; a score that came later is left out.
     """
+    served = [canary, *await baselines(session, canary, active)]
     ended = and_(
-        _task.release_id.in_([canary.id, active.id]),
+        in_array(_task.release_id, [each.id for each in served]),
         _task.started_at >= began,
         ~_task.pinned,
         _task.state.in_([TaskState.DONE, TaskState.FAILED]),

@@ -33,13 +33,14 @@ async def current(session: AsyncSession, project_id: UUID) -> ReleaseTrial | Non
         return None
     if canary is not None:  # both sides: scores that favor one of them would not be comparable
         new = _task.release_id == canary.id
-        old = and_(_task.release_id == active.id, _task.started_at >= canaries.shared_since(canary, active))
+        baseline = _served(await canaries.baselines(session, canary, active))
+        old = and_(baseline, _task.started_at >= await canaries.shared_since(session, canary, active))
         return ReleaseTrial(new, old, or_(new, old))
     if active.watched_against is None:
         return None
     former = await releases.get(session, active.watched_against)
     new = and_(_served(await watches.under_watch(session, active)), _task.started_at >= active.watched_since)
-    old = and_(_served(await watches.with_weights(session, former)), _task.finished_at < active.watched_since)
+    old = and_(_served(await releases.with_weights(session, former)), _task.finished_at < active.watched_since)
     return ReleaseTrial(new, old, new)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, projects, skill_moves
@@ -172,6 +172,18 @@ async def find_active(session: AsyncSession, project_id: UUID) -> models.Release
             models.Release.project_id == project_id, models.Release.state == ReleaseState.ACTIVE
         )
     )
+
+
+async def with_weights(
+    session: AsyncSession, release: models.Release, *which: ColumnElement[bool]
+) -> Sequence[models.Release]:
+    """The releases with the weights of one that have served as active ones, newest first.
+
+    A changed API document or prompt makes a release with the same weights.
+    """
+    row = models.Release
+    query = select(row).where(row.project_id == release.project_id, row.model == release.model, *which)
+    return (await session.scalars(query.where(row.activated_at.is_not(None)).order_by(row.number.desc()))).all()
 
 
 async def locked(session: AsyncSession, release_id: UUID) -> models.Release:

@@ -82,12 +82,7 @@ async def under_watch(session: AsyncSession, release: models.Release) -> Sequenc
 
     A changed API document or prompt makes a release with the same weights.
     """
-    return await _with_weights(session, release, models.Release.activated_at >= release.watched_since)
-
-
-async def with_weights(session: AsyncSession, release: models.Release) -> Sequence[models.Release]:
-    """The releases with the weights of one that have served, newest first."""
-    return await _with_weights(session, release, models.Release.activated_at.is_not(None))
+    return await releases.with_weights(session, release, models.Release.activated_at >= release.watched_since)
 
 
 async def tasks_before(
@@ -99,7 +94,7 @@ async def tasks_before(
     """
     ended = and_(_task.finished_at < promoted_at, _task.finished_at >= promoted_at - WINDOW)
     return await _read(
-        session, await with_weights(session, former), ended, _MOST_BEFORE, scored_before=promoted_at
+        session, await releases.with_weights(session, former), ended, _MOST_BEFORE, scored_before=promoted_at
     )
 
 
@@ -107,14 +102,6 @@ async def tasks_since(session: AsyncSession, release: models.Release, most: int)
     """The first tasks that were pinned to the watched weights since the promotion, by their end."""
     pinned = _task.started_at >= release.watched_since
     return await _read(session, await under_watch(session, release), pinned, most)
-
-
-async def _with_weights(
-    session: AsyncSession, release: models.Release, which: ColumnElement[bool]
-) -> Sequence[models.Release]:
-    row = models.Release
-    query = select(row).where(row.project_id == release.project_id, row.model == release.model, which)
-    return (await session.scalars(query.order_by(row.number.desc()))).all()
 
 
 async def _read(

@@ -81,7 +81,7 @@ async def _read_trial(session: AsyncSession, release: models.Release, rules: Can
     canaries.check_is_canary(release)
     active = await releases.active(session, release.project_id)
     rules, until = await _rules_for(session, release, active, rules)
-    began = canaries.shared_since(release, active)
+    began = await canaries.shared_since(session, release, active)
     return _Trial(
         began,
         CanaryBaseline(active.number, active.model),

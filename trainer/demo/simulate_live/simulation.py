@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import fmean
 
 import msgspec
 
@@ -12,9 +11,6 @@ from app.errors import InvalidError
 from trainer.atomic_write import write_atomically
 from trainer.demo.simulate_live.simulation_plan import SimulationPlan
 from trainer.demo.simulate_live.town import Day, Services, Town
-
-_PACE_DAYS = 5  # the last days, whose length is what the next ones are expected to take
-_FIRST_PACE = 60.0  # seconds
 
 
 class SimulationState(msgspec.Struct, kw_only=True):
@@ -50,9 +46,8 @@ class Simulation:
         for day in range(1, self._plan.days + 1):
             left = [town for town in towns if not self._is_done(town.name, day)]
             began = time.monotonic()
-            pace = self._pace()
             for town in left:
-                town.set_pace(pace)
+                town.end_trials([each for each in self.state.days if each.arm == town.name])
             accepted = [town.begin(day) for town in left]
             for town, tasks in zip(left, accepted, strict=True):
                 done = town.end(day, tasks, began)
@@ -71,11 +66,6 @@ class Simulation:
 
     def _is_done(self, arm: str, day: int) -> bool:
         return any((each.arm, each.day) == (arm, day) for each in self.state.days)
-
-    def _pace(self) -> float:
-        """Seconds of a day."""
-        latest = [each.seconds for each in self.state.days[-_PACE_DAYS * len(self._arms) :]]
-        return fmean(latest) if latest else _FIRST_PACE
 
     def _save(self) -> None:
         write_atomically(msgspec.json.encode(self.state), self._path)

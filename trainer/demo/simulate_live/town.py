@@ -4,7 +4,8 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -19,7 +20,8 @@ from trainer.environments.office.places import Place
 
 _PAUSE_SECONDS = 1.0
 _PATIENCE_SECONDS = 60.0  # for the schedule to start a run that is due
-_TRIAL_DAYS = {"canary_days": 14.0, "watch_days": 14.0}  # of the simulation
+_TRIAL_DAYS = 14  # simulated ones, of a canary and of a watch
+_TRIALS_OPEN = {"canary_days": 365.0, "watch_days": 365.0}  # real ones: they are ended when their time has come
 _SECONDS_PER_DAY = 86_400.0
 _BATCH = 100  # tasks of one request
 
@@ -38,6 +40,7 @@ class Day(msgspec.Struct, frozen=True, kw_only=True):
     served_by: dict[str, int]  # tasks by release
     releases: dict[str, str]  # states in the evening
     seconds: float
+    ended: float  # POSIX time
 
 
 class Services(msgspec.Struct, frozen=True):
@@ -91,7 +94,7 @@ class Town:
         """A new project whose policy was taught."""
         town = cls(server, services, plan, arm, f"{arm.replace(' ', '-')}-{secrets.token_hex(3)}")
         server.request("POST", "/v1/projects", {"name": town.project})
-        town._set(holdout_percent=town._arm.holdout)
+        town._set(holdout_percent=town._arm.holdout, **_TRIALS_OPEN)
         town._put_apis(1)
         teach(town.project)
         return town
@@ -140,11 +143,28 @@ class Town:
             served_by=dict(served),
             releases={str(each["number"]): each["state"] for each in self._releases()},
             seconds=time.monotonic() - began,
+            ended=time.time(),
         )
 
-    def set_pace(self, seconds: float) -> None:
-        """Let trials of releases last as many simulated days as they would last real ones."""
-        self._set(**{name: days * seconds / _SECONDS_PER_DAY for name, days in _TRIAL_DAYS.items()})
+    def end_trials(self, past: Sequence[Day]) -> None:
+        """End the trials of releases that have lasted as many of the `past` days as they would last real ones.
+
+        So they last equally long on any machine, and an interruption is no part of them.
+        """
+        for release in self._releases():
+            name, number = _trial_of(release), release["number"]
+            if name is None:
+                continue
+            if name == "canary_days":
+                tried = [day for day in past if day.releases.get(str(number)) == "canary"]
+            else:
+                since = datetime.fromisoformat(release["evidence"]["watch"]["since"]).timestamp()
+                tried = [day for day in past if day.ended > since]
+            if len(tried) >= _TRIAL_DAYS:
+                self._set(**{name: (time.time() - tried[0].ended) / _SECONDS_PER_DAY})
+                while any(each["number"] == number and _trial_of(each) == name for each in self._releases()):
+                    time.sleep(_PAUSE_SECONDS)
+                self._set(**_TRIALS_OPEN)
 
     def _set(self, **settings: float) -> None:
         self._server.request("PATCH", f"/v1/projects/{self.project}", {"settings": settings})
@@ -203,6 +223,13 @@ class Town:
     def _releases(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._server.request("GET", "/v1/releases", project=self.project)
         return found
+
+
+def _trial_of(release: Mapping[str, Any]) -> str | None:
+    """The setting that limits how long it lasts; None if the release is not on trial."""
+    if release["state"] == "canary":
+        return "canary_days"
+    return "watch_days" if release["watched"] else None
 
 
 def _with_hostile_text(document: dict[str, Any]) -> dict[str, Any]:
