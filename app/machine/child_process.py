@@ -2,18 +2,15 @@
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from app.machine import out_of_memory
 from app.machine.logs import last_error, says_what_to_mend
-
-_PR_SET_PDEATHSIG = 1
+from app.parent_death import end_with_parent
 
 
 class ChildProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,14 +81,6 @@ async def start_child(child: ChildProcess, logs: Path) -> StartedChild:
             stdout=output,
             stderr=output,
             start_new_session=True,  # a group of its own, so that Ctrl-C reaches only the supervisor
-            preexec_fn=_die_with_parent(),
+            preexec_fn=end_with_parent,
         )
     return StartedChild(child, process, path, start, out_of_memory.kills())
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    """On Linux, the kernel kills a child when the supervisor dies, however that happens."""
-    if not hasattr(os, "pidfd_open"):
-        return None
-    libc = ctypes.CDLL(None)
-    return lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

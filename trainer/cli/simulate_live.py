@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from app.client.options import server_options
 from app.client.sage_client import SageClient
+from app.parent_death import end_with_parent
 from app.ports import check_port
 from trainer.demo.admin_token import read_token
 from trainer.demo.simulate_live.simulation import Simulation, SimulationState
@@ -104,7 +105,8 @@ def _office_suite(port: int, busy: float, work: Path) -> Iterator[Services]:
     check_port("127.0.0.1", port, "another --port")
     url, data = f"http://127.0.0.1:{port}", work / "services"
     argv = [sys.executable, "-m", "app.cli", "demo-apis", "--port", str(port), "--busy", str(busy)]
-    with subprocess.Popen(argv, env={**os.environ, "SAGE_DATA_DIR": str(data)}) as process:
+    env = {**os.environ, "SAGE_DATA_DIR": str(data)}
+    with subprocess.Popen(argv, env=env, preexec_fn=end_with_parent) as process:
         try:
             transport = httpx.HTTPTransport(retries=_CONNECTION_RETRIES)
             with httpx.Client(transport=transport, trust_env=False) as client:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from app.errors import EngineError
+from app.parent_death import end_with_parent
 
 _TIMEOUT = 120.0
 
@@ -22,6 +23,7 @@ async def engine_process(model: Path, device: str) -> AsyncIterator[str]:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,
+        preexec_fn=end_with_parent,
     )
     try:
         yield await _address(process)

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.distributed import DistError
 
 from app.errors import InvalidError
+from app.parent_death import exit_with_parent
 from app.records import Probe
 from app.run_settings import RunSettings
 from trainer.learning import rendezvous as meeting
@@ -34,7 +35,6 @@ from trainer.learning.precision import DtypeName, base_dtype
 from trainer.learning.rendezvous import LearnerLostError, Rank, Rendezvous, parse_address
 from trainer.learning.sharded_model import empty_model, read_shards
 from trainer.learning.update_stats import UpdateStats
-from trainer.parent_death import exit_with_parent
 from trainer.sage.advantages import AdvantagedRollout
 
 log = structlog.get_logger(__name__)

@@ -27,10 +27,10 @@ from app.db.models import RunState
 from app.errors import StorageError, first_line
 from app.guarded_output import guard_output
 from app.liveness import LivenessReporter
+from app.parent_death import exit_with_parent
 from app.records import Json, RunPart
 from app.run_settings import read_settings
 from app.settings import Settings
-from trainer.parent_death import exit_with_parent
 from trainer.run_job import ExecuteRun, Job, Result, RunCancelledError, RunProgress, run_directory
 from trainer.worker.failure import describe_failure
 from trainer.worker.heartbeat import Heartbeat, RunLease

@@ -4,10 +4,8 @@ The process reads all skills of the project in DATABASE_URL, at a low priority a
 parent.
 """
 
-import ctypes
 import os
 import resource
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.db import models, skill_changes
 from app.db.database import full_url
 from app.errors import first_line
+from app.parent_death import end_with_parent
 from app.skills.indexed_rows import indexed
 from app.skills.mapped.index_files import BusyIndexError, IndexFiles, IndexManifest
 from app.skills.mapped.write_skills import write_skills
@@ -29,11 +28,11 @@ from app.skills.skill_index import IndexedSkill
 BUSY = os.EX_TEMPFAIL
 _AT_ONCE = 2_000  # rows
 _NICENESS = 15
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     directory, project_id = Path(sys.argv[1]), UUID(sys.argv[2])
+    end_with_parent()
     _yield_to_others()
     try:
         write_files(IndexFiles(directory), os.environ["DATABASE_URL"], project_id)
@@ -91,8 +90,6 @@ def _yield_to_others() -> None:
     faiss.omp_set_num_threads(1)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
-    if hasattr(os, "pidfd_open"):  # Linux
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ import msgspec
 from tqdm import tqdm
 
 from app.datasets.chat_lines import ChatRecord
+from app.parent_death import exit_with_parent
 from app.settings import Settings
 from trainer.demo.base_adapter.adapter_recipe import AdapterRecipe, MixPart, divide_scenarios
 from trainer.environment import Split
-from trainer.parent_death import exit_with_parent
 from trainer.sft_data.chat_records import read_records
 from trainer.sft_data.collection import CollectionSettings, ExpertAccess, collect
 

@@ -16,6 +16,7 @@ import msgspec
 import torch
 from transformers import PreTrainedModel
 
+from app.parent_death import exit_with_parent
 from trainer.atomic_write import write_atomically
 from trainer.demo.base_adapter.learning_curve import CurvePoint, StepJournal, StepRecord, point_at, read_steps
 from trainer.demo.base_adapter.training_set import read_training_set
@@ -28,7 +29,6 @@ from trainer.learning.precision import DtypeName, base_dtype
 from trainer.learning.publishing import publish
 from trainer.learning.rendezvous import LearnerLostError, Rank, Rendezvous
 from trainer.learning.supervised import SftSettings, SftStep, sft_steps
-from trainer.parent_death import exit_with_parent
 
 
 class SftSegment(msgspec.Struct, frozen=True, kw_only=True):

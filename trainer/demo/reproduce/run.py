@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from app.errors import AppError
+from app.parent_death import end_with_parent
 from trainer.demo.reproduce.plan import (
     ExperimentPlan,
     Trial,
@@ -114,6 +115,7 @@ class Experiment:
                 stdout=file,
                 stderr=file,
                 start_new_session=True,
+                preexec_fn=end_with_parent,
             )
         try:
             code = await process.wait()

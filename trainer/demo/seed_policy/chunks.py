@@ -1,6 +1,7 @@
 """Demonstrations on disk, one file per chunk of scenarios, written by several processes and never twice."""
 
 import asyncio
+import os
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -9,6 +10,7 @@ import msgspec
 from tqdm import tqdm
 
 from app.engine.tokenizer import ChatTokenizer
+from app.parent_death import exit_with_parent
 from app.sandbox.forked_sandbox import ForkedSandbox
 from trainer.demo.seed_policy.demonstrations import Demonstrator
 from trainer.demo.seed_policy.samples import save_samples
@@ -35,7 +37,9 @@ def make_chunks(work: Path, seed: int, count: int, processes: int) -> None:
     missing = [chunk for chunk in chunks if not chunk.file.exists()]
     made = CHUNK * (count - len(missing))
     with (
-        ProcessPoolExecutor(processes, get_context("spawn")) as pool,
+        ProcessPoolExecutor(
+            processes, get_context("spawn"), initializer=exit_with_parent, initargs=(os.getpid(),)
+        ) as pool,
         tqdm(total=CHUNK * count, initial=made, desc="demonstrations", unit="scenario") as bar,
     ):
         for _ in pool.map(_make, missing):
