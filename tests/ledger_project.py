@@ -1,6 +1,7 @@
 """A project with the ledger as its API, and runners for its tasks: only the policy is scripted."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from app.db.database import Sessions
 from app.db.models import TASK_END_STATES
 from app.engine.protocol import Engine
 from app.engine.tokenizer import ChatTokenizer
+from app.release import manifest
 from app.runner.execute import TaskExecutor
 from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.protocol import Sandbox
@@ -88,6 +90,16 @@ async def open_ledger_project(
 async def put_ledger(session: Any, project_id: UUID, ledger: Ledger, server: str) -> None:
     document = ledger.document(server)
     await apis.put(session, project_id, "ledger", source="upload", document=document, digest=server)
+
+
+async def change_ledger(project: LedgerProject, old: str, new: str) -> models.Release:
+    """Register the ledger's document with another text in it."""
+    text = json.dumps(project.ledger.document("http://ledger.test"))
+    document = json.loads(text.replace(json.dumps(old), json.dumps(new)))
+    async with project.sessions.begin() as session:
+        serving = await manifest.lock_active(session, project.id)
+        await apis.put(session, project.id, "ledger", source="upload", document=document, digest=new)
+        return await manifest.update_tools(session, serving, ["ledger"], "key me")
 
 
 async def ledger_key(sessions: Sessions, ledger: Ledger, services: str, scope: str) -> str:

@@ -45,7 +45,7 @@ def test_the_smaller_part_of_an_exam_decides_nothing_however_well_it_is_known() 
         check_decidable(results(on="recorded", kinds=200, kinds_left_out=160, tasks_left_out=320), 0.8, 30)
     assert str(raised.value) == (
         "the exam can be tried on tasks of 40 of its 200 kinds, 50% are needed; tasks left out: 320 without a "
-        "record that solved it"
+        "record that solved it by today's operations"
     )
     check_decidable(results(on="recorded", kinds=80, kinds_left_out=40, tasks_left_out=40), 0.8, 30)
 

@@ -14,7 +14,7 @@ from app.project.holdout import is_held_out
 from app.run_settings import RunSettings
 from app.settings import Settings
 from tests.examined import examined
-from tests.ledger_project import LedgerProject
+from tests.ledger_project import LedgerProject, change_ledger
 from tests.rows import new_skill
 from tests.scripted_engine import Script, ScriptedEngine, block
 from tests.training_project import ProgressRecorder, TrainingProject
@@ -88,6 +88,17 @@ async def test_a_task_that_failed_shows_nothing_and_is_left_out(project: LedgerP
     await served(project, "hello", how=EXPERT)
     await served(project, "nothing", how=script(COMPLETE), check="score = 0.0")
     assert [each.scenario for each in await tried(project, EXPERT)] == ["hello"]
+
+
+async def test_a_record_of_operations_that_have_changed_is_left_out(project: LedgerProject) -> None:
+    await served(project, "hello", how=EXPERT)
+    look = script("apis.ledger.list_entries()", "apis.supervisor.complete_task(answer='seen')")
+    await served(project, "looked", how=look, check="score = float(answer == 'seen')")
+    await change_ledger(project, "write one entry", "write an entry")
+    assert {each.scenario for each in await tried(project, EXPERT)} == {"hello", "looked"}
+    await change_ledger(project, "add_entry", "write_entry")
+    await served(project, "again", how=script("apis.ledger.write_entry(text='{0}')", COMPLETE))
+    assert {each.scenario for each in await tried(project, EXPERT)} == {"looked", "again"}
 
 
 async def test_a_check_of_the_answer_alone_accepts_another_answer(project: LedgerProject) -> None:

@@ -1,16 +1,14 @@
 """Tasks use the tools of the release they are pinned to, and their trajectories name it."""
 
-import json
 from uuid import UUID
 
 from sqlalchemy import update
 
 from app.agent.prompt_profiles import prompt_hash
-from app.db import apis, models, releases, trajectories
+from app.db import models, releases, trajectories
 from app.db.models import ReleaseState, TaskState
 from app.records import Trajectory
-from app.release import manifest
-from tests.ledger_project import LedgerProject
+from tests.ledger_project import LedgerProject, change_ledger
 from tests.scripted_engine import Answer, ScriptedEngine, block
 
 
@@ -18,15 +16,6 @@ def looking(prompt: str, turn: int) -> Answer:  # noqa: ARG001
     """Lists the available operations."""
     look = "print(apis.api_docs.show_signatures(app_name='ledger'))"
     return block("apis.supervisor.complete_task(answer=1)" if turn else look)
-
-
-async def rename(project: LedgerProject, name: str) -> models.Release:
-    """Renames the ledger's write operation in the document."""
-    text = json.dumps(project.ledger.document("http://ledger.test")).replace('"add_entry"', f'"{name}"')
-    async with project.sessions.begin() as session:
-        serving = await manifest.lock_active(session, project.id)
-        await apis.put(session, project.id, "ledger", source="upload", document=json.loads(text), digest=name)
-        return await manifest.update_tools(session, serving, ["ledger"], "key me")
 
 
 async def trajectory(project: LedgerProject, task_id: UUID) -> Trajectory:
@@ -46,7 +35,7 @@ async def test_tasks_of_concurrent_releases_each_see_their_own_tools(
     engine = ScriptedEngine(project.tokenizer, script=looking)
     async with project.runner(engine):
         before = await trajectory(project, await project.submit())
-        release = await rename(project, "append_entry")
+        release = await change_ledger(project, "add_entry", "append_entry")
         after = await trajectory(project, await project.submit())
     assert before.policy.release is not None
     late = await project.submit()

@@ -19,7 +19,9 @@ _CHECKS = "make an exam with more tasks that have a check (POST /v1/exams)"
 _PRACTICE = _Ground()
 _GROUNDS = {
     "recorded": _Ground(
-        "without a record that solved it", "asked for what was never recorded", "have more tasks scored"
+        "without a record that solved it by today's operations",
+        "asked for what was never recorded",
+        "have more tasks scored",
     ),
     "staging": _Ground("without a check", advice=_CHECKS),
     "live": _Ground("without a check or a record that only read", "tried to write", _CHECKS),

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import exam_sizes, exams, models, projects, scored_log, training_data
+from app.db import exam_sizes, exams, models, projects, releases, scored_log, training_data
 from app.db.database import Sessions
 from app.db.exam_sizes import ExamSize
 from app.db.exams import NewExamTask
@@ -33,6 +33,7 @@ from trainer.experience.held_out_tasks import read_held_out
 from trainer.experience.task_kinds import TaskKinds
 from trainer.run_job import Job, RunProgress
 from trainer.runs.exam_trials import ProjectApis, open_trials
+from trainer.runs.past_operations import PastOperations
 
 _TRAINING = 500  # kinds that rollouts draw from
 
@@ -192,7 +193,8 @@ async def _read(job: Job, sessions: Sessions, choice: ExamChoice) -> _Material:
         served = await manifest.begin_serving(session, job.project_id, None, None)
         apis = ProjectApis(served.documents, msgspec.convert(served.settings, ProjectSettings))
         size = (await exam_sizes.of(session, [exam.id]))[exam.id]
-        items = await _items(session, [*examined, *training], job.project)
+        past = PastOperations(sessions, await releases.get(session, served.release))
+        items = await _items(session, [*examined, *training], job.project, past)
     held_back = len(logged) - len(training)
     return _Material(
         version=exam.version,
@@ -217,11 +219,19 @@ def _new(row: models.ExamTask) -> NewExamTask:
     return NewExamTask(**{name: getattr(row, name) for name in NewExamTask.__struct_fields__})
 
 
-async def _items(session: AsyncSession, tasks: Sequence[NewExamTask], project: str) -> list[ExamItem]:
-    """With what is known of those that were served. A record that was deleted is missing."""
+async def _items(
+    session: AsyncSession, tasks: Sequence[NewExamTask], project: str, past: PastOperations
+) -> list[ExamItem]:
+    """With what is known of those that were served. A record that was deleted is missing, and so is one of
+    operations that have changed since.
+    """
     ids = [task.task_id for task in tasks if task.task_id is not None]
     ended = {each.id: each for each in await training_data.ended(session, ids)}
-    records = {record.task.id: record async for record in training_data.trajectories(session, ids)}
+    records = {}
+    async for record in training_data.trajectories(session, ids):
+        release_id = ended[record.task.id].release_id
+        if release_id is None or await past.are_present(session, release_id, record.calls):
+            records[record.task.id] = record
     return [
         ExamItem(
             task=_task(task, project),
