@@ -122,7 +122,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     gate: Literal["exam", "canary"] = "exam"
     """What decides where no exam can: the run names no environment and the project's own work is too little, too
     few results are known (`exam_coverage`), or the run skips the exam (`gate_scenarios=0`). `exam` waits for a
-    person, `canary` lets live tasks decide.
+    person, `canary` lets live tasks decide. They also decide about a candidate that is neither better nor worse on
+    recorded calls, which show no gain on tasks that were never solved; `exam` rejects it.
     """
     gate_scenarios: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 200
     """Held-out scenarios of the gate, three tasks each. 0: no exam."""

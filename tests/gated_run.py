@@ -129,6 +129,7 @@ class GatedRun:
         self.expert: Script = ExpertPolicy(self.environment.fixed)
         self.run = Run()
         self.gone: set[str] = set()  # adapters
+        self.about: dict[str, Json] = {}  # the environment
         self._sandbox = sandbox
         self._tokenizer = byte_tokenizer(directory)
 
@@ -187,5 +188,12 @@ class GatedRun:
                 raise AdapterError(f"there is no adapter in /adapters/{model}: put it back")
 
         return Evaluator(
-            agent, policies, self.environment, Path("/adapters"), at_once=4, base=BASE_MODEL, fetch=fetch
+            agent,
+            policies,
+            self.environment,
+            Path("/adapters"),
+            at_once=4,
+            base=BASE_MODEL,
+            fetch=fetch,
+            about=self.about,
         )

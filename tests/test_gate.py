@@ -25,6 +25,7 @@ from tests.gated_run import (
     wordy,
 )
 from tests.scripted_engine import Answer
+from trainer.evaluation import exam_evidence
 from trainer.evaluation.gate_decision import GateRules
 
 TOLERANT = GateRules(min_scenarios=SCENARIOS, margin=60)
@@ -189,6 +190,34 @@ async def test_where_there_is_an_exam_it_decides_first(run: GatedRun) -> None:
     await run.open(gate="canary", canary_percent=10)
     result = await run.evaluate(run.policies(base=run.expert, new=lazy))
     assert result.state is ReleaseState.REJECTED
+
+
+@pytest.mark.parametrize(
+    ("on", "gate", "worse", "state", "verdict"),
+    [
+        ("recorded", "canary", False, ReleaseState.PASSED, "canary"),
+        ("recorded", "canary", True, ReleaseState.REJECTED, "reject"),
+        ("recorded", "exam", False, ReleaseState.REJECTED, "reject"),
+        ("staging", "canary", False, ReleaseState.REJECTED, "reject"),
+    ],
+)
+async def test_live_tasks_decide_where_recorded_calls_show_neither_gain_nor_loss(
+    run: GatedRun,
+    monkeypatch: pytest.MonkeyPatch,
+    on: str,
+    gate: str,
+    worse: bool,
+    state: ReleaseState,
+    verdict: str,
+) -> None:
+    monkeypatch.setattr(exam_evidence, "MIN_KINDS", 1)
+    await run.open(gate=gate)
+    run.about = {"exam": {"on": on}}
+    result = await run.evaluate(run.policies(base=run.expert if worse else lazy, new=lazy))
+    assert (result.state, result.evidence["verdict"]) == (state, verdict)
+    assert result.reason.startswith("it solves fewer" if worse else "it shows no gain")
+    assert result.reason.endswith("live tasks decide (gate=canary)") is (verdict == "canary")
+    assert result.evidence["compared_with"] == {"number": 1, "model": "base"}
 
 
 @pytest.mark.parametrize(

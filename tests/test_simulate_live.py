@@ -48,7 +48,8 @@ def test_people_score_their_share_and_are_sometimes_wrong() -> None:
 def test_own_work_is_examined_without_an_environment() -> None:
     arms = PLAN.arms
     assert PLAN.run_settings(arms["learning"], 13)["environment"] == "office?site=1&busy=0.35"
-    assert "environment" not in PLAN.run_settings(arms["own work"], 13)
+    own = PLAN.run_settings(arms["own work"], 13)
+    assert ("environment" in own, own["gate"]) == (False, "canary")
     held_out = arms["own work"].holdout / 100 * PLAN.kinds
     assert held_out >= MIN_KINDS
     assert msgspec.structs.replace(arms["own work"], holdout=0) == arms["learning"]

@@ -30,6 +30,8 @@ from trainer.evaluation.paired import Evaluator, PairedResults, evaluate_again, 
 from trainer.gate_reference import Reference, find_reference
 from trainer.run_job import RunProgress
 
+_LIVE_TASKS_DECIDE = "Recorded calls show no gain on tasks that were never solved: live tasks decide (gate=canary)"
+
 
 class CandidateAdapter(msgspec.Struct, frozen=True, kw_only=True):
     """The adapter that a run proposes for serving."""
@@ -119,12 +121,21 @@ class _Gate:
             compared.results.write(directory / "gate.json")
         evidence = await self.record(compared)
         if not compared.decision.promote:
+            if self.may_be_better(compared):
+                reason = f"{evidence['reason']}. {_LIVE_TASKS_DECIDE}"
+                return await self.approve(evidence | {"verdict": "canary", "reason": reason})
             return await self.reject(evidence)
         if not self.candidate.settings.promote:
             return await self.wait(
                 evidence | {"next": f"the run does not promote (promote=false): {self.by_hand}"}
             )
         return await self.approve(evidence)
+
+    def may_be_better(self, compared: "_Comparison") -> bool:
+        """Whether live tasks are to decide about it, as it is neither better nor worse on recorded calls."""
+        settings, exam = self.candidate.settings, compared.results.settings.get("exam", {})
+        wanted = settings.gate == "canary" and settings.promote
+        return wanted and exam.get("on") == "recorded" and not compared.decision.worse
 
     async def go_without(self, reason: str, advice: str, evaluation: dict[str, Json] | None = None) -> GateResult:
         """Where no exam decides, for a reason, live tasks do if the run says so. The advice is for those who train

@@ -40,6 +40,7 @@ class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
     promote: bool
     reason: str
     figures: dict[str, Any]
+    worse: bool = False  # certainly, than the incumbent or the reference; else it may only be too little
 
 
 def decide(
@@ -62,7 +63,7 @@ def decide(
         "rules": msgspec.to_builtins(rules),
         "warnings": _warnings(*sides, rules),
     }
-    return GateDecision(promote=promote, reason=reason, figures=figures)
+    return GateDecision(promote=promote, reason=reason, figures=figures, worse=_is_worse(difference))
 
 
 def check_reference(
@@ -90,7 +91,7 @@ def check_reference(
         f"SGC {difference.sgc.mean:+.1f} points, at worst {lower_bound:+.1f}, {_interval('TGC', difference.tgc)} "
         f"points; to the active one: {decision.reason}"
     )
-    return GateDecision(promote=False, reason=reason, figures=figures)
+    return GateDecision(promote=False, reason=reason, figures=figures, worse=_is_worse(difference))
 
 
 def _judge(difference: Comparison, lower_bound: float, rules: GateRules) -> tuple[bool, str]:
@@ -133,6 +134,10 @@ class _Found(NamedTuple):
 
     def is_risked(self, margin: float) -> bool:
         return self.by.low <= 0 and self.worst < -margin
+
+
+def _is_worse(difference: Comparison) -> bool:
+    return difference.sgc.high < 0 or difference.tgc.high < 0
 
 
 def _found(difference: Comparison, lower_bound: float) -> tuple[_Found, _Found]:

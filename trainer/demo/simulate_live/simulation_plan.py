@@ -84,8 +84,11 @@ class SimulationPlan(msgspec.Struct, frozen=True, kw_only=True):
         return float(solved != mistaken) if asked else None
 
     def run_settings(self, arm: Arm, day: int) -> dict[str, object]:
-        """Of the scheduled runs: the defaults, and a gate on own work, or in the office as it is that day."""
+        """Of the scheduled runs: the defaults, and a gate on own work, or in the office as it is that day.
+
+        Own work is tried on recorded calls: where these show neither a gain nor a loss, live tasks decide.
+        """
         settings = {"kind": "logged", "micro_batch_tokens": 4096, "gate_scenarios": self.gate_scenarios}
         if arm.holdout:
-            return settings
+            return settings | {"gate": "canary"}
         return settings | {"environment": f"office?site={self.site(day)}&busy={self.busy}"}
