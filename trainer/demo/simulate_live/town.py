@@ -94,9 +94,9 @@ class Town:
         """A new project whose policy was taught."""
         town = cls(server, services, plan, arm, f"{arm.replace(' ', '-')}-{secrets.token_hex(3)}")
         server.request("POST", "/v1/projects", {"name": town.project})
-        town._set(holdout_percent=town._arm.holdout, **_TRIALS_OPEN)
         town._put_apis(1)
-        teach(town.project)
+        teach(town.project)  # before anything is held out: all arms begin with the same policy
+        town._set(holdout_percent=town._arm.holdout, **_TRIALS_OPEN)
         return town
 
     def begin(self, day: int) -> list[dict[str, Any]]:
