@@ -211,7 +211,7 @@ class Town:
             time.sleep(_PAUSE_SECONDS)
         while any(run["state"] in ("queued", "running") for run in self._runs()):
             time.sleep(_PAUSE_SECONDS)
-        while any(release["state"] == "passed" for release in self._releases()):
+        while _serves_soon([release["state"] for release in self._releases()]):
             time.sleep(_PAUSE_SECONDS)
 
     def _runs(self) -> list[dict[str, Any]]:
@@ -223,6 +223,11 @@ class Town:
     def _releases(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._server.request("GET", "/v1/releases", project=self.project)
         return found
+
+
+def _serves_soon(states: Sequence[str]) -> bool:
+    """Whether a release that passed its gate is about to serve: behind a canary it waits for days."""
+    return "passed" in states and "canary" not in states
 
 
 def _trial_of(release: Mapping[str, Any]) -> str | None:
