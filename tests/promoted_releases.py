@@ -29,9 +29,10 @@ def exam(
     return found | (third if reference is not None and reference.model != over.model else {})
 
 
-def live(over: Release, reward: Json) -> dict[str, Json]:
+def live(over: Release, reward: Json, at_the_end: Json = None) -> dict[str, Json]:
     """A promotion of a canary, beside what the gate has shown."""
-    decision = {"action": "promote", "metrics": {"reward": {"difference": reward}}}
+    metrics = {"reward": {"difference": reward, "at_the_end": at_the_end}}
+    decision = {"action": "promote", "metrics": metrics}
     return {"verdict": "promote", "canary": {"baseline": named(over), "decision": decision}}
 
 

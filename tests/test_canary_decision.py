@@ -89,6 +89,21 @@ def test_at_the_end_one_that_passed_the_gate_is_promoted_if_a_loss_is_ruled_out(
     assert rejected.metrics["reward"].at_the_end is not None
 
 
+@pytest.mark.parametrize("passed", [True, False])
+def test_at_the_end_a_gain_is_enough_to_be_promoted_unless_there_are_more_errors(passed: bool) -> None:
+    rules = CanaryRules(expired="no difference in 14 days", passed_gate=passed, loss=0.01, possible_loss=0.03)
+    gain = trial(Arm(0.88), Arm(0.7), 100)
+    assert judged(gain, msgspec.structs.replace(rules, expired="")).action is CanaryAction.WAIT
+    better = judged(gain, rules)
+    assert (better.action, better.reason[:24], better.possible_loss) == (
+        CanaryAction.PROMOTE,
+        "higher reward in the end",
+        0.0,
+    )
+    assert judged(trial(Arm(0.72), Arm(0.7), 100), rules).action is CanaryAction.STOP
+    assert judged(trial(Arm(0.88, errors=0.12), Arm(0.7), 100), rules).action is CanaryAction.STOP
+
+
 def test_few_tasks_neither_promote_nor_reject_it_and_without_any_the_gate_has_the_word() -> None:
     assert judged([], msgspec.structs.replace(PASSED, expired="")).action is CanaryAction.WAIT
     assert judged([], PASSED).action is CanaryAction.PROMOTE

@@ -75,6 +75,14 @@ def test_a_gain_on_live_tasks_counts_as_one_in_an_exam(history: History) -> None
     assert history.line() == [2, 3, 4]
 
 
+def test_a_gain_that_live_tasks_show_at_the_end_of_a_trial_counts(history: History) -> None:
+    history.add(live(history.active, EVEN, EVEN))
+    assert history.line() == [1, 2]
+    other = History()
+    other.add(live(other.active, EVEN, GAIN))
+    assert other.line() == [2]
+
+
 def test_live_tasks_that_compared_it_with_another_release_than_the_exam_decide_alone(history: History) -> None:
     first = history.active
     other = history.add(None)

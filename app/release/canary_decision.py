@@ -69,6 +69,11 @@ class MetricComparison(msgspec.Struct, frozen=True, kw_only=True):
     difference: Interval | None
     at_the_end: Interval | None = None
 
+    @property
+    def is_gain(self) -> bool:
+        """Whether the canary is certainly higher, at any time or at the end."""
+        return any(each is not None and each.low > 0 for each in (self.difference, self.at_the_end))
+
 
 class CanaryDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The action, with the comparisons that it rests on.
@@ -93,7 +98,8 @@ def decide(
 ) -> CanaryDecision:
     """Reject if reward or errors are worse; promote if reward is better, or equal with fewer tokens.
 
-    At the end of the trial, one that passed the gate is promoted if a loss beyond `rules.loss` is ruled out.
+    At the end of the trial one look more decides by narrower bounds, and one that passed the gate is promoted if a
+    loss beyond `rules.loss` is ruled out.
     What is undecided then is a candidate again. Without scores a canary can be rejected, but not promoted
     before that. Scores that are all the same, as of a check that is always true, cannot tell better from worse:
     they do not count, by kind, and where all are the same, fewer tokens do not promote it.
@@ -114,7 +120,7 @@ def decide(
     action, reason = _decide(metrics, rules, alike)
     if action is CanaryAction.WAIT and ended:
         action, reason = _at_the_end(metrics, rules, ignored, alike, ended)
-    lost = _possible_loss(metrics["reward"].difference, rules) if action is CanaryAction.PROMOTE else 0.0
+    lost = _possible_loss(metrics["reward"], rules) if action is CanaryAction.PROMOTE else 0.0
     return CanaryDecision(action=action, reason=reason, metrics=metrics, not_counted=ignored, possible_loss=lost)
 
 
@@ -207,16 +213,19 @@ def _at_the_end(
     metrics: Mapping[str, MetricComparison], rules: CanaryRules, ignored: UncountedTraffic, alike: str, ended: str
 ) -> tuple[CanaryAction, str]:
     reward, errors = None if alike else metrics["reward"].at_the_end, metrics["errors"].at_the_end
-    reason = f"{ended}, in the end {_summarize(metrics, at_the_end=True)}"
+    summary = _summarize(metrics, at_the_end=True)
+    reason = f"{ended}, in the end {summary}"
     if reward is not None and reward.high < 0:
-        return CanaryAction.REJECT, f"lower reward: {reason}"
-    if not rules.passed_gate:
-        return CanaryAction.STOP, reason
+        return CanaryAction.REJECT, f"lower reward in the end: {summary}"
     if ignored.all_of:
         return (
             CanaryAction.STOP,
             f"not comparable, {ignored.all_of} came from one release more than chance explains: {reason}",
         )
+    if reward is not None and reward.low > 0 and (errors is None or errors.low <= 0):
+        return CanaryAction.PROMOTE, f"higher reward in the end: {summary}"
+    if not rules.passed_gate:
+        return CanaryAction.STOP, reason
     lost = max(-reward.low if reward else 0.0, errors.high if errors else 0.0)
     if lost > rules.loss:
         return CanaryAction.STOP, f"a loss of {lost:.3g} is not ruled out: {reason}"
@@ -224,10 +233,10 @@ def _at_the_end(
     return CanaryAction.PROMOTE, f"{what}, and it passed the gate: {reason}"
 
 
-def _possible_loss(reward: Interval | None, rules: CanaryRules) -> float:
-    if reward is not None and reward.low > 0:
+def _possible_loss(reward: MetricComparison, rules: CanaryRules) -> float:
+    if reward.is_gain:
         return 0.0
-    own = 0.0 if rules.passed_gate or reward is None else -reward.low
+    own = 0.0 if rules.passed_gate or reward.difference is None else -reward.difference.low
     return rules.possible_loss + own
 
 

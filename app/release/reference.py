@@ -61,6 +61,7 @@ class _Exam(msgspec.Struct, frozen=True):
 
 class _Metric(msgspec.Struct, frozen=True):
     difference: Interval | None = None
+    at_the_end: Interval | None = None
 
 
 class _Decision(msgspec.Struct, frozen=True):
@@ -75,8 +76,8 @@ class _Canary(msgspec.Struct, frozen=True):
 
     @property
     def is_gain(self) -> bool:
-        reward = self.decision.metrics.get("reward", _Metric()).difference
-        return reward is not None and reward.low > 0
+        reward = self.decision.metrics.get("reward", _Metric())
+        return any(each is not None and each.low > 0 for each in (reward.difference, reward.at_the_end))
 
 
 class _Proof(msgspec.Struct, frozen=True, kw_only=True):
