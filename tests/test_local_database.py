@@ -53,7 +53,7 @@ async def test_a_command_does_not_stop_the_database_of_a_running_server(data_dir
             with use_database(settings) as url:
                 assert answers(url)
             assert alive(pid)
-    assert not alive(pid)
+    await gone([pid])
 
 
 async def test_a_killed_database_is_restarted(data_dir: Path) -> None:
