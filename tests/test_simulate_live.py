@@ -67,7 +67,6 @@ def day(number: int, arm: str, solved: int, **releases: str) -> Day:
         skills_used=0.5,
         served_by={"1": 10},
         releases={"1": "active"} | {name.lstrip("r"): state for name, state in releases.items()},
-        seconds=1,
         ended=number,
     )
 

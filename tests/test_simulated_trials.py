@@ -82,7 +82,6 @@ def days(state: str) -> list[Day]:
             skills_used=0.5,
             served_by={"1": 1},
             releases={"2": state},
-            seconds=1,
             ended=(datetime.now(UTC) - BEFORE).timestamp(),
         )
         for number in range(14)

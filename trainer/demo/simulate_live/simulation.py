@@ -1,6 +1,5 @@
 """Runs the days of a simulation one after the other, and records each; an interrupted one resumes."""
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -45,12 +44,11 @@ class Simulation:
         towns = [self._town(server, services, arm, teach) for arm in self._arms]
         for day in range(1, self._plan.days + 1):
             left = [town for town in towns if not self._is_done(town.name, day)]
-            began = time.monotonic()
             for town in left:
                 town.end_trials([each for each in self.state.days if each.arm == town.name])
             accepted = [town.begin(day) for town in left]
             for town, tasks in zip(left, accepted, strict=True):
-                done = town.end(day, tasks, began)
+                done = town.end(day, tasks)
                 self.state.days.append(done)
                 self._save()
                 report(done)

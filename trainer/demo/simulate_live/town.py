@@ -39,7 +39,6 @@ class Day(msgspec.Struct, frozen=True, kw_only=True):
     skills_used: float  # share of the tasks
     served_by: dict[str, int]  # tasks by release
     releases: dict[str, str]  # states in the evening
-    seconds: float
     ended: float  # POSIX time
 
 
@@ -118,7 +117,7 @@ class Town:
             ]
         return accepted
 
-    def end(self, day: int, accepted: list[dict[str, Any]], began: float) -> Day:
+    def end(self, day: int, accepted: list[dict[str, Any]]) -> Day:
         """Wait for the tasks, score some, and let what they start come to its end."""
         ended = [ended_task(self._server, task["id"]) for task in accepted]
         ends = [
@@ -142,7 +141,6 @@ class Town:
             skills_used=sum(bool(task["skills"]["used"]) for task in ended) / len(ended),
             served_by=dict(served),
             releases={str(each["number"]): each["state"] for each in self._releases()},
-            seconds=time.monotonic() - began,
             ended=time.time(),
         )
 
