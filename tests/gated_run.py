@@ -46,9 +46,9 @@ def wordy(*_: object) -> str:
 class FixedScenarios(OfficeEnvironment):
     """Always the same scenarios, which the expert knows; records the requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int = SCENARIOS) -> None:
         super().__init__()
-        self.fixed = super().scenarios("validation", SCENARIOS, seed=1)
+        self.fixed = super().scenarios("validation", count, seed=1)
         self.requests: list[tuple[Split, int]] = []
 
     def scenarios(self, split: Split, count: int, seed: int) -> Sequence[Scenario]:  # noqa: ARG002

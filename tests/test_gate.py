@@ -10,9 +10,10 @@ from app.db import releases
 from app.db.database import Sessions
 from app.db.models import ReleaseState
 from app.errors import ConflictError, EngineError, StagingError
+from app.run_settings import MIN_KINDS
 from app.sandbox.forked_sandbox import ForkedSandbox
+from tests.evaluated_server import ExpertPolicy
 from tests.gated_run import NEW, SCENARIOS, FixedScenarios, GatedRun, PartlyKnown, lazy
-from trainer.evaluation import exam_evidence
 
 
 @pytest.fixture
@@ -179,18 +180,12 @@ async def test_where_there_is_an_exam_it_decides_first(run: GatedRun) -> None:
     ],
 )
 async def test_live_tasks_decide_where_recorded_calls_show_neither_gain_nor_loss(
-    run: GatedRun,
-    monkeypatch: pytest.MonkeyPatch,
-    on: str,
-    gate: str,
-    worse: bool,
-    state: ReleaseState,
-    verdict: str,
+    run: GatedRun, on: str, gate: str, worse: bool, state: ReleaseState, verdict: str
 ) -> None:
-    monkeypatch.setattr(exam_evidence, "MIN_KINDS", 1)
-    await run.open(gate=gate)
-    run.about = {"exam": {"on": on}}
-    result = await run.evaluate(run.policies(base=run.expert if worse else lazy, new=lazy))
+    await run.open(gate=gate, gate_scenarios=MIN_KINDS)
+    run.environment, run.about = FixedScenarios(MIN_KINDS), {"exam": {"on": on}}
+    expert = ExpertPolicy(run.environment.fixed)
+    result = await run.evaluate(run.policies(base=expert if worse else lazy, new=lazy))
     assert (result.state, result.evidence["verdict"]) == (state, verdict)
     assert result.reason.startswith("it solves fewer" if worse else "it shows no gain")
     assert result.reason.endswith("live tasks decide (gate=canary)") is (verdict == "canary")
