@@ -133,16 +133,20 @@ class _Gate:
 
     def may_be_better(self, compared: "_Comparison") -> bool:
         """Whether live tasks are to decide about it, as it is neither better nor worse on recorded calls."""
-        settings, exam = self.candidate.settings, compared.results.settings.get("exam", {})
-        wanted = settings.gate == "canary" and settings.promote
-        return wanted and exam.get("on") == "recorded" and not compared.decision.worse
+        exam = compared.results.settings.get("exam", {})
+        return self.asks_live_tasks and exam.get("on") == "recorded" and not compared.decision.worse
+
+    @property
+    def asks_live_tasks(self) -> bool:
+        """Whether the run wants them to decide where no exam does."""
+        return self.candidate.settings.gate == "canary" and self.candidate.settings.promote
 
     async def go_without(self, reason: str, advice: str, evaluation: dict[str, Json] | None = None) -> GateResult:
         """Where no exam decides, for a reason, live tasks do if the run says so. The advice is for those who train
         again; `evaluation` are the settings of an exam that was not enough.
         """
         settings, evidence = self.candidate.settings, {} if evaluation is None else {"evaluation": evaluation}
-        if settings.gate == "canary" and settings.promote:
+        if self.asks_live_tasks:
             told = {"verdict": "canary", "reason": f"{reason}: live tasks decide (gate=canary)"}
             return await self.approve(evidence | told | {"compared_with": _named(self.incumbent)})
         by_canary = "" if settings.gate == "canary" else ", or set gate=canary"

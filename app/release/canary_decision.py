@@ -14,7 +14,7 @@ import msgspec
 from app.db.canaries import CanaryShare, CanaryTask, TypicalCost, UsualKind
 from app.release.assigned_difference import AssignedValue, KindMean, at_any_time, at_the_end, effects
 from app.release.canary_traffic import UncountedTraffic, counted, share_at, vanished
-from app.release.confidence_sequence import Interval
+from app.release.confidence_sequence import Interval, is_gain
 from app.release.matched_pairs import mean
 
 # Parts of alpha. A canary is rejected for its rewards or its errors at any time, or its rewards at the end; it is
@@ -68,11 +68,6 @@ class MetricComparison(msgspec.Struct, frozen=True, kw_only=True):
     baseline: float | None
     difference: Interval | None
     at_the_end: Interval | None = None
-
-    @property
-    def is_gain(self) -> bool:
-        """Whether the canary is certainly higher, at any time or at the end."""
-        return any(each is not None and each.low > 0 for each in (self.difference, self.at_the_end))
 
 
 class CanaryDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,7 +229,7 @@ def _at_the_end(
 
 
 def _possible_loss(reward: MetricComparison, rules: CanaryRules) -> float:
-    if reward.is_gain:
+    if is_gain(reward.difference, reward.at_the_end):
         return 0.0
     own = 0.0 if rules.passed_gate or reward.difference is None else -reward.difference.low
     return rules.possible_loss + own

@@ -33,6 +33,11 @@ class Interval(msgspec.Struct, frozen=True):
         return Interval(self.mean * scale, self.low * scale, self.high * scale)
 
 
+def is_gain(*found: Interval | None) -> bool:
+    """Whether one of them is above 0."""
+    return any(each is not None and each.low > 0 for each in found)
+
+
 def mean_interval(values: Sequence[float], alpha: float) -> Interval | None:
     """The interval of the mean of values in [0, 1], in order of arrival; ever wrong with probability <= alpha.
 

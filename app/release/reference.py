@@ -16,7 +16,7 @@ import msgspec
 
 from app.db.models import Release
 from app.records import Json
-from app.release.confidence_sequence import Interval
+from app.release.confidence_sequence import Interval, is_gain
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class _Canary(msgspec.Struct, frozen=True):
     @property
     def is_gain(self) -> bool:
         reward = self.decision.metrics.get("reward", _Metric())
-        return any(each is not None and each.low > 0 for each in (reward.difference, reward.at_the_end))
+        return is_gain(reward.difference, reward.at_the_end)
 
 
 class _Proof(msgspec.Struct, frozen=True, kw_only=True):
