@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from app.db.canaries import CanaryShare, CanaryTask
-from app.release.canary_decision import CanaryAction, CanaryRules, MetricComparison, race, raised_percent
+from app.release.canary_decision import CanaryAction, CanaryRules, race, raised_percent
+from app.release.canary_metrics import MetricComparison
 from app.release.confidence_sequence import Interval
 from tests.trials import HALF, START, Arm, judged, trial
 

@@ -17,7 +17,8 @@ from app.db import models
 from app.db.canaries import CanaryShare
 from app.db.database import Sessions
 from app.release import canary, canary_trial
-from app.release.canary_decision import CanaryAction, MetricComparison
+from app.release.canary_decision import CanaryAction
+from app.release.canary_metrics import MetricComparison
 from app.release.canary_traffic import UncountedTraffic
 from app.release.canary_trial import CanaryBaseline, CanaryStatus
 from app.release.promote import Promoter

@@ -11,7 +11,8 @@ from app.console.charts import DrawnInterval, draw_intervals
 from app.console.release_evidence import ComparedExam, Evidence
 from app.db.task_sums import TaskSums
 from app.release import one_look
-from app.release.canary_decision import CanaryAction, CanaryDecision, MetricComparison
+from app.release.canary_decision import CanaryAction, CanaryDecision
+from app.release.canary_metrics import MetricComparison
 from app.release.canary_traffic import UncountedTraffic
 from app.release.confidence_sequence import Interval
 from app.release.watch_decision import NotCounted, WatchDecision

@@ -4,31 +4,26 @@ It may be evaluated after every task: what it concludes before the end of the tr
 all times. The end is one more look, at a time that was fixed before, for which narrower bounds are enough.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
-from operator import attrgetter
 
 import msgspec
 
 from app.db.canaries import CanaryShare, CanaryTask, TypicalCost, UsualKind
-from app.release.assigned_difference import AssignedValue, KindMean, at_any_time, at_the_end, effects
-from app.release.canary_traffic import UncountedTraffic, counted, share_at, vanished
+from app.release.assigned_difference import AssignedValue
+from app.release.canary_metrics import (
+    MEASURES,
+    MetricComparison,
+    ceilings_of,
+    compare_metric,
+    known_until,
+    summarize,
+    usual_of,
+    values_of,
+)
+from app.release.canary_traffic import UncountedTraffic, counted, vanished
 from app.release.confidence_sequence import Interval, is_gain
-from app.release.matched_pairs import mean
-
-# Parts of alpha. A canary is rejected for its rewards or its errors at any time, or its rewards at the end; it is
-# promoted for its rewards at any time, or at the end. So neither goes wrong more often than alpha.
-_AT_ANY_TIME = 0.2  # for each of the metrics
-_AT_THE_END = 0.6
-_CEILING_FACTOR = 2.0  # times the usual: beyond it one long task would outweigh all others
-
-_MEASURES: Mapping[str, Callable[[CanaryTask], float | None]] = {
-    "reward": attrgetter("reward"),
-    "errors": attrgetter("error"),
-    "turns": attrgetter("turns"),
-    "tokens": attrgetter("tokens"),
-}
 
 
 class CanaryAction(StrEnum):
@@ -53,21 +48,6 @@ class CanaryRules(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def margin_left(self) -> float:
         return self.margin if self.passed_gate else max(0.0, self.margin - self.possible_loss)
-
-
-class MetricComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Means, and the number of tasks behind them. Null where an arm has no tasks.
-
-    `difference` is the canary minus the baseline, by the tasks that chance gave to one or the other, each
-    compared with what is usual of its kind; its bounds hold at all times. `at_the_end` holds at the end of the
-    trial, and is null before.
-    """
-
-    tasks: dict[str, int]
-    canary: float | None
-    baseline: float | None
-    difference: Interval | None
-    at_the_end: Interval | None = None
 
 
 class CanaryDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,12 +82,12 @@ def decide(
     `tasks` are in the order of their ends, `usual` is from before them.
     """
     rules = rules or CanaryRules()
-    ceilings = _ceilings(typical)
-    known = _values(tasks, shares, ceilings)
+    ceilings = ceilings_of(typical)
+    known = values_of(tasks, shares, ceilings)
     ended = _end_of_trial(known, rules)
     values, ignored = counted(known, usual, rules.alpha)
     metrics = {
-        name: _compare(each, _usual_of(name, usual), ceilings[name], rules.alpha, ended=bool(ended))
+        name: compare_metric(each, usual_of(name, usual), ceilings[name], rules.alpha, ended=bool(ended))
         for name, each in values.items()
     }
     alike = _alike(values["reward"], ignored)
@@ -130,20 +110,11 @@ def race(
     at all times. By the kinds of tasks that count now; arguments as of `decide`.
     """
     rules = rules or CanaryRules()
-    values, _ = counted(_values(tasks, shares, dict.fromkeys(_MEASURES, 1.0)), usual, rules.alpha)
+    values, _ = counted(values_of(tasks, shares, dict.fromkeys(MEASURES, 1.0)), usual, rules.alpha)
     return {
-        name: [_until(values[name], _usual_of(name, usual), moment, rules.alpha) for moment in moments]
+        name: [known_until(values[name], usual_of(name, usual), moment, rules.alpha) for moment in moments]
         for name in ("reward", "errors")
     }
-
-
-def _until(
-    values: Sequence[AssignedValue], usual: Mapping[str, KindMean], moment: datetime, alpha: float
-) -> Interval | None:
-    known = [value for value in values if value.known_at is not None and value.known_at <= moment]
-    if len({value.on_canary for value in known}) < 2:
-        return None
-    return at_any_time(effects(known, usual), _AT_ANY_TIME * alpha)
 
 
 def raised_percent(errors: MetricComparison, began: float, now: float, most: float) -> float:
@@ -175,7 +146,7 @@ def _alike(rewards: Sequence[AssignedValue], ignored: UncountedTraffic) -> str:
 def _decide(metrics: Mapping[str, MetricComparison], rules: CanaryRules, alike: str) -> tuple[CanaryAction, str]:
     """What the bounds say that hold at any time. `alike` says why rewards show no loss, if they do not."""
     reward, errors, tokens = (metrics[name].difference for name in ("reward", "errors", "tokens"))
-    summary = _summarize(metrics)
+    summary = summarize(metrics)
     if errors is not None and errors.low > 0:
         return CanaryAction.REJECT, f"more errors: {summary}"
     if reward is not None:
@@ -208,7 +179,7 @@ def _at_the_end(
     metrics: Mapping[str, MetricComparison], rules: CanaryRules, ignored: UncountedTraffic, alike: str, ended: str
 ) -> tuple[CanaryAction, str]:
     reward, errors = None if alike else metrics["reward"].at_the_end, metrics["errors"].at_the_end
-    summary = _summarize(metrics, at_the_end=True)
+    summary = summarize(metrics, at_the_end=True)
     reason = f"{ended}, in the end {summary}"
     if reward is not None and reward.high < 0:
         return CanaryAction.REJECT, f"lower reward in the end: {summary}"
@@ -242,77 +213,3 @@ def _end_of_trial(values: Mapping[str, Sequence[AssignedValue]], rules: CanaryRu
     if sum(value.on_canary for value in values["reward"]) >= rules.max_scored:
         return f"no difference in {rules.max_scored} scored tasks"
     return rules.expired
-
-
-def _values(
-    tasks: Sequence[CanaryTask], shares: Sequence[CanaryShare], ceilings: Mapping[str, float]
-) -> dict[str, list[AssignedValue]]:
-    """Of each metric, in the order in which they became known, as parts of the ceiling."""
-    placed = [(task, share_at(shares, task.started_at)) for task in tasks]
-    scored = sorted((each for each in placed if each[0].reward is not None), key=lambda each: _scored_at(each[0]))
-    found = {}
-    for name, measure in _MEASURES.items():
-        ceiling = ceilings[name]
-        found[name] = [
-            AssignedValue(
-                task.kind,
-                task.on_canary,
-                share,
-                min(value / ceiling, 1.0),
-                task.scored_at if name == "reward" else task.finished_at,
-                name == "reward" and task.unscored,
-            )
-            for task, share in (scored if name == "reward" else placed)
-            if (value := measure(task)) is not None
-        ]
-    return found
-
-
-def _ceilings(typical: TypicalCost) -> dict[str, float]:
-    turns, tokens = (max(1.0, _CEILING_FACTOR * usual) for usual in (typical.turns, typical.tokens))
-    return {"reward": 1.0, "errors": 1.0, "turns": turns, "tokens": tokens}
-
-
-def _usual_of(name: str, usual: Mapping[str, UsualKind]) -> dict[str, KindMean]:
-    """Costs are expected from the tasks of the trial alone."""
-    if name == "reward":
-        return {kind: KindMean(each.scored, each.reward) for kind, each in usual.items()}
-    return {kind: KindMean(each.tasks, each.errors) for kind, each in usual.items()} if name == "errors" else {}
-
-
-def _compare(
-    values: Sequence[AssignedValue], usual: Mapping[str, KindMean], ceiling: float, alpha: float, *, ended: bool
-) -> MetricComparison:
-    arms = {
-        name: [value.value * ceiling for value in values if value.on_canary is own]
-        for name, own in (("canary", True), ("baseline", False))
-    }
-    by_task = effects(values, usual)
-    difference = at_any_time(by_task, _AT_ANY_TIME * alpha) if all(arms.values()) else None
-    last = at_the_end(by_task, _AT_THE_END * alpha) if ended and difference is not None else None
-    return MetricComparison(
-        tasks={name: len(each) for name, each in arms.items()},
-        canary=mean(arms["canary"]),
-        baseline=mean(arms["baseline"]),
-        difference=None if difference is None else difference.scaled(ceiling),
-        at_the_end=None if last is None else last.scaled(ceiling),
-    )
-
-
-def _summarize(metrics: Mapping[str, MetricComparison], *, at_the_end: bool = False) -> str:
-    """
-    >>> some = Interval(0.25, 0.125, 0.5)
-    >>> tasks = {"canary": 9, "baseline": 80}
-    >>> _summarize({"reward": MetricComparison(tasks=tasks, canary=1, baseline=0.75, difference=some)})
-    'reward +0.25 [+0.125, +0.5] on 9 and 80 tasks'
-    """
-    parts = []
-    for name, metric in metrics.items():
-        by = metric.at_the_end if at_the_end else metric.difference
-        interval = "unknown" if by is None else f"{by.mean:+.3g} [{by.low:+.3g}, {by.high:+.3g}]"
-        parts.append(f"{name} {interval} on {metric.tasks['canary']} and {metric.tasks['baseline']} tasks")
-    return ", ".join(parts)
-
-
-def _scored_at(task: CanaryTask) -> datetime:
-    return task.scored_at or datetime.max.replace(tzinfo=UTC)
