@@ -189,3 +189,13 @@ async def test_a_connection_is_used_again_for_many_requests(api: ApiApp) -> None
         for _ in range(5):
             assert (await client.get("/v1/projects")).status_code == 200
             await asyncio.sleep(0.2)
+
+
+async def test_a_connection_is_kept_while_clients_keep_theirs(api: ApiApp) -> None:
+    async with served(api) as client, connected(client) as kept:
+        for pause in (0, 5.5):  # httpx keeps an idle connection for five seconds
+            await asyncio.sleep(pause)
+            await kept.send(b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n")
+            async with asyncio.timeout(5):
+                answer = await kept.reader.readuntil(b"}")
+            assert answer.startswith(b"HTTP/1.1 200")

@@ -47,7 +47,8 @@ class ChatEndpoint:
         self._timeout = timeout
         self._max_tokens = max_tokens  # 0: the endpoint's default
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        limits = httpx.Limits(max_connections=None)  # the caller limits concurrency
+        # The caller limits concurrency. Servers close idle connections after 5 s or more: no request meets one.
+        limits = httpx.Limits(max_connections=None, keepalive_expiry=2)
         timeouts = httpx.Timeout(timeout, connect=min(timeout, 10))
         self._has_answered = False
         self._http = httpx.AsyncClient(headers=headers, timeout=timeouts, limits=limits)

@@ -17,6 +17,7 @@ from app.setting_lists import networks_in
 from app.settings import Settings
 
 _SHUTDOWN_SECONDS = 3  # for open event streams to end
+_IDLE_SECONDS = 125  # longer than proxies keep connections: one that closes first answers a request with a reset
 _OTHER_FILES = 256  # of the process, besides connections
 
 
@@ -78,6 +79,7 @@ def server_options(settings: Settings) -> dict[str, Any]:
         "proxy_headers": bool(settings.trusted_proxies),
         "forwarded_allow_ips": settings.trusted_proxies,
         "timeout_graceful_shutdown": _SHUTDOWN_SECONDS,
+        "timeout_keep_alive": _IDLE_SECONDS,
     }
 
 

@@ -35,6 +35,7 @@ def serve(host: str, port: int, admin_token: str, *, busy: float = 0.0) -> None:
         port=port,
         log_level="warning",
         access_log=False,
+        timeout_keep_alive=75,  # longer than clients keep idle connections, which would meet closed ones
     )
 
 
