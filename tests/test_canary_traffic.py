@@ -5,7 +5,7 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from app.db.canaries import CanaryTask, UsualKind
+from app.db.canaries import CanaryShare, CanaryTask, UsualKind
 from app.release.canary_decision import CanaryAction, CanaryRules
 from app.release.canary_traffic import vanished
 from tests.trials import START, Arm, judged, trial
@@ -33,6 +33,30 @@ def test_scores_that_one_release_got_more_often_do_not_count() -> None:
     assert found.not_counted.one_sided_scores == {"mail": {"canary": 200, "baseline": 20}}
     assert found.metrics["reward"].difference is None
     assert found.metrics["errors"].tasks == {"canary": 200, "baseline": 200}
+    ended = judged(few, OVER)
+    assert (ended.action, ended.not_counted.all_of) == (CanaryAction.STOP, "scores"), "no other kind has any"
+
+
+OWN, OTHER = (slice(start, None, 2) for start in (0, 1))  # of the tasks of a trial
+SOME_SCORED = [*trial(Arm(), Arm(), 5)[OWN], *trial(Arm(scored=False), Arm(scored=False), 200)]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "share", "reason"),
+    [
+        (trial(Arm(0.9), Arm(0.9), 200)[OWN], 50, "not comparable, tasks came from one release"),
+        (trial(Arm(0.0, errors=1.0), Arm(), 200)[OWN], 100, "chance left no errors of both"),
+        (trial(Arm(), Arm(), 1)[OTHER], 50, "chance left no errors of both"),
+        (SOME_SCORED, 50, "chance left no reward of both"),
+    ],
+    ids=["tasks of one release", "all tasks to the canary", "one task", "scores of one release"],
+)
+def test_what_nothing_can_be_compared_with_is_no_proof_at_the_end(
+    tasks: list[CanaryTask], share: float, reason: str
+) -> None:
+    found = judged(tasks, OVER, [CanaryShare(share, START)])
+    assert found.action is CanaryAction.STOP
+    assert reason in found.reason
 
 
 def test_scores_that_favour_one_release_in_all_kinds_a_little_leave_it_undecided() -> None:

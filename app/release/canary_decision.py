@@ -192,6 +192,9 @@ def _at_the_end(
         return CanaryAction.PROMOTE, f"higher reward in the end: {summary}"
     if not rules.passed_gate:
         return CanaryAction.STOP, reason
+    for name in ("errors",) if alike else ("errors", "reward"):
+        if metrics[name].at_the_end is None and any(metrics[name].tasks.values()):
+            return CanaryAction.STOP, f"chance left no {name} of both releases to compare: {reason}"
     lost = max(-reward.low if reward else 0.0, errors.high if errors else 0.0)
     if lost > rules.loss:
         return CanaryAction.STOP, f"a loss of {lost:.3g} is not ruled out: {reason}"

@@ -22,7 +22,7 @@ class UncountedTraffic(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks by kind that show nothing about the canary, at most 20 kinds each, those with most tasks.
 
     A kind is one-sided if one release has more of its tasks, or of their scores, than chance explains. `all_of` is
-    `tasks` or `scores` if that is so for all kinds together: then none of them count.
+    `tasks` or `scores` if that is so for each of the kinds, or for all of them together: then none of them count.
     """
 
     one_sided_tasks: dict[str, dict[str, int]] = {}
@@ -54,10 +54,11 @@ def counted(
     for name, each in values.items():
         without = tasks.keys() | scores.keys() if name == "reward" else tasks.keys()
         found[name] = [value for value in each if value.kind not in without]
+    nothing_left = {name: bool(each) and not found[name] for name, each in values.items()}
     found["reward"], constant = _without_constant(found["reward"], usual)
     all_of = ""
     for name, what in (("errors", "tasks"), ("reward", "scores")):
-        if is_one_sided(found[name], alpha * _ALPHA_PART / 2):
+        if nothing_left[name] or is_one_sided(found[name], alpha * _ALPHA_PART / 2):
             all_of = all_of or what
             found = {other: [] if what == "tasks" or other == name else each for other, each in found.items()}
     return found, UncountedTraffic(
