@@ -2,16 +2,17 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import event, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, run_queue, runs, schedules, task_queue
+from app.db import models, run_queue, runs, schedules, scores, task_queue
 from app.db.clock import from_now
 from app.db.database import Sessions
-from app.db.models import RunState, TaskState
+from app.db.models import RunState, ScoreSource, TaskState
 from app.db.schedules import NewSchedule
 from app.errors import InvalidError, NotFoundError
 from app.run_settings import RunKind, RunSettings, read_settings
@@ -27,6 +28,13 @@ async def scored_tasks(session: AsyncSession, project_id: UUID, count: int) -> N
         task = await task_queue.claim(session, "me", LEASE)
         assert task is not None
         await task_queue.finish(session, task.id, "me", task_queue.TaskOutcome(state=TaskState.DONE, score=1.0))
+
+
+async def judged_tasks(session: AsyncSession, project_id: UUID, count: int) -> list[UUID]:
+    rows = [await task_row(session, project_id) for _ in range(count)]
+    for row in rows:
+        await scores.give(session, row.id, 1.0, ScoreSource.JUDGE, judged_by="wise")
+    return [row.id for row in rows]
 
 
 async def overdue(session: AsyncSession, schedule: models.Schedule, hours: float = 1) -> None:
@@ -79,6 +87,31 @@ async def test_a_schedule_fires_after_so_many_new_scored_tasks(session: AsyncSes
     assert await schedules.tick(session) == []
     await scored_tasks(session, project.id, 1)
     assert len(await schedules.tick(session)) == 1
+
+
+async def test_what_only_a_judge_scored_lets_no_schedule_fire(session: AsyncSession) -> None:
+    project = await project_row(session)
+    await schedules.put(session, project.id, NewSchedule(every_scored_tasks=3))
+    judged = await judged_tasks(session, project.id, 5)
+    assert await schedules.tick(session) == []
+    for task_id in judged[:3]:
+        await scores.give(session, task_id, 0.0, ScoreSource.PERSON)
+    assert len(await schedules.tick(session)) == 1
+
+
+async def test_scored_tasks_are_counted_in_an_index(session: AsyncSession) -> None:
+    await schedules.put(session, (await project_row(session)).id, NewSchedule(every_scored_tasks=3))
+    connection = await session.connection()
+    statements: list[tuple[str, Any]] = []
+    event.listen(
+        connection.sync_connection, "before_cursor_execute", lambda *given: statements.append((given[2], given[3]))
+    )
+    await schedules.tick(session)
+    for kind in ("seqscan", "bitmapscan"):
+        await session.execute(text(f"SET LOCAL enable_{kind} = off"))
+    [(statement, values)] = [each for each in statements if "FROM schedules" in each[0]]
+    plan = "\n".join((await connection.exec_driver_sql(f"EXPLAIN {statement}", values)).scalars())
+    assert "Index Only Scan using ix_tasks_scored on tasks" in plan
 
 
 async def test_a_schedule_fires_by_hours_or_tasks_whichever_comes_first_and_resets_both(

@@ -224,6 +224,32 @@ def test_a_webhook_for_all_events_is_told_of_releases_too_and_one_for_some_is_no
         assert "watch_days" not in str(connection.scalars(text("SELECT settings FROM projects")).all())
 
 
+def test_a_schedule_that_has_counted_the_scores_of_a_judge_does_not_wait_for_them_again(
+    empty_database_url: str,
+) -> None:
+    engine = create_engine(empty_database_url, poolclass=NullPool)
+    with engine.begin() as connection:
+        command.upgrade(alembic_config(connection), "0051")
+        connection.execute(text(f"INSERT INTO projects (id, name, skill_rev) VALUES ('{_PROJECT}', 'old', 0)"))
+        connection.execute(_OLD_SCHEDULE, {"settings": "{}"})
+        connection.execute(text("UPDATE schedules SET scored_seen = 6"))
+        connection.execute(_SCORED_TASKS)
+    migrate(empty_database_url)
+    with engine.begin() as connection:
+        assert connection.scalars(text("SELECT scored_seen FROM schedules")).one() == 3
+
+
+_SCORED_TASKS = text(
+    f"""
+    INSERT INTO tasks (id, project_id, instruction, variables, use_skills, state, score, score_source, checked,
+        turns, generated_tokens, calls, cancel_requested, attempt, deaths)
+    SELECT gen_random_uuid(), '{_PROJECT}', 'say hello', '{{}}', true, 'done', 1, source, false, 1, 1, 1, false,
+        1, 0
+    FROM unnest(ARRAY['person', 'check', NULL, 'judge', 'judge', 'judge']) source
+    """
+)
+
+
 def test_a_failing_migration_leaves_nothing_behind(empty_database_url: str, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(_FAILING.format(parent="0007"))
     engine = create_engine(empty_database_url, poolclass=NullPool)

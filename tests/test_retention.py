@@ -12,7 +12,7 @@ from sqlalchemy import func, select, update
 
 from app.db import events, models, projects, releases, retention, runs, tasks, trajectories
 from app.db.database import Sessions
-from app.db.models import ReleaseState, TaskState
+from app.db.models import ReleaseState, ScoreSource, TaskState
 from app.records import Json, Stop
 from app.run_settings import RunKind, RunSettings
 from app.runner.retention_loop import RetentionLoop
@@ -215,7 +215,10 @@ async def test_a_schedule_does_not_wait_for_tasks_that_were_deleted(committed: S
     project = await _project(committed, {"keep_tasks": 5})
     await _ended(committed, project, 9, 8, 1)
     async with committed.begin() as session:
-        session.add(models.Schedule(project_id=project, every_scored_tasks=1, settings={}, scored_seen=3))
+        oldest = select(models.Task.id).order_by(models.Task.finished_at).limit(1).scalar_subquery()
+        judged = update(models.Task).where(models.Task.id == oldest).values(score_source=ScoreSource.JUDGE)
+        await session.execute(judged)
+        session.add(models.Schedule(project_id=project, every_scored_tasks=1, settings={}, scored_seen=2))
     await RetentionLoop(committed).delete_due()
     async with committed() as session:
         assert await session.scalar(select(models.Schedule.scored_seen)) == 1

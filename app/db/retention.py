@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, watches
 from app.db.models import ReleaseState, RetentionKind, RunState
+from app.db.scores import proven
 from app.project.project_settings import ProjectSettings
 from app.run_settings import RunKind
 
@@ -77,7 +78,7 @@ async def delete_some(session: AsyncSession, window: RetentionWindow, tasks: int
 
 async def delete_tasks(session: AsyncSession, project_id: UUID, which: Select[UUID]) -> int:
     """Delete tasks with all that belongs to them. Returns their number."""
-    deleted = delete(_task).where(_task.id.in_(which)).returning(_task.score)
+    deleted = delete(_task).where(_task.id.in_(which)).returning(proven())
     scores = (await session.scalars(deleted.execution_options(synchronize_session=False))).all()
     schedule, scored = models.Schedule, sum(score is not None for score in scores)
     if scored:  # the schedule waits for a number of scored tasks, and would wait for these again

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import models, runs
 from app.db.clock import from_now
 from app.db.models import RunState
+from app.db.scores import proven
 from app.errors import InvalidError, NotFoundError
 from app.run_settings import RunSettings
 
@@ -22,7 +23,9 @@ _schedule = models.Schedule
 
 
 class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs every `every_hours` or `every_scored_tasks`, whichever comes first."""
+    """Runs every `every_hours` or `every_scored_tasks`, whichever comes first. Scores of a judge do not count: it
+    is a run that asks for them.
+    """
 
     every_hours: float | None = None
     every_scored_tasks: int | None = None
@@ -102,7 +105,8 @@ async def _due(session: AsyncSession) -> list[Row[models.Schedule, int, datetime
     scored = (
         select(func.count())
         .select_from(models.Task)
-        .where(models.Task.project_id == _schedule.project_id, models.Task.score.is_not(None))
+        .where(models.Task.project_id == _schedule.project_id, proven().is_not(None))
+        .where(models.Task.score.is_not(None))  # as the index says it
         .correlate(_schedule)
         .scalar_subquery()
     )

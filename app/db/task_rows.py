@@ -77,7 +77,13 @@ class Task(Entity, Leased):
         Index("ix_tasks_rerun_of", "rerun_of", postgresql_where=text("rerun_of IS NOT NULL")),
         Index("ix_tasks_repairs", "project_id", "created_at", postgresql_where=text("repairs IS NOT NULL")),
         Index("ix_tasks_principal", "project_id", "principal"),
-        Index("ix_tasks_scored", "project_id", "score", postgresql_where=text("score IS NOT NULL")),
+        Index(
+            "ix_tasks_scored",
+            "project_id",
+            "score",
+            postgresql_include=["score_source"],  # schedules count without a judge's
+            postgresql_where=text("score IS NOT NULL"),
+        ),
         Index("ix_tasks_score", "score", postgresql_where=text("score IS NOT NULL")),
         Index(
             "ix_tasks_contradicted",

@@ -46,7 +46,7 @@ class Schedule(Entity):
     settings: Mapped[dict[str, Any]]  # of the runs: run_settings.RunSettings
     enabled: Mapped[bool] = mapped_column(default=True)
     next_at: Mapped[datetime | None]  # NULL without every_hours
-    scored_seen: Mapped[int] = mapped_column(BigInteger, default=0)  # number of scored tasks when it last fired
+    scored_seen: Mapped[int] = mapped_column(BigInteger, default=0)  # number of `proven` scores when it last fired
     rev: Mapped[int] = mapped_column(BigInteger, default=0)  # compared and set by whoever fires or edits it
     fired_at: Mapped[datetime | None]
 
