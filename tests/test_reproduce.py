@@ -1,5 +1,6 @@
 """The experiment: its trials, its tables and curves, and how it resumes."""
 
+import asyncio
 from pathlib import Path
 from statistics import fmean
 from xml.etree import ElementTree
@@ -8,10 +9,12 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from app.adapters.files import WEIGHTS
 from app.model_catalog import SEED
 from app.settings import Settings
 from trainer.cli.reproduce import reproduce
 from trainer.demo.reproduce.chart import draw
+from trainer.demo.reproduce.experiment_model import experiment_settings
 from trainer.demo.reproduce.findings import LABELS, as_json, as_markdown, differences, read_rows
 from trainer.demo.reproduce.plan import (
     ExperimentPlan,
@@ -24,12 +27,15 @@ from trainer.demo.reproduce.plan import (
 )
 from trainer.demo.reproduce.run import Experiment, TrialError
 from trainer.demo.reproduce.supervised_start import make_start
-from trainer.demo.reproduce.trial import RowResults, TrialResult, results_file, trial_file
+from trainer.demo.reproduce.trial import RowResults, TrialResult, TrialRunner, results_file, trial_file
 from trainer.demo.reproduce.versions import provenance, record_commit
 from trainer.demo.seed_policy.samples import load_samples
+from trainer.environment import open_environment
 from trainer.evaluation.policy_metrics import TaskResult
+from trainer.rollouts.stack import open_stack
 
 PLAN = ExperimentPlan()
+FIRST_STEP = "learner-00001.checkpoint"
 
 
 def result(scenario: str, *, success: bool, tokens: int = 50) -> TaskResult:
@@ -204,6 +210,36 @@ def test_the_chart_draws_every_condition_inside_its_frame() -> None:
     first = [tuple(map(float, point.split(","))) for point in lines[0].attrib["points"].split()]
     assert first[0][1] > first[1][1]  # higher is nearer to the top
     assert all(0 <= x <= 640 and 0 <= y <= 360 for x, y in first)
+
+
+async def test_a_step_whose_validation_is_interrupted_is_validated_and_not_trained_again(tmp_path: Path) -> None:
+    plan = ExperimentPlan(steps=1, pairs=1, group=2, validate_every=1, validation=2)
+    trial = Trial("sage_no_sft", 0, 1e-3)
+    finished = trial_file(tmp_path, trial)
+    checkpoint, curve = finished.with_name(FIRST_STEP), finished.with_name("curve.json")
+    settings = experiment_settings(plan, tmp_path)
+    async with open_stack(open_environment(plan.environment), "scenario", settings, plan.limits) as stack:
+        runner = TrialRunner(plan, tmp_path, stack, settings)
+        first = asyncio.create_task(runner.train(trial))
+        while not checkpoint.exists():
+            assert not first.done()
+            await asyncio.sleep(0.01)
+        first.cancel()
+        await asyncio.wait([first])
+        learned = checkpoint.stat().st_mtime_ns
+        [interrupted] = msgspec.json.decode(curve.read_bytes())
+        assert "validation" not in interrupted
+        await runner.train(trial)
+        [resumed] = msgspec.json.decode(curve.read_bytes())
+        assert interrupted.items() < resumed.items()
+        assert (tmp_path / "adapters" / resumed["adapter"] / WEIGHTS).exists()
+        for path in (finished, curve):  # as if it was interrupted between the checkpoint and the metrics
+            path.unlink()
+        await runner.train(trial)
+    trained = msgspec.json.decode(finished.read_bytes(), type=TrialResult)
+    assert checkpoint.stat().st_mtime_ns == learned
+    assert (trained.best, trained.adapter) == (1, resumed["adapter"])
+    assert trained.curve == [{name: resumed[name] for name in ("step", "validation", "adapter")}]
 
 
 @pytest.mark.slow

@@ -34,6 +34,7 @@ from trainer.learning.learner import Learner
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
 from trainer.learning.precision import base_dtype
+from trainer.learning.publishing import PublishedAdapter
 from trainer.rollouts.episode import EpisodeRunner, Mix
 from trainer.rollouts.stack import RolloutStack, open_stack
 from trainer.runs.rollout import RolloutTraining, TrainingStep
@@ -86,27 +87,20 @@ class TrialRunner:
         rules = self.plan.settings(trial)
         directory = self.work / "trials" / trial.name
         curve = _Curve(directory / "curve.json")
-        if Checkpoints(directory).rounds > len(curve.points):  # interrupted while a step was validated
-            shutil.rmtree(directory)
-            curve.points.clear()
         directory.mkdir(parents=True, exist_ok=True)
         device, model_dir = torch.device("cpu"), self.settings.model_dir
         base = load_model(model_dir, device, dtype=base_dtype("auto", device, model_dir))
         start = self._start() if self.plan.conditions[trial.condition].sft else None
         policy = with_lora(base, rules.lora_rank, rules.lora_alpha, start, seed=trial.seed)
         run = RolloutTraining(self.stack, Learner(policy, rules), rules, directory)
+        await self._validate_last(run, curve)
 
         async def report(done: TrainingStep) -> None:
-            point: dict[str, Any] = {"step": done.index, **done.metrics}
-            if done.index % self.plan.validate_every == 0:
-                library = rules.skills
-                results = await self.evaluate(done.adapter.hash, "validation", _VALIDATION_SEED, library=library)
-                point["validation"] = msgspec.to_builtins(measure(results))
-                point["adapter"] = done.adapter.hash
-                _keep(done.adapter.path, self.work / "adapters")
+            curve.add({"step": done.index, **done.metrics})  # now: its validation may be interrupted
+            if self._is_validated(done.index):
+                await self._validate(done.index, done.adapter, curve, library=rules.skills)
             else:
                 shutil.rmtree(done.adapter.path, ignore_errors=True)
-            curve.add(point)
 
         await run.run(report)
         best = max((each for each in curve.points if "validation" in each), key=_quality)
@@ -119,6 +113,25 @@ class TrialRunner:
         )
         write_atomically(msgspec.json.encode(trained), trial_file(self.work, trial))
         shutil.rmtree(directory / "adapters", ignore_errors=True)
+
+    def _is_validated(self, step: int) -> bool:
+        return step % self.plan.validate_every == 0
+
+    async def _validate(self, step: int, adapter: PublishedAdapter, curve: "_Curve", *, library: bool) -> None:
+        """Add the validation of a step, whose adapter the engine has loaded, to its metrics."""
+        results = await self.evaluate(adapter.hash, "validation", _VALIDATION_SEED, library=library)
+        _keep(adapter.path, self.work / "adapters")
+        validation = msgspec.to_builtins(measure(results))
+        curve.add(curve.at(step) | {"validation": validation, "adapter": adapter.hash})
+
+    async def _validate_last(self, run: RolloutTraining, curve: "_Curve") -> None:
+        """Validate the last step of an earlier attempt if that was interrupted before."""
+        step = Checkpoints(run.directory).restore(run.learner)
+        if step and self._is_validated(step) and "validation" not in curve.at(step):
+            adapter = run.learner.publish(run.directory / "adapters")
+            await self.stack.engine.load_adapter(adapter.hash, adapter.path)
+            await self._validate(step, adapter, curve, library=run.settings.skills)
+            await self.stack.engine.unload_adapter(adapter.hash)
 
     async def evaluate_best(self, trial: Trial) -> None:
         """Evaluate the best step on the test templates; for SAGE also with skills off."""
@@ -179,6 +192,10 @@ class _Curve:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.points: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
+
+    def at(self, step: int) -> dict[str, Any]:
+        """The step alone where its metrics are missing."""
+        return next((each for each in self.points if each["step"] == step), {"step": step})
 
     def add(self, point: dict[str, Any]) -> None:
         """A repeated step replaces its earlier metrics."""
