@@ -29,6 +29,17 @@ class Exam(Entity):
     source: Mapped[ExamSource]
 
 
+class PlacedTask(Base):
+    """The kind of a scored task without a scenario. It stays what it was when the task was placed, whatever
+    becomes of the tasks that it is like.
+    """
+
+    __tablename__ = "placed_tasks"
+
+    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
+    kind: Mapped[str]
+
+
 class ExamTask(Base):
     """A task of an exam."""
 

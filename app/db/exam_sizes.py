@@ -20,8 +20,8 @@ Ground: TypeAlias = Literal["recorded", "staging"]
 
 
 class ExamSize(msgspec.Struct, frozen=True, kw_only=True):
-    """How much an exam examines. A scenario has up to three tasks of one kind: of one label, or, without labels,
-    of one instruction.
+    """How much an exam examines. A scenario has up to three tasks of one kind: of one label or, without labels, of
+    instructions that are alike, where `holdout_percent` tells kinds apart, and else of one instruction.
     """
 
     tasks: int = 0
@@ -48,6 +48,7 @@ class ExamSize(msgspec.Struct, frozen=True, kw_only=True):
 
 async def of(session: AsyncSession, exam_ids: Collection[UUID]) -> dict[UUID, ExamSize]:
     exam, member, task, record = models.Exam, models.ExamTask, models.Task, models.Trajectory
+    placed = models.PlacedTask
     is_solved = and_(task.stop == Stop.COMPLETED, task.score >= GOOD, record.id.is_not(None))
     query = (
         select(
@@ -56,12 +57,14 @@ async def of(session: AsyncSession, exam_ids: Collection[UUID]) -> dict[UUID, Ex
             member.instruction,
             member.scenario,
             member.task_id,
+            placed.kind.label("placed"),
             member.check_code.is_not(None).label("has_check"),
             func.coalesce(is_solved, False).label("is_solved"),
         )
         .join(exam, exam.id == member.exam_id)
         .outerjoin(task, task.id == member.task_id)
         .outerjoin(record, record.task_id == member.task_id)
+        .outerjoin(placed, placed.task_id == member.task_id)
         .where(in_array(member.exam_id, exam_ids))
     )
     by_exam: dict[UUID, list[_Member]] = defaultdict(list)
@@ -81,12 +84,13 @@ class _Member(msgspec.Struct, frozen=True, kw_only=True):
     instruction: str
     scenario: str | None
     task_id: UUID | None
+    placed: str | None
     has_check: bool
     is_solved: bool
 
     @property
     def kind(self) -> str:
-        return kind_of(self.instruction, self.scenario)
+        return self.placed or kind_of(self.instruction, self.scenario)
 
 
 def _size(members: Collection[_Member], learned: dict[UUID, set[str]]) -> ExamSize:

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import models, projects
 from app.db.in_array import in_array
 from app.db.models import ExamSource
-from app.db.scored_log import UnlabelledTask, scored, unlabelled
+from app.db.scored_log import UnlabelledTask, place, scored, unlabelled
 from app.errors import InvalidError, NotFoundError
 from app.project.holdout import OWN_WORK, SET, is_held_out, kind_of
 from app.project.score_source import GOOD
@@ -164,10 +164,11 @@ async def grow_holdout(session: AsyncSession, project_id: UUID, kind: KindRule) 
     rows = (await session.execute(scored(project_id))).all()
     latest = _latest(rows, lambda kind: is_held_out(project_id, kind, percent), _KINDS, kind)
     most = SET * ceil(_KINDS / max(1, len(latest)))
-    chosen = _chosen({each: _with_solved(of_kind, most) for each, of_kind in latest.items()})
+    chosen = {each: _with_solved(of_kind, most) for each, of_kind in latest.items()}
     if not chosen:
         return None
-    exam = await put(session, project_id, OWN_WORK, ExamSource.HOLDOUT, chosen)
+    await place(session, {row.id: each for each, rows in chosen.items() for row in rows if row.scenario is None})
+    exam = await put(session, project_id, OWN_WORK, ExamSource.HOLDOUT, _chosen(chosen))
     own = _exam.project_id == project_id, _exam.name == OWN_WORK
     await session.execute(sql_delete(_exam).where(*own, _exam.version <= exam.version - _KEPT))
     return exam

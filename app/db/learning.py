@@ -62,18 +62,22 @@ async def record(session: AsyncSession, run_id: UUID, started_from: str, task_id
 
 
 async def served_kinds(session: AsyncSession, project_ids: Collection[UUID]) -> dict[UUID, set[str]]:
-    """The kinds of tasks that releases learned from which have been active, by project; see `kind_of`."""
-    own_instruction = case((_task.scenario.is_(None), _task.instruction))
+    """The kinds of tasks that releases learned from which have been active, by project: where they were placed, or
+    see `kind_of`.
+    """
+    placed = models.PlacedTask
+    own_instruction = case((func.coalesce(_task.scenario, placed.kind).is_(None), _task.instruction))
     query = (
-        select(_task.project_id, _task.scenario, own_instruction)
+        select(_task.project_id, func.coalesce(_task.scenario, placed.kind), own_instruction)
         .join(_learned, _learned.task_id == _task.id)
+        .outerjoin(placed, placed.task_id == _task.id)
         .join(_release, _release.training_run_id == _learned.run_id)
         .where(in_array(_release.project_id, project_ids), _release.activated_at.is_not(None))
         .distinct()
     )
     found: dict[UUID, set[str]] = {each: set() for each in project_ids}
-    for project_id, scenario, instruction in await session.execute(query):
-        found[project_id].add(kind_of(instruction or "", scenario))
+    for project_id, known, instruction in await session.execute(query):
+        found[project_id].add(known if known is not None else kind_of(instruction, None))
     return found
 
 

@@ -23,7 +23,7 @@ from app.db.approval_rows import Approval, ApprovalState
 from app.db.base import Base, Entity
 from app.db.credential_rows import ApiCredential, OAuthAttempt
 from app.db.dataset_rows import Dataset
-from app.db.exam_rows import Exam, ExamSource, ExamTask
+from app.db.exam_rows import Exam, ExamSource, ExamTask, PlacedTask
 from app.db.quota_rows import ProjectTurn, ProjectUsage
 from app.db.release_rows import (
     RELEASE_MOVES,
@@ -88,6 +88,7 @@ __all__ = [
     "Feedback",
     "Key",
     "OAuthAttempt",
+    "PlacedTask",
     "Project",
     "ProjectTurn",
     "ProjectUsage",

@@ -1,12 +1,13 @@
 """The scored tasks of a project that say all in their instructions: what exams are made of."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 import msgspec
 from sqlalchemy import Select, select
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
@@ -20,7 +21,7 @@ _LOOKED_AT = 5_000  # of those without a scenario: what they called
 _BATCH = 200
 _COLUMNS = ("id", "instruction", "scenario", "variables", "check_code", "score", "finished_at")
 
-_task, _skill, _trajectory = models.Task, models.Skill, models.Trajectory
+_task, _placed, _skill, _trajectory = models.Task, models.PlacedTask, models.Skill, models.Trajectory
 
 
 class UnlabelledTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +32,7 @@ class UnlabelledTask(msgspec.Struct, frozen=True, kw_only=True):
     slots: frozenset[str] = frozenset()  # words of the instruction that its skills took as arguments
     operations: frozenset[str] = frozenset()  # that answered
     solved: bool = True
+    kind: str | None = None  # if it was placed before
 
 
 class _Call(msgspec.Struct):
@@ -63,7 +65,8 @@ def scored(project_id: UUID) -> Select[Any]:
 async def unlabelled(session: AsyncSession, project_id: UUID) -> list[UnlabelledTask]:
     """The latest scored tasks without a scenario whose trajectories were kept, oldest first."""
     latest = scored(project_id).subquery()
-    query = select(latest.c.id, latest.c.instruction, latest.c.score).where(latest.c.scenario.is_(None))
+    query = select(latest.c.id, latest.c.instruction, latest.c.score, _placed.kind)
+    query = query.outerjoin(_placed, _placed.task_id == latest.c.id).where(latest.c.scenario.is_(None))
     newest = query.order_by(latest.c.finished_at.desc(), latest.c.id).limit(_LOOKED_AT)
     rows = (await session.execute(newest)).all()[::-1]
     slots = await _slots(session, project_id) if rows else {}
@@ -78,11 +81,26 @@ async def unlabelled(session: AsyncSession, project_id: UUID) -> list[Unlabelled
                 slots=frozenset(slots.get(row.id, ())),
                 operations=operations[row.id],
                 solved=row.score >= GOOD,
+                kind=row.kind,
             )
             for row in some
             if row.id in operations
         ]
     return found
+
+
+async def place(session: AsyncSession, kinds: Mapping[UUID, str]) -> None:
+    """Keep the kinds of tasks without a scenario; one that was placed before stays where it is."""
+    there = select(_task.id).where(in_array(_task.id, kinds)).with_for_update(read=True, key_share=True)
+    rows = [{"task_id": task_id, "kind": kinds[task_id]} for task_id in await session.scalars(there)]
+    if rows:
+        await session.execute(insert(_placed).on_conflict_do_nothing(), rows)
+
+
+async def kinds_of(session: AsyncSession, task_ids: Collection[UUID]) -> dict[UUID, str]:
+    """Of the tasks that were placed."""
+    query = select(_placed.task_id, _placed.kind).where(in_array(_placed.task_id, task_ids))
+    return {row.task_id: row.kind for row in await session.execute(query)}
 
 
 async def _slots(session: AsyncSession, project_id: UUID) -> dict[UUID, set[str]]:

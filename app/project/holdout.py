@@ -28,6 +28,12 @@ def kind_of(instruction: str, scenario: str | None) -> str:
     return scenario if scenario is not None else " ".join(instruction.lower().split())
 
 
+def kind_that_begins(instruction: str) -> str:
+    """The kind of tasks without a scenario of which the first has this instruction. The name does not tell it."""
+    words = kind_of(instruction, None)
+    return f"like {hashlib.sha256(words.encode()).hexdigest()[:32]}"
+
+
 def is_held_out(project_id: UUID, kind: str, percent: float) -> bool:
     """Whether a kind is among the `percent` of all kinds that are held out: by its hash, so always the same."""
     digest = hashlib.sha256(f"{project_id} {kind}".encode()).digest()

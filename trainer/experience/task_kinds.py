@@ -4,11 +4,11 @@ Tasks without a scenario are of one kind if their instructions are alike and mos
 That is coarser than the scenarios which runs infer: what is learned from shall tell nothing of what is examined.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from uuid import UUID
 
 from app.db.scored_log import UnlabelledTask
-from app.project.holdout import kind_of
+from app.project.holdout import kind_that_begins
 from app.skills.ngrams import NgramIndex
 
 _NEAREST = 50  # instructions that are compared
@@ -18,15 +18,22 @@ _MOST = 0.5  # more of the operations of two solved tasks are the same
 
 
 class TaskKinds:
-    """A kind is a scenario or, of tasks without one, the first instruction of those that are alike."""
+    """A kind is a scenario or, of tasks without one, named after the first instruction of those that are alike.
 
-    def __init__(self, logged: Iterable[UnlabelledTask] = ()) -> None:
-        """`logged` are oldest first: later tasks change the kind of none before them."""
+    `new` are the kinds of tasks that had none.
+    """
+
+    def __init__(self, logged: Sequence[UnlabelledTask] = ()) -> None:
+        """`logged` are oldest first: later tasks change the kind of none before them, and none that has one."""
         self._index: NgramIndex[int] = NgramIndex()
         self._placed: list[tuple[str, UnlabelledTask | None]] = []  # by the index' keys: the kind, and the task
-        self._of_task: dict[UUID, str] = {}
+        self._of_task = {
+            task.id: self._add(task.kind, task.instruction, task) for task in logged if task.kind is not None
+        }
+        self.new: dict[UUID, str] = {}
         for task in logged:
-            self._of_task[task.id] = self._place(task)
+            if task.kind is None:
+                self.new[task.id] = self._of_task[task.id] = self._place(task)
 
     def of_task(self, task_id: UUID, instruction: str, scenario: str | None) -> str:
         """The kind of a task; the likeliest if it is not in the log."""
@@ -40,7 +47,7 @@ class TaskKinds:
             return [self._of_task[task_id]]
         near = self._near(instruction)
         if not near:
-            return [self._add(kind_of(instruction, None), instruction)]
+            return [self._add(kind_that_begins(instruction), instruction)]
         best = near[0][1]
         return list(dict.fromkeys(kind for kind, similarity, _ in near if similarity > best - _MARGIN))
 
@@ -48,7 +55,7 @@ class TaskKinds:
         alike = (
             kind for kind, _, other in self._near(task.instruction) if other is None or _is_alike(task, other)
         )
-        kind = next(alike, kind_of(task.instruction, None))
+        kind = next(alike, kind_that_begins(task.instruction))
         return self._add(kind, task.instruction, task)
 
     def _near(self, instruction: str) -> list[tuple[str, float, UnlabelledTask | None]]:

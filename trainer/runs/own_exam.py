@@ -65,6 +65,7 @@ async def with_own_exam(job: Job, sessions: Sessions) -> Job:
         logged = await scored_log.unlabelled(session, job.project_id) if percent else ()
     kinds = await asyncio.to_thread(TaskKinds, logged)  # of a long log it takes seconds
     async with sessions.begin() as session:
+        await scored_log.place(session, kinds.new)
         exam = await exams.grow_holdout(session, job.project_id, kinds.of_task)
         size = (await exam_sizes.of(session, [exam.id]))[exam.id] if exam else ExamSize()
     named = job.settings.environment or job.settings.kind is RunKind.ROLLOUT
@@ -227,6 +228,7 @@ async def _items(
     """
     ids = [task.task_id for task in tasks if task.task_id is not None]
     ended = {each.id: each for each in await training_data.ended(session, ids)}
+    placed = await scored_log.kinds_of(session, ids)
     records = {}
     async for record in training_data.trajectories(session, ids):
         release_id = ended[record.task.id].release_id
@@ -235,6 +237,7 @@ async def _items(
     return [
         ExamItem(
             task=_task(task, project),
+            placed=placed.get(task.task_id) if task.task_id else None,
             check=task.check_code,
             record=records.get(task.task_id) if task.task_id else None,
             score=ended[task.task_id].score if task.task_id in ended else None,

@@ -22,6 +22,7 @@ class ExamItem(msgspec.Struct, frozen=True, kw_only=True):
     """A task that can be tried, and what is known of the time when it was served."""
 
     task: Task
+    placed: str | None = None  # the kind of one without a scenario, where the project tells them apart
     check: str | None
     record: Trajectory | None = None
     score: float | None = None
@@ -29,7 +30,7 @@ class ExamItem(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> str:
-        return kind_of(self.task.instruction, self.task.scenario)
+        return self.placed or kind_of(self.task.instruction, self.task.scenario)
 
 
 class Trials(Protocol):
