@@ -22,12 +22,26 @@ from tests.tiny_model import make_model_dir
 
 
 @contextmanager
-def scheduling(model_dir: Path, rows: int = 8, kv_mb: int = 64, **adapters: Path) -> Iterator[Scheduler]:
+def scheduling(
+    model_dir: Path,
+    rows: int = 8,
+    kv_mb: int = 64,
+    decoder_type: type[Decoder] = Decoder,
+    prefill_tokens: int = 2048,
+    **adapters: Path,
+) -> Iterator[Scheduler]:
     """Adapters are numbered from 1, in the order given."""
     torch.set_num_threads(1)
-    decoder = Decoder(load_model(model_dir, "cpu", torch.float32), kv_mb)
+    decoder = decoder_type(load_model(model_dir, "cpu", torch.float32), kv_mb)
     worn = AdapterSet(decoder.model)
-    scheduler = Scheduler(decoder, worn, EngineMetrics(), on_death=lambda: None, max_rows=rows)
+    scheduler = Scheduler(
+        decoder,
+        worn,
+        EngineMetrics(),
+        on_death=lambda: None,
+        max_rows=rows,
+        prefill_tokens=prefill_tokens,
+    )
     for number, path in enumerate(adapters.values(), 1):
         worn.install(number, worn.read(path))
     scheduler.start()

@@ -45,9 +45,14 @@ class Generation:
         self.ids: list[int] = []
         self.logprobs: list[float] = []
         self.blocks: list[int] = []  # of the KV cache, while it runs
+        self.computed = 0  # tokens of the prompt whose keys and values are in them
         self.drafter: LookupDrafter | None = None  # while it runs, if tokens are drafted
         self.cancelled = False
         self._report, self._stream, self._reported = report, stream, 0
+
+    @property
+    def prefilled(self) -> bool:
+        return self.computed == len(self.prompt)
 
     def cancel(self) -> None:
         self.cancelled = True

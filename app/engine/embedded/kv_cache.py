@@ -239,6 +239,10 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scal
     """
     rows, query_heads, tokens, width = query.shape
     heads = key.shape[1]
+    if mask is not None and heads != query_heads and tokens > _FEW_TOKENS and query.device.type != "cpu":
+        # GPUs' kernels that take a mask take no shared heads: what is left would keep the scores of all of them.
+        key, value = (part.repeat_interleave(query_heads // heads, 1) for part in (key, value))
+        heads = query_heads
     if mask is None or tokens > _FEW_TOKENS:
         return functional.scaled_dot_product_attention(
             query,

@@ -60,7 +60,7 @@ class KvMemory:
         if self.pool.in_use + self._reserved + needed - self.pool.held(shared) > self.pool.size:
             return False
         self.pool.hold(shared)
-        generation.blocks = list(shared)
+        generation.blocks, generation.computed = list(shared), match.tokens
         self._reserved += needed - full
         if rest:
             # Eviction may free the source, and hand it out as the target: then there is nothing to copy.
@@ -74,9 +74,9 @@ class KvMemory:
             self._allocate(generation)
 
     def release(self, generation: Generation, *, keep: bool) -> None:
-        """Keep the prefix of a finished generation for others, as long as there is room."""
+        """Keep what has run of a generation that ends for others, as long as there is room."""
         if keep:
-            length = len(generation.prompt) + len(generation.ids) - 1
+            length = len(generation.prompt) + len(generation.ids) - 1 if generation.ids else generation.computed
             ids = np.concatenate([generation.prompt, as_ids(generation.ids)])[:length]
             self.prefixes.add(generation.adapter, ids, tuple(generation.blocks[: -(-length // BLOCK)]))
         self._free(generation)

@@ -20,7 +20,7 @@ from app.engine.embedded.sampling import sample
 from app.engine.embedded.speculation import LookupDrafter, draft_lengths
 
 MAX_ROWS = 64
-_PREFILL_TOKENS = 2048  # prompt tokens between two decoding steps, about
+_PREFILL_TOKENS = 2048  # of one pass; between two decoding steps fewer than twice as many
 _BATCH_TOKENS = 512  # of one prefill over several rows; a longer prompt has its own
 SWITCH_INTERVAL = 0.0005
 """For `sys.setswitchinterval` in a process with a scheduler. Python's 5 ms are longer than a pass of a small
@@ -38,14 +38,18 @@ class Scheduler:
         on_death: Callable[[], None],
         max_rows: int = MAX_ROWS,
         pass_seconds: Sequence[float] = (),
+        prefill_tokens: int = _PREFILL_TOKENS,
     ) -> None:
-        """pass_seconds[n - 1]: the time of a pass over n rows, by which tokens are drafted; empty: never."""
+        """pass_seconds[n - 1]: the time of a pass over n rows, by which tokens are drafted; empty: never.
+
+        prefill_tokens: of a prompt in one pass, so that passes need little memory and do not delay other rows.
+        """
         self._decoder, self._adapters, self._metrics, self._on_death = decoder, adapters, metrics, on_death
-        self._max_rows, self._pass_seconds = max_rows, pass_seconds
+        self._max_rows, self._pass_seconds, self._prefill_tokens = max_rows, pass_seconds, prefill_tokens
         self.memory = KvMemory(decoder.cache)
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._waiting: deque[Generation] = deque()
-        self._rows: list[Generation] = []
+        self._rows: list[Generation] = []  # the last one may have run only a part of its prompt
         self._unloading: set[int] = set()  # adapters to remove when their last generation has finished
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
@@ -91,7 +95,7 @@ class Scheduler:
                 self._run_commands()
                 self._drop_cancelled()
                 self._admit()
-                if self._rows:
+                if self._decoding():
                     self._step()
                 self._drop_adapters()
                 self._metrics.set_load(len(self._rows), len(self._waiting), self.memory.usage)
@@ -126,50 +130,63 @@ class Scheduler:
     def _admit(self) -> None:
         """First come, first served; limits the prefill tokens, so that running rows are not delayed."""
         work = 0
-        while work < _PREFILL_TOKENS and (reused := self._admit_batch()):
-            work += self._prefill(reused)
+        while work < self._prefill_tokens and (count := self._unfinished() or self._admit_batch()):
+            work += self._prefill(count)
 
-    def _admit_batch(self) -> list[int]:
+    def _unfinished(self) -> int:
+        """The number of rows whose prompt has run only in part: 1 or 0, for none is admitted meanwhile."""
+        return len(self._rows) - len(self._decoding())
+
+    def _decoding(self) -> list[Generation]:
+        """The rows whose prompts have run."""
+        return self._rows[:-1] if self._rows and not self._rows[-1].prefilled else self._rows
+
+    def _admit_batch(self) -> int:
         """Admit the first waiting request if memory allows, and those after it that fit one pass.
 
-        Returns their reused tokens.
+        Returns their number.
         """
-        first, reused, widest = len(self._rows), list[int](), 0
+        first, widest = len(self._rows), 0
+        most = min(_BATCH_TOKENS, self._prefill_tokens)
         while self._waiting and len(self._rows) < self._max_rows:
             generation = self._waiting[0]
             match = self.memory.match(generation, self._rows[:first])  # later rows run in the coming pass
             widest = max(widest, len(generation.prompt) - match.tokens)
-            shared = _longest_shared(self._rows[first:], generation)
-            if reused and (
-                widest * (len(reused) + 1) > _BATCH_TOKENS or shared > match.tokens + _BATCH_TOKENS // 8
-            ):
+            admitted = self._rows[first:]
+            shared = _longest_shared(admitted, generation)
+            if admitted and (widest * (len(admitted) + 1) > most or shared > match.tokens + _BATCH_TOKENS // 8):
                 break  # a long prompt has its own pass; a long shared prefix is reused once its row has run
             if not self.memory.admit(generation, match):
                 break
-            self._rows.append(self._waiting.popleft())
-            reused.append(match.tokens)
-        return reused
-
-    def _prefill(self, reused: list[int]) -> int:
-        """Run the rows admitted last, one per item. Returns the number of tokens computed."""
-        first = len(self._rows) - len(reused)
-        rows = self._rows[first:]
-        parts = [row.prompt[count:].tolist() for row, count in zip(rows, reused, strict=True)]
-        self._route(rows, [1] * len(rows))
-        for row, count in zip(rows, reused, strict=True):
-            self.memory.extend(row, len(row.prompt))
-            self._metrics.count_prompt(len(row.prompt), count)
+            self._metrics.count_prompt(len(generation.prompt), match.tokens)
             if self._pass_seconds:
-                row.drafter = LookupDrafter(row.prompt.tolist())
-        logits = self._decoder.prefill([row.blocks for row in rows], parts, reused)
-        self._draw(first, logits, [[] for _ in rows])
+                generation.drafter = LookupDrafter(generation.prompt.tolist())
+            self._rows.append(self._waiting.popleft())
+        return len(self._rows) - first
+
+    def _prefill(self, count: int) -> int:
+        """Run the prompts of the last rows, or what a pass takes of a long one. Returns the tokens computed."""
+        first = len(self._rows) - count
+        rows = self._rows[first:]
+        starts = [row.computed for row in rows]
+        for row in rows:
+            row.computed = min(len(row.prompt), row.computed + self._prefill_tokens)
+            self.memory.extend(row, row.computed)
+        parts = [row.prompt[start : row.computed].tolist() for row, start in zip(rows, starts, strict=True)]
+        self._route(rows, [1] * count)
+        logits = self._decoder.prefill([row.blocks for row in rows], parts, starts)
+        if not self._unfinished():
+            self._draw(first, logits, [[] for _ in rows])
+        elif not logits.logsumexp(-1).isfinite().all():
+            self._finish(first, "error")
         return sum(map(len, parts))
 
     def _step(self) -> None:
-        drafts = self._drafts()
+        rows = self._decoding()
+        drafts = self._drafts(rows)
         lengths = [1 + len(draft) for draft in drafts]
         tables, tokens, positions = list[list[int]](), list[int](), list[int]()
-        for row, draft in zip(self._rows, drafts, strict=True):
+        for row, draft in zip(rows, drafts, strict=True):
             # The last sampled token has not run yet: its position follows the prompt and the tokens before it.
             start = len(row.prompt) + len(row.ids) - 1
             end = start + 1 + len(draft)
@@ -177,17 +194,15 @@ class Scheduler:
             tables += [row.blocks] * (end - start)
             tokens += [row.ids[-1], *draft]
             positions += range(start, end)
-        self._route(self._rows, lengths)
+        self._route(rows, lengths)
         logits = self._decoder.advance(tables, tokens, positions)
         self._metrics.count_step(len(lengths))
         self._draw(0, logits, drafts)
 
-    def _drafts(self) -> list[list[int]]:
-        drafts = [
-            row.drafter.draft(row.max_tokens - len(row.ids) - 1) if row.drafter else [] for row in self._rows
-        ]
+    def _drafts(self, rows: Sequence[Generation]) -> list[list[int]]:
+        drafts = [row.drafter.draft(row.max_tokens - len(row.ids) - 1) if row.drafter else [] for row in rows]
         if any(drafts):
-            confidences = [row.drafter.confidence if row.drafter else 0.0 for row in self._rows]
+            confidences = [row.drafter.confidence if row.drafter else 0.0 for row in rows]
             lengths = draft_lengths(confidences, list(map(len, drafts)), self._pass_seconds)
             drafts = [draft[:length] for draft, length in zip(drafts, lengths, strict=True)]
         return drafts
@@ -198,11 +213,11 @@ class Scheduler:
         self._adapters.routing.set(adapters, self._decoder.device)
 
     def _draw(self, first: int, logits: Tensor, drafts: Sequence[list[int]]) -> None:
-        """Sample for every row from `first` on, and accept its draft up to the first token that differs.
+        """Sample for the rows from `first` on, and accept the draft of each up to the first token that differs.
 
         logits: after the last token of each row and after each drafted one, (tokens, vocabulary).
         """
-        rows, lengths = self._rows[first:], [1 + len(draft) for draft in drafts]
+        rows, lengths = self._rows[first : first + len(drafts)], [1 + len(draft) for draft in drafts]
         samples = sample(
             logits,
             [row.temperature for row, length in zip(rows, lengths, strict=True) for _ in range(length)],
