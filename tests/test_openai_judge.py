@@ -24,7 +24,7 @@ from tests.listening_app import listening_app
 from tests.read_served import read
 from tests.rows import project_row, turn_of
 from tests.scripted_engine import byte_tokenizer
-from tests.served_project import ServedProject
+from tests.served_project import ServedProject, minute
 from tests.trajectory_samples import trajectory
 from trainer.experience.judging import judge_window
 from trainer.experience.openai_judge import judge_messages, read_scores
@@ -122,6 +122,20 @@ async def test_what_a_person_scored_is_judged_beside_it_to_compare(
     assert (task.score, task.score_source, task.overruled_score) == (0.0, "person", 1.0)
     [(name, found)] = (await judgements.agreements(shop.session, shop.project.id)).items()
     assert (name, found.tasks, found.agreeing) == (task.judged_by, 1, 0)
+
+
+async def test_a_judge_is_asked_about_what_the_run_can_learn_from_and_what_people_scored(
+    shop: ServedProject, sessions: Sessions, setting: Callable[[str], str]
+) -> None:
+    await served(shop, "paid", score=1.0)
+    await served(shop, *["paid"] * 11)
+    await shop.adopted_run(9)  # eight had ended
+    await shop.session.commit()
+    async with JudgeServer(by_output).listening() as url:
+        learned = [bool(each.judged_by) for each in await judge(shop, sessions, setting(url), until=minute(9))]
+        tasks = [bool(each.judged_by) for each in await judge(shop, sessions, setting(url), replay=0.25)]
+    assert learned == [True] + [False] * 11
+    assert tasks == [True] + [False] * 6 + [True] * 5
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ from sqlalchemy import delete
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import exams, models, releases, trajectories
-from app.db.models import ReleaseState, RunState, TaskState
+from app.db.models import ReleaseState, TaskState
 from app.errors import InvalidError
 from app.records import Stop
-from app.run_settings import RunKind
 from tests.read_served import best, pair, read, rewards, rollouts, staleness
 from tests.rows import project_row
 from tests.scripted_engine import byte_tokenizer
@@ -235,21 +234,10 @@ async def test_without_a_success_there_is_nothing_to_imitate(shop: ServedProject
         await best(shop)
 
 
-async def _adopted_run(shop: ServedProject, minutes: int, state: ReleaseState = ReleaseState.RETIRED) -> None:
-    """A run on served tasks that began so many minutes after the first task, and what became of its release."""
-    run = models.TrainingRun(project_id=shop.project.id, kind=RunKind.LOGGED, settings={}, state=RunState.DONE)
-    run.started_at = minute(minutes)
-    shop.session.add(run)
-    await shop.session.flush()
-    release = await releases.propose(shop.session, shop.project.id, f"{minutes:04}")
-    release.training_run_id, release.state = run.id, state
-    await shop.session.flush()
-
-
 async def test_a_run_learns_from_what_is_new_and_replays_a_share(shop: ServedProject) -> None:
     for score in (1.0, 0.0) * 6:
         await shop.task(score)
-    await _adopted_run(shop, 9)  # eight had ended
+    await shop.adopted_run(9)  # eight had ended
     found = await read(shop, replay=0.25)
     assert found.data.dropped == {"learned": 7}
     kept = [shop.tasks.index(each.trajectory.task.id) for each in await rollouts(shop, replay=0.25)]
@@ -262,12 +250,12 @@ async def test_a_run_learns_from_what_is_new_and_replays_a_share(shop: ServedPro
 async def test_what_a_rejected_release_learned_from_counts_as_new(shop: ServedProject) -> None:
     for score in (1.0, 0.0) * 2:
         await shop.task(score)
-    await _adopted_run(shop, 9, ReleaseState.REJECTED)
+    await shop.adopted_run(9, ReleaseState.REJECTED)
     assert len(await rollouts(shop)) == 4
 
 
 async def test_without_new_tasks_there_is_nothing_to_learn_from(shop: ServedProject) -> None:
     await pair(shop)
-    await _adopted_run(shop, 9)
+    await shop.adopted_run(9)
     with pytest.raises(InvalidError, match=r"nothing to learn from in 2 tasks \(2 learned\): wait for new tasks"):
         await read(shop)

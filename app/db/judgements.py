@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import and_, func, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
@@ -23,12 +23,16 @@ async def wanted(
     *,
     since: datetime | None = None,
     until: datetime | None = None,
+    unscored_since: datetime | None = None,
     limit: int,
 ) -> Sequence[UUID]:
     """The latest tasks that ended in the window without a check and that no judge has scored, newest first.
 
-    Those without a score, and those that a person scored, with which the judge is compared.
+    Those without a score that ended at `unscored_since` or later, and those that a person scored, with which the
+    judge is compared.
     """
+    late = true() if unscored_since is None else _task.finished_at >= unscored_since
+    unscored = and_(_task.score.is_(None), late)
     compared = and_(_task.score_source == ScoreSource.PERSON, _task.overruled_score.is_(None))
     query = (
         select(_task.id)
@@ -37,7 +41,7 @@ async def wanted(
             _task.finished_at.is_not(None),
             _task.state == TaskState.DONE,
             func.coalesce(_task.check_code, "") == "",
-            or_(_task.score.is_(None), compared),
+            or_(unscored, compared),
         )
         .order_by(_task.finished_at.desc(), _task.id)
         .limit(limit)

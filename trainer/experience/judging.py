@@ -15,6 +15,7 @@ from app.project.score_source import ScoreSource
 from app.records import Trajectory
 from app.run_settings import RunSettings
 from trainer.experience.scenario_inference import infer_scenarios
+from trainer.experience.window import learns_from
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +37,7 @@ async def judge_window(sessions: Sessions, project_id: UUID, settings: RunSettin
         if own.verifier is not None:
             return
         window = {"since": settings.since, "until": settings.until}
+        window["unscored_since"] = await learns_from(session, project_id, settings)
         ids = await judgements.wanted(session, project_id, **window, limit=min(settings.limit, _MOST))
         tasks = [each async for each in training_data.trajectories(session, ids)]
     groups, name = _groups(tasks, named.group.group_size), named.name(own.rubric)

@@ -40,10 +40,9 @@ async def read_window(session: AsyncSession, project_id: UUID, settings: RunSett
     )
     trusted = await _trusted_judges(session, project_id, rows)
     reasons = {row.id: why_dropped(row, trusted) for row in rows}
-    if settings.kind is RunKind.LOGGED and settings.since is None:
-        learned = await training_data.learned_until(session, project_id)
-        usable = [row for row in rows if reasons[row.id] is None]
-        reasons |= dict.fromkeys(beyond_replay(usable, learned, settings.replay), DropReason.LEARNED)
+    learned = await _learned_until(session, project_id, settings)
+    usable = [row for row in rows if reasons[row.id] is None]
+    reasons |= dict.fromkeys(beyond_replay(usable, learned, settings.replay), DropReason.LEARNED)
     scored = {row.id: row for row in rows if reasons[row.id] is None}
     tasks = await _scored_tasks(session, project_id, scored, settings, base)
     skills = await training_data.skills(
@@ -62,6 +61,16 @@ async def read_window(session: AsyncSession, project_id: UUID, settings: RunSett
     )
 
 
+async def learns_from(session: AsyncSession, project_id: UUID, settings: RunSettings) -> datetime | None:
+    """What ended before this the run would drop as learned, if all of its window had scores. None: nothing."""
+    learned = await _learned_until(session, project_id, settings)
+    window = {"since": settings.since, "until": settings.until}
+    rows = await training_data.window(session, project_id, **window, limit=settings.limit)
+    usable = [row for row in rows if row.executed]
+    dropped = set(beyond_replay(usable, learned, settings.replay))
+    return min((row.finished_at for row in usable if row.id not in dropped), default=learned)
+
+
 def beyond_replay(rows: Sequence[LoggedTask], learned: datetime | None, share: float) -> list[UUID]:
     """Of tasks, oldest first, those that ended before `learned` and exceed the share of replayed ones."""
     if learned is None:
@@ -70,6 +79,13 @@ def beyond_replay(rows: Sequence[LoggedTask], learned: datetime | None, share: f
     new = len(rows) - len(old)
     replayed = len(old) if share == 1 else min(len(old), int(new * share / (1 - share)))
     return old[: len(old) - replayed]
+
+
+async def _learned_until(session: AsyncSession, project_id: UUID, settings: RunSettings) -> datetime | None:
+    """None for runs that do not leave out what was learned."""
+    if settings.kind is not RunKind.LOGGED or settings.since is not None:
+        return None
+    return await training_data.learned_until(session, project_id)
 
 
 async def _trusted_judges(session: AsyncSession, project_id: UUID, rows: Sequence[LoggedTask]) -> set[str | None]:
