@@ -3,8 +3,8 @@
 from alembic import op
 import sqlalchemy as sa
 
-revision = "0052"
-down_revision = "0051"
+revision = "0053"
+down_revision = "0052"
 
 
 def upgrade() -> None:
