@@ -173,6 +173,24 @@ def test_another_plan_is_refused_in_a_directory_with_results(tmp_path: Path) -> 
     assert conflicting_values(tmp_path, ExperimentPlan(steps=PLAN.steps + 1)) == f"steps={PLAN.steps}"
 
 
+def test_a_later_call_for_other_conditions_goes_on_in_the_directory_of_the_first(tmp_path: Path) -> None:
+    calls = [msgspec.structs.replace(PLAN, only=(name,)) for name in ("sage", "sft_grpo")]
+    assert [conflicting_values(tmp_path, plan) for plan in calls] == [None, None]
+    begun = msgspec.json.decode((tmp_path / "plan.json").read_bytes(), type=ExperimentPlan)
+    for plan in calls:
+        for trial in search_trials(plan):
+            assert begun.settings(trial) == PLAN.settings(trial)
+            train(tmp_path, trial, 40.0)
+        evaluate(tmp_path, plan.only[0], 0, solved=15)
+    order = ["--work", str(tmp_path), "--out", str(tmp_path), "--table-only", "--only", "sft_grpo"]
+    shown = CliRunner().invoke(reproduce, order, catch_exceptions=False)
+    assert shown.exit_code == 0, shown.output
+    rows = msgspec.json.decode((tmp_path / "reproduce.json").read_bytes())["rows"]
+    assert {row["name"]: row["lr"] for row in rows} == dict.fromkeys(("sft_grpo", "sage"), PLAN.lrs[0])
+    drawn = (tmp_path / "reproduce.svg").read_text()
+    assert all(LABELS[name].strip("*") in drawn for name in ("sft_grpo", "sage"))
+
+
 def test_rows_hold_only_evaluated_seeds_and_name_them(tmp_path: Path) -> None:
     for seed in (0, 2):
         evaluate(tmp_path, "sage", seed, solved=15)
@@ -213,8 +231,8 @@ def test_the_chart_draws_every_condition_inside_its_frame() -> None:
 
 
 async def test_a_step_whose_validation_is_interrupted_is_validated_and_not_trained_again(tmp_path: Path) -> None:
-    plan = ExperimentPlan(steps=1, pairs=1, group=2, validate_every=1, validation=2)
-    trial = Trial("sage_no_sft", 0, 1e-3)
+    plan = ExperimentPlan(steps=1, pairs=1, group=2, validate_every=1, validation=2, only=("sage",))
+    trial = Trial("sage_no_sft", 0, 1e-3)  # of a later call with another `only`
     finished = trial_file(tmp_path, trial)
     checkpoint, curve = finished.with_name(FIRST_STEP), finished.with_name("curve.json")
     settings = experiment_settings(plan, tmp_path)

@@ -96,9 +96,7 @@ def reproduce(
     other = conflicting_values(work, plan)
     if other is not None:
         raise InvalidError(f"{work} was begun with {other}: use the same values, or another --work")
-    if table_only:
-        experiment = Experiment(plan, work, lambda _: None)
-    else:
+    if not table_only:
         record_commit(work, _commit())
         _make_start(plan, start, work)
         with tqdm(desc="trials", unit="process") as bar:
@@ -110,7 +108,7 @@ def reproduce(
             experiment = Experiment(plan, work, report)
             bar.reset(experiment.size())
             asyncio.run(experiment.execute(at_once))
-    _write_findings(plan, work, out, experiment.chosen())
+    _write_findings(plan, work, out)
 
 
 def _find_start(model: str, adapter: Path | None) -> Path | None:
@@ -154,7 +152,8 @@ def _make_start(plan: ExperimentPlan, start: Path | None, work: Path) -> None:
         asyncio.run(make_start(plan, work, settings, lambda _: bar.update()))
 
 
-def _write_findings(plan: ExperimentPlan, work: Path, out: Path, lrs: dict[str, float]) -> None:
+def _write_findings(plan: ExperimentPlan, work: Path, out: Path) -> None:
+    """Of all conditions that were run, also by earlier calls with another --only."""
     from trainer.demo.reproduce.chart import draw  # noqa: PLC0415
     from trainer.demo.reproduce.findings import (  # noqa: PLC0415  numpy, as above
         LABELS,
@@ -165,8 +164,11 @@ def _write_findings(plan: ExperimentPlan, work: Path, out: Path, lrs: dict[str, 
         read_rows,
     )
     from trainer.demo.reproduce.plan import Trial  # noqa: PLC0415
+    from trainer.demo.reproduce.run import Experiment  # noqa: PLC0415
     from trainer.demo.reproduce.trial import exam_titles  # noqa: PLC0415
 
+    whole = msgspec.structs.replace(plan, only=())
+    lrs = Experiment(whole, work, lambda _: None).chosen()
     out.mkdir(parents=True, exist_ok=True)
     found = {
         title: (read_rows(work, plan, lrs, title), differences(work, plan, title)) for title in exam_titles(plan)
@@ -174,11 +176,11 @@ def _write_findings(plan: ExperimentPlan, work: Path, out: Path, lrs: dict[str, 
     tables = [f"## {title}\n\n" * bool(title) + as_markdown(*each) for title, each in found.items()]
     about = {"commit": provenance(work, _commit()), **_about(), "plan": msgspec.to_builtins(plan)}
     by_title = {title: as_json(*each, {}) for title, each in found.items()}
-    whole = about | ({"exams": by_title} if plan.exams else by_title[""])
+    content = about | ({"exams": by_title} if plan.exams else by_title[""])
     name = "reproduce" if plan.model == SEED else f"reproduce_{Path(plan.model).name}"
-    (out / f"{name}.json").write_text(json.dumps(whole, indent=1) + "\n")
+    (out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
     (out / f"{name}.md").write_text("\n".join(tables))
-    trials = [*(Trial(name, 0, lr) for name, lr in lrs.items()), *repeated_trials(plan, lrs)]
+    trials = [*(Trial(name, 0, lr) for name, lr in lrs.items()), *repeated_trials(whole, lrs)]
     by_condition = curves(work, trials)
     drawn = {LABELS[name].strip("*"): by_condition[name] for name in _CURVES if name in by_condition}
     if drawn:

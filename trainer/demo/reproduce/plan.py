@@ -69,7 +69,12 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def conditions(self) -> dict[str, Condition]:
+        """Those to run."""
         return {each.name: each for each in self._conditions() if not self.only or each.name in self.only}
+
+    def condition(self, name: str) -> Condition:
+        """Also one that `only` leaves out: the plan on disk is the first call's."""
+        return next(each for each in self._conditions() if each.name == name)
 
     def _conditions(self) -> Iterator[Condition]:
         main, few = self.seeds, self.ablation_seeds
@@ -99,7 +104,7 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.convert(common | changes, RunSettings)
 
     def settings(self, trial: Trial) -> RunSettings:
-        own = self.conditions[trial.condition].settings
+        own = self.condition(trial.condition).settings
         return msgspec.structs.replace(own, seed=trial.seed, lr=trial.lr)
 
 
