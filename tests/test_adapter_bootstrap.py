@@ -18,6 +18,7 @@ from app.errors import InvalidError
 from tests.small_adapter_build import small_model, small_plan
 from trainer.demo.base_adapter.adapter_bootstrap import AdapterPlan, bootstrap_adapter, learn
 from trainer.demo.base_adapter.learning_curve import CurvePoint, read_steps
+from trainer.demo.base_adapter.sft_segment import fitting_processes
 from trainer.demo.base_adapter.training_set import read_training_set
 
 _DEADLINE = 120.0
@@ -138,6 +139,18 @@ def test_two_processes_learn_the_same_but_for_rounding(built: AdapterPlan, tmp_p
     for ours, theirs in zip(curve, curve_of(built), strict=True):
         assert ours.held_out_loss == pytest.approx(theirs.held_out_loss, rel=1e-4)
         assert (ours.examples, ours.tokens) == (theirs.examples, theirs.tokens)
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "count"), [("cpu", 0, 4), ("cuda", 1, 1), ("cuda", 3, 3), ("cuda", 8, 4), ("mps", 0, 1)]
+)
+def test_no_two_processes_of_a_training_share_a_gpu(device: str, gpus: int, count: int) -> None:
+    assert fitting_processes(4, device, gpus) == count
+
+
+def test_demonstrations_keep_their_processes_where_one_trains(model: Path, tmp_path: Path) -> None:
+    plan = msgspec.structs.replace(small_plan(tmp_path, model, processes=2), device="mps")
+    assert (plan.processes, plan.learners) == (2, 1)
 
 
 def test_the_work_of_another_recipe_is_not_mixed_in(model: Path, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def _recipes(name: str) -> str:
     type=click.IntRange(1),
     default=2,
     show_default=True,
-    help="processes that generate demonstrations, and train an adapter",
+    help="processes that generate demonstrations, and train an adapter (at most one per GPU)",
 )
 @click.option("--device", default="auto", show_default=True)
 @click.option(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+import torch
 
 from app.adapters.files import CONFIG, WEIGHTS, content_hash
 from app.engine.tokenizer import ChatTokenizer
@@ -22,7 +23,7 @@ from trainer.demo.base_adapter.adapter_recipe import AdapterRecipe, check_recipe
 from trainer.demo.base_adapter.demonstration_files import collect_files, plan_files
 from trainer.demo.base_adapter.half_precision import write_half
 from trainer.demo.base_adapter.learning_curve import CurvePoint
-from trainer.demo.base_adapter.sft_segment import SftSegment, train_segment
+from trainer.demo.base_adapter.sft_segment import SftSegment, fitting_processes, train_segment
 from trainer.demo.base_adapter.training_set import read_training_set, write_training_set
 from trainer.demo.held_out import HELD_OUT
 from trainer.demo.recipe_file import claim_directory
@@ -45,7 +46,7 @@ class AdapterPlan(msgspec.Struct, frozen=True, kw_only=True):
     start: Path | None = None  # the adapter of the recipe's `start`
     recipe: AdapterRecipe
     test_scenarios: int  # of each final exam
-    processes: int
+    processes: int  # of the demonstrations, and of the training where the device allows as many
     device: str
     command: str
     commit: str
@@ -61,6 +62,11 @@ class AdapterPlan(msgspec.Struct, frozen=True, kw_only=True):
             engine_device=self.device,
             rollout_engine_urls="",
         )
+
+    @property
+    def learners(self) -> int:
+        """The processes of the training."""
+        return fitting_processes(self.processes, self.device, torch.cuda.device_count())
 
     def samples(self, split: Split) -> Path:
         return self.work / f"samples-{split}.msgpack"
@@ -113,7 +119,7 @@ def learn(plan: AdapterPlan) -> list[CurvePoint]:
     recipe, since = plan.recipe, 0
     while since < recipe.steps:
         until = min(since + recipe.report_every, recipe.steps)
-        point = train_segment(_segment(plan, since, until), plan.processes)
+        point = train_segment(_segment(plan, since, until), plan.learners)
         if until % recipe.exam_every == 0 and until < recipe.steps:  # the last one has the final exams
             adapter = _trained(plan) / "adapters" / point.adapter
             exams = validation_exams(adapter, recipe.exam_scenarios, plan.work / "exams" / f"step-{until:06}")
@@ -184,7 +190,7 @@ def _assemble(plan: AdapterPlan, curve: list[CurvePoint], figures: Figures) -> N
     origin = AdapterOrigin(
         command=plan.command,
         commit=plan.commit,
-        processes=plan.processes,
+        processes=plan.learners,
         hash=content_hash(plan.adapter),
         demonstrations=training.demonstrations,
         dropped=training.dropped,

@@ -57,6 +57,16 @@ class SftSegment(msgspec.Struct, frozen=True, kw_only=True):
         return self.work / "adapters"
 
 
+def fitting_processes(wanted: int, device: str, gpus: int) -> int:
+    """How many processes can train: on CUDA at most one per GPU, on MPS one."""
+    match device:
+        case "cuda":
+            return max(1, min(wanted, gpus))
+        case "mps":
+            return 1
+    return wanted
+
+
 def train_segment(segment: SftSegment, processes: int) -> CurvePoint:
     """Train up to the segment's last step, unless that was done.
 
