@@ -48,7 +48,7 @@ asyncio.run(main())
 
 @pytest.fixture
 async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
-    supervisor = Supervisor(tmp_path, start_seconds=30, stop_seconds=0.5)
+    supervisor = Supervisor(tmp_path, stop_seconds=0.5)
     yield supervisor
     await supervisor.stop()
 
@@ -161,9 +161,10 @@ async def test_a_child_without_a_url_that_dies_is_not_waited_for_by_the_others(
 
 
 async def test_a_child_that_does_not_get_ready_fails_with_its_last_response(tmp_path: Path) -> None:
-    supervisor = Supervisor(tmp_path, start_seconds=2, stop_seconds=0.5)
+    supervisor = Supervisor(tmp_path, stop_seconds=0.5)
     (port,) = free_ports(1)
-    await supervisor.start([child(SERVE.format(port=port), ready=f"http://127.0.0.1:{port}/nothing-here")])
+    slow = child(SERVE.format(port=port), ready=f"http://127.0.0.1:{port}/nothing-here")
+    await supervisor.start([msgspec.structs.replace(slow, start_seconds=2)])
     with pytest.raises(ProcessError, match=r"child is not ready after 2 s: .*404 [^\n]*$"):
         await supervisor.ready()
     await supervisor.stop()
@@ -174,7 +175,7 @@ async def test_a_child_that_does_not_get_ready_fails_with_its_last_response(tmp_
 async def test_what_a_slow_child_waits_for_is_reported_and_again_when_it_changes(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    supervisor = Supervisor(tmp_path, start_seconds=20, stop_seconds=0.5, quiet_seconds=0.6)
+    supervisor = Supervisor(tmp_path, stop_seconds=0.5, quiet_seconds=0.6)
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}/readyz"
     slow = child(READYZ_SERVER.format(port=port), ready=url)

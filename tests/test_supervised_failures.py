@@ -47,7 +47,7 @@ if count < 2:
 
 @pytest.fixture
 async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
-    supervisor = Supervisor(tmp_path, start_seconds=30, stop_seconds=0.5, hang_seconds=2)
+    supervisor = Supervisor(tmp_path, stop_seconds=0.5, hang_seconds=2)
     yield supervisor
     await supervisor.stop()
 
@@ -108,6 +108,19 @@ async def test_a_child_that_hangs_is_restarted_and_one_that_refuses_is_not(
         return "child answered nothing for 2 s and was killed. Restarting" in "".join(shown)
 
     await until(is_shown)
+
+
+async def test_a_child_that_never_answers_is_restarted_after_its_own_limit(
+    supervisor: Supervisor, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    silent = child(PRINT_PID, url="http://127.0.0.1:9/")
+    limited = msgspec.structs.replace(silent, name="limited", start_seconds=3)
+    await supervisor.start([silent, limited])
+    [_, restarted] = await pids(tmp_path / "limited.log", 2)
+    assert alive(restarted)
+    shown = capfd.readouterr().err
+    assert "limited answered nothing for 3 s and was killed" in shown
+    assert "child answered" not in shown
 
 
 @pytest.mark.parametrize("hangs", ["stopped", "in its event loop"])

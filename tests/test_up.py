@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
+from app.machine.up import _services
+from app.settings import Settings
 from tests.processes import command_of, descendants, free_ports, gone
 from tests.tiny_model import make_model_dir
 
@@ -204,6 +207,17 @@ async def _ended(client: httpx.AsyncClient, task: str) -> dict[str, Any]:
             if found["state"] not in ("accepted", "running"):
                 return found
             await asyncio.sleep(0.1)
+
+
+def test_a_model_server_has_the_more_time_to_start_the_larger_its_model(tmp_path: Path) -> None:
+    model = make_model_dir(tmp_path)
+    settings = Settings(model=str(model), demo=False)
+    [small] = _services(settings)
+    with (model / "model-00002.safetensors").open("wb") as file:
+        file.truncate(16_000_000_000)
+    [large] = _services(settings)
+    assert 120 < small.start_seconds < 121
+    assert large.start_seconds == pytest.approx(small.start_seconds + 16 * 30)
 
 
 def test_it_stops_even_if_its_output_is_not_read() -> None:

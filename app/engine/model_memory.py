@@ -26,6 +26,7 @@ _LAYER = re.compile(r"\.\d+\.")  # in the names of weights that layers have
 _JOINED = re.compile(r"(.+\.)(?:[qkv]|gate|up)_proj\.weight")  # read the same input
 _FUSED = ("llama", "qwen2")
 _HALVES = ("bfloat16", "float16")
+_SECONDS_PER_GB = 30.0
 
 
 class MemoryNeed(msgspec.Struct, frozen=True):
@@ -194,14 +195,22 @@ def weights_in(path: Path) -> int:
 
 def loading(model: str | Path, path: Path) -> str:
     """What is loaded, for those who wait: `model` as it was named, and the size of its files in `path`."""
-    size = sum(file.stat().st_size for file in path.glob("model*.safetensors"))
-    return f"loading {model}, {max(1, size >> 20):,} MB"
+    return f"loading {model}, {max(1, _file_bytes(path) >> 20):,} MB"
+
+
+def loading_seconds(path: Path) -> float:
+    """The most that reading and packing the weights takes: on a CPU, from a slow disk."""
+    return _file_bytes(path) / 1e9 * _SECONDS_PER_GB
 
 
 def tied_weights(path: Path) -> int:
     """Those that the output layer shares with the embeddings; 0 if it has its own. Raises as `weights_in`."""
     shapes = _shapes(path)
     return 0 if _OUTPUT in shapes else prod(shapes.get(_EMBEDDINGS, (0,)))
+
+
+def _file_bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.glob("model*.safetensors"))
 
 
 def _is_linear(name: str, shape: tuple[int, ...]) -> bool:

@@ -12,6 +12,8 @@ from app.machine import out_of_memory
 from app.machine.logs import last_error, says_what_to_mend
 from app.parent_death import end_with_parent
 
+START_SECONDS = 120.0
+
 
 class ChildProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A process to keep alive."""
@@ -22,6 +24,7 @@ class ChildProcess(msgspec.Struct, frozen=True, kw_only=True):
     ready: str = ""  # a URL that answers 200 once it is ready; "" if it has none
     alive: str = ""  # a URL that answers, whatever it says, unless the process hangs; "" if it has none
     starts_with: str = ""  # what it does before it is ready, if that takes long
+    start_seconds: float = START_SECONDS  # the most until it is ready, and until its first sign of life
     reports: bool = False  # signs of life to NOTIFY_SOCKET, of which the supervisor sets the address
 
 

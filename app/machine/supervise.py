@@ -40,16 +40,14 @@ class Supervisor:
         self,
         logs: Path,
         *,
-        start_seconds: float = 120.0,
         stop_seconds: float = 8.0,
         quiet_seconds: float = _QUIET_SECONDS,
         hang_seconds: float = 60.0,
     ) -> None:
         self._logs = logs
-        self._start_seconds = start_seconds
         self._quiet_seconds = quiet_seconds
         self._stop_seconds = stop_seconds
-        self._hang_limits = HangLimits(silent=hang_seconds, start=start_seconds)
+        self._hang_seconds = hang_seconds
         self._starting: list[_KeptChild] = []
         self._children: list[_KeptChild] = []
 
@@ -57,7 +55,7 @@ class Supervisor:
         """Start them without waiting; `ready` waits until they are ready. From now on they are restarted."""
         self._logs.mkdir(parents=True, exist_ok=True)
         for child in children:
-            kept = _KeptChild(child, self._logs, self._hang_limits)
+            kept = _KeptChild(child, self._logs, self._hang_seconds)
             self._children.append(kept)
             self._starting.append(kept)
             await kept.start()
@@ -86,7 +84,7 @@ class Supervisor:
         began = clock()
         try:
             async with (
-                asyncio.timeout(self._start_seconds),
+                asyncio.timeout(kept.child.start_seconds),
                 httpx.AsyncClient(timeout=_PROBE_SECONDS, trust_env=False) as client,
             ):
                 while missing := await _not_ready(client, kept.child.ready):
@@ -97,7 +95,7 @@ class Supervisor:
                         reported = missing
                     await asyncio.sleep(0.1)
         except TimeoutError as error:
-            limit = f"{self._start_seconds:g} s"
+            limit = f"{kept.child.start_seconds:g} s"
             raise ProcessError(
                 f"{kept.child.name} is not ready after {limit}: {missing} (log: {kept.log})"
             ) from error
@@ -113,14 +111,14 @@ class Supervisor:
 class _KeptChild:
     """One child, restarted until it is stopped, whatever goes wrong."""
 
-    def __init__(self, child: ChildProcess, logs: Path, hang_limits: HangLimits) -> None:
+    def __init__(self, child: ChildProcess, logs: Path, hang_seconds: float) -> None:
         self.child = child
         self.log = logs / f"{child.name}.log"
         self.deaths = 0  # in a row, each soon after its start
         self.cause = ""  # of the last one
         self.has_started = False  # with all others that it was started with
         self.refused = False  # to run at all
-        self._logs, self._hang_limits = logs, hang_limits
+        self._logs, self._hang_limits = logs, HangLimits(silent=hang_seconds, start=child.start_seconds)
         self._started: StartedChild | None = None
         self._hung = ""
         self._listener: LivenessListener | None = None

@@ -13,8 +13,8 @@ import click
 
 from app.db import keys, projects
 from app.db.database import open_database
-from app.engine.model_memory import loading
-from app.machine.child_process import ChildProcess
+from app.engine.model_memory import loading, loading_seconds
+from app.machine.child_process import START_SECONDS, ChildProcess
 from app.machine.console_link import console_link
 from app.machine.data_dir_lock import lock_data_dir
 from app.machine.demo import PROJECT, DemoIndex, first_task, register_demo
@@ -74,10 +74,15 @@ def _services(settings: Settings) -> list[ChildProcess]:
         engine += ["--dtype", settings.engine_dtype]
         engine += ["--kv-mb", str(settings.engine_kv_mb), "--max-loras", str(settings.engine_adapters)]
         ready = f"{base_url('127.0.0.1', settings.engine_port)}/health"
-        doing = loading(settings.model, settings.model_dir)
         services.append(
             ChildProcess(
-                name="model-server", argv=tuple(engine), env=env, ready=ready, alive=ready, starts_with=doing
+                name="model-server",
+                argv=tuple(engine),
+                env=env,
+                ready=ready,
+                alive=ready,
+                starts_with=loading(settings.model, settings.model_dir),
+                start_seconds=START_SECONDS + loading_seconds(settings.model_dir),
             )
         )
     if settings.demo:
