@@ -4,14 +4,17 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import select
 
+from app.db import models, skills
 from app.db.models import TaskState
 from app.errors import SettingError
 from app.judge import Judge, NamedJudge, ask_judge, load_judge
-from app.records import Trajectory
+from app.records import Stop, Trajectory
 from app.runner.runner import Runner
+from tests.ledger_policies import writing
 from tests.ledger_project import OPTIONS, LedgerProject
-from tests.scripted_engine import ScriptedEngine, block
+from tests.scripted_engine import Script, ScriptedEngine, block
 from tests.trajectory_samples import trajectory
 
 DONE = block("apis.supervisor.complete_task(answer=7)")
@@ -26,10 +29,16 @@ def load_answer_judge(*, expected: int, odd: bool = False) -> Judge:
     return judge
 
 
-def runner(project: LedgerProject, options: str) -> Runner:
-    executor = project.executor(ScriptedEngine(project.tokenizer, script=lambda *_: DONE))
-    judge = load_judge(f"{__name__}:load_answer_judge?{options}")
-    return Runner(project.sessions, replace(executor, judge=judge).execute, OPTIONS)
+def load_constant_judge(*, score: float) -> Judge:
+    async def judge(_: Trajectory) -> float | None:
+        return score
+
+    return judge
+
+
+def runner(project: LedgerProject, judge: str, script: Script = lambda *_: DONE) -> Runner:
+    executor = project.executor(ScriptedEngine(project.tokenizer, script=script))
+    return Runner(project.sessions, replace(executor, judge=load_judge(f"{__name__}:{judge}")).execute, OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -45,10 +54,30 @@ def runner(project: LedgerProject, options: str) -> Runner:
 async def test_a_finished_task_has_the_score_of_the_judge_unless_it_brings_a_check(
     project: LedgerProject, options: str, check: str | None, score: float | None, source: str | None
 ) -> None:
-    async with runner(project, options):
+    async with runner(project, f"load_answer_judge?{options}"):
         row = await project.ended(await project.submit(check_code=check))
     assert (row.state, row.score, row.failure) == (TaskState.DONE, score, None)
     assert (row.score_source, row.judged_by is not None) == (source, source == "judge")
+
+
+async def test_skills_are_kept_and_replayed_whatever_a_judge_says(project: LedgerProject) -> None:
+    async with runner(project, "load_constant_judge?score=0", writing):
+        first = await project.ended(await project.submit("write hello into the ledger"))
+        second = await project.ended(await project.submit("write goodbye into the ledger"))
+    assert [(each.stop, each.score) for each in (first, second)] == [(Stop.COMPLETED, 0.0)] * 2
+    async with project.sessions() as session:
+        [made] = await skills.made_by(session, first.id)
+        replays = await session.execute(select(models.SkillReplay.task_id, models.SkillReplay.skill_id))
+        assert [tuple(each) for each in replays] == [(second.id, made.id)]
+
+
+async def test_a_task_that_did_nothing_has_failed_whatever_a_judge_says(project: LedgerProject) -> None:
+    async with runner(
+        project, "load_constant_judge?score=0.3", lambda *_: block("apis.supervisor.complete_task()")
+    ):
+        row = await project.ended(await project.submit())
+    assert (row.state, row.stop) == (TaskState.FAILED, Stop.NOTHING_DONE)
+    assert (row.score, row.score_source) == (0.3, "judge")
 
 
 async def test_a_judge_that_takes_too_long_leaves_a_task_without_a_score() -> None:

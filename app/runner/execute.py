@@ -135,19 +135,28 @@ class TaskExecutor:
             except SandboxError as error:
                 await self._finish(row, owner, trajectory, unchecked(trajectory, error), journal)
                 return
-        elif self.judge and not (row.skill_run or context.settings.verifier) and trajectory.stop != Stop.CANCELLED:
-            with phase(Phase.CHECK):
-                scored = await ask_judge(self.judge, masked(trajectory, journal.secrets))
         if trajectory.stop == Stop.COMPLETED and scored != 0:
             with phase(Phase.SKILLS):
                 await self.skill_keeping.keep(row, owner, context.catalog, trajectory, journal.secrets)
                 await self.skill_replays.run(row, context.catalog, trajectory)
-        judged_by = self.judge.name() if self.judge and scored is not None and not row.check_code else None
-        outcome = outcome_of(trajectory, scored, failure, judged_by=judged_by)
-        outcome = run_outcome(row, outcome, trajectory)
+        outcome = run_outcome(row, outcome_of(trajectory, scored, failure), trajectory)
+        if not (row.check_code or row.skill_run or context.settings.verifier):
+            outcome = await self._judged(outcome, trajectory, journal.secrets)
         await self._finish(row, owner, trajectory, outcome, journal)
-        if scored is not None:
-            count_score(context.release, scored)
+        if outcome.score is not None:
+            count_score(context.release, outcome.score)
+
+    async def _judged(
+        self, outcome: task_queue.TaskOutcome, trajectory: Trajectory, secrets: SecretValues
+    ) -> task_queue.TaskOutcome:
+        """The outcome with the score of the judge, which decides neither about the task's state nor its skills."""
+        if self.judge is None or trajectory.stop == Stop.CANCELLED:
+            return outcome
+        with phase(Phase.CHECK):
+            score = await ask_judge(self.judge, masked(trajectory, secrets))
+        if score is None:
+            return outcome
+        return msgspec.structs.replace(outcome, score=score, judged_by=self.judge.name())
 
     async def _give_up(self, row: models.Task, owner: str, journal: TaskJournal) -> None:
         if row.lone_deaths > _MAX_DEATHS:

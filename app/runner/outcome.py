@@ -26,11 +26,9 @@ async def tell_end(
     await events.append(session, task_id, "done", data)
 
 
-def outcome_of(
-    trajectory: Trajectory, scored: float | None, failure: str | None, *, judged_by: str | None = None
-) -> task_queue.TaskOutcome:
-    """A task that was completed, or reached a limit, without a call or an answer has failed, unless its score says
-    otherwise.
+def outcome_of(trajectory: Trajectory, scored: float | None, failure: str | None) -> task_queue.TaskOutcome:
+    """A task that was completed, or reached a limit, without a call or an answer has failed, unless the score of
+    its check says otherwise.
     """
     stop = trajectory.stop
     state = TaskState.CANCELLED if stop is Stop.CANCELLED else TaskState.DONE
@@ -45,7 +43,6 @@ def outcome_of(
         answer=trajectory.answer,
         failure=failure,
         score=scored,
-        judged_by=judged_by,
         turns=len(trajectory.turns),
         generated_tokens=trajectory.generated_tokens,
         calls=len(trajectory.calls),
