@@ -10,10 +10,11 @@ from click.testing import CliRunner, Result
 
 from app.agent.limits import RolloutLimits
 from app.errors import InvalidError
+from app.model_catalog import SEED
 from tests.tiny_model import make_model_dir
 from trainer.cli.reproduce import reproduce
 from trainer.demo.held_out import HELD_OUT
-from trainer.demo.reproduce.experiment_model import find_start, import_start
+from trainer.demo.reproduce.experiment_model import experiment_settings, find_start, import_start, update_device
 from trainer.demo.reproduce.findings import differences, read_rows
 from trainer.demo.reproduce.plan import PRETRAINED, conflicting_values, search_trials
 from trainer.demo.reproduce.run import Experiment
@@ -73,6 +74,16 @@ def test_a_step_is_16_scenarios_of_two_tasks_and_eight_rollouts() -> None:
         assert (settings.pairs, settings.chain, settings.group) == (16, 2, 8)
         assert (condition.seeds, condition.sft) == (3, True)
     assert len(search_trials(PRETRAINED)) == 3
+
+
+def test_updates_use_the_device_of_the_settings_but_for_the_seed_policy(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAGE_ENGINE_DEVICE", "cuda")
+    plan = msgspec.structs.replace(PRETRAINED, model=str(model))
+    assert update_device(plan, experiment_settings(plan, tmp_path)) == torch.device("cuda")
+    seed = msgspec.structs.replace(plan, model=SEED)
+    assert update_device(seed, experiment_settings(seed, tmp_path)) == torch.device("cpu")
 
 
 async def test_scenarios_of_several_environments_come_by_turns_and_are_judged_by_their_own() -> None:

@@ -3,21 +3,33 @@
 import shutil
 from pathlib import Path
 
+import torch
+
 from app.adapters.bundled_adapter import BundledAdapter
 from app.adapters.files import content_hash
 from app.errors import InvalidError
 from app.model_catalog import SEED, find_model
 from app.settings import Settings
 from trainer.demo.reproduce.plan import ExperimentPlan
+from trainer.learning.model import pick_device
 from trainer.learning.publishing import check_adapter
 
 
 def experiment_settings(plan: ExperimentPlan, work: Path) -> Settings:
-    """Raises ModelError for a model that was not pulled."""
+    """Of the environment only the device counts, and not for the seed policy.
+
+    Raises ModelError for a model that was not pulled.
+    """
     if plan.model == SEED:
         return Settings(data_dir=work, model=SEED)
-    model_dir = find_model(plan.model, Settings.from_env().data_dir)
-    return Settings(data_dir=work, model=str(model_dir.absolute()))
+    here = Settings.from_env()
+    model_dir = find_model(plan.model, here.data_dir)
+    return Settings(data_dir=work, model=str(model_dir.absolute()), engine_device=here.engine_device)
+
+
+def update_device(plan: ExperimentPlan, settings: Settings) -> torch.device:
+    """The seed policy is updated on the CPU everywhere, as for the published results."""
+    return torch.device("cpu") if plan.model == SEED else pick_device(settings.engine_device)
 
 
 def find_start(model: str, adapter: Path | None) -> Path:

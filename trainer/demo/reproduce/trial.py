@@ -23,7 +23,7 @@ from app.records import Policy
 from app.settings import Settings
 from trainer.atomic_write import write_atomically
 from trainer.demo.held_out import file_name
-from trainer.demo.reproduce.experiment_model import experiment_settings
+from trainer.demo.reproduce.experiment_model import experiment_settings, update_device
 from trainer.demo.reproduce.plan import ExperimentPlan, Trial, baseline_rows, condition_of, evaluated_rows
 from trainer.environment import Environment, Scenario, Split, open_environment
 from trainer.environments.office.distractors import crowd_around
@@ -88,7 +88,7 @@ class TrialRunner:
         directory = self.work / "trials" / trial.name
         curve = _Curve(directory / "curve.json")
         directory.mkdir(parents=True, exist_ok=True)
-        device, model_dir = torch.device("cpu"), self.settings.model_dir
+        device, model_dir = update_device(self.plan, self.settings), self.settings.model_dir
         base = load_model(model_dir, device, dtype=base_dtype("auto", device, model_dir))
         start = self._start() if self.plan.condition(trial.condition).sft else None
         policy = with_lora(base, rules.lora_rank, rules.lora_alpha, start, seed=trial.seed)
