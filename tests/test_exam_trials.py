@@ -54,7 +54,8 @@ class Town:
         self.progress = ProgressRecorder()
 
     async def stage(self, **staging: Any) -> None:
-        await self.change({"staging": {"ledger": {"server": self.staging, **staging}}})
+        restored = {"stateless": "reset" not in staging}
+        await self.change({"staging": {"ledger": {"server": self.staging, **restored, **staging}}})
 
     async def change(self, settings: dict[str, Any]) -> None:
         async with self.project.sessions.begin() as session:
@@ -144,7 +145,11 @@ async def test_a_reset_that_fails_ends_the_exam(town: Town) -> None:
             {"ledger": {"server": "{staging}", "reset": "wipe"}},
             "staging.ledger.reset: ledger has no operation 'wipe'",
         ),
-        ({"ledger": {"server": "{staging}", "token_secret": "key"}}, "staging: the secret 'key' that this call"),
+        ({"ledger": {"server": "{staging}"}}, "staging.ledger has no reset: trials would meet what earlier ones"),
+        (
+            {"ledger": {"server": "{staging}", "token_secret": "key", "stateless": True}},
+            "staging: the secret 'key' that this call",
+        ),
     ],
 )
 async def test_staging_that_is_none_is_refused(town: Town, staging: dict[str, Any], error: str) -> None:

@@ -90,7 +90,7 @@ async def test_on_staging_the_tools_of_another_mcp_server_are_called(notes: Note
 
 
 async def test_an_mcp_server_that_is_down_makes_a_trial_unknown(notes: NotesProject) -> None:
-    await notes.change({"staging": {"notes": {"server": "http://127.0.0.1:9/mcp"}}})
+    await notes.change({"staging": {"notes": {"server": "http://127.0.0.1:9/mcp", "stateless": True}}})
     task = NewExamTask(instruction="write hello", check_code=CHECK)
     async with notes.project.sessions.begin() as session:
         await exams.put(session, notes.project.id, "mine", ExamSource.SUBMITTED, [task])

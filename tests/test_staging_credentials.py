@@ -35,7 +35,7 @@ async def service(project: LedgerProject) -> AsyncIterator[SecuredService]:
 
 async def asked(project: LedgerProject, service: SecuredService, way: str, **credentials: Any) -> bool:
     """Whether staging knows who asks."""
-    staging = {"vault": {"server": service.url, "credentials": credentials}}
+    staging = {"vault": {"server": service.url, "credentials": credentials, "stateless": True}}
     task = NewExamTask(
         instruction="who am I?", check_code=f"score = float(apis.vault.who_{way}()['user'] == answer)"
     )

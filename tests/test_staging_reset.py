@@ -132,11 +132,12 @@ async def test_a_secret_that_signs_nothing_is_named(stage: Stage, secret: str, e
     [
         ({"reset_url": "https://ci.test/reset"}, "`reset_url` and `reset_secret` need each other"),
         ({"reset": "wipe", "reset_url": "https://a.test", "reset_secret": "s"}, "either `reset` or `reset_url`"),
+        ({"reset": "wipe", "stateless": True}, "`stateless` needs no reset"),
         ({"reset_url": "https://me@ci.test/", "reset_secret": "s"}, "without a user or fragment"),
     ],
 )
 async def test_a_reset_that_is_half_described_is_refused(
-    committed: Sessions, database_url: str, fields: dict[str, str], error: str
+    committed: Sessions, database_url: str, fields: dict[str, object], error: str
 ) -> None:
     async with open_api_app(committed, database_url) as api:
         staging = {"ledger": {"server": "https://staging.test", **fields}}

@@ -60,7 +60,8 @@ class Servers:
     async def tried(self, code: str, server: str, variables: dict[str, str] | None = None) -> TaskResult:
         task = NewExamTask(instruction="write hello", check_code=CHECK, variables=variables or {})
         async with self.project.sessions.begin() as session:
-            await projects.change_settings(session, self.project.id, {"staging": {"ledger": {"server": server}}})
+            staging = {"ledger": {"server": server, "stateless": True}}
+            await projects.change_settings(session, self.project.id, {"staging": staging})
             await exams.put(session, self.project.id, "mine", ExamSource.SUBMITTED, [task])
         [result] = await examined(self.project, "staging", lambda *_: block(code))
         return result

@@ -122,9 +122,8 @@ async def test_an_exam_without_checks_says_that_it_lacks_them(
 ) -> None:
     await serve(project, 1, TRUE)
     async with project.sessions.begin() as session:
-        await projects.change_settings(
-            session, project.id, {"staging": {"ledger": {"server": "https://staging.test"}}}
-        )
+        staging = {"ledger": {"server": "https://staging.test", "stateless": True}}
+        await projects.change_settings(session, project.id, {"staging": staging})
         logged = await exams.from_log(session, project.id)
         await exams.put(
             session, project.id, "mine", ExamSource.LOG, [replace(each, check_code=None) for each in logged]

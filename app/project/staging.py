@@ -49,14 +49,23 @@ class StagingApi(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Receives a signed POST before each trial instead, and answers once what trials change is restored."""
     reset_secret: SecretName | None = None
     """The stored secret `whsec_<base64>` that signs it, as messages to a webhook are."""
+    stateless: bool = False
+    """Whether nothing needs to be restored, as what one trial changes there concerns no other."""
 
     def __post_init__(self) -> None:
         if self.reset is not None and self.reset_url is not None:
             raise ValueError("name either `reset` or `reset_url`")
+        if self.stateless and (self.reset or self.reset_url):
+            raise ValueError("`stateless` needs no reset: leave one of them out")
         if (self.reset_url is None) != (self.reset_secret is None):
             raise ValueError("`reset_url` and `reset_secret` need each other: the POST is signed with the secret")
         if self.reset_url is not None and not is_callable_url(self.reset_url):
             raise ValueError("`reset_url`: write http://host/path or https://, without a user or fragment")
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether no trial meets what another one changed."""
+        return self.stateless or self.reset is not None or self.reset_url is not None
 
     def masked(self) -> "StagingApi":
         """Without the path and query of `reset_url`, which may hold a token."""

@@ -73,6 +73,11 @@ def _staged(app: App, staging: StagingApi, production: Catalog) -> App:
         _refuse_production(f"staging.{app.name}.reset_url", staging.reset_url, production)
     if staging.reset is not None and staging.reset not in app.operations:
         raise InvalidError(f"staging.{app.name}.reset: {app.name} has no operation {staging.reset!r}")
+    if not staging.is_restored and not all(each.safe for each in app.operations.values()):
+        raise InvalidError(
+            f"staging.{app.name} has no reset: trials would meet what earlier ones changed. Name `reset` or "
+            "`reset_url`, or say `stateless`, if what one trial changes there concerns no other"
+        )
     operations = {name: _moved(each) for name, each in app.operations.items()}
     return msgspec.structs.replace(app, server=staging.server, operations=operations, token_origins=())
 
