@@ -124,6 +124,33 @@ async def test_what_a_person_scored_is_judged_beside_it_to_compare(
     assert (name, found.tasks, found.agreeing) == (task.judged_by, 1, 0)
 
 
+async def test_another_judge_scores_what_the_former_one_scored(
+    shop: ServedProject, sessions: Sessions, setting: Callable[[str], str]
+) -> None:
+    alone, overruled = await served(shop, "paid", "paid")
+    for row, score in ((alone, 0.25), (overruled, 0.75)):
+        await scores.give(shop.session, row.id, score, ScoreSource.JUDGE, judged_by="former")
+    await feedback.add(shop.session, overruled.id, 0.0)
+    await shop.session.commit()
+    server = JudgeServer(by_output)
+    async with server.listening() as url:
+        [alone, overruled] = await judge(shop, sessions, setting(url))
+        asked = len(server.requests)
+        await judge(shop, sessions, setting(url))
+    assert len(server.requests) == asked, "no task is judged twice"
+    assert (alone.score, alone.score_source, alone.overruled_score) == (1.0, "judge", None)
+    assert (overruled.score, overruled.score_source, overruled.overruled_score) == (0.0, "person", 1.0)
+    found = await judgements.agreements(shop.session, shop.project.id)
+    assert {alone.judged_by, overruled.judged_by} == {*found} == {load_judge(setting(url)).name()}  # type: ignore[union-attr]
+
+
+async def test_a_score_that_no_judge_gave_stays_the_overruled_one(shop: ServedProject) -> None:
+    [task] = await served(shop, "paid")
+    for score, source in ((0.5, ScoreSource.VERIFIER), (0.0, ScoreSource.PERSON), (1.0, ScoreSource.JUDGE)):
+        scores.put(task, score, source, judged_by="wise" if source is ScoreSource.JUDGE else None)
+    assert (task.score, task.overruled_score, task.judged_by) == (0.0, 0.5, None)
+
+
 async def test_a_judge_is_asked_about_what_the_run_can_learn_from_and_what_people_scored(
     shop: ServedProject, sessions: Sessions, setting: Callable[[str], str]
 ) -> None:

@@ -20,20 +20,22 @@ _task = models.Task
 async def wanted(
     session: AsyncSession,
     project_id: UUID,
+    judge: str,
     *,
     since: datetime | None = None,
     until: datetime | None = None,
     unscored_since: datetime | None = None,
     limit: int,
 ) -> Sequence[UUID]:
-    """The latest tasks that ended in the window without a check and that no judge has scored, newest first.
+    """The latest tasks that ended in the window without a check and that this judge has not scored, newest first.
 
-    Those without a score that ended at `unscored_since` or later, and those that a person scored, with which the
-    judge is compared.
+    Those without a score but another judge's that ended at `unscored_since` or later, and those that a person
+    scored, with which the judge is compared.
     """
     late = true() if unscored_since is None else _task.finished_at >= unscored_since
-    unscored = and_(_task.score.is_(None), late)
-    compared = and_(_task.score_source == ScoreSource.PERSON, _task.overruled_score.is_(None))
+    by_other = _task.judged_by != judge
+    unscored = and_(or_(_task.score.is_(None), and_(_task.score_source == ScoreSource.JUDGE, by_other)), late)
+    compared = and_(_task.score_source == ScoreSource.PERSON, or_(_task.overruled_score.is_(None), by_other))
     query = (
         select(_task.id)
         .where(

@@ -21,12 +21,13 @@ async def give(
 def put(task: models.Task, score: float, source: ScoreSource, *, judged_by: str | None = None) -> bool:
     """Score a task whose row is locked. False: a score of a stronger source is there, and stays.
 
-    The first score that yields to another one is kept as `overruled_score`. `judged_by` names the judge.
+    The first score that yields to another one is kept as `overruled_score`; that of a judge, until another judge
+    gives its own. `judged_by` names the judge.
     """
     there = task.score_source
     _widen(task, score, source)
     if there is not None and source.yields_to(there):
-        if task.overruled_score is None:
+        if task.overruled_score is None or (source is ScoreSource.JUDGE and task.judged_by is not None):
             task.overruled_score, task.judged_by = score, judged_by
         return False
     if there is not source and task.overruled_score is None:

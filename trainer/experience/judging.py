@@ -1,4 +1,4 @@
-"""Has a judge score the tasks of a run's window: those without a score, and those that show its agreement."""
+"""Has a judge score the tasks of a run's window that nobody else has scored, and those that show its agreement."""
 
 import asyncio
 from collections import defaultdict
@@ -36,11 +36,12 @@ async def judge_window(sessions: Sessions, project_id: UUID, settings: RunSettin
         own = projects.settings_of(await projects.by_id(session, project_id))
         if own.verifier is not None:
             return
+        name = named.name(own.rubric)
         window = {"since": settings.since, "until": settings.until}
         window["unscored_since"] = await learns_from(session, project_id, settings)
-        ids = await judgements.wanted(session, project_id, **window, limit=min(settings.limit, _MOST))
+        ids = await judgements.wanted(session, project_id, name, **window, limit=min(settings.limit, _MOST))
         tasks = [each async for each in training_data.trajectories(session, ids)]
-    groups, name = _groups(tasks, named.group.group_size), named.name(own.rubric)
+    groups = _groups(tasks, named.group.group_size)
     for start in range(0, len(groups), _AT_ONCE):
         some = groups[start : start + _AT_ONCE]
         found = await asyncio.gather(*(_ask(named.group, own.rubric, group) for group in some))
