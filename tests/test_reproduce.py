@@ -220,6 +220,19 @@ def test_the_table_and_the_file_agree(tmp_path: Path) -> None:
     assert "| +25.0 [" in table
 
 
+def test_rows_with_nothing_or_everything_solved_have_an_interval_with_a_width(tmp_path: Path) -> None:
+    for row, solved in (("prompt_only", 0), ("sage", 20)):
+        evaluate(tmp_path, row, 0, solved)
+    rows = read_rows(tmp_path, PLAN, {})
+    nothing, everything = as_json(rows, {}, {})["rows"]
+    for metric in ("tgc", "sgc"):  # of 20 scenarios: 1 - 0.025 ** (1 / 20)
+        assert nothing[metric] == {"mean": 0.0, "low": 0.0, "high": 16.8}
+        assert everything[metric] == {"mean": 100.0, "low": 83.2, "high": 100.0}
+    table = as_markdown(rows, {})
+    assert f"| {LABELS['prompt_only']} | 1 | 0.0 [0.0, 16.8] | 0.0 [0.0, 16.8] |" in table
+    assert f"| {LABELS['sage']} | 1 | 100.0 [83.2, 100.0] | 100.0 [83.2, 100.0] |" in table
+
+
 def test_the_chart_draws_every_condition_inside_its_frame() -> None:
     curves = {"one": [[(4, 10.0), (8, 80.0)], [(4, 30.0), (8, 60.0)]], "two": [[(4, 0.0)]]}
     figure = ElementTree.fromstring(draw(curves, ylabel="SGC"))

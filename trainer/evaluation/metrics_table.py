@@ -1,7 +1,7 @@
 """Policy metrics as a Markdown table."""
 
-from trainer.evaluation.bootstrap_intervals import Estimate, exact_where_flat
-from trainer.evaluation.policy_metrics import PolicyMetrics
+from trainer.evaluation.bootstrap_intervals import Estimate
+from trainer.evaluation.policy_metrics import PolicyMetrics, with_exact_shares
 
 LABELS = {
     "tgc": "TGC, %",
@@ -14,7 +14,6 @@ LABELS = {
     "library_size": "skills at the end of a chain",
     "distinct_used": "different skills used in a chain that was offered any",
 }
-_OF_ALL_SCENARIOS = ("tgc", "sgc")
 
 
 def metrics_table(columns: dict[str, PolicyMetrics], labels: dict[str, str] | None = None, head: str = "") -> str:
@@ -26,17 +25,13 @@ def metrics_table(columns: dict[str, PolicyMetrics], labels: dict[str, str] | No
     first = next(iter(columns.values()))
     seeds = f"{first.seeds} seeds, " if first.seeds > 1 else ""
     head = head or f"{seeds}{first.scenarios} scenarios, {first.tasks} tasks"
+    exact = [with_exact_shares(each) for each in columns.values()]
     rows = [
-        f"| {label} | " + " | ".join(_show(_estimate(metrics, name)) for metrics in columns.values()) + " |"
+        f"| {label} | " + " | ".join(_show(getattr(metrics, name)) for metrics in exact) + " |"
         for name, label in (labels or LABELS).items()
     ]
     top = f"| {head} | " + " | ".join(columns) + " |"
     return "\n".join([top, "|---" * (len(columns) + 1) + "|", *rows])
-
-
-def _estimate(metrics: PolicyMetrics, name: str) -> Estimate | None:
-    estimate: Estimate | None = getattr(metrics, name)
-    return exact_where_flat(estimate, metrics.scenarios) if estimate and name in _OF_ALL_SCENARIOS else estimate
 
 
 def _show(estimate: Estimate | None) -> str:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from app.errors import InvalidError
-from trainer.evaluation.bootstrap_intervals import Estimate, Floats, Resamples, tabulate
+from trainer.evaluation.bootstrap_intervals import Estimate, Floats, Resamples, exact_where_flat, tabulate
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +119,12 @@ def measure_runs(runs: Sequence[Sequence[TaskResult]], *, seed: int = 0, resampl
     if_any = {name: draws.estimate(_table(chains, names, *how)) for name, how in _IF_ANY.items()}
     counts = {"tasks": sum(map(len, runs)), "scenarios": len(names), "seeds": len(runs)}
     return msgspec.convert(counts | always | if_any, PolicyMetrics)
+
+
+def with_exact_shares(metrics: PolicyMetrics) -> PolicyMetrics:
+    """For tables: a TGC or SGC of 0 or 100 % has its exact interval, instead of one without width."""
+    exact = {name: exact_where_flat(getattr(metrics, name), metrics.scenarios) for name in ("tgc", "sgc")}
+    return msgspec.structs.replace(metrics, **exact)
 
 
 def compare(

@@ -9,7 +9,14 @@ import msgspec
 from trainer.demo.reproduce.plan import ExperimentPlan, Trial, condition_of
 from trainer.demo.reproduce.trial import RowResults, TrialResult, results_file, trial_file
 from trainer.evaluation.bootstrap_intervals import Estimate
-from trainer.evaluation.policy_metrics import Comparison, PolicyMetrics, TaskResult, compare_runs, measure_runs
+from trainer.evaluation.policy_metrics import (
+    Comparison,
+    PolicyMetrics,
+    TaskResult,
+    compare_runs,
+    measure_runs,
+    with_exact_shares,
+)
 
 LABELS = {
     "prompt_only": "library, prompt only",
@@ -61,7 +68,7 @@ def read_rows(work: Path, plan: ExperimentPlan, lrs: dict[str, float], exam: str
     for name in LABELS:
         runs = _runs(work, plan, name, exam)
         if runs:
-            metrics = measure_runs(list(runs.values()))
+            metrics = with_exact_shares(measure_runs(list(runs.values())))
             rows.append(TableRow(name=name, seeds=list(runs), metrics=metrics, lr=lrs.get(condition_of(name))))
     return rows
 
