@@ -69,6 +69,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
     replay: Share = 0.25
     """`logged`, without `since`: share of the scored tasks that earlier runs could learn from already, the newest.
+    Where their releases had other weights, as a rule, they count with `max_staleness` only.
     """
     until: ZonedTime | None = None
     """`logged` and `sft`: use tasks that ended before this time."""

@@ -39,7 +39,7 @@ ADVICE = {
         "score tasks that the judge has scored (GET /v1/feedback/wanted), until GET /v1/judge/agreement says that "
         "it is trusted, or lower `judge_agreement`, a setting of the project"
     ),
-    DropReason.LEARNED: "wait for new tasks, raise `replay`, or set `since`",
+    DropReason.LEARNED: "wait for new tasks, or raise both `replay` and `max_staleness`",
     DropReason.HELD_OUT: "lower `holdout_percent`, a setting of the project, or make its exams smaller",
     DropReason.STALE: "raise `max_staleness`, or wait for tasks of the active release",
     DropReason.CONVERSATION: "give tasks that follow a conversation a `scenario`",
