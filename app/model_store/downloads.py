@@ -13,6 +13,7 @@ import httpx
 from tqdm import tqdm
 
 from app.errors import ModelDownloadError, ModelHashError, StorageError, first_line
+from app.model_store.publish import publish
 
 _TIMEOUT = 30.0  # seconds of silence
 _ATTEMPTS = 5  # in a row that bring nothing new
@@ -34,10 +35,11 @@ def open_client(certificates: str = "", token: str = "") -> Iterator[httpx.Clien
 def download(client: httpx.Client, url: str, target: Path, sha256: str = "") -> None:
     """Make `target`, from where an earlier attempt ended if the server still has the same file.
 
-    Without a hash, its caller has to check the content. Raises ModelDownloadError, and ModelHashError for another
-    content, of which nothing is kept, and StorageError for a full disk.
+    A file that is there is kept if it has the hash. Without a hash, the caller has to check the content. Raises
+    ModelDownloadError, and ModelHashError for another content, of which nothing is kept, and StorageError for a
+    full disk.
     """
-    if target.exists():
+    if target.exists() and (not sha256 or file_hash(target) == sha256):
         return
     part = target.with_name(f"{target.name}.part")
     try:
@@ -50,7 +52,7 @@ def download(client: httpx.Client, url: str, target: Path, sha256: str = "") -> 
                 f"{without_password(url)} has the SHA-256 {found}, not {sha256}: it was deleted. Try another "
                 "source"
             )
-        part.rename(target)
+        publish(part, target)
         _tag(part).unlink(missing_ok=True)
     except OSError as error:
         raise StorageError(

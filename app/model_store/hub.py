@@ -16,10 +16,11 @@ from huggingface_hub.hf_api import RepoSibling
 
 from app.errors import ModelDownloadError, ModelError, first_line
 from app.model_catalog import HASH_DIGITS, directory_stem
-from app.model_store.convert import check_disk_space, publish
+from app.model_store.convert import check_disk_space
 from app.model_store.downloads import open_client, without_password
 from app.model_store.model_checks import check_directory
 from app.model_store.package_index import configured_indexes
+from app.model_store.publish import publish
 
 _FILES = ["*.json", "*.safetensors", "*.jinja", "README.md", "LICENSE*"]
 _COMMIT = "X-Repo-Commit"

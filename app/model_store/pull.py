@@ -49,10 +49,8 @@ def install(model: CatalogModel, models: Path, source: SourceName = "any", given
     check_disk_space(models, 2 * model.size + 2 * model.parameters)
     if given is not None:
         gguf = sources.from_copy(model, given, folder)
-    elif (gguf := folder / model.file).is_file():  # whole: it was renamed into place
-        sources.check_hash(gguf, model)
     else:
-        gguf = _fetch(model, folder, source)
+        gguf = sources.kept(model, folder) or _fetch(model, folder, source)
     origin = Origin(
         title=model.title,
         licence=model.licence,

