@@ -20,6 +20,7 @@ from trainer.demo.base_adapter.adapter_recipe import (
 )
 from trainer.demo.base_adapter.demonstration_files import plan_files
 from trainer.demo.recipe_file import claim_directory
+from trainer.demo.seed_policy.recipe import Recipe
 
 RECIPE = AdapterRecipe(model="small", base="0")
 
@@ -76,6 +77,18 @@ def test_a_recipe_comes_back_from_its_file_and_another_is_named(tmp_path: Path) 
     claim_directory(tmp_path / "work", RECIPE)
     with pytest.raises(InvalidError, match="begun with steps=500: use the same values"):
         claim_directory(tmp_path / "work", msgspec.structs.replace(RECIPE, steps=501))
+
+
+@pytest.mark.parametrize("adapter_first", [True, False])
+def test_the_seed_policy_and_an_adapter_do_not_share_a_directory(adapter_first: bool, tmp_path: Path) -> None:
+    model, out, work = small_model(tmp_path / "model"), tmp_path / "out", tmp_path / "work"
+    recipe = new_recipe(str(model), model)
+    claim_directory(work, recipe if adapter_first else Recipe(seed=recipe.seed, steps=recipe.steps, lr=recipe.lr))
+    options = () if adapter_first else ("--model", str(model))
+    ended = CliRunner().invoke(main, ["bootstrap", str(out), "--work", str(work), *options])
+    assert ended.exit_code == 1
+    assert ended.output.startswith(f"Error: {work} was begun by a build of another kind")
+    assert "name another directory with --work" in ended.output
 
 
 def test_the_hash_of_the_base_tells_two_models_apart(tmp_path: Path) -> None:

@@ -18,7 +18,13 @@ def claim_directory(work: Path, recipe: _Recipe) -> None:
     if not path.exists():
         write_atomically(msgspec.json.encode(recipe), path)
         return
-    begun = msgspec.structs.asdict(msgspec.json.decode(path.read_bytes(), type=type(recipe)))
+    try:
+        begun = msgspec.structs.asdict(msgspec.json.decode(path.read_bytes(), type=type(recipe)))
+    except msgspec.ValidationError as error:
+        raise InvalidError(
+            f"{work} was begun by a build of another kind, of the seed policy or of an adapter: name another "
+            "directory with --work"
+        ) from error
     other = [name for name, value in msgspec.structs.asdict(recipe).items() if begun[name] != value]
     if other:
         was = ", ".join(f"{name}={begun[name]}" for name in other)

@@ -34,7 +34,7 @@ MIX = (
 """Skills offered, among others that do not fit, and none although some were written."""
 
 
-class AdapterRecipe(msgspec.Struct, frozen=True, kw_only=True):
+class AdapterRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Data and training of an adapter. The number of processes changes its rounding alone."""
 
     model: str

@@ -7,7 +7,7 @@ import msgspec
 MAX_LENGTH = 2048
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Size and training of the seed policy."""
 
     seed: int = 0
