@@ -65,7 +65,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
     since: ZonedTime | None = None
     """`logged` and `sft`: use tasks that ended at this time or later. Without it, a `logged` run uses what has
-    ended since the last one whose release has served, and a share of what came before.
+    ended since the start of the last one from which the serving weights come, and a share of what came before.
     """
     replay: Share = 0.25
     """`logged`, without `since`: share of the scored tasks that earlier runs could learn from already, the newest.

@@ -10,9 +10,9 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, releases, skills, trajectories
-from app.db.models import ReleaseState, RunState, TaskState
+from app.db.models import RunState, TaskState
 from app.engine.tokenizer import ChatTokenizer
-from app.records import Json, Policy, Stop, Trajectory, Turn, Use
+from app.records import BASE, Json, Policy, Stop, Trajectory, Turn, Use
 from app.run_settings import RunKind
 from tests.rows import new_skill, offer_of, task_row, trajectory_of
 from tests.scripted_engine import block
@@ -97,12 +97,12 @@ class ServedProject:
         candidate = await releases.propose(self.session, self.project.id, model)
         return await releases.activate(self.session, candidate.id)
 
-    async def adopted_run(self, minutes: int, state: ReleaseState = ReleaseState.RETIRED) -> None:
-        """Add a run on served tasks that began so many minutes after the first task, and the release it made."""
-        run = models.TrainingRun(project_id=self.project.id, kind=RunKind.LOGGED, settings={}, state=RunState.DONE)
-        run.started_at = minute(minutes)
+    async def trained(
+        self, minutes: int, kind: RunKind = RunKind.LOGGED, *, started_from: str = BASE
+    ) -> models.Release:
+        """The candidate of a run that began so many minutes after the first task."""
+        run = models.TrainingRun(project_id=self.project.id, kind=kind, settings={}, state=RunState.DONE)
+        run.started_at, run.started_from = minute(minutes), started_from
         self.session.add(run)
         await self.session.flush()
-        release = await releases.propose(self.session, self.project.id, f"{minutes:04}")
-        release.training_run_id, release.state = run.id, state
-        await self.session.flush()
+        return await releases.propose(self.session, self.project.id, f"{minutes:04}", run.id)

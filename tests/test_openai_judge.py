@@ -13,7 +13,7 @@ from litestar import Litestar, Request, Response, post
 from litestar.params import JSONBody
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import feedback, judgements, models, projects, scores
+from app.db import feedback, judgements, models, projects, releases, scores
 from app.db.database import Sessions
 from app.db.models import ScoreSource
 from app.errors import InvalidError, SettingError
@@ -156,7 +156,7 @@ async def test_a_judge_is_asked_about_what_the_run_can_learn_from_and_what_peopl
 ) -> None:
     await served(shop, "paid", score=1.0)
     await served(shop, *["paid"] * 11)
-    await shop.adopted_run(9)  # eight had ended
+    await releases.activate(shop.session, (await shop.trained(9)).id)  # eight had ended
     await shop.session.commit()
     async with JudgeServer(by_output).listening() as url:
         learned = [bool(each.judged_by) for each in await judge(shop, sessions, setting(url), until=minute(9))]

@@ -9,10 +9,11 @@ import pytest
 from sqlalchemy import delete
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import exams, models, releases, trajectories
-from app.db.models import ReleaseState, TaskState
+from app.db import exams, models, releases, training_data, trajectories
+from app.db.models import TaskState
 from app.errors import InvalidError
 from app.records import Stop
+from app.run_settings import RunKind
 from tests.read_served import best, pair, read, rewards, rollouts, staleness
 from tests.rows import project_row
 from tests.scripted_engine import byte_tokenizer
@@ -234,28 +235,55 @@ async def test_without_a_success_there_is_nothing_to_imitate(shop: ServedProject
         await best(shop)
 
 
+async def _adopted(shop: ServedProject, minutes: int, **more: Any) -> models.Release:
+    """The release of a run on served tasks, which serves."""
+    return await releases.activate(shop.session, (await shop.trained(minutes, **more)).id)
+
+
 async def test_a_run_learns_from_what_is_new_and_replays_a_share(shop: ServedProject) -> None:
     for score in (1.0, 0.0) * 6:
         await shop.task(score)
-    await shop.adopted_run(9)  # eight had ended
-    found = await read(shop, replay=0.25)
+    await _adopted(shop, 9)  # eight had ended
+    found = await read(shop, replay=0.25, max_staleness=1)
     assert found.data.dropped == {"learned": 7}
-    kept = [shop.tasks.index(each.trajectory.task.id) for each in await rollouts(shop, replay=0.25)]
+    kept = [
+        shop.tasks.index(each.trajectory.task.id) for each in await rollouts(shop, replay=0.25, max_staleness=1)
+    ]
     assert kept == [7, 8, 9, 10, 11]
-    assert len(await rollouts(shop, replay=0.0)) == 4
-    assert len(await rollouts(shop, replay=1.0)) == 12
-    assert len(await rollouts(shop, since=minute(0))) == 12
+    assert len(await rollouts(shop, replay=0.0, max_staleness=1)) == 4
+    assert len(await rollouts(shop, replay=1.0, max_staleness=1)) == 12
+    assert len(await rollouts(shop, since=minute(0), max_staleness=1)) == 12
 
 
 async def test_what_a_rejected_release_learned_from_counts_as_new(shop: ServedProject) -> None:
     for score in (1.0, 0.0) * 2:
         await shop.task(score)
-    await shop.adopted_run(9, ReleaseState.REJECTED)
+    await releases.reject(shop.session, (await shop.trained(9)).id, {})
     assert len(await rollouts(shop)) == 4
+
+
+async def test_what_only_weights_learned_from_that_no_longer_serve_counts_as_new(shop: ServedProject) -> None:
+    first = await releases.active(shop.session, shop.project.id)
+    await pair(shop)
+    learned = await _adopted(shop, 2)  # one had ended
+    await releases.activate(shop.session, first.id)
+    assert len(await rollouts(shop)) == 2
+    again = await releases.propose(shop.session, shop.project.id, learned.model)  # as another prompt would
+    await releases.activate(shop.session, again.id)
+    assert (await training_data.learned_until(shop.session, shop.project.id)) == minute(2)
+
+
+async def test_what_weights_learned_from_before_they_were_trained_on_otherwise_counts(shop: ServedProject) -> None:
+    logged = await _adopted(shop, 2)
+    demonstrated = await _adopted(shop, 3, kind=RunKind.SFT, started_from=logged.model)
+    await _adopted(shop, 4, kind=RunKind.ROLLOUT, started_from=demonstrated.model)
+    assert (await training_data.learned_until(shop.session, shop.project.id)) == minute(2)
+    await _adopted(shop, 5, kind=RunKind.ROLLOUT)
+    assert (await training_data.learned_until(shop.session, shop.project.id)) is None
 
 
 async def test_without_new_tasks_there_is_nothing_to_learn_from(shop: ServedProject) -> None:
     await pair(shop)
-    await shop.adopted_run(9)
+    await _adopted(shop, 9)
     with pytest.raises(InvalidError, match=r"nothing to learn from in 2 tasks \(2 learned\): wait for new tasks"):
         await read(shop)

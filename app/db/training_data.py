@@ -5,13 +5,13 @@ from datetime import datetime
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import func, or_, select
+from sqlalchemy import or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import models, releases
 from app.db.executed_tasks import executed
 from app.db.in_array import in_array
-from app.db.models import ReleaseState, ScoreSource, SkillState, TaskState
+from app.db.models import ScoreSource, SkillState, TaskState, TrainingRun
 from app.records import Trajectory
 from app.run_settings import RunKind
 
@@ -91,15 +91,31 @@ async def window(
 
 
 async def learned_until(session: AsyncSession, project_id: UUID) -> datetime | None:
-    """The start of the last run on served tasks whose release has served, and was not rolled back."""
-    run, release = models.TrainingRun, models.Release
-    start: datetime | None = await session.scalar(
-        select(func.max(run.started_at))
-        .join(release, release.training_run_id == run.id)
-        .where(run.project_id == project_id, run.kind == RunKind.LOGGED)
-        .where(release.state.in_([ReleaseState.ACTIVE, ReleaseState.RETIRED]))
+    """The start of the last run on served tasks from which the weights come that serve now. None: they come from
+    none, as after a roll-back.
+    """
+    active = await releases.find_active(session, project_id)
+    weights, known = {active.model} if active else set(), set[str]()
+    while weights:
+        made = await _makers(session, project_id, weights)
+        if starts := [run.started_at for run in made if run.kind is RunKind.LOGGED and run.started_at]:
+            return max(starts)
+        known |= weights
+        weights = {run.started_from for run in made if run.started_from} - known
+    return None
+
+
+async def _makers(session: AsyncSession, project_id: UUID, weights: Collection[str]) -> Sequence[TrainingRun]:
+    """The runs of the project that made one of these weights."""
+    adapter, release = models.Adapter, models.Release
+    stored = select(adapter.run_id).where(in_array(adapter.hash, weights))
+    proposed = select(release.training_run_id).where(
+        release.project_id == project_id, in_array(release.model, weights)
     )
-    return start
+    query = select(TrainingRun).where(
+        TrainingRun.project_id == project_id, or_(TrainingRun.id.in_(stored), TrainingRun.id.in_(proposed))
+    )
+    return (await session.scalars(query)).all()
 
 
 async def trajectories(session: AsyncSession, task_ids: Sequence[UUID]) -> AsyncIterator[Trajectory]:
