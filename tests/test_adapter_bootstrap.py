@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from app.adapters.files import WEIGHTS, inspect
 from app.errors import InvalidError
 from tests.small_adapter_build import small_model, small_plan
-from trainer.demo.base_adapter.adapter_bootstrap import AdapterPlan, bootstrap_adapter, learn
+from trainer.demo.base_adapter.adapter_bootstrap import AdapterPlan, bootstrap_adapter, learn, serving_advice
 from trainer.demo.base_adapter.learning_curve import CurvePoint, read_steps
 from trainer.demo.base_adapter.sft_segment import fitting_processes
 from trainer.demo.base_adapter.training_set import read_training_set
@@ -151,6 +151,14 @@ def test_no_two_processes_of_a_training_share_a_gpu(device: str, gpus: int, coun
 def test_demonstrations_keep_their_processes_where_one_trains(model: Path, tmp_path: Path) -> None:
     plan = msgspec.structs.replace(small_plan(tmp_path, model, processes=2), device="mps")
     assert (plan.processes, plan.learners) == (2, 1)
+
+
+def test_the_build_names_the_profile_to_serve_with_where_the_model_has_another(tmp_path: Path) -> None:
+    model = small_model(tmp_path / "model")
+    plan = small_plan(tmp_path, model)
+    assert serving_advice(plan) == "; serve it with SAGE_PROMPT_PROFILE=brief"
+    (model / "README.md").write_text("---\nprompt_profile: brief\n---\n")
+    assert serving_advice(plan) == ""
 
 
 def test_the_work_of_another_recipe_is_not_mixed_in(model: Path, tmp_path: Path) -> None:

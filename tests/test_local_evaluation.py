@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from app.cli import main
-from app.errors import InvalidError
+from app.errors import InvalidError, SettingError
 from app.model_catalog import SEED
 from app.records import Stop
 from app.settings import Settings
@@ -47,6 +47,18 @@ async def test_an_adapter_is_found_by_its_hash_and_generates_the_answers(tmp_pat
         results = await evaluate(0, True, lambda _: None)
     assert len(results) == 1
     assert not results[0].success  # random weights
+
+
+async def test_an_adapter_has_the_prompt_of_its_card_unless_one_is_set(tmp_path: Path) -> None:
+    here = settings(tmp_path)
+    adapter = make_adapter(here.model_dir, tmp_path / "adapter", seed=1)
+    (adapter / "README.md").write_text("---\nprompt_profile: verse\n---\n")
+    evaluation = msgspec.structs.replace(EVALUATION, adapter=str(adapter))
+    with pytest.raises(SettingError, match="no prompt profile is named 'verse'"):
+        async with open_local_evaluation(evaluation, here):
+            pass
+    async with open_local_evaluation(evaluation, msgspec.structs.replace(here, prompt_profile="compact")):
+        pass
 
 
 async def test_a_missing_adapter_is_named(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The experiment with a pretrained model: environments, start, a table for each split, and a tiny one whole."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from trainer.cli.reproduce import reproduce
 from trainer.demo.held_out import HELD_OUT
 from trainer.demo.reproduce.experiment_model import experiment_settings, find_start, import_start, update_device
 from trainer.demo.reproduce.findings import differences, read_rows
-from trainer.demo.reproduce.plan import PRETRAINED, conflicting_values, search_trials
+from trainer.demo.reproduce.plan import PRETRAINED, ExperimentPlan, conflicting_values, search_trials
 from trainer.demo.reproduce.run import Experiment
 from trainer.demo.reproduce.trial import RowResults, results_file
 from trainer.environment import open_environment
@@ -84,6 +85,21 @@ def test_updates_use_the_device_of_the_settings_but_for_the_seed_policy(
     assert update_device(plan, experiment_settings(plan, tmp_path)) == torch.device("cuda")
     seed = msgspec.structs.replace(plan, model=SEED)
     assert update_device(seed, experiment_settings(seed, tmp_path)) == torch.device("cpu")
+
+
+@pytest.mark.parametrize(("setting", "profile"), [("", "brief"), ("full", "full"), ("compact", "")])
+def test_trials_have_the_prompt_that_their_adapter_learned_with_unless_one_is_set(
+    setting: str, profile: str, model: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model's own is compact."""
+    start = shutil.copytree(adapter, tmp_path / "adapter")
+    (start / "README.md").write_text("---\nprompt_profile: brief\n---\n")
+    monkeypatch.setenv("SAGE_PROMPT_PROFILE", setting)
+    order = ("--model", str(model), "--adapter", str(start), "--work", str(tmp_path / "work"), "--table-only")
+    assert call(*order, "--out", str(tmp_path)).exit_code == 0
+    monkeypatch.delenv("SAGE_PROMPT_PROFILE")
+    plan = msgspec.json.decode((tmp_path / "work" / "plan.json").read_bytes(), type=ExperimentPlan)
+    assert experiment_settings(plan, tmp_path).prompt_profile == plan.profile == profile
 
 
 async def test_scenarios_of_several_environments_come_by_turns_and_are_judged_by_their_own() -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
@@ -10,7 +11,7 @@ import msgspec
 from app.agent.prompt_brief import Brief
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_full import Full
-from app.engine.tokenizer import ChatTokenizer, Message
+from app.engine.tokenizer import ChatTokenizer, Message, read_card
 from app.errors import SettingError
 from app.records import Json, Offer, Task
 from app.sandbox.protocol import Observation, RunStop
@@ -49,6 +50,11 @@ def choose_profile(setting: str, card: Mapping[str, Json]) -> Profile:
             f"no prompt profile is named {name!r}: set SAGE_PROMPT_PROFILE to one of {', '.join(PROFILES)}"
         )
     return PROFILES[name]
+
+
+def adapter_profile(adapter: Path) -> str:
+    """The setting for the prompt that an adapter learned with, by the card beside it; empty if none names it."""
+    return str(read_card(adapter).get("prompt_profile", ""))
 
 
 def sample_opening(profile: Profile) -> list[Message]:

@@ -145,6 +145,7 @@ def _build_adapter(options: BootstrapOptions) -> None:
         AdapterPlan,
         bootstrap_adapter,
         new_recipe,
+        serving_advice,
     )
     from trainer.learning.model import pick_device  # noqa: PLC0415
 
@@ -168,7 +169,7 @@ def _build_adapter(options: BootstrapOptions) -> None:
     )
     for title, columns in bootstrap_adapter(plan).items():
         click.echo(f"{title}\n{metrics_table(columns)}\n")
-    click.echo(f"written to {options.out}")
+    click.echo(f"written to {options.out}{serving_advice(plan)}")
 
 
 def _command() -> str:

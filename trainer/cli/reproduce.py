@@ -124,8 +124,7 @@ def _find_start(model: str, adapter: Path | None) -> Path | None:
 
 def _plan(model: str, start: Path | None, sizes: dict[str, float], only: tuple[str, ...]) -> ExperimentPlan:
     base = ExperimentPlan() if start is None else PRETRAINED
-    named = {} if start is None else {"model": model, "adapter": content_hash(start)}
-    plan = msgspec.structs.replace(base, **named, **sizes, only=())
+    plan = msgspec.structs.replace(base, **_start_values(model, start), **sizes, only=())
     plan = msgspec.structs.replace(
         plan,
         ablation_seeds=min(plan.seeds, base.ablation_seeds),
@@ -137,6 +136,14 @@ def _plan(model: str, start: Path | None, sizes: dict[str, float], only: tuple[s
             f"{', '.join(unknown)}: there is {', '.join(plan.conditions)}", param_hint="--only"
         )
     return msgspec.structs.replace(plan, only=only or base.only)
+
+
+def _start_values(model: str, start: Path | None) -> dict[str, str]:
+    if start is None:
+        return {}
+    from trainer.demo.reproduce.experiment_model import start_profile  # noqa: PLC0415  torch, as above
+
+    return {"model": model, "adapter": content_hash(start), "profile": start_profile(model, start)}
 
 
 def _make_start(plan: ExperimentPlan, start: Path | None, work: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from app.agent.prompt_profiles import adapter_profile
 from app.errors import InvalidError
 from app.records import BASE, Policy
 from app.settings import Settings
@@ -32,11 +33,14 @@ class LocalEvaluation(msgspec.Struct, frozen=True, kw_only=True):
 
 @asynccontextmanager
 async def open_local_evaluation(evaluation: LocalEvaluation, settings: Settings) -> AsyncIterator[Evaluate]:
-    """Load the model for any number of evaluations, one at a time.
+    """Load the model for any number of evaluations, one at a time. Without a profile in the settings, that of the
+    adapter's card counts before the model's.
 
     Raises InvalidError for an unknown adapter or environment, ModelError for a model that cannot be loaded.
     """
     adapter = _find(evaluation.adapter, settings.data_dir) if evaluation.adapter else None
+    if adapter is not None and not settings.prompt_profile:
+        settings = msgspec.structs.replace(settings, prompt_profile=adapter_profile(adapter))
     async with open_stack(open_environment(evaluation.environment), evaluation.retrieval, settings) as stack:
         if adapter is not None:
             await stack.engine.load_adapter(adapter.name, adapter)

@@ -12,7 +12,8 @@ import msgspec
 import torch
 
 from app.adapters.files import CONFIG, WEIGHTS, content_hash
-from app.engine.tokenizer import ChatTokenizer
+from app.agent.prompt_profiles import choose_profile
+from app.engine.tokenizer import ChatTokenizer, read_card
 from app.errors import InvalidError
 from app.model_catalog import CATALOG
 from app.settings import Settings
@@ -100,6 +101,12 @@ def bootstrap_adapter(plan: AdapterPlan) -> Figures:
     figures = examine(plan)
     _assemble(plan, curve, figures)
     return figures
+
+
+def serving_advice(plan: AdapterPlan) -> str:
+    """The setting to serve the adapter with, if the model's own prompt is not the one that it learned with."""
+    learned, own = plan.recipe.profile, choose_profile("", read_card(plan.model_dir)).name
+    return "" if learned == own else f"; serve it with SAGE_PROMPT_PROFILE={learned}"
 
 
 def demonstrate(plan: AdapterPlan) -> None:

@@ -3,10 +3,13 @@
 import shutil
 from pathlib import Path
 
+import msgspec
 import torch
 
 from app.adapters.bundled_adapter import BundledAdapter
 from app.adapters.files import content_hash
+from app.agent.prompt_profiles import adapter_profile, choose_profile
+from app.engine.tokenizer import read_card
 from app.errors import InvalidError
 from app.model_catalog import SEED, find_model
 from app.settings import Settings
@@ -24,7 +27,8 @@ def experiment_settings(plan: ExperimentPlan, work: Path) -> Settings:
         return Settings(data_dir=work, model=SEED)
     here = Settings.from_env()
     model_dir = find_model(plan.model, here.data_dir)
-    return Settings(data_dir=work, model=str(model_dir.absolute()), engine_device=here.engine_device)
+    own = Settings(data_dir=work, model=str(model_dir.absolute()), engine_device=here.engine_device)
+    return msgspec.structs.replace(own, prompt_profile=plan.profile)
 
 
 def update_device(plan: ExperimentPlan, settings: Settings) -> torch.device:
@@ -47,6 +51,17 @@ def find_start(model: str, adapter: Path | None) -> Path:
             "--adapter DIR"
         )
     return bundled.path
+
+
+def start_profile(model: str, start: Path) -> str:
+    """The prompt profile of the settings or of the start's card; empty where it is the model's own.
+
+    Raises SettingError for an unknown one.
+    """
+    here = Settings.from_env()
+    card = read_card(find_model(model, here.data_dir))
+    chosen = choose_profile(here.prompt_profile or adapter_profile(start), card).name
+    return "" if chosen == choose_profile("", card).name else chosen
 
 
 def import_start(adapter: Path, work: Path) -> None:

@@ -44,6 +44,7 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str = SEED  # or a name of `sage models list`, or a directory
     adapter: str = ""  # content hash of the supervised start; empty: it is trained on demonstrations
+    profile: str = ""  # of the prompt, where it is not the model's own
     environment: str = "office?busy=0.35"  # of training and validation
     exams: dict[str, str] = {}  # environments of the test splits by title; empty: the same environment
     limits: RolloutLimits = RolloutLimits(
