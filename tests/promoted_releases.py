@@ -29,10 +29,10 @@ def exam(
     return found | (third if reference is not None and reference.model != over.model else {})
 
 
-def live(over: Release, reward: Json, at_the_end: Json = None) -> dict[str, Json]:
-    """A promotion of a canary, beside what the gate has shown."""
+def live(over: Release, reward: Json, at_the_end: Json = None, *, lost: float = 0.0) -> dict[str, Json]:
+    """A promotion of a canary, beside what the gate has shown. `lost` is its possible loss."""
     metrics = {"reward": {"difference": reward, "at_the_end": at_the_end}}
-    decision = {"action": "promote", "metrics": metrics}
+    decision = {"action": "promote", "metrics": metrics, "possible_loss": lost}
     return {"verdict": "promote", "canary": {"baseline": named(over), "decision": decision}}
 
 

@@ -11,6 +11,7 @@ from app.db.database import Sessions
 from app.db.models import ReleaseState
 from app.release.canary_decision import CanaryAction, CanaryDecision, CanaryRules
 from tests.canary_project import Project, apply_decision, begin, evaluate, open_project
+from tests.promoted_releases import EVEN, exam, live
 from tests.trials import START, Arm, judged, trial
 
 LOSS, PER_ARM, CANARIES = 0.015, 1_990, 6
@@ -84,13 +85,16 @@ def _low(decision: CanaryDecision) -> float:
 
 
 async def test_what_a_promotion_may_have_lost_is_kept_with_its_weights(project: Project) -> None:
-    evidence = {"canary": {"decision": {"action": "promote", "possible_loss": 0.03}}}
+    first = await _active(project)
     async with project.sessions.begin() as session:
-        await releases.record_evidence(session, project.candidate, evidence)
+        await releases.record_evidence(session, project.candidate, live(first, EVEN, lost=0.03))
     await project.promoter.activate(project.candidate, "canary")
     async with project.sessions.begin() as session:  # as an API document that changes does
         same = await releases.propose(session, project.id, "f00d")
         await releases.activate(session, same.id)
+        cheaper = await releases.propose(session, project.id, "c0de")  # and an exam without a canary
+        await releases.approve(session, cheaper.id, exam(same, reference=first))
+    await project.promoter.activate(cheaper.id, "gate")
     project.candidate = await project.propose("cafe")
     await begin(project)
     await project.ended(project.candidate, 0.5, scenario="mail")

@@ -4,7 +4,7 @@ import pytest
 
 from app.db.models import Release
 from app.records import Json
-from app.release.reference import since_reference
+from app.release.reference import possible_loss, since_reference
 from tests.promoted_releases import EVEN, GAIN, LOSS, exam, live, named, served
 from tests.task_results import chains
 from trainer.evaluation.gate_decision import check_reference, decide
@@ -56,6 +56,24 @@ def test_a_gain_over_the_active_release_alone_leaves_the_reference_as_it_is(hist
     assert history.line() == [2, 3, 4]
     history.add(exam(history.active, EVEN, reference=best, than=GAIN))
     assert history.line() == [5]
+
+
+def test_an_exam_without_a_gain_leaves_the_possible_loss_of_the_canaries_before_it(history: History) -> None:
+    first = history.active
+    history.add(live(first, EVEN, lost=0.03))
+    assert possible_loss(history.releases[::-1], history.active) == 0.03
+    history.add(exam(history.active, reference=first))
+    same = history.add(None, history.active.model)
+    assert possible_loss(history.releases[::-1], same) == 0.03
+    stopped = live(history.active, EVEN)
+    stopped["canary"]["decision"]["action"] = "wait"
+    history.add(exam(history.active, reference=first) | stopped)
+    assert possible_loss(history.releases[::-1], history.active) == 0.03, (
+        "a person ended its trial and activated it"
+    )
+    history.add(exam(history.active, EVEN, reference=first, than=GAIN))
+    assert possible_loss(history.releases[::-1], history.active) == 0.0
+    assert possible_loss(history.releases[::-1], history.releases[1]) == 0.03, "after a roll-back"
 
 
 def test_a_gain_in_tasks_counts_and_one_that_scenarios_pay_for_does_not(history: History) -> None:

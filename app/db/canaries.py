@@ -159,20 +159,6 @@ async def baselines(
     return [each for each in await releases.with_weights(session, active) if each.id != canary.id]
 
 
-async def possible_loss(session: AsyncSession, active: models.Release) -> float:
-    """Of the active release: what its weights had when a canary with them was promoted, or 0."""
-    row = models.Release
-    decision = row.evidence["canary"]["decision"]
-    promoted = and_(
-        row.project_id == active.project_id,
-        row.model == active.model,
-        row.activated_at.is_not(None),
-        decision["action"].astext == "promote",
-    )
-    last = select(decision["possible_loss"].as_float()).where(promoted).order_by(row.activated_at.desc()).limit(1)
-    return await session.scalar(last) or 0.0
-
-
 async def ended_tasks(
     session: AsyncSession,
     canary: models.Release,

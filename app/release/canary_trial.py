@@ -14,6 +14,7 @@ from app.db import canaries, clock, models, projects, releases
 from app.errors import ConflictError
 from app.release.canary_decision import CanaryDecision, CanaryRules, decide, race
 from app.release.confidence_sequence import Interval
+from app.release.reference import possible_loss
 
 _DEFAULT_COST = canaries.TypicalCost(12, 2_048)  # of a project without finished tasks
 _RULES = CanaryRules()
@@ -135,7 +136,8 @@ async def _rules_for(
     """A trial that the gate began ends after some days, or a project without tasks would keep the canary
     indefinitely; what comes later does not count. Any other goes on until the metrics or a person end it.
     """
-    rules = msgspec.structs.replace(rules, possible_loss=await canaries.possible_loss(session, active))
+    history = await releases.of_project(session, active.project_id)
+    rules = msgspec.structs.replace(rules, possible_loss=possible_loss(history, active))
     if not begun_by_gate(release) or release.canary_at is None:
         return rules, None
     settings = projects.settings_of(await projects.by_id(session, release.project_id))

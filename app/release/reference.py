@@ -42,6 +42,18 @@ def since_reference(history: Sequence[Release], active: Release) -> list[Release
     return promoted[reference:]
 
 
+def possible_loss(history: Sequence[Release], active: Release) -> float:
+    """The reward that the active release may have lost since the last proven gain, by promotions without a gate.
+
+    That of the last canary among those since the reference: an exam that showed no gain leaves it as it was.
+    """
+    for release in reversed(since_reference(history, active)):
+        proof = _proof_of(release.model, release.number, history)
+        if proof is not None and proof.canary is not None and proof.canary.decision.action == "promote":
+            return proof.canary.decision.possible_loss
+    return 0.0
+
+
 class _Named(msgspec.Struct, frozen=True):
     number: int
     model: str
@@ -66,6 +78,8 @@ class _Metric(msgspec.Struct, frozen=True):
 
 class _Decision(msgspec.Struct, frozen=True):
     metrics: dict[str, _Metric]
+    action: str = ""
+    possible_loss: float = 0.0
 
 
 class _Canary(msgspec.Struct, frozen=True):
