@@ -7,19 +7,22 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from app.adapters.bundled_adapter import BUNDLED
 from app.cli import main
 from app.errors import InvalidError, SettingError
-from app.model_catalog import SEED
+from app.model_catalog import CATALOG, DEFAULT_MODEL, SEED
 from app.records import Stop
 from app.settings import Settings
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
+from trainer.cli.evaluate import served_adapter
 from trainer.engines.engine_pool import EnginePool
 from trainer.environment import open_environment
 from trainer.evaluation.local_session import LocalEvaluation, open_local_evaluation
 from trainer.evaluation.policy_metrics import measure
 from trainer.rollouts.stack import open_stack
 
+COMES_WITH_ONE = CATALOG[DEFAULT_MODEL]
 EVALUATION = LocalEvaluation(environment="office", scenarios=2, split="train")
 
 
@@ -59,6 +62,21 @@ async def test_an_adapter_has_the_prompt_of_its_card_unless_one_is_set(tmp_path:
             pass
     async with open_local_evaluation(evaluation, msgspec.structs.replace(here, prompt_profile="compact")):
         pass
+
+
+@pytest.mark.parametrize(
+    ("given", "directory", "adapter"),
+    [
+        ("", COMES_WITH_ONE.directory, str(BUNDLED / COMES_WITH_ONE.name)),
+        ("none", COMES_WITH_ONE.directory, ""),
+        ("another", COMES_WITH_ONE.directory, "another"),
+        ("", "a-model-without", ""),
+    ],
+)
+def test_a_model_is_evaluated_with_the_adapter_that_comes_with_it(
+    given: str, directory: str, adapter: str
+) -> None:
+    assert served_adapter(given, Path("models", directory)) == adapter
 
 
 async def test_a_missing_adapter_is_named(tmp_path: Path) -> None:

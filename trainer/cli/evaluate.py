@@ -12,6 +12,7 @@ import click
 import msgspec
 from tqdm import tqdm
 
+from app.adapters.bundled_adapter import BundledAdapter
 from app.client.options import find_key, url_option
 from app.plugins import registry
 from app.ports import base_url
@@ -22,6 +23,8 @@ from trainer.environment import Split
 from trainer.evaluation.metrics_table import metrics_table
 from trainer.evaluation.over_rest import RestEvaluation, evaluate_server
 from trainer.evaluation.policy_metrics import Evaluate, PolicyMetrics, TaskResult, measure
+
+_NONE = "none"
 
 
 class EvaluationPass(msgspec.Struct, frozen=True):
@@ -98,7 +101,11 @@ class EvaluationOptions(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--in-process", is_flag=True, help="without a server: SAGE_MODEL and a sandbox of its own, in this process"
 )
-@click.option("--adapter", default="", help="a directory or a hash, in this process")
+@click.option(
+    "--adapter",
+    default="",
+    help="a directory or a hash, in this process; `none`: the model alone  [default: the one that comes with it]",
+)
 @click.option("--environment", default=ENVIRONMENT, show_default=True, help="in this process")
 @click.option(
     "--retrieval",
@@ -165,6 +172,14 @@ async def _run_pass(
     return EvaluationPass(metrics, results, times[-1] - times[0])
 
 
+def served_adapter(given: str, model_dir: Path) -> str:
+    """The adapter that a new project serves, unless another one is given; empty for `none`."""
+    if given:
+        return "" if given == _NONE else given
+    bundled = BundledAdapter.of(model_dir)
+    return "" if bundled is None else str(bundled.path)
+
+
 @asynccontextmanager
 async def _over_rest(options: EvaluationOptions) -> AsyncIterator[Evaluate]:
     evaluation = RestEvaluation(
@@ -187,8 +202,9 @@ async def _in_process(options: EvaluationOptions) -> AsyncIterator[Evaluate]:
     # Imported here because torch takes seconds, which an evaluation over REST need not wait for.
     from trainer.evaluation.local_session import LocalEvaluation, open_local_evaluation  # noqa: PLC0415
 
+    settings = Settings.from_env()
     evaluation = LocalEvaluation(
-        adapter=options.adapter,
+        adapter=served_adapter(options.adapter, settings.model_dir),
         environment=options.environment,
         split=options.split,
         scenarios=options.scenarios,
@@ -196,5 +212,5 @@ async def _in_process(options: EvaluationOptions) -> AsyncIterator[Evaluate]:
         chain=options.chain,
         at_once=options.at_once,
     )
-    async with open_local_evaluation(evaluation, Settings.from_env()) as evaluate_once:
+    async with open_local_evaluation(evaluation, settings) as evaluate_once:
         yield evaluate_once
