@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import event, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, run_queue, runs, schedules, scores, task_queue
+from app.db import models, releases, run_queue, runs, schedules, scores, task_queue
 from app.db.clock import from_now
 from app.db.database import Sessions
-from app.db.models import RunState, ScoreSource, TaskState
+from app.db.models import ReleaseState, RunState, ScoreSource, TaskState
 from app.db.schedules import NewSchedule
 from app.errors import InvalidError, NotFoundError
 from app.run_settings import RunKind, RunSettings, read_settings
@@ -138,6 +138,27 @@ async def test_a_schedule_waits_for_the_end_of_its_last_run(session: AsyncSessio
         await run_queue.claim(session, "me", LEASE, run_id)
     await run_queue.finish(session, run_id, "me", RunState.FAILED, failure="InvalidError: no data")
     assert len(await schedules.tick(session)) == 1
+
+
+@pytest.mark.parametrize("state", [ReleaseState.PASSED, ReleaseState.CANARY])
+async def test_a_schedule_waits_for_the_end_of_a_trial(session: AsyncSession, state: ReleaseState) -> None:
+    """Else what its run makes would be compared with weights that serve no more by its turn."""
+    project, other = await project_row(session), await project_row(session)
+    for each in (project, other):
+        await schedules.put(session, each.id, NewSchedule(every_scored_tasks=2))
+        await scored_tasks(session, each.id, 3)
+    tried = await releases.propose(session, project.id, "f00d")
+    tried.state = state
+    await session.flush()
+    [run_id] = await schedules.tick(session)
+    assert (await runs.get(session, run_id)).project_id == other.id
+    waiting = await schedules.progress(session, await schedules.get(session, project.id))
+    assert (waiting.scored_tasks, waiting.waits_for_release) == (3, tried.number)
+    tried.state = ReleaseState.CANDIDATE
+    await session.flush()
+    assert len(await schedules.tick(session)) == 1
+    begun = await schedules.progress(session, await schedules.get(session, project.id))
+    assert (begun.scored_tasks, begun.waits_for_release) == (0, None)
 
 
 async def test_a_disabled_schedule_does_not_fire(session: AsyncSession) -> None:

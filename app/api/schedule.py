@@ -37,7 +37,12 @@ class ScheduleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
-    """`next_run_at` is null without `every_hours`, `last_run_at` until the schedule has queued its first run."""
+    """`next_run_at` is null without `every_hours`, `last_run_at` until the schedule has queued its first run.
+
+    `scored_tasks` are those that people or checks have scored since that run. While the release
+    `waits_for_release` is on trial, no run begins: what it made would be compared with weights that no longer
+    serve when its turn comes.
+    """
 
     project: str
     every_hours: float | None
@@ -46,12 +51,15 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool
     next_at: datetime | None = msgspec.field(name="next_run_at")
     fired_at: datetime | None = msgspec.field(name="last_run_at")
+    scored_tasks: int
+    waits_for_release: int | None
     links: ConsoleLinks
 
     @classmethod
-    def of(cls, row: models.Schedule, project: str) -> Self:
+    async def of(cls, session: AsyncSession, row: models.Schedule, project: str) -> Self:
+        progress = msgspec.structs.asdict(await schedules.progress(session, row))
         links = ConsoleLinks.to("/console/runs/schedule", project)
-        return cls(project=project, links=links, **columns(row, cls, "project", "links"))
+        return cls(project=project, links=links, **progress, **columns(row, cls, "project", "links", *progress))
 
 
 class ScheduleController(Controller):
@@ -71,13 +79,13 @@ class ScheduleController(Controller):
         """Replaces the schedule of the project. Tasks scored since the last run still count."""
         owner = await find_project(session, access, project)
         row = await put_schedule(session, access, owner, data.schedule(), data_rules)
-        return ScheduleView.of(row, owner.name)
+        return await ScheduleView.of(session, row, owner.name)
 
     @get(summary="Show the schedule", responses=_READ)
     async def show(self, session: Db, access: Caller, project: ProjectName = None) -> ScheduleView:
         """404 if the project has no schedule."""
         owner = await find_project(session, access, project)
-        return ScheduleView.of(await schedules.get(session, owner.id), owner.name)
+        return await ScheduleView.of(session, await schedules.get(session, owner.id), owner.name)
 
     @delete(summary="Delete the schedule", responses=_READ)
     async def remove(self, session: Db, access: Caller, project: ProjectName = None) -> None:

@@ -29,7 +29,9 @@ class RunPages(Controller):
     @get()
     async def index(self, visit: Visitor, session: Db, cursor: FromQuery[str | None] = None) -> Response[str]:
         found = await runs.page(session, visit.project.id, cursor=cursor, limit=_RUNS)
-        return page(visit, "runs.html", found=found, schedule=await find_schedule(session, visit.project))
+        schedule = await find_schedule(session, visit.project)
+        progress = await schedules.progress(session, schedule) if schedule is not None else None
+        return page(visit, "runs.html", found=found, schedule=schedule, due=progress)
 
     @get("/new")
     async def ask(self, visit: Visitor, session: Db, like: FromQuery[UUID | None] = None) -> Response[str]:

@@ -5,13 +5,14 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, and_, case, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Row, ScalarSelect, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
 
 from app.db import models, runs
 from app.db.clock import from_now
-from app.db.models import RunState
+from app.db.models import ReleaseState, RunState
 from app.db.scores import proven
 from app.errors import InvalidError, NotFoundError
 from app.run_settings import RunSettings
@@ -19,7 +20,7 @@ from app.run_settings import RunSettings
 _MIN_HOURS, _MAX_HOURS = 1 / 3600, 87_600.0  # a second, ten years
 _MAX_SCORED_TASKS = 1_000_000_000
 
-_schedule = models.Schedule
+_schedule, _task, _release = models.Schedule, models.Task, models.Release
 
 
 class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +32,13 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
     every_scored_tasks: int | None = None
     settings: RunSettings = RunSettings()
     enabled: bool = True
+
+
+class ScheduleProgress(msgspec.Struct, frozen=True):
+    """How far a schedule is from its next run."""
+
+    scored_tasks: int  # since its last run
+    waits_for_release: int | None  # the number of one on trial: until that ends, no run begins
 
 
 async def put(session: AsyncSession, project_id: UUID, new: NewSchedule) -> models.Schedule:
@@ -86,10 +94,29 @@ async def remove(session: AsyncSession, project_id: UUID) -> None:
 async def tick(session: AsyncSession) -> list[UUID]:
     """Queue a run for each schedule that is due, and return their ids. Of concurrent callers, one queues it.
 
-    A schedule waits until its last run has ended, then makes up for what it missed with a single run.
+    A schedule waits until its last run has ended, then makes up for what it missed with a single run. It waits for
+    the end of a trial, too: else what the run makes would be compared with weights that serve no more by its turn.
     """
     fired = [await _fire(session, seen) for seen in await _due(session)]
     return [run_id for run_id in fired if run_id is not None]
+
+
+async def progress(session: AsyncSession, schedule: models.Schedule) -> ScheduleProgress:
+    scored = _scored(schedule.project_id)
+    on_trial = select(func.min(_release.number)).where(_is_on_trial(schedule.project_id)).scalar_subquery()
+    count, number = (await session.execute(select(scored, on_trial))).one()
+    return ScheduleProgress(max(0, count - schedule.scored_seen), number)
+
+
+def _scored(project_id: UUID | InstrumentedAttribute[UUID]) -> ScalarSelect[int]:
+    """How many tasks have a score, not counting those that a judge gave."""
+    counted = select(func.count()).select_from(_task).where(_task.project_id == project_id, proven().is_not(None))
+    return counted.where(_task.score.is_not(None)).correlate(_schedule).scalar_subquery()  # as the index says it
+
+
+def _is_on_trial(project_id: UUID | InstrumentedAttribute[UUID]) -> ColumnElement[bool]:
+    """Whether a release is a canary, or waits for its turn."""
+    return and_(_release.project_id == project_id, _release.state.in_([ReleaseState.PASSED, ReleaseState.CANARY]))
 
 
 def _validate(new: NewSchedule) -> None:
@@ -102,14 +129,7 @@ def _validate(new: NewSchedule) -> None:
 
 
 async def _due(session: AsyncSession) -> list[Row[models.Schedule, int, datetime]]:
-    scored = (
-        select(func.count())
-        .select_from(models.Task)
-        .where(models.Task.project_id == _schedule.project_id, proven().is_not(None))
-        .where(models.Task.score.is_not(None))  # as the index says it
-        .correlate(_schedule)
-        .scalar_subquery()
-    )
+    scored = _scored(_schedule.project_id)
     enough = and_(
         _schedule.every_scored_tasks.is_not(None), scored - _schedule.scored_seen >= _schedule.every_scored_tasks
     )
@@ -119,7 +139,8 @@ async def _due(session: AsyncSession) -> list[Row[models.Schedule, int, datetime
     )
     query = (
         select(_schedule, scored, func.clock_timestamp())
-        .where(_schedule.enabled, ~open_run, or_(_schedule.next_at <= func.clock_timestamp(), enough))
+        .where(_schedule.enabled, ~open_run, ~exists().where(_is_on_trial(_schedule.project_id)))
+        .where(or_(_schedule.next_at <= func.clock_timestamp(), enough))
         .order_by(_schedule.id)  # one order for all processes, so that they cannot deadlock
         .execution_options(populate_existing=True)
     )

@@ -104,6 +104,7 @@ class Town:
             self._put_apis(day)
         if self._arm.learns:
             self._schedule(day)
+            self._await_run()  # that waited for the end of a trial
         bodies = [self._submission(place) for place in self._plan.places(day)]
         if self._arm.hostile:
             worlds = [body["variables"]["world"] for body in bodies]
@@ -127,7 +128,7 @@ class Town:
         solved = asyncio.run(self._services.solved(ends))
         scores = self._give_feedback(day, ended, solved)
         if self._arm.learns:
-            self._await_run(day)
+            self._await_run()
         places = self._plan.places(day)
         served = Counter(str(task["release"]["number"]) for task in ended if task["release"])
         return Day(
@@ -201,16 +202,20 @@ class Town:
                 given += 1
         return given
 
-    def _await_run(self, day: int) -> None:
+    def _await_run(self) -> None:
         """A run takes hours at most, so that it has ended by the next day, and what passed its gate serves."""
-        deadline = time.monotonic() + (_PATIENCE_SECONDS if day % self._plan.run_every == 0 else 0.0)
-        runs = len(self._runs())
-        while time.monotonic() < deadline and len(self._runs()) == runs:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while time.monotonic() < deadline and self._is_run_due():
             time.sleep(_PAUSE_SECONDS)
         while any(run["state"] in ("queued", "running") for run in self._runs()):
             time.sleep(_PAUSE_SECONDS)
         while _serves_soon([release["state"] for release in self._releases()]):
             time.sleep(_PAUSE_SECONDS)
+
+    def _is_run_due(self) -> bool:
+        schedule = self._server.request("GET", "/v1/schedule", project=self.project)
+        has_enough = schedule["scored_tasks"] >= schedule["every_scored_tasks"]
+        return bool(has_enough and schedule["waits_for_release"] is None)
 
     def _runs(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._server.request("GET", "/v1/training-runs", project=self.project)[
