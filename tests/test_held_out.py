@@ -15,7 +15,7 @@ from app.db.database import Sessions
 from app.db.exams import NewExamTask
 from app.db.models import ExamSource
 from app.engine.tokenizer import ChatTokenizer
-from app.project.holdout import is_held_out
+from app.project.holdout import is_held_out, kind_that_begins
 from app.run_settings import RunSettings
 from app.settings import Settings
 from tests.ledger import Ledger
@@ -239,7 +239,7 @@ async def test_kinds_that_the_project_holds_out_are_dropped_before_any_was_serve
     async with shop.sessions.begin() as session:
         await projects.change_settings(session, shop.project_id, {"holdout_percent": 40})
     prompts = [f"write poem {number}" for number in range(20)]
-    expected = sum(is_held_out(shop.project_id, each, 40) for each in prompts)
+    expected = sum(is_held_out(shop.project_id, kind_that_begins(each), 40) for each in prompts)
     result = await train(await taught(shop, conversations(prompts), tmp_path), ProgressRecorder())
     assert result.data["dropped"] == {"held_out": expected}
 
