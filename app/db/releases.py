@@ -39,11 +39,13 @@ async def numbered(session: AsyncSession, project_id: UUID, number: int) -> mode
     return release
 
 
-async def of_project(session: AsyncSession, project_id: UUID) -> Sequence[models.Release]:
+async def of_project(
+    session: AsyncSession, project_id: UUID, *which: ColumnElement[bool]
+) -> Sequence[models.Release]:
     """Newest first."""
     query = (
         select(models.Release)
-        .where(models.Release.project_id == project_id)
+        .where(models.Release.project_id == project_id, *which)
         .order_by(models.Release.number.desc())
     )
     return (await session.scalars(query)).all()

@@ -136,7 +136,7 @@ async def _rules_for(
     """A trial that the gate began ends after some days, or a project without tasks would keep the canary
     indefinitely; what comes later does not count. Any other goes on until the metrics or a person end it.
     """
-    history = await releases.of_project(session, active.project_id)
+    history = await releases.of_project(session, active.project_id, models.Release.activated_at.is_not(None))
     rules = msgspec.structs.replace(rules, possible_loss=possible_loss(history, active))
     if not begun_by_gate(release) or release.canary_at is None:
         return rules, None
