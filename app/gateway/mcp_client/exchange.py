@@ -1,11 +1,18 @@
 """What belongs to one request to an MCP server, wherever the SDK's tasks carry it out."""
 
 from contextvars import ContextVar
+from typing import Final
 
 from app.errors import HostError
 from app.gateway.wire_request import Sending
 from app.records import CallResponse
 from app.sandbox.protocol import RefusalError
+
+MAX_BYTES: Final = 3 << 20  # of one answer, or of all notifications of a session
+
+
+class ForgottenError(Exception):
+    """The server does not know the session any more; it did nothing."""
 
 
 class AccessRefusedError(RefusalError):
