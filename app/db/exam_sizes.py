@@ -55,9 +55,8 @@ async def of(session: AsyncSession, exam_ids: Collection[UUID]) -> dict[UUID, Ex
             member.exam_id,
             exam.project_id,
             member.instruction,
-            member.scenario,
+            func.coalesce(member.scenario, placed.kind).label("label"),
             member.task_id,
-            placed.kind.label("placed"),
             member.check_code.is_not(None).label("has_check"),
             func.coalesce(is_solved, False).label("is_solved"),
         )
@@ -82,15 +81,14 @@ class _Member(msgspec.Struct, frozen=True, kw_only=True):
     exam_id: UUID
     project_id: UUID
     instruction: str
-    scenario: str | None
+    label: str | None  # its scenario, or the kind where it was placed
     task_id: UUID | None
-    placed: str | None
     has_check: bool
     is_solved: bool
 
     @property
     def kind(self) -> str:
-        return self.placed or kind_of(self.instruction, self.scenario)
+        return kind_of(self.instruction, self.label)
 
 
 def _size(members: Collection[_Member], learned: dict[UUID, set[str]]) -> ExamSize:

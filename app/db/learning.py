@@ -66,9 +66,10 @@ async def served_kinds(session: AsyncSession, project_ids: Collection[UUID]) -> 
     see `kind_of`.
     """
     placed = models.PlacedTask
-    own_instruction = case((func.coalesce(_task.scenario, placed.kind).is_(None), _task.instruction))
+    label = func.coalesce(_task.scenario, placed.kind)
+    own_instruction = case((label.is_(None), _task.instruction))
     query = (
-        select(_task.project_id, func.coalesce(_task.scenario, placed.kind), own_instruction)
+        select(_task.project_id, label, own_instruction)
         .join(_learned, _learned.task_id == _task.id)
         .outerjoin(placed, placed.task_id == _task.id)
         .join(_release, _release.training_run_id == _learned.run_id)
@@ -77,7 +78,7 @@ async def served_kinds(session: AsyncSession, project_ids: Collection[UUID]) -> 
     )
     found: dict[UUID, set[str]] = {each: set() for each in project_ids}
     for project_id, known, instruction in await session.execute(query):
-        found[project_id].add(known if known is not None else kind_of(instruction, None))
+        found[project_id].add(kind_of(instruction or "", known))
     return found
 
 
