@@ -20,7 +20,7 @@ from app.gateway.approval_gate import ApprovalGate
 from app.gateway.gateway import Gateway
 from app.gateway.mcp_client.connection_pool import McpServers
 from app.gateway.mcp_client.mcp_calls import mcp_callers
-from app.judge import NamedJudge, ask_judge
+from app.judge import NamedJudge
 from app.project.project_settings import ProjectSettings
 from app.records import Policy, Stop, Trajectory
 from app.release import manifest
@@ -31,7 +31,7 @@ from app.runner.condemned import recorded_trajectory, unrecorded_failure_of
 from app.runner.counted_calls import counted_calls
 from app.runner.mask_trajectory import masked
 from app.runner.measurement import SpansOf, count_end, count_score, measured
-from app.runner.outcome import outcome_of, tell_end, unchecked
+from app.runner.outcome import judged, outcome_of, tell_end, unchecked
 from app.runner.postponed import PostponedError, is_postponed
 from app.runner.skill_keeping import SkillKeeping
 from app.runner.skill_replays import SkillReplays
@@ -141,22 +141,10 @@ class TaskExecutor:
                 await self.skill_replays.run(row, context.catalog, trajectory)
         outcome = run_outcome(row, outcome_of(trajectory, scored, failure), trajectory)
         if not (row.check_code or row.skill_run or context.settings.verifier):
-            outcome = await self._judged(outcome, trajectory, journal.secrets)
+            outcome = await judged(outcome, self.judge, trajectory, journal.secrets)
         await self._finish(row, owner, trajectory, outcome, journal)
         if outcome.score is not None:
             count_score(context.release, outcome.score)
-
-    async def _judged(
-        self, outcome: task_queue.TaskOutcome, trajectory: Trajectory, secrets: SecretValues
-    ) -> task_queue.TaskOutcome:
-        """The outcome with the score of the judge, which decides neither about the task's state nor its skills."""
-        if self.judge is None or trajectory.stop == Stop.CANCELLED:
-            return outcome
-        with phase(Phase.CHECK):
-            score = await ask_judge(self.judge, masked(trajectory, secrets))
-        if score is None:
-            return outcome
-        return msgspec.structs.replace(outcome, score=score, judged_by=self.judge.name())
 
     async def _give_up(self, row: models.Task, owner: str, journal: TaskJournal) -> None:
         if row.lone_deaths > _MAX_DEATHS:

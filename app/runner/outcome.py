@@ -8,8 +8,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import approvals, events, task_queue
 from app.db.models import TaskState
 from app.errors import SandboxError
+from app.judge import NamedJudge, ask_judge
 from app.records import LIMITS, Stop, Trajectory
+from app.runner.mask_trajectory import masked
 from app.security.secret_values import SecretValues
+from app.telemetry.phases import Phase, phase
 
 _NOTHING_DONE = "the agent ended the task without a single API call or answer"
 _LIMIT_REACHED = "the task reached a limit ({}) without a single API call or answer"
@@ -47,6 +50,19 @@ def outcome_of(trajectory: Trajectory, scored: float | None, failure: str | None
         generated_tokens=trajectory.generated_tokens,
         calls=len(trajectory.calls),
     )
+
+
+async def judged(
+    outcome: task_queue.TaskOutcome, judge: NamedJudge | None, trajectory: Trajectory, secrets: SecretValues
+) -> task_queue.TaskOutcome:
+    """The outcome with the score of the judge, which decides neither about the task's state nor its skills."""
+    if judge is None or trajectory.stop == Stop.CANCELLED:
+        return outcome
+    with phase(Phase.CHECK):
+        score = await ask_judge(judge, masked(trajectory, secrets))
+    if score is None:
+        return outcome
+    return msgspec.structs.replace(outcome, score=score, judged_by=judge.name())
 
 
 def unchecked(trajectory: Trajectory, error: SandboxError) -> task_queue.TaskOutcome:
