@@ -51,6 +51,36 @@ def test_the_header_next_page_leads_on() -> None:
     assert after([1, 2], headers, "_limit", "_token", limit=2) == {"token": "ab"}
 
 
+@pytest.mark.parametrize("rel", ["describedby", "preload", "https://api.w.org/", "self"])
+def test_a_link_that_is_not_about_pages_does_not_end_them(rel: str) -> None:
+    headers = {"link": f'<{URL}>; rel="{rel}"'}
+    assert after([1, 2], headers, "offset") == {"offset": 2}
+    assert after([1, 2], {"link": f'{headers["link"]}, <{URL}?offset=0>; rel="prev"'}, "offset") is None
+
+
+def test_arguments_out_of_an_address_have_the_types_of_their_parameters() -> None:
+    kinds = {"archived": "boolean", "size": "number", "name": "string", "page": "integer"}
+    listed = [{"in": "query", "name": name, "schema": {"type": kind}} for name, kind in kinds.items()]
+    operation = parse_document("t", openapi({"/rows": {"get": {"parameters": listed}}})).operations["get_rows"]
+    given = {"archived": True, "size": 1.5, "name": "true"}
+    headers = {"link": f'<{URL}?archived=true&size=1.5&name=true&page=2>; rel="next"'}
+    assert next_page(operation, given, [1], headers, URL) == {"page": 2}
+    assert next_page(operation, {}, [1], headers, URL) == {**given, "page": 2}
+
+
+def test_a_broken_address_ends_the_pages_and_no_more() -> None:
+    assert after([1], {"link": '<http://[x>; rel="next"'}, "page") == "the address of the next page is none"
+    assert after({"next": "http://[x", "rows": [1]}, None, "page") == {"page": 2}
+    assert after({"next_cursor": "a://[", "rows": [1]}, None, "cursor") == {"cursor": "a://["}
+
+
+@pytest.mark.parametrize(("given", "following"), [("0", {"offset": 2}), ("4", {"offset": 6}), ([0], None)])
+def test_an_offset_whose_default_is_no_number_breaks_no_call(given: Json, following: Json) -> None:
+    listed = [{"in": "query", "name": "offset", "schema": {"type": "integer", "default": given}}]
+    operation = parse_document("t", openapi({"/rows": {"get": {"parameters": listed}}})).operations["get_rows"]
+    assert next_page(operation, {}, [1, 2], {}, URL) == following
+
+
 def test_links_are_not_the_items_of_a_page() -> None:
     value = {"features": [1, 2], "links": [{"rel": "self"}, {"rel": "prev"}, {"rel": "first"}], "numberMatched": 5}
     assert after(value, None, "offset", "limit", offset=2, limit=2) == {"offset": 4}

@@ -14,6 +14,7 @@ from app.records import Json
 
 _LINK: Final = re.compile(r"<([^<>]{1,4000})>([^<>]*?)(?=,\s*<|$)")
 _REL_NEXT: Final = re.compile(r";\s*rel\s*=\s*(\"[^\"]*\bnext\b[^\"]*\"|next\b)", re.IGNORECASE)
+_REL_OTHER: Final = re.compile(r";\s*rel\s*=\s*\"?[^\";]*\b(first|prev|previous|last)\b", re.IGNORECASE)  # page
 _URL: Final = re.compile(r"(https?://|/|\?)\S{0,4000}")
 _AROUND: Final = ("links", "_links", "meta", "pagination", "paging")
 
@@ -26,14 +27,14 @@ class Link(Enum):
 
 def link_in_headers(headers: Mapping[str, str]) -> str | Link | None:
     """The target of `Link` with rel=next (RFC 8288), or of `Next-Page`; None if neither says anything."""
-    links = headers.get("link", "")
-    target = next((match[1] for match in _LINK.finditer(links) if _REL_NEXT.search(match[2])), None)
+    links = [(match[1], match[2]) for match in _LINK.finditer(headers.get("link", ""))]
+    target = next((address for address, about in links if _REL_NEXT.search(about)), None)
     if target is not None:
         return target
     following = headers.get("next-page", "")
     if _URL.fullmatch(following):
         return following
-    return Link.LAST if "rel=" in links.replace(" ", "") else None
+    return Link.LAST if any(_REL_OTHER.search(about) for _, about in links) else None
 
 
 def link_in_body(value: Json, url: str) -> str | Link | None:
@@ -57,11 +58,11 @@ def arguments_of(
 
     A text says why they cannot be had; None if nothing would change.
     """
-    following = urljoin(url, target)
     try:
+        following = urljoin(url, target)
         if origin(following) != origin(url):
             return f"the next page is at another server, {httpx.URL(following).host}, which is not followed"
-        query = dict(parse_qsl(urlsplit(following).query))
+        query = query_of(following)
     except ValueError:
         return "the address of the next page is none"
     known = {each.wire_name: each for each in operation.parameters if each.place == "query" and _is_scalar(each)}
@@ -72,10 +73,26 @@ def arguments_of(
     return f"the next page needs {', '.join(sorted(query))[:200]}, which {operation.api} does not take"
 
 
+def query_of(url: str) -> dict[str, str]:
+    """The query of an address; empty for what is none.
+
+    >>> query_of("/rows?page=2"), query_of("http://[broken?page=2")
+    ({'page': '2'}, {})
+    """
+    try:
+        return dict(parse_qsl(urlsplit(url).query))
+    except ValueError:
+        return {}
+
+
 def is_number(parameter: Parameter) -> bool:
     """Whether it takes numbers, perhaps among other values."""
-    kinds = [parameter.schema, *parameter.schema.get("anyOf", ())]
-    return any("integer" in str(each.get("type")) or "number" in str(each.get("type")) for each in kinds)
+    return _takes(parameter, "integer", "number")
+
+
+def _takes(parameter: Parameter, *kinds: str) -> bool:
+    schemas = [parameter.schema, *parameter.schema.get("anyOf", ())]
+    return any(kind in str(each.get("type")) for each in schemas for kind in kinds)
 
 
 def _following(value: Json) -> Iterator[Json]:
@@ -100,4 +117,7 @@ def _is_scalar(parameter: Parameter) -> bool:
 
 
 def _typed(parameter: Parameter, text: str) -> Json:
-    return int(text) if is_number(parameter) and re.fullmatch(r"-?\d{1,18}", text) else text
+    """A number or a flag where the parameter takes one."""
+    if is_number(parameter) and re.fullmatch(r"-?\d{1,18}(\.\d{1,18})?", text):
+        return float(text) if "." in text else int(text)
+    return {"true": True, "false": False}.get(text.lower(), text) if _takes(parameter, "boolean") else text

@@ -6,10 +6,9 @@ Recognized are links to it (`page_links`), cursors, offsets and page numbers, in
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
-from urllib.parse import parse_qsl, urlsplit
 
 from app.apis.catalog import Operation, Parameter
-from app.apis.page_links import Link, arguments_of, is_number, link_in_body, link_in_headers
+from app.apis.page_links import Link, arguments_of, is_number, link_in_body, link_in_headers, query_of
 from app.records import Json
 
 NextPage: TypeAlias = dict[str, Json] | str | None
@@ -82,14 +81,18 @@ def _next_field(value: Json, cursor: Parameter) -> Json:
         for name in (*_NEXT_FIELDS, own):
             found = fields.get(name)
             if isinstance(found, str) and ("://" in found or found.startswith(("/", "?"))):
-                found = dict(parse_qsl(urlsplit(found).query)).get(cursor.wire_name, found)
+                found = query_of(found).get(cursor.wire_name, found)
             if isinstance(found, str | int) and found not in ("", False):
                 return found
     return None
 
 
 def _after_offset(offset: Parameter, size: Json, value: Json, arguments: Mapping[str, Json]) -> NextPage:
-    here, count = _given(offset, arguments) or 0, len(_rows(value))
+    given, count = _given(offset, arguments), len(_rows(value))
+    is_text = isinstance(given, str) and re.fullmatch(r"\d{1,18}", given)  # so some documents write the default
+    here = int(given) if is_text else given or 0
+    if not isinstance(here, int | float):
+        return None
     total = _number(value, _TOTALS)
     if not count or _flag(value, _MORE) is False or (total is not None and here + count >= total):
         return None
