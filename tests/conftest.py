@@ -14,6 +14,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from xdist.scheduler import LoadFileScheduling
 
 from app.db import embedded_postgres
 from app.db.database import Sessions, full_url, open_database, session_info
@@ -42,6 +43,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first, so that no worker is left with one when the others have ended."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> "FilesTogether":
+    return FilesTogether(config, log)
+
+
+class FilesTogether(LoadFileScheduling):  # type: ignore[misc]
+    """Give each worker whole files, and the tests of the console to one: they share a browser and two servers."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "tests/console" if nodeid.startswith("tests/console/") else super()._split_scope(nodeid)
 
 
 def pytest_collection_finish() -> None:
