@@ -28,10 +28,12 @@ class ChangingSite:
 
     def __init__(self) -> None:
         self.paths: dict[str, Any] = {}
+        self.servers: list[dict[str, Any]] = []
         self.status = 200
 
     def document(self) -> dict[str, Any]:
-        return {"openapi": "3.1.0", "info": {"title": "Mail", "version": "1"}, "paths": self.paths}
+        about = {"openapi": "3.1.0", "info": {"title": "Mail", "version": "1"}}
+        return {**about, "servers": self.servers, "paths": self.paths}
 
     def answer(self, _request: httpx.Request) -> httpx.Response:
         return httpx.Response(self.status, text=json.dumps(self.document()))
@@ -136,6 +138,22 @@ async def test_a_document_that_cannot_be_fetched_changes_nothing(api: ApiApp, si
     assert len(shown["operations"]) == 3
     site.status = 200
     assert await refresh(api) == {"change": None, "failure": None}
+
+
+@pytest.mark.parametrize("url", ["http://evil.test/", "http://mail.test:81/", "http://{user}.evil.test/v1"])
+async def test_a_document_that_names_another_server_waits_for_a_person(
+    api: ApiApp, site: ChangingSite, url: str
+) -> None:
+    site.servers = [{"url": "/v1"}]
+    assert (await refresh(api))["change"]["applied"] is True
+    site.servers = [{"url": url}]
+    assert f"it names another server now, {url.rstrip('/')} in place of" in (await refresh(api))["failure"]
+    assert (await api.client.get("/v1/apis/mail")).json()["base_url"] == "http://mail.test/v1"
+    allowed = {"token_origins": ["http://evil.test", "http://mail.test:81"]}
+    assert (await api.client.patch("/v1/apis/mail", json=allowed)).status_code == 200
+    assert (await refresh(api))["failure"] is None or "{" in url
+    again = await api.client.post("/v1/apis", json={"name": "mail", "url": "http://mail.test/openapi.json"})
+    assert again.json()["base_url"] == url.rstrip("/")
 
 
 async def test_an_uploaded_document_is_not_fetched(api: ApiApp) -> None:

@@ -3,10 +3,11 @@
 A new document serves at once, in a new release, as if it had been registered: the API's server has changed
 already. Skills that call what has changed are quarantined, until `SkillRepairs` has decided about them. A
 document that asks for less supervision than before, by `x-risk` or `x-safe` or the hints of an MCP server, is only
-recorded: that is for a person to decide, who registers it again.
+recorded, and one that names another server is refused, since the API's credentials would go there: both are for
+a person to decide, who registers it again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, Self, get_args
 from uuid import UUID
 
@@ -15,13 +16,14 @@ import msgspec
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.apis.address import end_of_host
 from app.apis.app_view import AppView, OperationTraits
 from app.apis.catalog import App
 from app.apis.credentials import Credentials
 from app.apis.document_reader import DocumentReader
 from app.apis.mcp_document import is_listing
 from app.apis.read_process import ReadRequest
-from app.credentials.document_fetch import DocumentFetch, check_origin, of_api
+from app.credentials.document_fetch import DocumentFetch, check_origin, is_trusted, of_api
 from app.db import api_changes, api_credentials, apis, manifests, mcp_changes, models, skill_moves, skill_repairs
 from app.db.database import TRANSIENT, Sessions
 from app.db.models import SkillState
@@ -66,6 +68,7 @@ async def refresh_api(
         content = await fetch(row.source)
         named = msgspec.structs.replace(request, names=old.names)
         app, document = await reader.read(named, content, fetch, check=False)
+        _check_server(old.default_url, app.default_url, row.token_origins)
     except ApiDocumentError as error:
         async with sessions.begin() as session:
             await api_changes.checked(session, api_id, str(error)[:2_000])
@@ -83,6 +86,15 @@ def _fetch(sessions: Sessions, client: httpx.AsyncClient, row: models.Api, old: 
         return of_api(sessions, client, api, rows, old)
 
     return DocumentFetch(client, row.source, stored)
+
+
+def _check_server(before: str, now: str, token_origins: Collection[str]) -> None:
+    """Raises ApiDocumentError for a document that leads calls, and so the credentials of the API, elsewhere."""
+    if before[: end_of_host(before)] != now[: end_of_host(now)] and not is_trusted(now, before, token_origins):
+        raise ApiDocumentError(
+            f"it names another server now, {now} in place of {before}, which would get the API's credentials: "
+            "register the API again if that is right"
+        )
 
 
 async def apply_change(
