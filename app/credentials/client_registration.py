@@ -10,7 +10,7 @@ import msgspec
 from mcp.client.auth.utils import is_valid_client_metadata_url
 
 from app.apis.security_schemes import SecurityScheme
-from app.credentials.credential import Credential
+from app.credentials.credential import Credential, CredentialText
 from app.credentials.token_request import TokenError, answer
 from app.errors import HostError
 from app.untrusted.http_body import BodyError
@@ -78,7 +78,7 @@ async def _register(
 class _Registered(msgspec.Struct):
     """What is used of the answer (RFC 7591, section 3.2.1)."""
 
-    client_id: str
-    client_secret: str | None = None
+    client_id: CredentialText
+    client_secret: CredentialText | None = None
     token_endpoint_auth_method: str | None = None
     scope: str | None = None

@@ -13,7 +13,7 @@ from app.apis.security_schemes import Grant, KeyPlace, SecurityScheme, bearer_fo
 from app.errors import InvalidError
 
 MAX_SCOPES: Final = 300
-_Text = Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00\r\n]*(?!\n)$")]
+CredentialText = Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00\r\n]*(?!\n)$")]
 _Url = Annotated[str, msgspec.Meta(max_length=2_000, pattern=r"^https?://[^\s\x00]+(?!\n)$")]
 _Name = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\s\x00;=,]+(?!\n)$")]
 _FileName = Annotated[str, msgspec.Meta(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*(?!\n)$")]
@@ -33,17 +33,17 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     `place`, `name` and `prefix` are for APIs whose documents do not declare what they need, or need it themselves.
     """
 
-    value: Annotated[_Text, _about("an API key, or a token")] | None = None
-    username: _Text | None = None
-    password: _Text | None = None
+    value: Annotated[CredentialText, _about("an API key, or a token")] | None = None
+    username: CredentialText | None = None
+    password: CredentialText | None = None
     certificate: (
         Annotated[_FileName, _about("a file in SAGE_CLIENT_CERTIFICATES: chain and key in PEM")] | None
     ) = None
     grant: Annotated[Grant, _about("of OAuth; default: the first of the document that the fields fit")] | None = (
         None
     )
-    client_id: _Text | None = None
-    client_secret: _Text | None = None
+    client_id: CredentialText | None = None
+    client_secret: CredentialText | None = None
     client_auth: (
         Annotated[ClientAuth, _about("how it sends its secret: in a header or the form; default: either")] | None
     ) = None
@@ -55,8 +55,8 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     token_url: Annotated[_Url, _about("overrides the document's")] | None = None
     resource: Annotated[_Url, _about("that the tokens are for (RFC 8707); default: the document's")] | None = None
     issuer: Annotated[_Url, _about("of the authorization server; default: the document's")] | None = None
-    access_token: _Text | None = None
-    refresh_token: _Text | None = None
+    access_token: CredentialText | None = None
+    refresh_token: CredentialText | None = None
     place: KeyPlace | None = None
     name: Annotated[_Name, _about("of the header, query parameter or cookie")] | None = None
     prefix: Annotated[_Name, _about("before the value, such as Token; default: the scheme's")] | None = None

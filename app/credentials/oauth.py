@@ -37,7 +37,7 @@ async def complete(
     if missing and credential.refresh_token is None:
         raise InvalidError(f"{where}: the grant {grant} needs {' and '.join(f'`{each}`' for each in missing)}")
     flow = flows.get(grant, OAuthFlow())
-    scopes = list(scheme.scopes or flow.scopes) if credential.scopes is None else credential.scopes
+    scopes = " ".join(scheme.scopes or flow.scopes).split() if credential.scopes is None else credential.scopes
     whole = msgspec.structs.replace(
         credential,
         grant=grant,
@@ -50,7 +50,7 @@ async def complete(
     for field in ("token_url", "authorization_url"):
         if getattr(whole, field) is None and (field == "token_url" or grant == "authorization_code"):
             raise InvalidError(f"{where}: the document has no such address: give `{field}`")
-    return whole
+    return _storable(where, whole)
 
 
 async def exchange(
@@ -79,6 +79,17 @@ async def renewed(client: httpx.AsyncClient, credential: Credential) -> Tokens:
     if credential.grant == "password":
         arguments |= {"username": credential.username, "password": credential.password}
     return await ask_for_tokens(client, credential, arguments)
+
+
+def _storable(where: str, credential: Credential) -> Credential:
+    """As it is read again later. Raises InvalidError for what the document says and no request could."""
+    try:
+        return Credential.from_json(credential.to_json())
+    except msgspec.ValidationError as error:
+        reason, _, place = str(error).partition(" - at `$.")
+        field = place.partition("[")[0].rstrip("`")
+        remedy = f"the document's `{field}` cannot be used ({reason}): give `{field}`"
+        raise InvalidError(f"{where}: {remedy}") from error
 
 
 async def _flows(

@@ -10,7 +10,7 @@ import msgspec
 from authlib.common.security import generate_token
 from authlib.oauth2.client import OAuth2Client
 
-from app.credentials.credential import ClientAuth, Credential
+from app.credentials.credential import ClientAuth, Credential, CredentialText
 from app.errors import AppError, HostError
 from app.untrusted.http_body import BodyError, read_body
 
@@ -142,8 +142,8 @@ def _more(credential: Credential, client_auth: ClientAuth) -> dict[str, str]:
 class _Answer(msgspec.Struct):
     """Of a token endpoint (RFC 6749, sections 5.1 and 5.2), as servers send it: numbers may be texts."""
 
-    access_token: str = ""
-    refresh_token: str | None = None
+    access_token: CredentialText = ""
+    refresh_token: CredentialText | None = None
     expires_in: float | None = None
     error: str = ""
     error_description: str | None = None
