@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from app.apis.authentication import Authentication
 from app.apis.credentials import FixedCredentials, bearer
 from app.gateway.http_client import open_client
 from tests.echo_service import Echo, EchoSetup, open_echo, raised
@@ -93,6 +94,28 @@ async def test_an_unreachable_server_is_an_api_error() -> None:
     assert error.kind == "ApiError"
     assert "cannot be reached" in error.message
     assert gateway.take_calls()[0].error == f"ApiError: {error.message}"
+
+
+@pytest.mark.parametrize("token", ["tok…", "tok ", "to\x01k"])
+async def test_credentials_that_no_header_can_carry_are_told(setup: EchoSetup, token: str) -> None:
+    gateway = setup.gateway(credentials=FixedCredentials(bearer(token)))
+    error = await raised(gateway, "echo.answer", "text")
+    assert error.kind == "ApiError"
+    assert error.message.startswith("the credentials of echo have a blank at an end, or a character")
+    assert setup.service.hits == 0
+
+
+async def test_an_address_that_is_too_long_with_its_key_is_an_api_error(setup: EchoSetup) -> None:
+    gateway = setup.gateway(credentials=FixedCredentials(Authentication(query={"key": "k"})))
+    error = await raised(gateway, "echo.show_all", [1], part="a", tags=["x" * 70_000])
+    assert (error.kind, error.message) == ("ApiError", "the call cannot be sent: URL too long")
+
+
+@pytest.mark.parametrize("server", ["http://127.0.0.1:99999", "http://xn--"])
+async def test_an_address_that_is_none_is_an_api_error(server: str) -> None:
+    async with open_client(allow_private_hosts=True) as client:
+        error = await raised(EchoSetup(Echo(), server, client).gateway(), "echo.answer", "text")
+        assert (error.kind, error.message.startswith("the server cannot be reached: ")) == ("ApiError", True)
 
 
 async def test_a_path_argument_cannot_lead_to_another_path(setup: EchoSetup) -> None:

@@ -54,7 +54,12 @@ TokenOrigins = Annotated[
     ),
 ]
 Token = Annotated[
-    Text, msgspec.Meta(min_length=1, max_length=10_000, description="sent with every call, and never shown")
+    str,
+    msgspec.Meta(
+        max_length=10_000,
+        pattern=r"^[!-~]+(?!\n)$",
+        description="sent with every call, and never shown: printable ASCII without blanks",
+    ),
 ]
 
 

@@ -1,5 +1,6 @@
 """What identifies a caller to an API, as parts of a request."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -8,6 +9,8 @@ import msgspec
 
 CERTIFICATE: Final = "certificate"
 """The extension of a request that names the file of its certificate."""
+UNFIT_FOR_HEADERS: Final = "have a blank at an end, or a character that no header can carry: store them again"
+_IN_HEADER: Final = re.compile(r"([!-~]([ -~]*[!-~])?)?")  # of a value, what every server takes
 
 
 class Authentication(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +24,15 @@ class Authentication(msgspec.Struct, frozen=True, kw_only=True):
 
     def __bool__(self) -> bool:
         return bool(self.headers or self.query or self.cookies or self.certificate)
+
+    @property
+    def fits_headers(self) -> bool:
+        """Whether its headers and cookies can be sent.
+
+        >>> [Authentication(headers={"X-Key": text}).fits_headers for text in ("a b", "a ", "ä")]
+        [True, False, False]
+        """
+        return all(map(_IN_HEADER.fullmatch, [*self.headers.values(), *self.cookies.values()]))
 
     def url(self, url: str) -> str:
         """The URL with the query parameters. Those of the same names are replaced.

@@ -5,6 +5,8 @@ from typing import Final
 import msgspec
 
 from app.api.submission import Principal
+from app.apis.authentication import UNFIT_FOR_HEADERS
+from app.apis.credentials import bearer
 from app.credentials.credential import Credential
 from app.errors import InvalidError
 
@@ -52,4 +54,6 @@ class CredentialFields(msgspec.Struct, frozen=True, kw_only=True):
         """Raises InvalidError."""
         if not self.value:
             raise InvalidError("value: must be filled in")
+        if not bearer(self.value).fits_headers:
+            raise InvalidError(f"value: they {UNFIT_FOR_HEADERS}")
         return self.value

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal, Self
 
 import msgspec
 
-from app.apis.authentication import Authentication
+from app.apis.authentication import UNFIT_FOR_HEADERS, Authentication
 from app.apis.catalog import App, Operation
 from app.apis.request_headers import is_key_header
 from app.apis.security_schemes import Grant, KeyPlace, SecurityScheme, bearer_for_oauth, chosen
@@ -79,6 +79,8 @@ def checked(name: str, credential: Credential, scheme: SecurityScheme | None) ->
     if scheme is None or credential.place is not None:
         scheme = _own_scheme(name, credential)
         credential = msgspec.structs.replace(credential, place=scheme.place, name=scheme.parameter)
+    if (credential.value or credential.access_token) and not authentication(scheme, credential).fits_headers:
+        raise InvalidError(f"{where}: they {UNFIT_FOR_HEADERS}")
     if scheme.kind in ("oauth2", "openid"):
         return credential, scheme.kind
     missing = [field for field in needed_fields(scheme.kind) if getattr(credential, field) is None]

@@ -1,7 +1,10 @@
 """Sends requests with the credentials of their API, and renews these when the API no longer accepts them."""
 
+import httpx
+
 from app.apis.catalog import App, Operation
 from app.apis.protocol import OutgoingRequest
+from app.errors import HostError
 from app.gateway.callers import Callers
 from app.gateway.request_secrets import RequestSecrets
 from app.gateway.scope_challenge import lacking_scopes
@@ -53,9 +56,13 @@ class AuthenticatedCaller:
         self, app: App, operation: Operation, url: str, request: OutgoingRequest, sending: Sending | None
     ) -> Answer:
         authentication = await self._secrets.authentication(app, operation)
+        try:
+            address = authentication.url(url)
+        except httpx.InvalidURL as error:
+            raise HostError("ApiError", f"the call cannot be sent: {error}") from error
         outgoing = WireRequest(
             operation.method,
-            authentication.url(url),
+            address,
             authentication.merged(request.headers),
             request.content,
             self._secrets.hidden.mask,

@@ -53,7 +53,7 @@ class HttpCaller:
             raise NoConnectionError(f"the server cannot be reached: {reason}") from error
         except (TimeoutError, httpx.TimeoutException) as error:
             raise HostError("ApiError", f"no answer within {self._timeout:g} seconds") from error
-        except (httpx.HTTPError, httpx.InvalidURL, httpx.CookieConflict) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.CookieConflict, UnicodeError) as error:
             reason = str(error) or type(error).__name__
             raise HostError("ApiError", f"the server cannot be reached: {reason}") from error
 

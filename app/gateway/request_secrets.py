@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from app.apis.address import address, origin
 from app.apis.api_documents import encode
-from app.apis.authentication import Authentication
+from app.apis.authentication import UNFIT_FOR_HEADERS, Authentication
 from app.apis.bound_parameters import filled
 from app.apis.catalog import App, Operation
 from app.apis.credentials import Credentials, SecretStore
@@ -57,6 +57,8 @@ class RequestSecrets:
         if authentication and not self._trusts(app, operation):
             raise HostError("ApiError", _untrusted(operation))
         self._hide(*authentication.secret_parts())
+        if not authentication.fits_headers:
+            raise HostError("ApiError", f"the credentials of {app.name} {UNFIT_FOR_HEADERS}")
         return authentication
 
     async def refused(

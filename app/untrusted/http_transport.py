@@ -7,6 +7,7 @@ from traceback import walk_tb
 import httpcore
 import httpx
 
+_MAX_PORT = 65_535
 _BELOW = ("anyio", "asyncio", "httpcore", "uvloop")
 
 
@@ -42,6 +43,8 @@ class HttpTransport(httpx.AsyncHTTPTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """A GET that meets a kept connection which the server has closed meanwhile is sent on another one."""
+        if request.url.port is not None and request.url.port > _MAX_PORT:  # anyio raises an exception group for it
+            raise httpx.ConnectError(f"{request.url.port} is no port", request=request)
         if request.method != "GET" or "trace" in request.extensions:
             return await self._send(request)
         while True:
