@@ -131,6 +131,22 @@ async def test_a_better_canary_is_promoted_and_an_undecided_one_continues(projec
         assert len(written.all()) == 1, "one transaction: there is no promotion without its evidence"
 
 
+async def test_a_clock_that_was_set_back_before_the_active_release_began_does_not_stop_the_comparison(
+    project: Project,
+) -> None:
+    later = text(
+        "UPDATE releases SET activated_at = now() + interval '1 year' WHERE project_id = :id AND number = 1"
+    )
+    async with project.sessions.begin() as session:
+        await session.execute(later, {"id": project.id})
+        await releases.activate(session, await project.propose())
+    active = await project.release(3)
+    await begin(project)
+    await project.ended(project.candidate, 1.0, count=100)
+    await project.ended(active.id, 0.0, count=100)
+    assert await apply_decision(project) is CanaryAction.PROMOTE
+
+
 async def test_two_processes_that_promote_a_canary_audit_it_once(project: Project) -> None:
     class Overtaken(Promoter):
         """By another process, between the decision and its application."""

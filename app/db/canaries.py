@@ -148,7 +148,8 @@ async def shared_since(session: AsyncSession, canary: models.Release, active: mo
     others = row.project_id == active.project_id, row.model != active.model
     replaced = await session.scalar(select(func.max(row.activated_at)).where(*others))
     served = [each.activated_at for each in await releases.with_weights(session, active) if each.activated_at]
-    began = min(each for each in served if replaced is None or each >= replaced)
+    since = [each for each in served if replaced is None or each >= replaced]
+    began = min(since, default=max(served))  # none, where the clock was set back since the others were activated
     return began if canary.canary_at is None else max(canary.canary_at, began)
 
 
