@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import NullPool, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import approvals, audit, failed_calls, runs, skills, tasks, training_data, webhooks
+from app.db import approvals, audit, failed_calls, releases, runs, skills, tasks, training_data, watches, webhooks
 from app.db.approval_rows import ApprovalState
 from app.db.database import Database, open_database
 from app.db.migrate import migrate
@@ -145,10 +145,27 @@ LISTINGS: dict[str, Listing] = {
 
 @pytest.mark.parametrize("name", sorted(LISTINGS))
 async def test_a_listing_reads_few_pages_by_an_index(full: Database, name: str) -> None:
+    await _check_plan(full, LISTINGS[name])
+
+
+async def test_a_watch_reads_the_latest_tasks_before_it_however_many_there_are(
+    full: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "_MOST_BEFORE", 50)
+
+    async def before(session: AsyncSession) -> None:
+        release = await releases.numbered(session, PROJECT, 1)
+        assert len(await watches.tasks_before(session, release, NOW + timedelta(days=2))) == 50
+
+    await _check_plan(full, before, most_pages=200)
+
+
+async def _check_plan(full: Database, listing: Listing, most_pages: int = _MOST_PAGES) -> None:
+    """Of the statement with a limit."""
     statements: list[tuple[str, Any]] = []
     event.listen(full.engine.sync_engine, "before_cursor_execute", _collect(statements))
     async with full.sessions() as session:
-        await LISTINGS[name](session)
+        await listing(session)
     [(statement, values)] = [each for each in statements if "LIMIT" in each[0]]
     async with full.engine.connect() as connection:
         explained = await connection.exec_driver_sql(
@@ -158,7 +175,7 @@ async def test_a_listing_reads_few_pages_by_an_index(full: Database, name: str) 
     kinds = {f"{node['Node Type']} {node.get('Relation Name', '')}" for node in _nodes(plan)}
     assert not {kind for kind in kinds if kind.startswith("Seq Scan") and kind.split()[-1] in _TABLES}, kinds
     pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
-    assert pages <= _MOST_PAGES, json.dumps(plan, indent=1)
+    assert pages <= most_pages, json.dumps(plan, indent=1)
 
 
 def _collect(statements: list[tuple[str, Any]]) -> Callable[..., None]:
@@ -191,8 +208,8 @@ _CREATED = f"'{NOW.isoformat()}'::timestamptz + n * interval '1 second'"
 FILL = [
     f"INSERT INTO projects (id, name, skill_rev) VALUES ('{PROJECT}', 'large', 0), ('{_P2}', 'small', 0)",
     f"""
-    INSERT INTO releases (id, project_id, number, state, model)
-    SELECT '{_RELEASE}', '{PROJECT}', 1, 'active', 'b'
+    INSERT INTO releases (id, project_id, number, state, model, activated_at)
+    SELECT '{_RELEASE}', '{PROJECT}', 1, 'active', 'b', '{NOW.isoformat()}'
     """,
     f"""
     INSERT INTO tasks (id, project_id, created_at, instruction, scenario, variables, use_skills, state, stop,

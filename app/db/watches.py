@@ -92,7 +92,8 @@ async def tasks_before(
 
     A score that became known later is left out: which tasks get one late would depend on the present.
     """
-    ended = and_(_task.finished_at < promoted_at, _task.finished_at >= promoted_at - WINDOW)
+    own = _task.project_id == former.project_id  # whose tasks an index has by their ends
+    ended = and_(own, _task.finished_at < promoted_at, _task.finished_at >= promoted_at - WINDOW)
     return await _read(
         session, await releases.with_weights(session, former), ended, _MOST_BEFORE, scored_before=promoted_at
     )
