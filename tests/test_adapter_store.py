@@ -12,6 +12,7 @@ from app.adapters.store import AdapterStore
 from app.errors import AdapterError, EngineError, SettingError, StorageError
 from tests.processes import free_ports
 from tests.s3_server import KEYS, s3_server
+from tests.synced_paths import synced_paths
 
 BUCKET = "adapters"
 
@@ -32,6 +33,12 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
     if request.param == "memory":
         return f"memory://{uuid4().hex}"
     return f"{'file://' if request.param == 'file' else ''}{tmp_path / 'store'}"
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that are synced, in order."""
+    return synced_paths(monkeypatch)
 
 
 def trained(host: Path, text: str = "weights") -> str:
@@ -109,14 +116,35 @@ async def test_concurrent_fetches_of_an_adapter_all_succeed(tmp_path: Path) -> N
     assert [each.name for each in (tmp_path / "api").iterdir()] == [name]
 
 
-async def test_an_incomplete_local_adapter_is_named_as_the_obstacle(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "left", [{CONFIG: b"{}\n"}, {CONFIG: b"", WEIGHTS: b""}, {CONFIG: b"{}\n", WEIGHTS: b"other"}]
+)
+async def test_what_a_power_failure_left_of_a_local_adapter_is_fetched_again(
+    tmp_path: Path, left: dict[str, bytes]
+) -> None:
     name = trained(tmp_path / "trainer")
     store = str(tmp_path / "store")
     await AdapterStore(tmp_path / "trainer", store).put(name)
     (tmp_path / "api" / name).mkdir(parents=True)
-    (tmp_path / "api" / name / CONFIG).write_text("{}\n")
-    with pytest.raises(AdapterError, match=f"{name} holds an incomplete adapter: remove it"):
-        await AdapterStore(tmp_path / "api", store).fetch(name)
+    for file, content in left.items():
+        (tmp_path / "api" / name / file).write_bytes(content)
+    assert content_hash(await AdapterStore(tmp_path / "api", store).fetch(name)) == name
+
+
+async def test_a_damaged_local_adapter_is_no_fault_of_its_weights_while_the_store_is_down(tmp_path: Path) -> None:
+    name = trained(tmp_path)
+    (tmp_path / name / WEIGHTS).write_bytes(b"")
+    (tmp_path / "store").write_text("a file where the directory should be")
+    with pytest.raises(EngineError, match=f"{name} cannot be fetched"):
+        await AdapterStore(tmp_path, str(tmp_path / "store")).fetch(name)
+
+
+async def test_a_fetched_adapter_is_on_the_disk_before_it_has_its_name(tmp_path: Path, synced: list[str]) -> None:
+    name = trained(tmp_path / "trainer")
+    store = str(tmp_path / "store")
+    await AdapterStore(tmp_path / "trainer", store).put(name)
+    await AdapterStore(tmp_path / "api", store).fetch(name)
+    assert [Path(path).name for path in synced] == [CONFIG, WEIGHTS, name, "api"]
 
 
 async def test_a_store_that_is_down_is_not_the_adapters_fault(

@@ -7,13 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from app.adapters.files import WEIGHTS
 from app.errors import InvalidError, ModelMemoryError, StorageError
 from app.run_settings import RunSettings
 from tests.distributed_process import SETTINGS, new_learner, round_of
 from tests.small_disk import small_disk
+from tests.synced_paths import synced_paths
 from tests.tiny_model import make_model_dir
 from tests.trajectory_samples import advantaged, rollout, trajectory
 from trainer.learning.batch import pad, sample_of
+from trainer.learning.checkpoints import Checkpoints
 from trainer.learning.learner import Learner
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
@@ -235,6 +238,26 @@ def test_a_killed_and_resumed_run_ends_with_the_same_weights(model: Path, tmp_pa
     assert stats == expected
     begun, now = straight.state()["start"], resumed.state()["start"]  # of the run, not of the attempt
     assert all(torch.equal(each, now[name]) for name, each in begun.items())
+
+
+def test_a_checkpoint_is_on_the_disk_before_the_one_before_is_deleted(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power failure would leave an empty one, and no other."""
+    learner, checkpoints, synced = new_learner(model), Checkpoints(tmp_path), synced_paths(monkeypatch)
+    checkpoints.save(learner, 1)
+    assert [Path(path).name for path in synced] == ["learner-00001.partial", tmp_path.name]
+    assert [path.name for path in tmp_path.iterdir()] == ["learner-00001.checkpoint"]
+
+
+def test_an_adapter_that_a_power_failure_has_damaged_is_published_again(model: Path, tmp_path: Path) -> None:
+    learner = new_learner(model)
+    made = learner.publish(tmp_path)
+    whole = (made.path / WEIGHTS).read_bytes()
+    (made.path / WEIGHTS).write_bytes(b"")
+    assert learner.publish(tmp_path) == made
+    assert (made.path / WEIGHTS).read_bytes() == whole
+    assert [path.name for path in tmp_path.iterdir()] == [made.hash]
 
 
 @pytest.mark.gpu

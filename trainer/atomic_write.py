@@ -1,9 +1,11 @@
-"""Atomic file writes: after a crash a file has its old content or its new content, never part of one."""
+"""Atomic file writes: after a crash, also of the machine, a file has its old content or its new one, never part of
+one.
+"""
 
-import os
 from pathlib import Path
 
 from app.errors import StorageError
+from app.publish import publish
 
 
 def write_atomically(content: bytes, path: Path) -> None:
@@ -12,7 +14,7 @@ def write_atomically(content: bytes, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_bytes(content)
-        os.replace(partial, path)
+        publish(partial, path)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise StorageError(

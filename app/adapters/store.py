@@ -5,7 +5,6 @@ an adapter is `<url>/<hash>/` there, and readers trust only adapters with a mark
 """
 
 import asyncio
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from app.adapters.files import CONFIG, WEIGHTS, content_hash, inspect, verify
+from app.adapters.place import is_intact, place
 from app.adapters.remote_store import open_remote, remote_errors
 from app.errors import AdapterError, EngineError, StorageError, first_line
 
@@ -35,16 +35,17 @@ class AdapterStore:
         self._fetch_lock = asyncio.Lock()
 
     async def fetch(self, name: str) -> Path:
-        """The adapter's directory on this machine, fetched from the store if missing.
+        """The adapter's directory on this machine, fetched from the store if missing or damaged.
 
         Raises AdapterError if the store's copy is missing, incomplete or damaged, EngineError if the store does
         not answer: then a retry may succeed.
         """
         async with self._fetch_lock:
             own = self._local / name
-            if not _is_complete(own):
-                if self._remote is None:
+            if self._remote is None:
+                if not _is_complete(own):
                     raise AdapterError(f"there is no adapter in {own}: put it back, or activate another release")
+            elif not await asyncio.to_thread(is_intact, own):
                 await asyncio.to_thread(self._fetch, name)
             return own
 
@@ -59,7 +60,7 @@ class AdapterStore:
         Raises AdapterError for an adapter that must not be served, StorageError if it cannot be stored.
         """
         name = inspect(directory).hash
-        if not _is_complete(self._local / name):
+        if not await asyncio.to_thread(is_intact, self._local / name):
             await asyncio.to_thread(self._copy, directory, name)
         await self.put(name)
         return name
@@ -106,7 +107,7 @@ class AdapterStore:
             contents = Path(partial, name)
             contents.mkdir()
             fill(contents)
-            _replace(contents, self._local / name)
+            place(contents, self._local / name)
 
     def _download(self, directory: Path) -> None:
         name = directory.name
@@ -136,14 +137,3 @@ class AdapterStore:
 
 def _is_complete(path: Path) -> bool:
     return all((path / file).is_file() for file in _FILES)
-
-
-def _replace(contents: Path, final: Path) -> None:
-    """Rename, unless another process of this machine was faster."""
-    try:
-        os.replace(contents, final)
-    except OSError as error:
-        if not _is_complete(final):
-            raise AdapterError(
-                f"{final} holds an incomplete adapter: remove it to have it fetched again"
-            ) from error

@@ -12,7 +12,7 @@ from app.model_store.gguf_header import GgufFile, config_of, shape_of
 from app.model_store.gguf_tokenizer import tokenizer_config, tokenizer_of
 from app.model_store.gguf_weights import weights_size, write_weights
 from app.model_store.model_checks import check_directory
-from app.model_store.publish import publish
+from app.publish import publish
 
 _SPARE = 50 << 20  # bytes on the disk for everything but weights
 

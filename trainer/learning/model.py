@@ -1,6 +1,5 @@
 """Loading a policy's base model, and the one forward pass that every loss is made of."""
 
-import os
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import cast
@@ -14,6 +13,7 @@ from transformers.configuration_utils import PretrainedConfig
 from app.engine.embedded.device_memory import check_memory, has_own_memory, report_exhaustion
 from app.engine.model_memory import trained_needs
 from app.errors import ModelError, StorageError, first_line
+from app.publish import publish
 from trainer.learning.batch import Batch
 from trainer.learning.liger import use_liger
 from trainer.learning.output_layer import prepare_output_layer, token_logprobs
@@ -108,14 +108,14 @@ def _padded(model: PreTrainedModel, batch: Batch) -> Tensor:
 
 
 def save_atomically(state: object, path: Path) -> None:
-    """Write a checkpoint: after a crash the file has its old content or its new content, never part of one.
+    """Write a checkpoint: after a crash, also of the machine, the file has its old content or its new one.
 
     Raises StorageError if the write fails.
     """
     temporary = path.with_suffix(".partial")
     try:
         torch.save(state, temporary)
-        os.replace(temporary, path)
+        publish(temporary, path)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
         temporary.unlink(missing_ok=True)
         raise StorageError(f"the checkpoint {path} could not be written: {error}") from error

@@ -1,7 +1,6 @@
 """Publish adapters: written once, under the hash of their content, checked and probed."""
 
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from app.adapters.files import CONFIG, WEIGHTS, content_hash
+from app.adapters.place import place
 from app.errors import InvalidError, StorageError, first_line
 from app.records import Json, Probe
 from trainer.learning.distributed import gather_full
@@ -85,21 +85,10 @@ def _write(model: PeftModel, root: Path, weights: dict[str, Tensor], base: str |
         contents.mkdir()
         for file in (CONFIG, WEIGHTS):
             (partial / file).rename(contents / file)
-        _rename_into_place(contents, final)
+        place(contents, final)
         return PublishedAdapter(name, final, config["r"])
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def _rename_into_place(contents: Path, final: Path) -> None:
-    """Keep a directory that exists: the same weights were published before, perhaps by another process just
-    now.
-    """
-    try:
-        os.replace(contents, final)
-    except OSError:
-        if not final.is_dir():
-            raise
 
 
 def check_adapter(path: Path) -> dict[str, Tensor]:
