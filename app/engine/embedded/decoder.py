@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
+from transformers.configuration_utils import PretrainedConfig
 from transformers.utils import logging as transformers_logging
 
 from app.engine.embedded.device_memory import check_memory, has_own_memory, report_exhaustion
@@ -45,6 +46,7 @@ class Decoder:
     def _build(self, model: PreTrainedModel, kv_mb: int) -> None:
         self.model = model
         self.device, self.dtype = model.device, model.dtype
+        self.max_length = exact_length(model.config)
         expected, shapes = _reference_pass(model)
         if len(set(shapes)) != 1:
             raise _unsupported(model, "its layers have keys of different shapes")
@@ -144,8 +146,8 @@ def load_model(
 ) -> PreTrainedModel:
     """A model, to be served with `kv_mb` of cache and at most so many adapters. int8 is made of what was read.
 
-    Raises ModelError if the weights cannot be read or do not fit the config, attention is windowed, or int8 moves
-    the distributions too far, and ModelMemoryError if host or device have no room for all of it.
+    Raises ModelError if the weights cannot be read or do not fit the config, a layer has windowed attention,
+    or int8 moves the distributions too far, and ModelMemoryError if host or device have no room for all of it.
     """
     read = saved_dtype(model_dir) if dtype == torch.int8 else dtype
     needs = served_needs(
@@ -186,6 +188,23 @@ def load_model(
     if dtype == torch.int8:
         _quantize(model)
     return model
+
+
+def exact_length(config: PretrainedConfig) -> int:
+    """The longest sequence for which this engine computes what transformers does.
+
+    Windows are not computed, so no token may leave one; layers with windows of their own are refused. Positions of
+    the type longrope are turned otherwise in a pass that holds a longer sequence: so would be those of its
+    neighbors, and of keys that are cached.
+    """
+    text: Any = config.get_text_config()
+    lengths: list[int] = [text.max_position_embeddings]
+    if not getattr(text, "layer_types", None) and getattr(text, "sliding_window", None):
+        lengths.append(text.sliding_window)
+    rope = getattr(text, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        lengths.append(rope["original_max_position_embeddings"])
+    return min(lengths)
 
 
 def _quantize(model: PreTrainedModel) -> None:

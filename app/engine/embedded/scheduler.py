@@ -59,6 +59,11 @@ class Scheduler:
         return self._thread.is_alive()
 
     @property
+    def max_length(self) -> int:
+        """Of a sequence of this model, however much memory there is."""
+        return self._decoder.max_length
+
+    @property
     def failed(self) -> bool:
         return not self.alive and not self._stopping
 

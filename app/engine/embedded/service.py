@@ -40,7 +40,9 @@ class EngineService:
     ) -> None:
         self.tokenizer, self.scheduler = tokenizer, scheduler
         self._limits = TokenLimits(
-            context=tokenizer.max_length, cache=scheduler.memory.tokens, vocabulary=tokenizer.vocab_size
+            context=min(tokenizer.max_length, scheduler.max_length),
+            cache=scheduler.memory.tokens,
+            vocabulary=tokenizer.vocab_size,
         )
         self._adapters, self._max = adapters, max_adapters
         self.loaded: dict[str, LoadedAdapter] = {}
