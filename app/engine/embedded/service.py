@@ -71,9 +71,14 @@ class EngineService:
         )
 
     async def generate(self, prepared: PreparedRequest, *, stream: bool) -> AsyncIterator[GenerationChunk]:
-        """Yield chunks until one has a finish reason. Leaving early cancels the generation."""
+        """Yield chunks until one has a finish reason. Leaving early cancels the generation.
+
+        Raises NotFoundError if the adapter was unloaded since the request was prepared: the base would answer.
+        """
         if not self.scheduler.alive:
             raise EngineError("the engine has stopped after an error: restart it, and check its log.")
+        if self._adapter(prepared.model) != prepared.adapter:
+            raise _unknown(prepared.model)
         loop, chunks = asyncio.get_running_loop(), asyncio.Queue[GenerationChunk]()
         generation = Generation(
             np.asarray(prepared.prompt, np.int32),
@@ -134,8 +139,12 @@ class EngineService:
         if model == BASE_NAME:
             return BASE
         if model not in self.loaded:
-            raise NotFoundError(f"The model `{model}` does not exist.")
+            raise _unknown(model)
         return self.loaded[model].number
+
+
+def _unknown(model: str) -> NotFoundError:
+    return NotFoundError(f"The model `{model}` does not exist.")
 
 
 def _deliver(
