@@ -90,8 +90,7 @@ async def test_an_interrupted_run_ends_with_the_adapter_of_an_uninterrupted_one(
     job, again = await shop.job(**settings), ProgressRecorder()
     await interrupted(job, at=2)
     await shop.serve(1.0, 0.0)  # for the next run
-    if settings is LOGGED:  # it began with the weights that served then
-        await shop.activate("another")
+    await shop.activate("another")  # it began with the weights that served then
     assert (await train(job, again)).adapter == straight.adapter
     assert sorted(again.metrics) == left
 

@@ -21,6 +21,7 @@ from trainer.learning.supervised import SftSettings, SftStep, sft_steps
 from trainer.run_job import Job, RunProgress
 from trainer.runs.probe_prompt import probe_prompt
 from trainer.runs.sft_examples import SftExamples
+from trainer.runs.start_adapter import record_start
 
 _WARMUP = 50  # steps at most, and at most a tenth of all
 _CHECKPOINT = "sft.checkpoint"
@@ -60,6 +61,7 @@ async def train_on_examples(
 
     async def report(step: SftStep) -> None:
         nonlocal before
+        record_start(job, start)  # only now: it fits the model
         seconds, before = time.perf_counter() - before, time.perf_counter()
         await progress.step(step.index, job.settings.steps, _step_metrics(step, seconds))
 
