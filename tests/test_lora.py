@@ -100,8 +100,16 @@ def test_an_adapter_serves_as_trained_and_training_continues_from_it(model_dir: 
 
 
 def test_training_continues_from_an_adapter_that_peft_wrote(model_dir: Path, tmp_path: Path) -> None:
+    """Without its dropout: an update needs the policy's own logprobs, also while it keeps no activations."""
     path = make_adapter(model_dir, tmp_path / "peft", seed=1)
+    config = json.loads((path / CONFIG).read_text()) | {"lora_dropout": 0.5}
+    (path / CONFIG).write_text(json.dumps(config))
     continued = with_lora(load_model(model_dir, CPU), 16, 32, path)
+    prompt, sampled = [1, 2, 3], [4, 5, 6, 7]
+    batch = pad([Sample((*prompt, *sampled), (False,) * 3 + (True,) * 4)])
+    with torch.no_grad():
+        found = LogprobModel(continued.train())(batch)
+    assert found.tolist() == pytest.approx(reference(model_dir, path, prompt, sampled), abs=1e-4)
     assert publish(continued, tmp_path / "out").rank == 4
 
 

@@ -44,6 +44,7 @@ def attach_lora(model: PreTrainedModel, rank: int, alpha: int, start: Path | Non
     check_adapter(start)
     config = PeftConfig.from_pretrained(str(start))
     config.inference_mode = False
+    config.lora_dropout = 0.0  # the logprobs of an update are those of the policy, and a resumed run repeats them
     config.base_model_name_or_path = None  # the name on model servers, which PEFT would look up on the Hub
     try:
         return _wrapped(model, config)
