@@ -2,11 +2,12 @@
 
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.configuration_utils import PretrainedConfig
 
@@ -16,7 +17,12 @@ from app.errors import ModelError, StorageError, first_line
 from app.publish import publish
 from trainer.learning.batch import Batch
 from trainer.learning.liger import use_liger
-from trainer.learning.output_layer import prepare_output_layer, token_logprobs
+from trainer.learning.output_layer import (
+    changes_logits,
+    mark_changed_logits,
+    prepare_output_layer,
+    token_logprobs,
+)
 from trainer.learning.packing import PACKED, Packing, can_pack, register
 
 
@@ -52,6 +58,8 @@ def load_model(
     if liger:
         use_liger(model, device)
     prepare_output_layer(model)
+    with within_memory():
+        mark_changed_logits(model)
     return model
 
 
@@ -72,39 +80,52 @@ def sampled_logprobs(model: PreTrainedModel, batch: Batch) -> Tensor:
     costs nothing. The vocabulary projection, the widest layer of a small model, is applied only where a token was
     sampled.
     """
-    return token_logprobs(model.get_output_embeddings(), _hidden(model, batch), batch.ids[batch.sampled])
+    ids = batch.ids[batch.sampled]
+    if changes_logits(model):
+        return -cross_entropy(sampled_logits(model, batch), ids, reduction="none")
+    return token_logprobs(model.get_output_embeddings(), _hidden(model, batch), ids)
 
 
 def sampled_logits(model: PreTrainedModel, batch: Batch) -> Tensor:
     """The logits (N, V), float32, that predict each sampled token."""
-    return cast(Tensor, model.get_output_embeddings()(_hidden(model, batch)).float())
+    if changes_logits(model):
+        inputs, predicts = _inputs(model, batch)
+        columns = predicts.any(0).nonzero()[:, 0]
+        logits = model(**inputs, logits_to_keep=columns).logits[predicts[:, columns]]
+    else:
+        logits = model.get_output_embeddings()(_hidden(model, batch))
+    return cast(Tensor, logits.float())
 
 
 def _hidden(model: PreTrainedModel, batch: Batch) -> Tensor:
     """The hidden states (N, D) that predict the sampled tokens."""
-    return (_packed if model.config._attn_implementation == PACKED else _padded)(model, batch)
+    inputs, predicts = _inputs(model, batch)
+    return cast(Tensor, model.get_decoder()(**inputs).last_hidden_state[predicts])
 
 
-def _packed(model: PreTrainedModel, batch: Batch) -> Tensor:
+def _inputs(model: PreTrainedModel, batch: Batch) -> tuple[dict[str, Any], Tensor]:
+    """What the model is called with, and which of its places, (rows, tokens) bool, predict a sampled token."""
+    return (_packed if model.config._attn_implementation == PACKED else _padded)(batch)
+
+
+def _packed(batch: Batch) -> tuple[dict[str, Any], Tensor]:
     device = batch.ids.device
     shared = batch.shared if device.type == "cpu" else (0,) * len(batch.shared)  # kernels have no shared keys
     positions = torch.arange(batch.ids.shape[1], device=device).expand_as(batch.ids)
     encoded = batch.present & (positions >= torch.tensor(shared, device=device)[:, None])
-    hidden = model.get_decoder()(
-        input_ids=batch.ids[encoded][None],
-        position_ids=positions[encoded][None],
-        packing=Packing.of(batch.present.sum(1).tolist(), device, shared),
-        use_cache=False,
-    ).last_hidden_state  # (1, tokens, D)
+    inputs = {
+        "input_ids": batch.ids[encoded][None],
+        "position_ids": positions[encoded][None],
+        "packing": Packing.of(batch.present.sum(1).tolist(), device, shared),
+        "use_cache": False,
+    }
     # The first encoded token of a sample was not sampled: no sample gains one of the next.
-    return cast(Tensor, hidden[0, batch.sampled[encoded].roll(-1)])
+    return inputs, batch.sampled[encoded].roll(-1)[None]
 
 
-def _padded(model: PreTrainedModel, batch: Batch) -> Tensor:
-    hidden = model.get_decoder()(
-        input_ids=batch.ids, attention_mask=batch.present.long(), use_cache=False
-    ).last_hidden_state  # (B, T, D)
-    return cast(Tensor, hidden[batch.sampled.roll(-1, dims=1)])
+def _padded(batch: Batch) -> tuple[dict[str, Any], Tensor]:
+    inputs = {"input_ids": batch.ids, "attention_mask": batch.present.long(), "use_cache": False}
+    return inputs, batch.sampled.roll(-1, dims=1)
 
 
 def save_atomically(state: object, path: Path) -> None:

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 _CHUNK_BYTES = {"cpu": 32 << 20}  # of logits at a time
 _CHUNK_BYTES_OF_OTHERS = 256 << 20
+_CHANGED = "_logits_are_changed"
 
 
 class ExactLogits(torch.autograd.Function):
@@ -73,6 +74,21 @@ def prepare_output_layer(model: PreTrainedModel) -> None:
     head = model.get_output_embeddings()
     if type(head) is nn.Linear and head.bias is None:
         head.forward = MethodType(_forward, head)
+
+
+@torch.no_grad()
+def mark_changed_logits(model: PreTrainedModel) -> None:
+    """Find out by a pass whether the model scales or caps its logits after the output layer, as Granite does."""
+    plain: list[Tensor] = []
+    hook = model.get_output_embeddings().register_forward_hook(lambda *call: plain.append(call[-1]))
+    logits = model(input_ids=torch.tensor([[0, 1]], device=model.device), use_cache=False).logits
+    hook.remove()
+    setattr(model, _CHANGED, not torch.equal(plain[-1].float(), logits.float()))
+
+
+def changes_logits(model: PreTrainedModel) -> bool:
+    """Whether its logits are not those of the output layer. Only the whole model computes them then."""
+    return bool(getattr(model, _CHANGED, False))
 
 
 def token_logprobs(head: nn.Module, hidden: Tensor, ids: Tensor) -> Tensor:

@@ -60,9 +60,11 @@ def register() -> None:
 
 
 def can_pack(model_class: object) -> bool:
-    """Whether rows can be packed: not where a layer carries state from token to token, across sample borders."""
-    takes_attention = getattr(model_class, "_supports_attention_backend", False)
-    return bool(takes_attention) and not getattr(model_class, "_is_stateful", True)
+    """Whether rows can be packed: not where a layer carries state from token to token, across sample borders, nor
+    where attention has more than torch's own computes, such as sinks, or a cap of its scores.
+    """
+    is_plain = all(getattr(model_class, name, False) for name in ("_supports_attention_backend", "_supports_sdpa"))
+    return is_plain and not getattr(model_class, "_is_stateful", True)
 
 
 def attend(

@@ -28,6 +28,7 @@ from trainer.learning.packing import register
 
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 _PREFIX = "base_model.model."  # that PEFT puts before the base model's names
+_LOGIT_CHANGES = ("logits_scaling", "logit_scale", "lm_head_multiplier", "final_logit_softcapping")
 
 
 def empty_model(path: Path, dtype: torch.dtype, device: torch.device, *, liger: bool = False) -> PreTrainedModel:
@@ -40,6 +41,8 @@ def empty_model(path: Path, dtype: torch.dtype, device: torch.device, *, liger: 
         config = AutoConfig.from_pretrained(path)
         if getattr(config, "quantization_config", None) is not None:
             raise ValueError("its weights are quantized")
+        if changed := [name for name in _LOGIT_CHANGES if getattr(config, name, None) not in (None, 1)]:
+            raise ValueError(f"its {changed[0]} changes logits after the output layer; set SAGE_TRAIN_SHARD=0")
         with init_empty_weights():
             model: PreTrainedModel = AutoModelForCausalLM.from_config(
                 config, dtype=dtype, attn_implementation=attention_of(config)
