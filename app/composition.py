@@ -3,19 +3,17 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
-
-import msgspec
 
 from app.adapters.store import AdapterStore
 from app.agent.prompt_profiles import Profile
 from app.db.database import Database, Sessions, open_database
 from app.db.notifications import NotificationListener
 from app.db.pooler import check_pooler
-from app.engine.capability import Capabilities, ServerRequirements
+from app.engine.capability import ServerRequirements
 from app.engine.health_monitor import HealthChecks
 from app.engine.http_engine import HttpEmbedder, HttpEngine, Topology
 from app.engine.tokenizer import ChatTokenizer
@@ -56,13 +54,15 @@ def load_parts() -> Parts:
             raise SettingError(f"{name.upper()} is not set: set it, or run `sage up`, which starts its own")
     check_pooler(settings)
     tokenizer, profile = load_served(settings.model_dir, settings.prompt_profile)
-    return Parts(
+    parts = Parts(
         settings=settings,
         profile=profile,
         keys=KeyRing.open(settings),
         retrieval=load_retrieval(settings.retrieval),
-        tokenizer=_fit_context(tokenizer, _probe_servers(settings, tokenizer)),
+        tokenizer=tokenizer,
     )
+    _check_servers(settings, tokenizer)
+    return parts
 
 
 class SharedServices(NamedTuple):
@@ -135,20 +135,14 @@ def open_engine(settings: Settings, tokenizer: ChatTokenizer) -> HttpEngine:
     )
 
 
-def _probe_servers(settings: Settings, tokenizer: ChatTokenizer) -> list[Capabilities]:
-    """The capabilities of the model servers that are up. Runs in a thread: this one may have a running loop."""
+def _check_servers(settings: Settings, tokenizer: ChatTokenizer) -> None:
+    """Raises SettingError if a model server that is up lacks a flag. Runs in a thread: this one may have a running
+    loop.
+    """
 
-    async def check() -> list[Capabilities]:
+    async def check() -> None:
         async with open_engine(settings, tokenizer) as engine:
-            return await engine.check()
+            await engine.check()
 
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, check()).result()
-
-
-def _fit_context(tokenizer: ChatTokenizer, servers: Sequence[Capabilities]) -> ChatTokenizer:
-    """Limit the context to that of the model servers, which may be less than the model allows."""
-    shortest = min(
-        (server.max_model_len or tokenizer.max_length for server in servers), default=tokenizer.max_length
-    )
-    return msgspec.structs.replace(tokenizer, max_length=min(shortest, tokenizer.max_length))
+        thread.submit(asyncio.run, check()).result()

@@ -123,7 +123,7 @@ async def _open(parts: Parts, judge: NamedJudge | None, spans_of: SpansOf | None
         sessions = services.database.sessions
         loader = AdapterLoader(services.engine, sessions, services.adapters)  # loads what a task needs, not ahead
         client = await stack.enter_async_context(_api_client(settings))
-        agent = _agent(parts, RetryingEngine(loader), sandbox)
+        agent = _agent(parts, RetryingEngine(loader), sandbox, services.engine)
         mcp = McpServers(client, read_commands(settings.mcp_commands), mark_changed(sessions))
         await stack.enter_async_context(mcp)
         executor = TaskExecutor(sessions, agent, services.library, client, settings, judge, spans_of, mcp)
@@ -144,9 +144,9 @@ def _open_spans(settings: Settings) -> AbstractContextManager[SpansOf | None]:
     return otlp_spans(settings.otel_exporter_otlp_endpoint)
 
 
-def _agent(parts: Parts, engine: Engine, sandbox: Sandbox) -> Agent:
+def _agent(parts: Parts, engine: Engine, sandbox: Sandbox, servers: HttpEngine) -> Agent:
     limits, temperature = RolloutLimits.of(parts.settings), parts.settings.temperature
-    return Agent(engine, parts.tokenizer, parts.profile, sandbox, limits, temperature=temperature)
+    return Agent(engine, parts.tokenizer, parts.profile, sandbox, limits, temperature, lambda: servers.max_length)
 
 
 async def _start_runner(

@@ -1,6 +1,7 @@
 """Evaluation without a server: the real seed policy, a real adapter, real worlds."""
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -9,10 +10,12 @@ from click.testing import CliRunner
 
 from app.adapters.bundled_adapter import BUNDLED
 from app.cli import main
+from app.engine.http_engine import HttpEngine
 from app.errors import InvalidError, SettingError
 from app.model_catalog import CATALOG, DEFAULT_MODEL, SEED
 from app.records import Stop
 from app.settings import Settings
+from tests.engine_process import engine_process
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
 from trainer.cli.evaluate import served_adapter
@@ -100,15 +103,25 @@ def test_the_command_says_what_is_missing(options: list[str], message: str, tmp_
     assert message in ended.output
 
 
-async def test_a_cache_smaller_than_the_context_ends_rollouts_as_full(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [True, False])
+async def test_a_cache_smaller_than_the_context_ends_rollouts_as_full(tmp_path: Path, own: bool) -> None:
+    """Of engines of its own, or of a model server."""
     model = make_model_dir(tmp_path / "model")
     config = json.loads((model / "config.json").read_text("utf-8"))
     (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 1 << 20}), "utf-8")
     here = Settings(model=str(model), data_dir=tmp_path, engine_device="cpu", engine_kv_mb=1, train_processes=2)
+    with ExitStack() as stack:
+        if not own:
+            url = stack.enter_context(engine_process(model, "--kv-mb", "1", "--embeddings", "none"))
+            here = msgspec.structs.replace(here, rollout_engine_urls=url)
+        await _fill_context(here)
+
+
+async def _fill_context(here: Settings) -> None:
     evaluation = LocalEvaluation(environment="office", scenarios=1)
     async with open_stack(open_environment("office"), "scenario", here) as stack:
-        assert isinstance(stack.engine, EnginePool)
-        assert 1000 < stack.agent.tokenizer.max_length == stack.engine.max_length < 1400
+        assert isinstance(stack.engine, HttpEngine if here.rollout_engine_urls else EnginePool)
+        assert 1000 < stack.agent.max_length < 1400
     async with open_local_evaluation(evaluation, here) as evaluate:
         results = await evaluate(1, False, lambda _: None)
     assert {result.stop for result in results} == {Stop.CONTEXT_FULL}

@@ -109,6 +109,17 @@ async def test_max_tokens_shrink_before_the_context_is_full(bench: Bench, tmp_pa
     assert all(sampling.max_tokens >= 16 for sampling in bench.engine.samplings)
 
 
+async def test_model_servers_may_take_less_than_the_model_and_tell_so_late(bench: Bench) -> None:
+    engine, told = ScriptedEngine(bench.tokenizer, *[block("print('x' * 40)")] * 9), iter([None])
+    limits, longest = RolloutLimits(), lambda: next(told, 300)
+    agent = Agent(engine, bench.tokenizer, Compact(), bench.sandbox, limits, served_length=longest)
+    async with bench.ledger.client() as client:
+        trajectory = await run_rollout(agent, TASK, Policy(), bench.ledger.gateway(client))
+    assert trajectory.stop == Stop.CONTEXT_FULL
+    assert "300 tokens" in trajectory.detail
+    assert [each.max_tokens > 300 for each in engine.samplings] == [True] + [False] * (len(trajectory.turns) - 1)
+
+
 async def test_a_prompt_that_does_not_fit_ends_the_rollout(bench: Bench, tmp_path: Path) -> None:
     bench.tokenizer = byte_tokenizer(tmp_path / "short", max_length=60)
     trajectory = await bench.run(block(DONE))

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -41,6 +41,13 @@ class Agent:
     sandbox: Sandbox
     limits: RolloutLimits
     temperature: float = 0.0
+    served_length: Callable[[], int | None] = lambda: None  # tokens of a sequence at most, as far as servers told
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of a sequence, prompt included: of the model, or of the servers if they take fewer."""
+        served = self.served_length()
+        return self.tokenizer.max_length if served is None else min(self.tokenizer.max_length, served)
 
     @cached_property
     def prompt_hash(self) -> str:
@@ -160,12 +167,10 @@ class _Rollout:
         while (end := self._end()) is None:
             with phase(Phase.PROMPT):
                 prompt = self._chat.prompt()
-            room = self._agent.tokenizer.max_length - len(prompt.ids)
+            longest = self._agent.max_length
+            room = longest - len(prompt.ids)
             if room < _MIN_TOKENS:
-                return (
-                    Stop.CONTEXT_FULL,
-                    f"{len(prompt.ids)} of {self._agent.tokenizer.max_length} tokens are taken",
-                )
+                return Stop.CONTEXT_FULL, f"{len(prompt.ids)} of {longest} tokens are taken"
             with span("turn", {"sage.turn.index": len(self.turns)}):
                 with hooks.stop_signal.lossless():
                     turn = await self._sample(prompt, room)

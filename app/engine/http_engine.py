@@ -101,6 +101,12 @@ class HttpEngine:
         """The servers as they are known now."""
         return self._servers.replicas
 
+    @property
+    def max_length(self) -> int | None:
+        """Tokens of the longest sequence that all servers take, of those that have said so; None: none has yet."""
+        lengths = (replica.max_model_len for replica in self.replicas)
+        return min((length for length in lengths if length is not None), default=None)
+
     async def check(self) -> list[Capabilities]:
         """The capabilities of the servers that answer; one that is down is not an error.
 

@@ -57,14 +57,13 @@ async def open_stack(
         new_library = await stack.enter_async_context(_libraries(rule, settings.skills_offered, grown))
         engine = await stack.enter_async_context(_engine(settings))
         retrying = RetryingEngine(engine) if settings.rollout_engine_urls else engine  # a dead child stays dead
-        tokenizer = _fit_context(tokenizer, engine)
         own_time = msgspec.structs.replace(limits or RolloutLimits.of(settings), counts_generation=False)
-        agent = Agent(retrying, tokenizer, profile, sandbox, own_time)
+        agent = Agent(retrying, tokenizer, profile, sandbox, own_time, served_length=lambda: engine.max_length)
         yield RolloutStack(agent, engine, environment, new_library)
 
 
 @asynccontextmanager
-async def _engine(settings: Settings) -> AsyncIterator[AdapterEngine]:
+async def _engine(settings: Settings) -> AsyncIterator[HttpEngine | SubprocessEngine | EnginePool]:
     urls = urls_in(settings.rollout_engine_urls)
     if urls:
         async with HttpEngine(
@@ -89,13 +88,6 @@ async def _engine(settings: Settings) -> AsyncIterator[AdapterEngine]:
             for _ in range(engine_count(settings))
         ]
         yield own[0] if len(own) == 1 else EnginePool(own)
-
-
-def _fit_context(tokenizer: ChatTokenizer, engine: AdapterEngine) -> ChatTokenizer:
-    """Limit the context to what the KV caches of own engines hold, so that a rollout ends before it is refused."""
-    if not isinstance(engine, SubprocessEngine | EnginePool):
-        return tokenizer
-    return msgspec.structs.replace(tokenizer, max_length=min(tokenizer.max_length, engine.max_length))
 
 
 def engine_count(settings: Settings) -> int:
