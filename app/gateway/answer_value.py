@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from app.apis.media_types import EVENT_STREAM, is_binary_media, is_json, is_xml
+from app.apis.media_types import EVENT_STREAM, is_binary_media, is_declared_json, is_json, is_xml
 from app.errors import HostError
 from app.gateway.event_stream import events
 from app.records import CallResponse, Json
@@ -51,15 +51,16 @@ def value_of(answer: ReadResponse) -> Json:
         return events(answer.body.decode(_charset(answer), "replace"), answer.cut)
     if not answer.body:
         return None
-    if is_json(answer.media_type):
+    if is_declared_json(answer.media_type):
         try:
-            return decode_json(answer.body, max_values=MAX_NODES, max_depth=MAX_DEPTH)
+            return _json(answer)
         except JsonError as error:
-            raise HostError("ApiError", f"the answer is not the JSON it claims to be: {error}") from error
+            if is_json(answer.media_type):
+                raise HostError("ApiError", f"the answer is not the JSON it claims to be: {error}") from error
     if is_binary_media(answer.media_type):
         return answer.body
     try:
-        return answer.body.decode(_charset(answer))
+        return answer.body.decode(_charset(answer)).removeprefix("\ufeff")
     except UnicodeDecodeError:
         return answer.body
 
@@ -70,11 +71,26 @@ def refusal(answer: ReadResponse, clean: Callable[[str], str]) -> RefusalError:
     cleaned = clean(whole)
     message = f"Response status code is {answer.status}: {_short(answer, whole, cleaned)}"
     body: Json = cleaned[:_BODY_CHARS] or None
-    if is_json(answer.media_type) and len(answer.body) <= _BODY_CHARS:
+    if is_declared_json(answer.media_type) and len(answer.body) <= _BODY_CHARS:
         with suppress(JsonError):
-            body = decode_json(answer.body, max_values=MAX_NODES, max_depth=MAX_DEPTH)
+            body = _json(answer)
     response = CallResponse(status=answer.status, headers=answer.headers, body=body)
     return RefusalError(message, response, answer.challenge)
+
+
+def _json(answer: ReadResponse) -> Json:
+    """JSON is UTF-8, but older servers put a mark before it, or send it in the character set that they declare."""
+    body, charset = answer.body.removeprefix(codecs.BOM_UTF8), _charset(answer)
+    try:
+        return decode_json(body, max_values=MAX_NODES, max_depth=MAX_DEPTH)
+    except JsonError:
+        if charset == "utf-8":
+            raise
+    try:
+        body = answer.body.decode(charset).encode()
+    except UnicodeError as error:
+        raise JsonError(str(error)) from error
+    return decode_json(body, max_values=MAX_NODES, max_depth=MAX_DEPTH)
 
 
 def _short(answer: ReadResponse, whole: str, cleaned: str) -> str:
