@@ -36,6 +36,7 @@ class SecuredService:
         self.lifetime = 3600
         self.writes = 0
         self.slow = 0.0  # seconds for a token
+        self.begun = 0  # requests for tokens
         self.form_only = False  # whether it ignores a client's header
         self.url = ""
         self.asgi = Litestar([self._routes(), self._shown_document()], openapi_config=None, logging_config=None)
@@ -121,6 +122,7 @@ class SecuredService:
 
         @post("/token", status_code=200)
         async def token(request: Request[Any, Any, Any]) -> Response[Any]:
+            self.begun += 1
             await asyncio.sleep(self.slow)
             form = {name: values[0] for name, values in parse_qs((await request.body()).decode()).items()}
             return self._token(form, request.headers.get("authorization", ""))

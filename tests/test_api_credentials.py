@@ -14,6 +14,7 @@ from app.gateway.http_client import open_client
 from tests import vault_caller
 from tests.api_app import ApiApp, open_api_app
 from tests.echo_service import raised
+from tests.ledger_project import until
 from tests.secured_service import KEY, PASSWORD, SECRET, WAYS, SecuredService
 from tests.vault_api import STATIC, credentials_of, gateway, register
 
@@ -168,6 +169,20 @@ async def test_a_token_is_renewed_before_it_expires(
         calls = await gateway(api, service, client)
         assert (await calls("vault.who_login", [], {}))["user"] == "iris"
         assert dict(service.asked) == expected
+
+
+async def test_a_call_that_is_cancelled_loses_no_refresh_token(
+    api: ApiApp, service: SecuredService, client: httpx.AsyncClient
+) -> None:
+    service.lifetime = 10
+    await register(api, service, credentials={"login": STATIC["login"]})
+    await (await gateway(api, service, client))("vault.who_login", [], {})
+    service.slow = 0.5
+    cut = asyncio.create_task((await gateway(api, service, client))("vault.who_login", [], {}))
+    await until(lambda: service.begun == 2)
+    cut.cancel()
+    assert (await (await gateway(api, service, client))("vault.who_login", [], {}))["user"] == "iris"
+    assert service.asked["password"] == 1, "the refresh token that was given meanwhile is kept"
 
 
 async def test_a_client_is_recognized_by_the_form_where_its_header_is_ignored(

@@ -180,8 +180,8 @@ class StoredCredentials:
                 async with self._sessions.begin() as session:
                     await api_credentials.release_renewal(session, held.id)
                 return
-            if claimed:
-                return await self._ask(app, held)
+            if claimed:  # also once the task is cancelled: a refresh token may be good for one use
+                return await asyncio.shield(self._ask(app, held))
             await asyncio.sleep(_POLL_SECONDS)
         raise HostError("ApiError", f"no token for {app} within {_RENEWAL_SECONDS:g} seconds")
 
