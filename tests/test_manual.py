@@ -58,6 +58,12 @@ def test_generated_pages_agree_with_the_code() -> None:
         assert (DIRECTORY / name).read_text() == text, f"app/manual/{name} is out of date: run `make manual`"
 
 
+def test_the_settings_of_projects_are_explained_with_those_inside_them() -> None:
+    page = (DIRECTORY / "settings.md").read_text()
+    for name in ("watch_margin", "limits.queued_tasks", "webhook.events", "staging.NAME.reset_url"):
+        assert f"| `{name}` |" in page
+
+
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_every_link_in_the_repository_leads_to_a_file_and_a_heading(source: Path) -> None:
     for link in LINK.findall(_without_code(source.read_text())):

@@ -54,17 +54,22 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one project, changed by `PATCH /v1/projects/{name}`."""
 
+    # Library
     skills: SkillPolicy = "evidence"
     """How new skills come to be offered: `open` to every task at once, `evidence` as they prove themselves,
     `review` once a person approves them."""
     skill_repairs_per_day: Annotated[int, msgspec.Meta(ge=0, le=1_000)] = 10
     """Tasks in 24 hours, at most, that are to write skills anew which a changed API document broke. They only
     read. 0: none, such skills stay in quarantine."""
+
+    # Share of the server
     limits: Limits = Limits()
-    """What the project may use. Only a key for all projects may change it."""
+    """What the project may use: null is the server's default, such as `SAGE_LIMIT_QUEUED_TASKS`, 0 is no limit.
+    Only a key for all projects may change it."""
     weight: Annotated[float, msgspec.Meta(ge=0.01, le=100)] = 1.0
     """Share of the runners while tasks of several projects wait. Only a key for all projects may change it."""
 
+    # Retention
     keep_events: _Days = None
     """Days that the events of a task are kept after its end, except the last one. null: indefinitely."""
     keep_trajectories: _Days = None
@@ -72,6 +77,7 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     keep_tasks: _Days = None
     """Days that a task is kept after its end, with all that belongs to it. null: indefinitely."""
 
+    # Exams on own work
     holdout_percent: Annotated[float, msgspec.Meta(ge=0, le=50)] = 0.0
     """Share of the kinds of tasks that no run learns from: their scored tasks become the exam `own-work`, on which
     the gate examines candidates. A kind is a scenario or, of tasks without one, those with similar instructions
@@ -80,6 +86,7 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     staging: Annotated[dict[str, StagingApi], msgspec.Meta(max_length=1_000)] = {}
     """By the name of an API, the server on which exams and rollouts with `on=staging` may act."""
 
+    # Canaries and watches
     canary_days: Annotated[float, msgspec.Meta(ge=1e-4, le=365)] = 14.0
     """Days after which the trial of a canary that passed the gate ends, however few tasks it had."""
     canary_loss: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = 0.2
@@ -97,12 +104,14 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A watched release is rolled back once its reward is certainly lower by more than this than that of the
     release before, or its share of failures higher."""
 
+    # Approvals and webhook
     approvals: ApprovalRules = msgspec.field(default_factory=ApprovalRules)
     """Which API calls wait for a person."""
 
     webhook: Webhook | None = None
     """Where events are sent, if anywhere."""
 
+    # Scoring
     verifier: Verifier | None = None
     """The server that scores tasks without a check, if there is one. They are not judged then."""
     rubric: Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")] = ""

@@ -22,14 +22,19 @@ class StagingCredential(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """
 
     value: _Reference | None = None
+    """Key or token, as `secret:NAME`."""
     username: _Text | None = None
+    """Of `basic`, with `password`."""
     password: _Reference | None = None
+    """As `secret:NAME`."""
     certificate: _FileName | None = None
     """A file in `SAGE_CLIENT_CERTIFICATES`: chain and key in PEM."""
     place: Literal["header", "query", "cookie"] | None = None
     """Of a scheme that the document does not declare, with `name`."""
     name: _Name | None = None
+    """Name of that header, parameter or cookie."""
     prefix: _Name | None = None
+    """What stands before the value there, such as `Token`."""
 
 
 class StagingApi(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
