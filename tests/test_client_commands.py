@@ -50,7 +50,7 @@ async def test_tasks_are_listed_filtered_shown_and_cancelled(shell: SageCommand)
     assert len((await shell.run("tasks", "--state", "failed")).out.splitlines()) == 1
     assert len((await shell.run("tasks", "--until", "2020-01-01")).out.splitlines()) == 1
     assert [str(first) in line for line in (await found(shell, "--search", "my mails"))] == [True]
-    assert await found(shell, "--skill", str(uuid4())) == await found(shell, "--release", str(uuid4())) == []
+    assert await found(shell, "--skill", str(uuid4())) == []
     page = await shell.run("tasks", "--limit", "1")
     assert "there are more: --cursor " in page.err
     cursor = page.err.split()[-1]
@@ -67,11 +67,14 @@ async def test_tasks_are_filtered_by_skill_and_release(shell: SageCommand) -> No
     async with shell.api.sessions.begin() as session:
         skill = await skills.add(session, shell.api.demo.id, new_skill("count", "def count(): ...", other))
         session.add(models.SkillOffer(task_id=task_id, skill_id=skill.id, position=0, ranks={}))
-        release = (await releases.active(session, shell.api.demo.id)).id
-        await session.execute(update(models.Task).where(models.Task.id == other).values(release_id=release))
+        release = await releases.active(session, shell.api.demo.id)
+        await session.execute(update(models.Task).where(models.Task.id == other).values(release_id=release.id))
+        number = release.number
     [offered] = await found(shell, "--skill", str(skill.id))
-    [served] = await found(shell, "--release", str(release))
+    [served] = await found(shell, "--release", str(number))
     assert (offered.split()[0], served.split()[0]) == (str(task_id), str(other))
+    unknown = await shell.run("tasks", "--release", "99")
+    assert "no release 99: `sage releases` lists them" in unknown.err
 
 
 async def found(shell: SageCommand, *options: str) -> list[str]:
@@ -202,7 +205,7 @@ async def test_approvals_are_listed_and_decided(shell: SageCommand) -> None:
     assert (await shell.run("approvals", "--state", "waiting")).out.splitlines() == [
         "id  state  requested  task id  operation"
     ]
-    unknown = await shell.run("approvals reject", str(uuid4()), "--reason", "no")
+    unknown = await shell.run("approvals refuse", str(uuid4()), "--reason", "no")
     assert (unknown.code, "NotFoundError" in unknown.err) == (6, True)
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 APPROVAL_STATES = ("waiting", "approved", "refused", "expired", "withdrawn")
 _LISTING = listing_of("id", "state", "requested_at", "task_id", "operation", items="approvals")
 _DECISIONS = {
-    "approve": ("approve", "Let a call be made; its task goes on."),
-    "reject": ("refuse", "Refuse a call; the agent is told why, and its task goes on."),
+    "approve": "Let a call be made; its task goes on.",
+    "refuse": "Refuse a call; the agent is told why, and its task goes on.",
 }
 
 
@@ -44,8 +44,8 @@ def show_approval(session: "ServerSession", approval: UUID) -> None:
     session.show(session.server.request("GET", f"/v1/approvals/{approval}"))
 
 
-def _add_decision(name: str, decision: str, summary: str) -> None:
-    @approvals.command(name, help=summary)
+def _add_decision(decision: str, summary: str) -> None:
+    @approvals.command(decision, help=summary)
     @server_command
     @click.argument("approval", type=click.UUID)
     @click.option("--reason", default="", help="kept; the agent reads it if the call is refused")
@@ -55,5 +55,5 @@ def _add_decision(name: str, decision: str, summary: str) -> None:
         session.confirm(decided, f"{decided['operation']} is {decided['state']}")
 
 
-for _name, (_decision, _summary) in _DECISIONS.items():
-    _add_decision(_name, _decision, _summary)
+for _decision, _summary in _DECISIONS.items():
+    _add_decision(_decision, _summary)

@@ -10,6 +10,7 @@ import click
 
 from app.client.listing import listing_of
 from app.client.options import page_options, project_option, server_command
+from app.client.release_lookup import release_id
 from app.records import Stop
 
 if TYPE_CHECKING:
@@ -28,25 +29,26 @@ _LISTING = listing_of("id", "state", "score", "created_at", "instruction", items
 )
 @click.option("--cancel", is_flag=True, help="cancel it")
 @click.option("--state", type=click.Choice(TASK_STATES), help="list only tasks in this state")
-@click.option(
-    "--stop", "stop_reason", type=click.Choice([each.value for each in Stop]), help="ended for this reason"
-)
+@click.option("--stop-reason", type=click.Choice([each.value for each in Stop]), help="ended for this reason")
 @click.option("--scenario", help="of this scenario")
 @click.option("--search", "q", metavar="WORDS", help="whose instruction has all of these words")
 @click.option("--skill", "skill_id", type=click.UUID, help="that were offered this skill")
-@click.option("--release", "release_id", type=click.UUID, help="that this release served")
+@click.option("--release", type=click.IntRange(1), metavar="NUMBER", help="that this release served")
 @click.option("--since", "created_after", type=click.DateTime(), help="submitted after this time, UTC")
 @click.option("--until", "created_before", type=click.DateTime(), help="submitted before this time, UTC")
 @click.option("--min-score", type=float, help="scored, with at least this score")
 @click.option("--max-score", type=float, help="scored, with at most this score")
 @page_options
-def tasks(session: "ServerSession", task: UUID | None, follow: bool, cancel: bool, **only: Any) -> None:
+def tasks(
+    session: "ServerSession", task: UUID | None, follow: bool, cancel: bool, release: int | None, **only: Any
+) -> None:
     """List tasks, newest first, or show TASK."""
     if task is None:
         if follow or cancel:
             raise click.UsageError("name the task: `sage tasks` lists them")
         times = {name: only[name] and _in_utc(only[name]) for name in ("created_after", "created_before")}
-        session.show_list("/v1/tasks", _LISTING, **only | times)
+        served = release and release_id(session.server, release, only["project"])
+        session.show_list("/v1/tasks", _LISTING, release_id=served, **only | times)
         return
     path = f"/v1/tasks/{task}"
     shown = session.server.request(*(("POST", f"{path}/cancel") if cancel else ("GET", path)))

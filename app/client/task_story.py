@@ -101,7 +101,7 @@ def _approval(event: ServerEvent) -> Iterator[Text]:
     data = event.data
     if data["status"] == "wanted":
         yield Text(f"{data['api']}({_arguments(data['arguments'])}) waits for a person:", "yellow")
-        yield Text(f"  sage approvals approve {data['id']}\n  sage approvals reject {data['id']}", "yellow")
+        yield Text(f"  sage approvals approve {data['id']}\n  sage approvals refuse {data['id']}", "yellow")
     else:
         reason = f": {visible(data['reason'])}" if data.get("reason") else ""
         yield Text(f"{data['api']} was {data['status']} by {visible(data['decided_by'])}{reason}", "yellow")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from app.client.options import project_option, server_command
-from app.errors import NotFoundError
+from app.client.release_lookup import release_id
 from app.settings import Settings
 from trainer.cli.tables import RELEASES
 
@@ -58,7 +58,8 @@ def releases(  # noqa: PLR0913 - an argument for each option
         session.show_list("/v1/releases", RELEASES, project=project)
         return
     server = session.server
-    path = _add(server, add, project, reason) if add else _path(server, number, project)
+    id_ = _add(server, add, project, reason) if add else release_id(server, number, project)
+    path = f"/v1/releases/{id_}"
     if activate:
         server.request("POST", f"{path}/activate", allow_rejected=allow_rejected)
     if canary is not None:
@@ -69,22 +70,14 @@ def releases(  # noqa: PLR0913 - an argument for each option
     session.show(release, lambda release: _all_of(server, path, release))
 
 
-def _path(server: "SageClient", number: int | None, project: str | None) -> str:
-    found: list[dict[str, Any]] = server.request("GET", "/v1/releases", project=project)
-    release = next((each for each in found if each["number"] == number), None)
-    if release is None:
-        raise NotFoundError(f"no release {number}: `sage releases` lists them")
-    return f"/v1/releases/{release['id']}"
-
-
 def _add(server: "SageClient", directory: Path, project: str | None, reason: str | None) -> str:
-    """The path of the new release."""
+    """The id of the new release."""
     from app.adapters.store import AdapterStore  # noqa: PLC0415  fsspec takes a moment, which `--help` need not wait for
 
     settings = Settings.from_env()
     name = asyncio.run(AdapterStore(settings.adapters_dir, settings.adapter_store).import_adapter(directory))
     body = {"adapter": name, "project": project} | ({"reason": reason} if reason else {})
-    return f"/v1/releases/{server.request('POST', '/v1/releases', body)['id']}"
+    return str(server.request("POST", "/v1/releases", body)["id"])
 
 
 def _canary(path: str, percent: float) -> tuple[str, str, object]:

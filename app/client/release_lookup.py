@@ -1,0 +1,17 @@
+"""Releases by their number, as people name them."""
+
+from typing import TYPE_CHECKING, Any
+
+from app.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from app.client.sage_client import SageClient
+
+
+def release_id(server: "SageClient", number: int | None, project: str | None) -> str:
+    """The id of a release of the project. Raises NotFoundError."""
+    found: list[dict[str, Any]] = server.request("GET", "/v1/releases", project=project)
+    for release in found:
+        if release["number"] == number:
+            return str(release["id"])
+    raise NotFoundError(f"no release {number}: `sage releases` lists them")
