@@ -29,9 +29,10 @@ Read once, from the environment. A value that does not fit is refused at the sta
 """
 _PROJECT = """## Project
 
-Set by [`PATCH /v1/projects/{name}`](rest.md#patch-v1projectsname), as in `{"settings": {"limits": {"running_tasks": 4}}}`,
-which changes only what it names, or on the page Projects of the [console](console.md). null restores a default. What
-`GET` shows of a `webhook` or a `verifier` lacks the `secret`, which `PATCH` takes as well.
+Set by [`PATCH /v1/projects/{name}`](rest.md#patch-v1projectsname), as in
+`{"settings": {"limits": {"running_tasks": 4}}}`, which changes only what it names, or on the page Projects of the
+[console](console.md). null restores a default. What `GET` shows of a `webhook` or a `verifier` lacks the `secret`,
+which `PATCH` takes as well.
 """
 _RUNS = """## Training run
 
