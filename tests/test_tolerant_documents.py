@@ -130,3 +130,39 @@ def test_oneof_beside_anyof_holds_as_well() -> None:
     schema: Json = {"anyOf": [{"required": ["kind"]}], "oneOf": PETS}
     assert accepts(schema, {"kind": "x"})
     assert not accepts(schema, {"lives": 9})
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits", "sent"),
+    [
+        ({"type": "string", "enum": [1, 2.5, True]}, "2.5", "2.5"),
+        ({"type": "integer", "enum": ["1", "2"]}, 2, "2"),
+        ({"type": "boolean", "enum": ["true", "false"]}, False, "false"),
+        ({"type": ["integer", "null"], "enum": ["1", None]}, 1, "1"),
+        ({"type": "array", "items": {"type": "string"}, "enum": ["a", "b"]}, ["a"], "a"),
+    ],
+)
+def test_choices_of_another_type_than_the_declared_one_can_be_made(schema: Json, fits: Json, sent: str) -> None:
+    parameters = [{"in": "query", "name": "kind", "required": True, "schema": schema}]
+    app = parsed_with(rows={"get": {"operationId": "list_rows", "parameters": parameters}})
+    operation = app.operations["list_rows"]
+    assert encode(app, operation, bind(operation, [fits], {})).target == f"/rows?kind={sent}"
+    if schema["type"] != "array":
+        with pytest.raises(HostError, match="is not"):
+            bind(operation, ["7"], {})
+
+
+def test_a_part_of_the_query_in_a_path_stays_one() -> None:
+    item: Json = {"get": {"operationId": "find", "parameters": [{"in": "query", "name": "q"}]}}
+    app = parse_document("t", openapi({"/rows?kind=a&by={who}": item}))
+    operation = app.operations["find"]
+    assert encode(app, operation, bind(operation, [], {"who": "me", "q": "x"})).target == "/rows?kind=a&by=me&q=x"
+    assert encode(app, operation, bind(operation, [], {"who": "a&b"})).target == "/rows?kind=a&by=a%26b"
+
+
+@pytest.mark.parametrize(("kind", "sent"), [("text/plain", "a%20b"), ("application/json", "%22a%20b%22")])
+def test_a_parameter_with_content_is_sent_as_that(kind: str, sent: str) -> None:
+    parameter = {"in": "query", "name": "q", "content": {kind: {"schema": {"type": "string"}}}}
+    app = parsed_with(rows={"get": {"operationId": "find", "parameters": [parameter]}})
+    operation = app.operations["find"]
+    assert encode(app, operation, bind(operation, ["a b"], {})).target == f"/rows?q={sent}"

@@ -39,7 +39,8 @@ def encode(operation: Operation, arguments: Mapping[str, Json]) -> OutgoingReque
     content, content_type = _body(operation, {each.wire_name: value for each, value in places.get("body", ())})
     if content_type:
         headers["Content-Type"] = content_type
-    return OutgoingRequest(f"{path}?{query}" if query else path, headers, content)
+    mark = "&" if "?" in path else "?"  # some documents put a part of the query into the path
+    return OutgoingRequest(f"{path}{mark}{query}" if query else path, headers, content)
 
 
 def _query(places: Mapping[str, list[tuple[Parameter, Json]]]) -> Iterable[str]:

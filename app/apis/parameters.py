@@ -112,7 +112,9 @@ def _parameter(node: Mapping[str, Json], references: References, where: str) -> 
 
 def _style(node: Mapping[str, Json], place: Place, where: str) -> Style:
     if "content" in node:
-        return "json" if place != "querystring" or any(map(is_declared_json, node["content"] or ())) else "form"
+        kinds = node["content"] or ()
+        is_text = place == "querystring" or (bool(kinds) and all(str(each).startswith("text/") for each in kinds))
+        return _DEFAULT_STYLE[place] if is_text and not any(map(is_declared_json, kinds)) else "json"
     if "style" not in node:
         return _DEFAULT_STYLE[place]
     given = node["style"]

@@ -3,15 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
+from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 from referencing.exceptions import Unresolvable
 
 from app.apis.document_budget import DocumentBudget
 from app.apis.merge import Merges, merged
 from app.apis.patterns import compiled
+from app.apis.yaml_json import to_json_text
 from app.errors import ApiDocumentError
 from app.records import Json
-from app.untrusted.json_text import is_in_range
+from app.untrusted.json_text import JsonError, decode_json, is_in_range
 
 _DEPTH = 8  # of nested references; below this a schema is reduced to its type
 _ALIASES = 20  # references that point to another reference
@@ -115,7 +117,8 @@ class References:
                 result[word] = value
         self._drop_foreign_patterns(result, where)
         self._add_branches(result, node, where, depth)
-        return self._merged(_bounded(result | _typed(node.get("type")), node), where)
+        self.budget.spend(len(result.get("enum", ())), where)
+        return self._merged(_possible(_bounded(result | _typed(node.get("type")), node)), where)
 
     def _add_branches(self, result: dict[str, Json], node: Mapping[str, Json], where: str, depth: int) -> None:
         """Any branch of `oneOf` may fit, the one that a `discriminator` names if there is one.
@@ -203,6 +206,38 @@ def _bounded(schema: dict[str, Json], node: Mapping[str, Json]) -> dict[str, Jso
         if node.get(exclusive) is True and bound in schema:
             schema[exclusive] = schema.pop(bound)
     return schema
+
+
+def _possible(schema: dict[str, Json]) -> dict[str, Json]:
+    """Some documents write the choices of another type than they declare: 1 for a text, those of its items for a
+    list. They are converted, or left to the server.
+    """
+    choices, kind = schema.get("enum", ()), schema.get("type")
+    kinds: list[Json] = kind if isinstance(kind, list) else [kind]
+    named = [each for each in choices if each is not None]
+    if not named or kind is None or any(_is_of(kinds, each) for each in named):
+        return schema
+    converted = [_as_text(each) if "string" in kinds else _from_text(each) for each in choices]
+    schema["enum"] = converted
+    if not any(_is_of(kinds, each) for each in converted):
+        del schema["enum"]
+    return schema
+
+
+def _is_of(kinds: list[Json], value: Json) -> bool:
+    """Whether a value other than null is of one of these types."""
+    return value is not None and any(Draft202012Validator.TYPE_CHECKER.is_type(value, kind) for kind in kinds)
+
+
+def _as_text(value: Json) -> Json:
+    return to_json_text(value).decode() if isinstance(value, bool | int | float) else value
+
+
+def _from_text(value: Json) -> Json:
+    try:
+        return decode_json(value.encode(), max_values=1, max_depth=0) if isinstance(value, str) else value
+    except JsonError:
+        return value
 
 
 def _without_read_only(schema: dict[str, Json]) -> dict[str, Json]:
