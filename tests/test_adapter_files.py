@@ -231,7 +231,11 @@ def test_one_of_two_lora_matrices_alone_is_refused(copy: Path) -> None:
 
 def test_an_adapter_of_another_base_is_refused(tmp_path: Path, base: Shapes | None) -> None:
     other = make_adapter(make_model_dir(tmp_path / "llama", "llama"), tmp_path / "x", 1)
-    with pytest.raises(AdapterError, match="does not fit"):
+    with pytest.raises(AdapterError, match=r"does not fit .*: set SAGE_MODEL to its model"):
+        inspect(other, base)
+    config = json.loads((other / CONFIG).read_text())
+    (other / CONFIG).write_text(json.dumps(config | {"base_model_name_or_path": "smollm2-135m"}))
+    with pytest.raises(AdapterError, match="It was made for smollm2-135m: set SAGE_MODEL"):
         inspect(other, base)
 
 

@@ -179,11 +179,11 @@ def _check_shapes(
     for module, (down, up) in halves.items():
         rank = down[0] if own_ranks else _rank(path, config)
         own = (up[0], down[1])
-        height, width = own if base is None else _base_shape(path, module, same, base) or own
+        height, width = own if base is None else _base_shape(path, config, module, same, base) or own
         if (down, up) != ((rank, width), (height, rank)):
             raise AdapterError(
                 f"the adapter in {path} does not fit {module}: it has the shapes {down} and {up}, but rank {rank} "
-                f"and this base model need {(rank, width)} and {(height, rank)}"
+                f"and this base model need {(rank, width)} and {(height, rank)}{_of_base(config)}"
             )
     if base is not None and not config.get("layers_to_transform") and not config.get("exclude_modules"):
         _check_complete(path, set(same.values()), base)
@@ -205,14 +205,24 @@ def _halves(path: Path, tensors: Mapping[str, _Tensor]) -> dict[str, tuple[tuple
     return {module: (halves["A"], halves["B"]) for module, halves in shapes.items()}
 
 
-def _base_shape(path: Path, module: str, same: Mapping[str, str], base: Shapes) -> tuple[int, ...] | None:
+def _base_shape(
+    path: Path, config: Mapping[str, Any], module: str, same: Mapping[str, str], base: Shapes
+) -> tuple[int, ...] | None:
     """The shape of the module's weights; None if unknown."""
     shape = base[same[module]] if module in same else ()
     if shape is not None and len(shape) != 2:
         raise AdapterError(
             f"the adapter in {path} changes {module}, which this base model does not have as a linear layer"
+            f"{_of_base(config)}"
         )
     return shape
+
+
+def _of_base(config: Mapping[str, Any]) -> str:
+    """What to do about an adapter that fits another model."""
+    name = config.get("base_model_name_or_path")
+    made = f". It was made for {name[:200]}" if isinstance(name, str) and name else ""
+    return f"{made}: set SAGE_MODEL to its model, or SAGE_DATA_DIR to another directory, or serve another release"
 
 
 def _check_complete(path: Path, changed: Collection[str], base: Shapes) -> None:
