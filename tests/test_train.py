@@ -13,6 +13,7 @@ from app.model_catalog import SEED
 from app.records import Probe
 from app.settings import Settings
 from tests.sleepy_server import sleepy_server
+from tests.tiny_adapter import TARGETS, make_adapter
 from tests.training_project import ProgressRecorder, TrainingProject, chats, interrupted
 from trainer.learning.publishing import check_adapter
 from trainer.runs.train import train
@@ -93,6 +94,24 @@ async def test_an_interrupted_run_ends_with_the_adapter_of_an_uninterrupted_one(
     await shop.activate("another")  # it began with the weights that served then
     assert (await train(job, again)).adapter == straight.adapter
     assert sorted(again.metrics) == left
+    assert (await shop.learned(job))[0] == "base"
+
+
+@pytest.mark.parametrize("settings", [LOGGED, SFT], ids=["logged", "sft"])
+async def test_a_run_that_died_before_its_first_step_records_the_adapter_that_it_continues_now(
+    shop: TrainingProject, tiny: Path, settings: dict[str, Any]
+) -> None:
+    await shop.serve(1.0, 0.0, scenarios=3)
+    job, adapter = await shop.job(**settings), "f" * 32
+    await interrupted(job, at=1)
+    for path in (job.directory / "start", *job.directory.glob("*.checkpoint")):
+        path.unlink()
+    make_adapter(
+        tiny, shop.settings.data_dir / "adapters" / adapter, seed=1, targets=[*TARGETS, "k_proj", "gate_proj"]
+    )
+    await shop.activate(adapter)
+    await train(job, ProgressRecorder())
+    assert await shop.learned(job) == (adapter, {"logged": 6, "sft": 3}[settings["kind"]])
 
 
 @pytest.mark.slow

@@ -85,14 +85,15 @@ async def _read_source(job: Job, progress: RunProgress, sessions: Sessions) -> _
     base = BaseModel(job.deployment.model, ChatTokenizer.load(job.deployment.model_dir))
     start = await find_start(job, sessions)
     record = recorder(job, progress, sessions, start)
+    source = _Source(start=start)
     if job.settings.kind is RunKind.SFT:
-        return _Source(start=start, examples=await load_examples(job, sessions, base, record))
-    if job.settings.kind is RunKind.LOGGED:
+        source = _Source(start=start, examples=await load_examples(job, sessions, base, record))
+    elif job.settings.kind is RunKind.LOGGED:
         judge = job.deployment.judge
         logged = await read_once(sessions, job.project_id, job.settings, base, job.directory, record, judge=judge)
-        return _Source(start=start, logged=logged)
-    await record([])
-    return _Source(start=start)
+        source = _Source(start=start, logged=logged)
+    await record([])  # a retry has its data already, but may continue another adapter
+    return source
 
 
 async def _train_adapter(
