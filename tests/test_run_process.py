@@ -104,6 +104,15 @@ async def test_checkpoints_are_deleted_when_the_run_is_done_and_only_then(
     }
 
 
+async def test_the_checkpoints_of_a_run_that_another_process_has_taken_over_stay(
+    committed: Sessions, env: dict[str, str], tmp_path: Path
+) -> None:
+    run = await queued(committed, RunSettings(steps=1, data="taken over"))
+    await process(PRETEND, run.id, env)
+    assert (await now(committed, run)).state is RunState.RUNNING
+    assert (tmp_path / "data" / "runs" / str(run.id) / "learner.checkpoint").exists()
+
+
 async def test_a_process_whose_worker_has_died_does_not_start(committed: Sessions, env: dict[str, str]) -> None:
     run = await queued(committed, RunSettings())
     assert await process(PRETEND, run.id, env, "--worker", "1") == 1

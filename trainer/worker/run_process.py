@@ -87,8 +87,8 @@ async def _attempt(lease: RunLease, settings: Settings, execute: ExecuteRun) -> 
         if end is None:
             return 1
         async with LivenessReporter(settings.notify_socket):
-            await _write(database.sessions, lease, end)
-    if end["state"] is RunState.DONE:
+            written = await _write(database.sessions, lease, end)
+    if written and end["state"] is RunState.DONE:
         clear(run_directory(settings, run.id))
     if end["state"] is RunState.CANCELLED:
         os._exit(0)  # do not wait for a thread that is still computing
@@ -136,14 +136,13 @@ def _end(work: "asyncio.Task[dict[str, Json]]", cancelled: bool, directory: Path
     return {"state": RunState.FAILED, "failure": describe_failure(error, directory)}
 
 
-async def _write(sessions: Sessions, lease: RunLease, end: dict[str, Any]) -> None:
-    """Retry until the lease has expired; then another process has the run."""
+async def _write(sessions: Sessions, lease: RunLease, end: dict[str, Any]) -> bool:
+    """Retry until the lease has expired. False: another process has the run."""
     async with asyncio.timeout(lease.lease_seconds):
         while True:
             try:
                 async with sessions.begin() as session:
-                    await run_queue.finish(session, lease.run_id, lease.owner, **end)
-                return
+                    return await run_queue.finish(session, lease.run_id, lease.owner, **end)
             except TRANSIENT as error:
                 log.warning("the end of the run cannot be written yet", cause=first_line(error))
             await asyncio.sleep(_RETRY_SECONDS)
