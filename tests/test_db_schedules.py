@@ -17,6 +17,7 @@ from app.db.schedules import NewSchedule
 from app.errors import InvalidError, NotFoundError
 from app.run_settings import RunKind, RunSettings, read_settings
 from tests.rows import LEASE, project_row, task_row
+from trainer.worker.queue_reconciler import fire_schedules
 
 SETTINGS = RunSettings(kind=RunKind.LOGGED, steps=3)
 DAILY = NewSchedule(every_hours=24, settings=SETTINGS)
@@ -251,3 +252,13 @@ async def test_an_interval_out_of_range_is_refused(session: AsyncSession, odd: N
     project = await project_row(session)
     with pytest.raises(InvalidError, match=r"every_hours|every_scored_tasks"):
         await schedules.put(session, project.id, odd)
+
+
+async def test_a_long_count_of_scored_tasks_is_followed_by_a_rest(committed: Sessions) -> None:
+    assert await fire_schedules(committed, 30.0) == 30.0
+    async with committed() as session:
+        await session.execute(text("LOCK TABLE schedules"))
+        firing = asyncio.create_task(fire_schedules(committed, 0.1))
+        await asyncio.sleep(0.5)
+        await session.rollback()
+    assert await firing > 0.4 * 20

@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ from trainer.worker.run_files import clear_ended
 Notify = Callable[[UUID], None]
 
 _CLEAR_SECONDS = 30.0
+_REST = 20  # times what a round of schedules took
 
 
 class QueueReconciler:
@@ -76,6 +78,9 @@ class QueueReconciler:
                 await reconcile(database.sessions, self._notify, self._is_idle)
                 await wake_idle(database.sessions, self._servers_that_sleep)
 
+            async def fire() -> float:
+                return await fire_schedules(database.sessions, self._seconds)
+
             async def clear() -> None:
                 await clear_ended(database.sessions, self._runs)
 
@@ -83,16 +88,25 @@ class QueueReconciler:
             async with (
                 LivenessReporter(self._notify_socket),
                 Loop("reconcile the queue of runs", tick, self._seconds, expected=TRANSIENT),
+                Loop("fire schedules", fire, self._seconds, expected=TRANSIENT),
                 Loop("report the environments", report, environments.REPORT_SECONDS, expected=TRANSIENT),
                 Loop("clear the files of runs", clear, _CLEAR_SECONDS, expected=TRANSIENT),
             ):
                 await asyncio.to_thread(self._ended.wait)
 
 
-async def reconcile(sessions: Sessions, notify: Notify, is_idle: Callable[[], bool]) -> None:
-    """Queue what is due and, if idle, notify of the runs that can start: messages may have been lost."""
+async def fire_schedules(sessions: Sessions, seconds: float) -> float:
+    """Queue what is due. Returns the seconds until the next round: 20 times as many as this one took, at least
+    `seconds`. It counts the scored tasks of projects, of which there may be millions.
+    """
+    began = time.monotonic()
     async with sessions.begin() as session:
         await schedules.tick(session)
+    return max(seconds, _REST * (time.monotonic() - began))
+
+
+async def reconcile(sessions: Sessions, notify: Notify, is_idle: Callable[[], bool]) -> None:
+    """Queue lost runs again and, if idle, notify of the runs that can start: messages may have been lost."""
     async with sessions.begin() as session:
         await run_queue.requeue_expired(session)
     if not is_idle():
