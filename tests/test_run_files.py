@@ -5,12 +5,12 @@ from uuid import uuid4
 
 from sqlalchemy import update
 
-from app.db import models, runs
+from app.db import audit, models, projects, runs
 from app.db.database import Sessions
-from app.db.models import RunState
+from app.db.models import AuditAction, RunState
 from app.run_settings import RunSettings
 from tests.rows import project_row
-from trainer.worker.run_files import clear_ended
+from trainer.worker.run_files import clear_ended, note_project
 
 
 async def test_copies_of_tasks_go_once_nothing_resumes_the_run(committed: Sessions, tmp_path: Path) -> None:
@@ -41,3 +41,21 @@ async def test_copies_of_tasks_go_once_nothing_resumes_the_run(committed: Sessio
     assert all((tmp_path / name / "file").exists() for name in others)
     assert await clear_ended(committed, tmp_path) == []
     assert await clear_ended(committed, tmp_path / "absent") == []
+
+
+async def test_copies_of_tasks_go_with_their_project(committed: Sessions, tmp_path: Path) -> None:
+    directories = {}
+    async with committed.begin() as session:
+        for name in ("deleted", "of another database"):
+            project = await project_row(session)
+            run = await runs.create(session, project.id, RunSettings())
+            directories[name] = tmp_path / str(run.id)
+            directories[name].mkdir()
+            note_project(directories[name], project.id)
+            (directories[name] / "logged.msgpack").write_text("what people said")
+            if name == "deleted":
+                await audit.add(session, project.id, None, "key ops", AuditAction.PROJECT_DELETED, {})
+            await projects.delete(session, project.id)
+    await clear_ended(committed, tmp_path)
+    left = {name: (path / "logged.msgpack").exists() for name, path in directories.items()}
+    assert left == {"deleted": False, "of another database": True}

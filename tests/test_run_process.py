@@ -99,8 +99,8 @@ async def test_checkpoints_are_deleted_when_the_run_is_done_and_only_then(
             path.name for path in (tmp_path / "data" / "runs" / str(run.id)).iterdir()
         )
     assert kept == {
-        RunState.DONE: ["notes.log"],
-        RunState.FAILED: ["adapters", "learner.checkpoint", "notes.log"],
+        RunState.DONE: ["notes.log", "project"],
+        RunState.FAILED: ["adapters", "learner.checkpoint", "notes.log", "project"],
     }
 
 

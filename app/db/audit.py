@@ -81,6 +81,13 @@ async def page(
     return await read_page(session, query, models.AuditEntry, cursor, limit)
 
 
+async def deleted(session: AsyncSession, project_ids: Collection[UUID]) -> set[UUID]:
+    """Those of the projects that were deleted."""
+    row = models.AuditEntry
+    gone = select(row.project_id).where(row.project_id.in_(project_ids), row.action == AuditAction.PROJECT_DELETED)
+    return {each for each in await session.scalars(gone) if each is not None}
+
+
 async def release_moments(
     session: AsyncSession, project_id: UUID, actions: Collection[AuditAction]
 ) -> list[tuple[datetime, UUID, AuditAction]]:

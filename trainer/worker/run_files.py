@@ -7,13 +7,20 @@ from uuid import UUID
 
 from sqlalchemy import and_, or_, select
 
-from app.db import models
+from app.db import audit, models
 from app.db.database import Sessions
 from app.db.in_array import in_array
 from app.db.learning import OPEN_RUNS
 from app.db.models import RunState
+from trainer.atomic_write import write_atomically
 
 _LOG = "log"
+_PROJECT = "project"  # the id of the run's, by which it is known once its row is gone
+
+
+def note_project(directory: Path, project_id: UUID) -> None:
+    """Call it before the run keeps anything in its directory. Raises StorageError."""
+    write_atomically(str(project_id).encode(), directory / _PROJECT)
 
 
 def clear(directory: Path) -> None:
@@ -26,7 +33,8 @@ def clear(directory: Path) -> None:
 
 
 async def clear_ended(sessions: Sessions, runs: Path) -> list[UUID]:
-    """Clear the directories in `runs` of runs that are done, or that learned from a task that is erased.
+    """Clear the directories in `runs` of runs that are done, that learned from a task that is erased, or whose
+    project was deleted.
 
     Returns the runs. A process that was killed may have left the files, and those of other runs are for a retry.
     """
@@ -34,7 +42,12 @@ async def clear_ended(sessions: Sessions, runs: Path) -> list[UUID]:
     run = models.TrainingRun
     ended = or_(run.state == RunState.DONE, and_(run.erased, run.state.not_in(OPEN_RUNS)))
     async with sessions() as session:
-        ids = list(await session.scalars(select(run.id).where(in_array(run.id, found), ended)))
+        rows = await session.execute(select(run.id, ended).where(in_array(run.id, found)))
+        over = {run_id: bool(is_over) for run_id, is_over in rows}
+        projects = {each: _project_of(found[each]) for each in found.keys() - over.keys()}
+        deleted = await audit.deleted(session, [each for each in projects.values() if each is not None])
+    over |= {each: project in deleted for each, project in projects.items()}
+    ids = [each for each, is_over in over.items() if is_over]
     for each in ids:
         await asyncio.to_thread(clear, found[each])
     return ids
@@ -45,8 +58,16 @@ def _with_files(runs: Path) -> dict[UUID, Path]:
     return {UUID(path.name): path for path in directories if _is_id(path.name) and _resumable(path)}
 
 
+def _project_of(directory: Path) -> UUID | None:
+    """None for a run of an earlier version, which noted none."""
+    try:
+        return UUID((directory / _PROJECT).read_text())
+    except (OSError, ValueError):
+        return None
+
+
 def _resumable(directory: Path) -> list[Path]:
-    return [path for path in directory.iterdir() if path.name != _LOG and path.suffix != ".log"]
+    return [path for path in directory.iterdir() if path.name not in (_LOG, _PROJECT) and path.suffix != ".log"]
 
 
 def _is_id(name: str) -> bool:

@@ -35,7 +35,7 @@ from trainer.run_job import ExecuteRun, Job, Result, RunCancelledError, RunProgr
 from trainer.worker.failure import describe_failure
 from trainer.worker.heartbeat import Heartbeat, RunLease
 from trainer.worker.log_copy import LogCopy
-from trainer.worker.run_files import clear
+from trainer.worker.run_files import clear, note_project
 
 log = structlog.get_logger(__name__)
 
@@ -99,6 +99,7 @@ async def _work(
     run: models.TrainingRun, settings: Settings, progress: RunProgress, execute: ExecuteRun
 ) -> dict[str, Json]:
     directory = _make(run_directory(settings, run.id))
+    note_project(directory, run.project_id)
     async with open_database(settings.database_url, connections=1) as database, database.sessions() as session:
         project = await projects.by_id(session, run.project_id)
     job = Job(
