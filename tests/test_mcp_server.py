@@ -100,7 +100,8 @@ async def test_a_project_is_isolated_as_over_rest(demo: ApprovingProject) -> Non
     task_id, skill = str(await demo.api.submit(project="demo")), await add_skill(demo)
     async with connected(demo, "tasks", "skills", project_id=other.id) as client:
         for tool in ("get_task", "cancel_task"):
-            assert await refused(client, tool, task_id=task_id) == f"NotFoundError: no task has the id {task_id}"
+            said = await refused(client, tool, task_id=task_id)
+            assert said == f"NotFoundError: no task has the id {task_id}; GET /v1/tasks lists them"
         assert "NotFoundError: no skill has the id" in await refused(client, "run_skill", skill_id=str(skill.id))
         said = await refused(client, "submit_task", instruction="write", project="demo")
         assert said.startswith("NotFoundError: no project is named 'demo'")

@@ -122,7 +122,7 @@ async def find_release(session: AsyncSession, access: Access, release_id: UUID) 
     """Raises NotFoundError also for a release of a project that the key may not see."""
     release = await releases.get(session, release_id)
     if not access.sees(release.project_id):
-        raise NotFoundError(f"no release has the id {release_id}")
+        raise NotFoundError(f"no release has the id {release_id}; GET /v1/releases lists them")
     return release
 
 

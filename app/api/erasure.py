@@ -40,7 +40,7 @@ class ErasureController(Controller):
         await session.commit()
         erased = await _erase(sessions, access, task.project_id, erasure.of_task(task_id))
         if not erased.tasks:
-            raise NotFoundError(f"no task has the id {task_id}")
+            raise NotFoundError(f"no task has the id {task_id}; GET /v1/tasks lists them")
         return erased
 
     @delete(status_code=200, summary="Erase all tasks of a person", responses=_ERASE)

@@ -74,7 +74,7 @@ async def get(session: AsyncSession, approval_id: UUID, project_id: UUID | None 
     """Raises NotFoundError also for one of another project than the one given."""
     row = await session.get(_approval, approval_id, populate_existing=True)
     if row is None or project_id not in (None, row.project_id):
-        raise NotFoundError(f"no approval has the id {approval_id}")
+        raise NotFoundError(f"no approval has the id {approval_id}; GET /v1/approvals lists them")
     return row
 
 

@@ -31,7 +31,7 @@ async def add(
         raise InvalidError(f"score is {score}: it must be between 0 and 1")
     task = await session.get(models.Task, task_id, with_for_update=True)
     if task is None:
-        raise NotFoundError(f"no task has the id {task_id}")
+        raise NotFoundError(f"no task has the id {task_id}; GET /v1/tasks lists them")
     if task.finished_at is None:
         raise ConflictError(f"task {task_id} is {task.state}: wait for its end")
     if turn is not None and turn >= task.turns:

@@ -27,7 +27,7 @@ async def active(session: AsyncSession, project_id: UUID) -> models.Release:
 async def get(session: AsyncSession, release_id: UUID) -> models.Release:
     release = await session.get(models.Release, release_id)
     if release is None:
-        raise NotFoundError(f"no release has the id {release_id}")
+        raise NotFoundError(f"no release has the id {release_id}; GET /v1/releases lists them")
     return release
 
 

@@ -43,7 +43,7 @@ async def get(session: AsyncSession, run_id: UUID, project_id: UUID | None = Non
     """Raises NotFoundError also for a run of another project than the one given."""
     run = await session.get(_run, run_id, populate_existing=True)
     if run is None or project_id not in (None, run.project_id):
-        raise NotFoundError(f"no training run has the id {run_id}")
+        raise NotFoundError(f"no training run has the id {run_id}; GET /v1/training-runs lists them")
     return run
 
 

@@ -112,7 +112,7 @@ async def get(session: AsyncSession, task_id: UUID, project_id: UUID | None = No
     """Raises NotFoundError also for a task of another project than the one given."""
     task = await session.get(models.Task, task_id, populate_existing=True)
     if task is None or project_id not in (None, task.project_id):
-        raise NotFoundError(f"no task has the id {task_id}")
+        raise NotFoundError(f"no task has the id {task_id}; GET /v1/tasks lists them")
     return task
 
 

@@ -106,7 +106,7 @@ async def get(session: AsyncSession, delivery_id: UUID, project_id: UUID | None 
     """Raises NotFoundError also for one of another project than the one given."""
     row = await session.get(_delivery, delivery_id, populate_existing=True)
     if row is None or project_id not in (None, row.project_id):
-        raise NotFoundError(f"no delivery has the id {delivery_id}")
+        raise NotFoundError(f"no delivery has the id {delivery_id}; GET /v1/webhooks/deliveries lists them")
     return row
 
 

@@ -105,7 +105,8 @@ def pull_repository(name: str, models: Path, downloads: Path) -> Path:
         reason = without_password(f"{constants.ENDPOINT}: {first_line(error)}")
         raise ModelDownloadError(
             f"{name} could not be downloaded from {reason}. What has arrived is kept: try again. Without a "
-            "network, copy the model's directory here and set SAGE_MODEL to it"
+            "network, copy the model's directory here and set SAGE_MODEL to it. `sage models list` shows names "
+            "that need no hub"
         ) from error
     try:
         if not any(partial.glob("*.safetensors")):

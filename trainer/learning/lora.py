@@ -15,6 +15,8 @@ from app.errors import InvalidError, first_line
 from trainer.learning.fused_lora import fuse
 from trainer.learning.publishing import check_adapter
 
+_ANOTHER = "Start from one that was made for this model, or from none (start=base)"
+
 
 def with_lora(
     model: PreTrainedModel, rank: int, alpha: int, start: Path | None = None, *, seed: int = 0
@@ -50,7 +52,7 @@ def attach_lora(model: PreTrainedModel, rank: int, alpha: int, start: Path | Non
         return _wrapped(model, config)
     except ValueError as error:
         reason = first_line(error)
-        raise InvalidError(f"the adapter at {start} is for another base model: {reason}") from error
+        raise InvalidError(f"the adapter at {start} is for another base model: {reason}. {_ANOTHER}") from error
 
 
 def _wrapped(model: PreTrainedModel, config: PeftConfig) -> PeftModel:
@@ -96,7 +98,7 @@ def _copied(policy: PeftModel, start: Path) -> dict[str, Tensor]:
         name = min(misfits)
         raise InvalidError(
             f"the adapter at {start} is for another base model: of {name} it has {shapes.get(name, 'nothing')},"
-            f" this model needs {needed.get(name, 'nothing')}"
+            f" this model needs {needed.get(name, 'nothing')}. {_ANOTHER}"
         )
     return {name: theirs[key] for key, name in _file_keys(policy).items()}
 
