@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
+from app.apis.credentials import mask
 from app.records import Call, Json
 from app.security.secret_values import SecretValues
 from tests.processor_time import growth
@@ -88,6 +89,23 @@ def test_only_telling_names_count_and_their_details_do_not() -> None:
     text = "hunter2! tok-abcdef opaque-bearer 123456 iris.m"
     assert values.mask(text) == "***! *** opaque-bearer 123456 iris.m"
     assert values.mask_value(answer) == {**answer, "access_token": "***"}
+
+
+@pytest.mark.parametrize(
+    "name", ["nextPageToken", "page_token", "NextToken", "ContinuationToken", "nextSyncToken", "X-Page-Token"]
+)
+def test_a_place_in_a_list_is_no_secret(name: str) -> None:
+    values, answer = SecretValues(), {name: "CAEQAA", "items": [1]}
+    values.note("drive.list_files", {name: "CAEQBB"}, answer)
+    assert (values.known, mask(answer)) == (False, answer)
+    assert mask({"pageToken": {"token": "abcd1234"}}) == {"pageToken": {"token": "***"}}
+
+
+def test_numbers_of_tokens_are_no_secrets() -> None:
+    values, usage = SecretValues(), {"usage": {"total_tokens": 1532, "promptTokens": 1200, "output_tokens": 332}}
+    values.note("chat.complete", {}, usage)
+    assert (values.known, mask(usage)) == (False, usage)
+    assert mask({"tokens": ["abcd1234"], "session_token": "ab"}) == {"tokens": "***", "session_token": "***"}
 
 
 def test_the_result_of_a_telling_operation_is_secret() -> None:

@@ -25,6 +25,10 @@ _ORDINARY = re.compile(  # and of what surrounds one
     r"^(?:id|name|user(?:_?name)?|e_?mail(?:_address)?|app|service|site|title|label|message|detail|state|error"
     r"|description|scopes?|roles?)$"
 )
+_NO_SECRET = re.compile(  # names of places in a list, and of numbers of tokens
+    r"^(?:x_)?(?:(?:next|prev|previous|page|paging|pagination|continuation|continue|sync|start|starting|resume)_?)+token$"
+    r"|^(?:total|prompt|completion|input|output|cached|reasoning|used|remaining)_?tokens$"
+)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _PLACEHOLDER = re.compile(r"[<{\[$*.x].*[>}\]*.x]$|\W+$", re.IGNORECASE)  # no repetition overlaps `.*`
 _COMMON = re.compile(
@@ -154,8 +158,10 @@ def is_telling(name: str) -> bool:
 
     >>> is_telling("access_token"), is_telling("supervisor.show_passwords"), is_telling("secretary.list_mails")
     (True, True, False)
+    >>> is_telling("nextPageToken"), is_telling("total_tokens"), is_telling("pageToken.password")
+    (False, False, True)
     """
-    return _TELLING.search(name) is not None
+    return _TELLING.search(name) is not None and _NO_SECRET.search(_snake(name).replace("-", "_")) is None
 
 
 def is_ordinary(name: str) -> bool:
