@@ -5,9 +5,12 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from app.apis.api_documents import download
 from app.apis.authentication import Authentication
 from app.apis.credentials import FixedCredentials, bearer
+from app.errors import ApiDocumentError
 from app.gateway.http_client import open_client
+from app.gateway.signed_post import PostError, SignedPost, post
 from tests.echo_service import Echo, EchoSetup, open_echo, raised
 
 
@@ -116,6 +119,14 @@ async def test_an_address_that_is_none_is_an_api_error(server: str) -> None:
     async with open_client(allow_private_hosts=True) as client:
         error = await raised(EchoSetup(Echo(), server, client).gateway(), "echo.answer", "text")
         assert (error.kind, error.message.startswith("the server cannot be reached: ")) == ("ApiError", True)
+
+
+async def test_a_host_that_no_name_can_be_is_told_wherever_it_is_asked() -> None:
+    async with open_client(allow_private_hosts=True) as client:
+        with pytest.raises(ApiDocumentError, match="cannot be reached: Malformed A-label"):
+            await download(client, "http://xn--/openapi.json")
+        with pytest.raises(PostError, match="it cannot be reached: Malformed A-label"):
+            await post(client, SignedPost("http://xn--/hook", b"key", "msg_1", b"{}"), seconds=5)
 
 
 async def test_a_path_argument_cannot_lead_to_another_path(setup: EchoSetup) -> None:

@@ -105,7 +105,7 @@ async def download(
         raise ApiDocumentError(f"{source} {error}") from error
     except TimeoutError as error:
         raise ApiDocumentError(f"{source} takes longer than {seconds:g} s to send its document") from error
-    except (httpx.HTTPError, httpx.InvalidURL, HostError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError, HostError) as error:
         raise ApiDocumentError(f"{source} cannot be reached: {str(error) or type(error).__name__}") from error
 
 

@@ -54,5 +54,5 @@ async def _silence(client: httpx.AsyncClient, url: str) -> str | None:
     try:
         async with asyncio.timeout(_SECONDS), client.stream("GET", url, follow_redirects=False):
             return None
-    except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, HostError) as error:
+    except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, UnicodeError, HostError) as error:
         return str(error) or f"no answer within {_SECONDS:g} seconds"

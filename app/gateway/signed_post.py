@@ -59,7 +59,7 @@ async def post(client: httpx.AsyncClient, message: SignedPost, *, seconds: float
         raise PostTimeoutError(f"no answer within {seconds:g} seconds") from error
     except HostError as error:
         raise PostError(error.message) from error
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # the last of a name such as `xn--`
         raise PostError(f"it cannot be reached: {first_line(error)}") from error
     except BodyError as error:
         raise PostError(f"the answer {error}") from error
