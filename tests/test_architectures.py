@@ -11,6 +11,7 @@ from transformers import (
     Gemma2Config,
     GptOssConfig,
     GraniteConfig,
+    NemotronConfig,
     PreTrainedModel,
     Qwen3Config,
 )
@@ -54,9 +55,11 @@ def by_transformers(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
     return torch.cat(found)
 
 
-@pytest.mark.parametrize("kind", [Qwen3Config, Gemma2Config, GptOssConfig, GraniteConfig, CohereConfig])
+@pytest.mark.parametrize(
+    "kind", [Qwen3Config, Gemma2Config, GptOssConfig, GraniteConfig, CohereConfig, NemotronConfig]
+)
 def test_logprobs_are_those_of_transformers(kind: Any, tmp_path: Path) -> None:
-    """Caps of scores and logits, sinks of attention, and scales of logits."""
+    """Caps of scores and logits, sinks, scales of logits, and layers that hand nothing to their attention."""
     expected = by_transformers(saved(tmp_path, kind), some_samples())
     model = load_model(tmp_path, CPU)
     with torch.no_grad():

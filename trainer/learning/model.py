@@ -23,7 +23,7 @@ from trainer.learning.output_layer import (
     prepare_output_layer,
     token_logprobs,
 )
-from trainer.learning.packing import PACKED, Packing, can_pack, register
+from trainer.learning.packing import PACKED, Packing, can_pack, passes_packing, register
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -55,6 +55,8 @@ def load_model(
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = first_line(error)
         raise ModelError(f"the model in {path} cannot be loaded for training: {reason}") from error
+    if model.config._attn_implementation == PACKED and not passes_packing(model):
+        model.set_attn_implementation("eager")
     if liger:
         use_liger(model, device)
     prepare_output_layer(model)

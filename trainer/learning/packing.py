@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 
 PACKED = "packed"
+_PROBE = "probe"  # in the place of a packing
 _KERNEL_DTYPES = (torch.bfloat16, torch.float16)
 _KERNEL_HEAD = 256  # numbers in a head at most, and a multiple of 8
 
@@ -59,6 +60,22 @@ def register() -> None:
     AttentionInterface.register(PACKED, attend)
 
 
+class _ReachedError(Exception):
+    """The probe has reached the attention."""
+
+
+@torch.no_grad()
+def passes_packing(model: PreTrainedModel) -> bool:
+    """Whether its layers hand the packing to the attention. Those of some models do not: samples would mix."""
+    try:
+        model(input_ids=torch.tensor([[0, 1]], device=model.device), packing=_PROBE, use_cache=False)
+    except _ReachedError:
+        return True
+    except TypeError:
+        return False
+    return False
+
+
 def can_pack(model_class: object) -> bool:
     """Whether rows can be packed: not where a layer carries state from token to token, across sample borders, nor
     where attention has more than torch's own computes, such as sinks, or a cap of its scores.
@@ -79,6 +96,8 @@ def attend(
     """
     if attention_mask is not None or options.get("softcap") is not None or not getattr(module, "is_causal", True):
         raise NotImplementedError("packed rows are for plain causal attention")
+    if options.get("packing") is _PROBE:
+        raise _ReachedError
     packing: Packing | None = options.get("packing")
     scale, window = options.get("scaling"), options.get("sliding_window")
     if packing is not None and query.is_cuda and fits_kernel(query):

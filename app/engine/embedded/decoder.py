@@ -63,7 +63,10 @@ class Decoder:
         register_attention()
         model.set_attn_implementation(ATTENTION)
         fuse_layers(model)
-        self._check(expected)
+        try:
+            self._check(expected)
+        except TypeError as error:  # its layers do not pass on what the attention needs
+            raise _unsupported(model, first_line(error)) from error
 
     @property
     def weight_bytes(self) -> int:

@@ -42,10 +42,11 @@ class AdapterRouting:
 
     def __init__(self) -> None:
         self.groups: list[tuple[int, Tensor | None]] = []  # adapter and its rows; None for all rows
+        self.rows = 0
 
     def set(self, adapters: Sequence[int], device: torch.device) -> None:
         """One adapter number per row; BASE for none."""
-        in_use = set(adapters)
+        in_use, self.rows = set(adapters), len(adapters)
         if len(in_use) == 1:
             self.groups = [] if BASE in in_use else [(adapters[0], None)]
             return
@@ -65,7 +66,9 @@ class AdaptedLinear(nn.Module):
         self.deltas: dict[int, LoraDelta] = {}
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (rows, ..., in)."""
+        """x: (rows, ..., in), or (rows x tokens, in), as in a mixture of experts."""
+        if x.dim() == 2 and len(x) != self.routing.rows:
+            return self.forward(x.unflatten(0, (self.routing.rows, -1))).flatten(0, 1)
         y: Tensor = self.plain(x)
         for number, rows in self.routing.groups:
             delta = self.deltas.get(number)
