@@ -169,6 +169,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     sampled_ids: tuple[int, ...]
     logprobs: tuple[float, ...]  # of each sampled token, as the engine reported them
     text: str
+    opened: str = ""  # the tag at the end of the prompt that opened a thought, which the text goes on with
     finish: str = "stop"  # the engine's finish reason
     extends: bool = True
     observation: str = ""  # as shown to the policy
@@ -184,6 +185,11 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if len(self.sampled_ids) != len(self.logprobs):
             raise ValueError(f"{len(self.sampled_ids)} sampled tokens but {len(self.logprobs)} logprobs")
+
+    @property
+    def full_text(self) -> str:
+        """The text after the tag that opened its thought, so that it shows where the thought ends."""
+        return self.opened + self.text
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):

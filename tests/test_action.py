@@ -21,6 +21,14 @@ from app.agent.action import extract_code
         ("```json\n{}\n```", None),
         ("I am done. `print(1)`", None),
         ("", None),
+        ("<think>\n```python\nprint(1)\n```\nNo.\n</think>\n\n```python\nprint(2)\n```", "print(2)\n"),
+        ("<think>\n```python\nprint(1)\n```\nBut", None),
+        ("<think>\nIt could be\n```python\nprint(1)\n</think>\nI am done.", None),
+        ("Well.\n <think>```\n1\n```</think>```\n2\n```", "2\n"),
+        ("[THINK]```\n1\n```[/THINK]```\n2\n```", "2\n"),
+        ('```python\nx = """\n<think>\n"""\n```', 'x = """\n<think>\n"""\n'),
+        ("```json\n<think>\n```\n```python\nprint(2)\n```", "print(2)\n"),
+        ("I look for `<think>`.\n```\nprint(1)\n```", "print(1)\n"),
     ],
 )
 def test_the_first_python_block_is_the_code(text: str, code: str | None) -> None:

@@ -164,6 +164,14 @@ async def test_words_without_code_are_an_answer_and_a_limit_is_a_length(demo: Ap
     assert answer.choices[0].message.content == "The task ended before it was done (turn_limit)."
 
 
+def test_thoughts_are_no_answer() -> None:
+    row = models.Task(id=uuid4(), state=TaskState.DONE, stop=Stop.NO_CODE)
+    assert outcome_of(row, ["", "<think>\nHm.\n</think>\n\nGood morning!"]).text == "Good morning!"
+    for thought in ("<think>\nHm.\n</think>\n", "<think>\nHm."):
+        with pytest.raises(TaskEndError):
+            outcome_of(row, [thought])
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_task_without_an_answer_is_an_error_that_no_client_repeats(
     demo: ApprovingProject, stream: bool

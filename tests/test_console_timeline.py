@@ -76,6 +76,12 @@ def test_an_event_names_the_block_that_it_changed() -> None:
     assert list(timeline.blocks) == ["turn-0", "note-3", "check", "end"]
 
 
+def test_code_that_the_model_only_considered_is_among_its_words() -> None:
+    considered = f"<think>\n{block('x = 0')}\nNo.\n</think>\n"
+    [turn] = _told(_turn(0, considered + block("x = 1"))).turns
+    assert (turn.words, turn.code) == (f"{considered}So be it.", "x = 1\n")
+
+
 def _trajectory(result: Any) -> Trajectory:
     call = Call(seq=0, turn=0, api="ledger.list", arguments={}, result=result, response=CallResponse(status=201))
     turn = Turn(

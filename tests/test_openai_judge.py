@@ -273,6 +273,13 @@ def test_a_prompt_is_bounded_however_long_the_trajectories_are() -> None:
     assert sum(len(each.content) for each in judge_messages("", group)) < 65_000
 
 
+def test_a_long_thought_does_not_crowd_out_what_was_done() -> None:
+    turn = turn_of("apis.bank.pay()")
+    long = msgspec.structs.replace(turn, opened="<think>\n", text=f"{'hm ' * 9_000}</think>\n{turn.text}")
+    plain, thoughtful = (msgspec.structs.replace(trajectory(), turns=(each,)) for each in (turn, long))
+    assert judge_messages("", [thoughtful]) == judge_messages("", [plain])
+
+
 def test_a_missing_key_is_named_when_the_judge_is_loaded() -> None:
     with pytest.raises(SettingError, match="key_env=NO_SUCH_KEY: this environment variable is not set"):
         load_judge("openai?url=http://x&model=y&key_env=NO_SUCH_KEY")

@@ -65,6 +65,7 @@ async def end_task(api: ApiApp, *, check: str | None = None, state: TaskState = 
         outcome = task_queue.TaskOutcome(state=state, answer=7, score=0.25 if check else None)
         await task_queue.finish(session, task.id, "me", outcome)
         turn = msgspec.structs.replace(turn_of("apis.bank.pay()"), observation="paid ***")
+        turn = msgspec.structs.replace(turn, text="hm " * 9_000 + turn.text)
         record = trajectory_of(task, turn)
         record = msgspec.structs.replace(record, task=msgspec.structs.replace(record.task, scenario="rent"))
         await trajectories.save(session, api.demo.id, record)
@@ -110,7 +111,10 @@ async def test_the_answer_of_the_verifier_becomes_the_score_of_a_task_without_a_
     expected["conversation"] = ""
     assert {name: message["data"][name] for name in expected} == expected
     assert message["type"] == "task.verify"
-    assert message["data"]["last_turns"] == [{"text": "apis.bank.pay()", "observation": "paid ***", "calls": []}]
+    [shown_turn] = message["data"]["last_turns"]
+    assert (shown_turn["observation"], shown_turn["calls"]) == ("paid ***", [])
+    assert shown_turn["text"].endswith("hm apis.bank.pay()"), "of a long text, the end tells what was done"
+    assert len(shown_turn["text"]) == 4_000
 
 
 async def test_it_is_asked_only_about_tasks_that_are_done_and_had_no_check(api: ApiApp) -> None:

@@ -1,8 +1,13 @@
-"""Extracts the code to run from the policy's answer. Pure."""
+"""Reads the policy's answer: the code to run, the words, and the thoughts, of which nothing is run. Pure."""
 
 import re
+from collections.abc import Iterator
 
-_BLOCK = re.compile(r"```([^\n`]*)\n(.*?)(^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
+from app.agent.thoughts import CLOSED_THOUGHT, OPEN_THOUGHT
+
+_BLOCK = r"```(?P<language>[^\n`]*)\n(?P<code>.*?)(?P<fence>^[ \t]*```|\Z)"
+_THOUGHT = rf"^[ \t]*(?:(?P<closed>{CLOSED_THOUGHT})|(?P<open>{OPEN_THOUGHT}))"
+_PART = re.compile(f"{_BLOCK}|{_THOUGHT}", re.DOTALL | re.MULTILINE)
 _PYTHON = {"", "py", "python"}
 
 
@@ -10,13 +15,15 @@ def extract_code(text: str) -> str | None:
     """The first fenced block that is Python or has no language. None without such a block, or if it is blank.
 
     A truncated generation may lack the closing fence: its block ends with the text. A closing fence starts a line,
-    so three backticks inside a line of code do not end the block.
+    so three backticks inside a line of code do not end the block. What is fenced in a thought was only considered;
+    a thought starts a line too, outside of blocks.
 
     >>> extract_code("Let me look.\\n```python\\nprint(1)\\n```")
     'print(1)\\n'
+    >>> extract_code("<think>\\n```python\\nprint(1)\\n```\\nBetter not.</think>\\nI am done.")
     """
     block = _python_block(text)
-    return block.group(2) if block and block.group(2).strip() else None
+    return block["code"] if block and block["code"].strip() else None
 
 
 def is_closed(text: str) -> bool:
@@ -26,8 +33,43 @@ def is_closed(text: str) -> bool:
     (True, False)
     """
     block = _python_block(text)
-    return block is not None and block.group(3) != ""
+    return block is not None and block["fence"] != ""
+
+
+def words_before_code(text: str) -> str:
+    """What is said before the code, thoughts included; everything where there is none.
+
+    >>> words_before_code("Let me look.\\n```python\\nprint(1)\\n```")
+    'Let me look.\\n'
+    """
+    block = _python_block(text)
+    return text[: block.start()] if block and block["code"].strip() else text
+
+
+def without_thoughts(text: str) -> str:
+    """
+    >>> without_thoughts("<think>\\nHm.\\n</think>\\n\\nGood morning!")
+    'Good morning!'
+    """
+    return _PART.sub(lambda part: "" if _is_thought(part) else part.group(), text).strip()
+
+
+def ends_in_thought(text: str) -> bool:
+    """Whether the model had not finished thinking, and had written no code before.
+
+    >>> ends_in_thought("<think>\\nI could"), ends_in_thought("<think>\\nHm.\\n</think>\\nI")
+    (True, False)
+    """
+    return _python_block(text) is None and any(part["open"] is not None for part in _PART.finditer(text))
 
 
 def _python_block(text: str) -> re.Match[str] | None:
-    return next((block for block in _BLOCK.finditer(text) if block.group(1).strip().lower() in _PYTHON), None)
+    return next((block for block in _blocks(text) if block["language"].strip().lower() in _PYTHON), None)
+
+
+def _blocks(text: str) -> Iterator[re.Match[str]]:
+    return (part for part in _PART.finditer(text) if not _is_thought(part))
+
+
+def _is_thought(part: re.Match[str]) -> bool:
+    return part["code"] is None

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from app.agent.thoughts import opened_thought
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.records import Turn
 
@@ -14,6 +15,7 @@ class Prompt(msgspec.Struct, frozen=True):
     ids: tuple[int, ...]
     context_ids: tuple[int, ...]  # the suffix of ids that is new since the last turn, or all of them
     extends: bool  # False: the chat template rewrote earlier messages, so all ids are new
+    opened: str = ""  # the tag at its end that opens a thought
 
 
 class Chat:
@@ -44,7 +46,8 @@ class Chat:
         if suffix is not None and self._ended and new and new[0] in self._tokenizer.stop_ids:
             new = new[1:]  # the answer already contains it
         context = tuple(new)
-        return Prompt(self._ids + context if suffix is not None else context, context, extends)
+        ids = self._ids + context if suffix is not None else context
+        return Prompt(ids, context, extends, opened_thought(text))
 
     def text_of(self, sampled_ids: Sequence[int]) -> str:
         """An answer as text, without its stop token."""

@@ -1,28 +1,26 @@
 """Samples a turn of the policy: until a stop token or, where the profile has stop strings, until its code ends."""
 
 import zlib
-from collections.abc import Sequence
 
 import msgspec
 
 from app.agent.action import is_closed
-from app.agent.chat import Chat
+from app.agent.chat import Chat, Prompt
 from app.engine.protocol import Completion, Engine, Sampling
 
 
-async def complete_turn(
-    engine: Engine, prompt_ids: Sequence[int], model: str, sampling: Sampling, chat: Chat
-) -> Completion:
+async def complete_turn(engine: Engine, prompt: Prompt, model: str, sampling: Sampling, chat: Chat) -> Completion:
     """The ids and logprobs are those that the engine sampled. Raises EngineError.
 
-    A fence alone on its line may also open a block, or close one of another language. Then the generation goes on
-    where it ended.
+    A fence alone on its line may also open a block, close one of another language, or be a part of a thought. Then
+    the generation goes on where it ended.
     """
     whole, next_part = Completion((), (), "length"), sampling
     while next_part.max_tokens > 0:
-        part = await engine.complete((*prompt_ids, *whole.ids), model=model, sampling=next_part)
+        part = await engine.complete((*prompt.ids, *whole.ids), model=model, sampling=next_part)
         whole = Completion(whole.ids + part.ids, whole.logprobs + part.logprobs, part.finish)
-        if not _stopped_by_string(part, sampling, chat) or is_closed(chat.text_of(whole.ids)):
+        text = prompt.opened + chat.text_of(whole.ids)
+        if not _stopped_by_string(part, sampling, chat) or is_closed(text):
             return whole
         seed = None if sampling.seed is None else zlib.crc32(f"{sampling.seed} {len(whole.ids)}".encode())
         room = sampling.max_tokens - len(whole.ids)

@@ -5,7 +5,7 @@ from typing import Self
 
 import msgspec
 
-from app.agent.action import extract_code
+from app.agent.action import ends_in_thought, extract_code
 from app.records import Stop, Turn
 from app.sandbox.protocol import RunStop, SessionLimits
 from app.settings import Settings
@@ -52,7 +52,8 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
             return None
         limits = (
             (self.tokens_left(turns) <= 0, Stop.TOKEN_LIMIT),  # first, since it may also have truncated the code
-            (extract_code(turns[-1].text) is None, Stop.NO_CODE),
+            (turns[-1].finish == "length" and ends_in_thought(turns[-1].full_text), Stop.TOKEN_LIMIT),
+            (extract_code(turns[-1].full_text) is None, Stop.NO_CODE),
             (turns[-1].outcome == RunStop.CALLS, Stop.CALL_LIMIT),
             (sum(turn.outcome != RunStop.OK for turn in turns) >= self.errors, Stop.ERROR_LIMIT),
             (len(turns) >= self.turns, Stop.TURN_LIMIT),

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import msgspec
 
-from app.agent.action import extract_code
+from app.agent.action import ends_in_thought, extract_code
 from app.agent.chat import Chat, Prompt
 from app.agent.complete_turn import complete_turn
 from app.agent.generation_span import completion_attributes, generation_span
@@ -29,6 +29,7 @@ from app.sandbox.protocol import Sandbox
 from app.telemetry.phases import Phase, phase, span
 
 _MIN_TOKENS = 16  # a turn with less room cannot hold a block of code
+_IN_THOUGHT = "the last turn ended in a thought, before any code"
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class _Rollout:
         self._gateway.made = max(made, default=-1) + 1
         for index, turn in enumerate(self._origin.recorded):
             self._add(turn)
-            code = extract_code(turn.text)
+            code = extract_code(turn.full_text)
             if code is not None and turn.alive:
                 self._repl.remember(index, code, turn.calls)
         if self._origin.recorded:
@@ -191,13 +192,14 @@ class _Rollout:
         with phase(Phase.ENGINE), generation_span(prompt.ids, self._policy.model, sampling) as generation:
             engine, model = self._agent.engine, self._policy.model
             with self._during_generation():
-                completion = await complete_turn(engine, prompt.ids, model, sampling, self._chat)
+                completion = await complete_turn(engine, prompt, model, sampling, self._chat)
             generation.set(completion_attributes(completion))
         return Turn(
             context_ids=prompt.context_ids,
             sampled_ids=completion.ids,
             logprobs=completion.logprobs,
             text=self._chat.text_of(completion.ids),
+            opened=prompt.opened,
             finish=completion.finish,
             extends=prompt.extends,
             prompt=self._prompt_hash,
@@ -221,7 +223,7 @@ class _Rollout:
     async def _execute(self, turn: Turn, hooks: RolloutHooks, known: Sequence[Call] = ()) -> None:
         """Run the turn's code, if any, and append the turn with its observation."""
         index = len(self.turns)
-        code = extract_code(turn.text)
+        code = extract_code(turn.full_text)
         if code is not None:
             self._unfinished = turn
             started = time.monotonic()
@@ -250,7 +252,9 @@ class _Rollout:
         if self._gateway.call_limit_hit:
             return Stop.CALL_LIMIT, ""
         reached = self._agent.limits.reached(self.turns)
-        return None if reached is None else (reached, "")
+        if reached is None:
+            return None
+        return reached, _IN_THOUGHT if ends_in_thought(self.turns[-1].full_text) else ""
 
     def _add(self, turn: Turn) -> None:
         self.turns.append(turn)

@@ -42,7 +42,7 @@ class ReplayTurn(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, turn: Turn | None) -> Self | None:
-        return None if turn is None else cls(text=turn.text, observation=turn.observation, calls=turn.calls)
+        return None if turn is None else cls(text=turn.full_text, observation=turn.observation, calls=turn.calls)
 
 
 class TurnPair(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from rich.text import Text
 
-from app.agent.action import extract_code
+from app.agent.action import extract_code, words_before_code
 from app.client.sage_client import ServerEvent
 from app.client.terminal_output import python_code, terminal
 from app.client.visible_text import visible
@@ -54,7 +54,7 @@ class TaskStory:
     def _tell_turn(self, data: Data) -> None:
         """Its words, then its code."""
         text, code = data["text"], extract_code(data["text"])
-        words = text.partition("```")[0] if code is not None else text
+        words = words_before_code(text)
         self._console.print(Text(f"turn {data['turn'] + 1}, {data['tokens']} tokens", "bold"), soft_wrap=True)
         if words.strip():
             self._console.print(Text(visible(words.strip())), soft_wrap=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from app.agent.action import extract_code
+from app.agent.action import extract_code, words_before_code
 from app.records import Call, Json, Trajectory
 
 _MOST = 20_000  # characters of a result that a trajectory has in full
@@ -108,7 +108,6 @@ class Timeline:
 
     def _begin_turn(self, data: Mapping[str, Any], at: datetime | None) -> TurnBlock:
         text, code = data["text"], extract_code(data["text"])
-        words = text.partition("```")[0] if code is not None else text
         before = [turn.ended_at for turn in self.turns[-1:]]
         waited = (at - before[0]).total_seconds() if at and before and before[0] else None
         index = data["turn"]
@@ -117,7 +116,7 @@ class Timeline:
             kind="turn",
             at=at,
             index=index,
-            words=words.strip(),
+            words=words_before_code(text).strip(),
             code=code,
             tokens=data["tokens"],
             engine_seconds=waited,
@@ -186,7 +185,7 @@ def _complete(shown: ShownCall, call: Call | None) -> None:
 
 def _events_of(trajectory: Trajectory) -> Iterator[tuple[str, dict[str, Json]]]:
     for index, turn in enumerate(trajectory.turns):
-        yield "turn", {"turn": index, "text": turn.text, "tokens": len(turn.sampled_ids)}
+        yield "turn", {"turn": index, "text": turn.full_text, "tokens": len(turn.sampled_ids)}
         for call in turn.calls:
             yield "call", {name: getattr(call, name) for name in call.__struct_fields__ if name != "response"}
         if turn.outcome:

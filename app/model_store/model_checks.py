@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app.agent.prompt_profiles import Profile, choose_profile, sample_opening
+from app.agent.thoughts import CLOSED_THOUGHT, end_of, opened_thought
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import ChatTemplateError, ModelError, ModelTokenizerError
 
 _TURNS = 3
-_THOUGHT, _THOUGHT_END = "<think>", "</think>"
-_THOUGHTS = re.compile(rf"{_THOUGHT}.*?{_THOUGHT_END}\s*", re.DOTALL)
+_THOUGHTS = re.compile(rf"{CLOSED_THOUGHT}\s*", re.DOTALL)
 
 
 def check_directory(path: Path) -> ChatTokenizer:
@@ -84,13 +84,9 @@ def _check_history(tokenizer: ChatTokenizer, path: Path, opening: Sequence[Messa
                 "Name another model, or put the chat_template.jinja of an instruct model of its family there"
             )
         answer = f"The answer of turn {turn}."
-        begun = _without_thoughts(prompt + (f"{_THOUGHT_END}\n\n" if _thinks(prompt) else "") + answer)
+        closed = f"{end_of(opened)}\n\n" if (opened := opened_thought(prompt)) else ""
+        begun = _without_thoughts(prompt + closed + answer)
         messages += [Message("assistant", answer), Message("user", f"The observation after turn {turn}.")]
-
-
-def _thinks(prompt: str) -> bool:
-    """Whether the template opened a thought, for the model to close."""
-    return prompt.rstrip().endswith(_THOUGHT)
 
 
 def _without_thoughts(text: str) -> str:

@@ -67,7 +67,7 @@ def question(trajectory: Trajectory) -> dict[str, Json]:
 def _shown(turns: Sequence[Turn]) -> list[dict[str, Json]]:
     return [
         {
-            "text": turn.text[:_CHARS],
+            "text": turn.text[-_CHARS:],
             "observation": turn.observation[-_CHARS:],
             "calls": [call.api for call in turn.calls[:100]],
         }

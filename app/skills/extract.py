@@ -43,7 +43,7 @@ def extract(trajectory: Trajectory) -> list[Draft]:
     for offer in trajectory.offered:
         session.read(offer.source, turn=-1)
     for number, turn in enumerate(trajectory.turns):
-        code = extract_code(turn.text) if turn.outcome else None
+        code = extract_code(turn.full_text) if turn.outcome else None
         session.read(code or "", turn=number)
     own = [name for name, turn in session.written.items() if turn >= 0]
     return [_draft(name, session, trajectory) for name in own[-_MAX_DRAFTS:]]

@@ -65,7 +65,7 @@ def _given(draft: Draft, trajectory: Trajectory, made: Sequence[Call]) -> ValueO
     if trajectory.task.conversation:
         seen.add(PARAMETER, trajectory.task.conversation)
     for turn in trajectory.turns:
-        seen.add(PARAMETER, list(_constants_at_top(extract_code(turn.text) or "")))
+        seen.add(PARAMETER, list(_constants_at_top(extract_code(turn.full_text) or "")))
     for call in trajectory.calls:
         if call.seq not in own:
             for value in read_values(call):

@@ -46,7 +46,8 @@ def select_best(
 def _not_an_example(task: ScoredTask) -> DropReason | None:
     if not task.success:
         return DropReason.UNSUCCESSFUL
-    whole = all(turn.finish != "length" and extract_code(turn.text) is not None for turn in task.trajectory.turns)
+    turns = task.trajectory.turns
+    whole = all(turn.finish != "length" and extract_code(turn.full_text) is not None for turn in turns)
     return None if whole else DropReason.CUT_OFF
 
 

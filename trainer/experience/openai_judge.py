@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from app.agent.action import without_thoughts
 from app.engine.tokenizer import Message
 from app.errors import InvalidError
 from app.records import Json, Trajectory, Turn
@@ -101,7 +102,7 @@ def _attempt(trajectory: Trajectory, chars: int) -> str:
 
 
 def _turn(turn: Turn) -> str:
-    return f"Agent:\n{_cut(turn.text, _PIECE)}\nOutput:\n{_cut(turn.observation, _PIECE)}"
+    return f"Agent:\n{_cut(without_thoughts(turn.full_text), _PIECE)}\nOutput:\n{_cut(turn.observation, _PIECE)}"
 
 
 def _text(answer: Json) -> str:

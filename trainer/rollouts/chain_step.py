@@ -32,7 +32,7 @@ def _called_by_name(trajectory: Trajectory) -> frozenset[UUID]:
     called: set[str] = set()
     defined: set[str] = set()
     for turn in trajectory.turns:
-        tree = _parse(turn.text)
+        tree = _parse(turn.full_text)
         if tree is None:
             return frozenset()
         for node in ast.walk(tree):

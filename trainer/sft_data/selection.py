@@ -47,7 +47,7 @@ def select(episodes: Sequence[Episode], rule: KeepRule = "chain") -> Selection:
 
 def _reject_reason(episode: Episode) -> RejectReason | None:
     turns = episode.trajectory.turns
-    if any(extract_code(turn.text) is None for turn in turns):
+    if any(extract_code(turn.full_text) is None for turn in turns):
         return RejectReason.NO_CODE
     if any(turn.finish == "length" for turn in turns):
         return RejectReason.CUT_OFF

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from app.agent.action import without_thoughts
 from app.api.chat_completions.completion import Finish
 from app.api.chat_completions.openai_errors import TaskEndError
 from app.db import models
@@ -25,12 +26,13 @@ class Outcome(msgspec.Struct, frozen=True):
 def outcome_of(task: models.Task, turns: Sequence[str]) -> Outcome:
     """Of a task that has ended. `turns` are what the model has written. Raises TaskEndError if there is no answer.
 
-    A model that answers in words, without code, ends its task: that is the answer.
+    A model that answers in words, without code, ends its task: that is the answer, without its thoughts.
     """
     if task.state is TaskState.DONE and task.stop is Stop.COMPLETED:
         return Outcome(_text(task.answer))
-    if task.state is TaskState.DONE and task.stop is Stop.NO_CODE and turns and turns[-1].strip():
-        return Outcome(turns[-1].strip())
+    words = without_thoughts(turns[-1]) if turns else ""
+    if task.state is TaskState.DONE and task.stop is Stop.NO_CODE and words:
+        return Outcome(words)
     if task.state is TaskState.DONE and task.stop in LIMITS:
         return Outcome(f"The task ended before it was done ({task.stop}).", "length")
     stopped = task.stop in (Stop.IN_DOUBT, Stop.NOTHING_DONE, Stop.CRASHED, Stop.CANCELLED)
