@@ -98,6 +98,10 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The ratio is clipped above 1 plus this."""
     kl: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Weight of the KL penalty against the starting policy."""
+    max_kl: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """A step that takes the policy farther than this from the one that sampled is shortened: the KL divergence per
+    token, in nats, as the metric `kl_of_step`. 0: no limit.
+    """
     max_weight: Positive = 2.0
     """Importance weights of stale samples are truncated here."""
 

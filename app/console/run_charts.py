@@ -20,7 +20,11 @@ _CHARTS: tuple[tuple[str, Mapping[str, str], Callable[[float], str]], ...] = (
     ("Length of a trajectory, tokens", {"length": "tokens"}, formats.count),
     ("Entropy of a token, nats", {"entropy": "entropy"}, formats.score),
     ("Share of clipped tokens", {"clip_fraction": "clipped"}, formats.percent),
-    ("Divergence", {"kl_to_engine": "from the engine", "kl_to_start": "from the start"}, formats.score),
+    (
+        "Divergence, nats",
+        {"kl_to_engine": "from the engine", "kl_to_start": "from the start", "kl_of_step": "by the step"},
+        formats.score,
+    ),
     ("Learned from", {"trained_fraction": "of the rollouts"}, formats.percent),
     ("Functions", {"write_rate": "written", "skill_usage": "used"}, formats.percent),
     ("Loss", {"loss": "loss"}, formats.score),

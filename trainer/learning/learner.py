@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from app.errors import InvalidError
 from app.records import Probe
-from app.run_settings import RunSettings
+from app.run_settings import RunKind, RunSettings
 from trainer.learning.activation_memory import (
     ACTIVATION_BYTES,
     activation_bytes,
@@ -32,11 +32,12 @@ from trainer.learning.probe import make_probe
 from trainer.learning.publishing import PublishedAdapter, lora_weights, write_adapter
 from trainer.learning.sharded_model import shard_units
 from trainer.learning.training_samples import TrainingSample, divide, training_samples
+from trainer.learning.trust_region import shorten
 from trainer.learning.update_stats import UpdateStats
 from trainer.sage.advantages import AdvantagedRollout
 from trainer.sage.loss import policy_loss
 
-_MEASURED = 8  # trajectories of a step whose KL from the reference is measured; a KL penalty needs all
+_MEASURED = 16  # trajectories of a step whose KL is measured; a KL penalty needs all
 
 
 class Learner:
@@ -99,8 +100,10 @@ class Learner:
     def _update(self, samples: Sequence[TrainingSample]) -> UpdateStats:
         batches = self._micro_batches(samples)
         self._set_reference(batches)
+        center = self._sampling_weights()
         for _ in range(self.settings.epochs):
             loss, clipped, norm = self._step(batches)
+            kl = self._stay_near(center, batches)
         tokens, ratio, engine_kl, surprise, measured, reference_kl, highest = self._statistics(batches)
         return UpdateStats(
             loss=loss,
@@ -110,6 +113,7 @@ class Learner:
             ratio_max=highest,
             kl_to_engine=engine_kl / tokens,
             kl_to_start=reference_kl / measured,
+            kl_of_step=kl,
             entropy=surprise / tokens,
             tokens=int(tokens),
             read_tokens=sum(len(each.sample.ids) for each in samples),
@@ -159,6 +163,31 @@ class Learner:
         self.steps += 1
         sums = self._processes.gather([total, clipped])
         return sum(each[0] for each in sums), sum(each[1] for each in sums), norm
+
+    def _sampling_weights(self) -> dict[str, Tensor]:
+        """The weights that sampled: those at the start of a run on served tasks, else those of now."""
+        if self._samples_are_of_the_start:
+            return self._reference
+        return {name: each.detach().clone() for name, each in self._trained.items()}
+
+    @property
+    def _samples_are_of_the_start(self) -> bool:
+        return self.settings.kind is RunKind.LOGGED
+
+    def _stay_near(self, center: dict[str, Tensor], batches: Sequence[MicroBatch]) -> float:
+        """Shorten the step that was taken if it leads too far from the policy that sampled. Returns their KL."""
+
+        def divergence() -> float:
+            sums = [0.0, 0.0]
+            for each in batches:
+                own = each.divergence(
+                    self.token_logprobs(each.referred), from_reference=self._samples_are_of_the_start
+                )
+                sums = [total + (0 if each.idle else one) for total, one in zip(sums, own, strict=True)]
+            gathered = self._processes.gather(sums)
+            return sum(kl for _, kl in gathered) / sum(tokens for tokens, _ in gathered)
+
+        return shorten(self._trained, center, self.settings.max_kl or math.inf, divergence)
 
     def _loss(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         with self._within_memory(batch.batch):

@@ -24,18 +24,29 @@ class MicroBatch:
         self._weights = self._per_token([0.0 if idle else each.weight for each in samples])
         self._sampling = torch.tensor([value for each in samples for value in each.logprobs], device=device)
         self._referred = torch.zeros_like(self._stale)
+        self.referred = self.batch  # the trajectories of these tokens
 
     def __len__(self) -> int:
         return len(self._samples)
 
     def refer(self, limit: int) -> Batch:
         """The trajectories whose logprobs at the start of the run are needed: those that are stale, and of all
-        lengths as many as `limit`, whose KL from the reference is measured.
+        lengths as many as `limit`, whose KL is measured.
         """
         measured = range(0, len(self._samples), max(1, -(-len(self._samples) // limit)))
         chosen = [index for index, each in enumerate(self._samples) if each.stale or index in measured]
         self._referred = self._per_token([float(index in chosen) for index in range(len(self._samples))]) > 0
-        return pad([self._samples[index].sample for index in chosen], self.batch.ids.device)
+        self.referred = pad([self._samples[index].sample for index in chosen], self.batch.ids.device)
+        return self.referred
+
+    def divergence(self, logprobs: Tensor, *, from_reference: bool) -> list[float]:
+        """Sums over the referred tokens, whose `logprobs` these are: 1, and the KL from the reference, or from the
+        policy at the start of the update.
+        """
+        assert self.current is not None, "the first pass sets it"
+        assert self.reference is not None, "the reference is scored first"
+        old = self.reference if from_reference else self.current[self._referred]
+        return [logprobs.numel(), kl_estimate(old, logprobs).sum().item()]
 
     def terms(self, max_weight: float) -> Terms:
         """The inputs of the loss.

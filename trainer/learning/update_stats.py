@@ -4,7 +4,7 @@ import msgspec
 
 
 class UpdateStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of one update: loss, norm and clipping of its last optimizer step, the rest from before its
+    """Statistics of one update: loss, norm, clipping and KL of its last optimizer step, the rest from before its
     first.
     """
 
@@ -15,6 +15,7 @@ class UpdateStats(msgspec.Struct, frozen=True, kw_only=True):
     ratio_max: float
     kl_to_engine: float  # estimated KL from the engine that sampled: almost 0 without stale samples
     kl_to_start: float  # KL from the policy at the start of the run: half the mean square of log (p / p_ref)
+    kl_of_step: float  # KL from the policy that sampled, after the step: what `max_kl` limits
     entropy: float  # of a sampled token, in nats: estimated by its -log p
     tokens: int  # sampled ones that were learned from
     read_tokens: int  # these and the context between them
