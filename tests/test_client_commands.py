@@ -159,7 +159,7 @@ async def test_apis_are_added_listed_shown_and_removed(shell: SageCommand, tmp_p
     assert (await shell.run("apis remove", "ledger")).out == "removed ledger\n"
     assert (await shell.run("apis remove", "ledger", "--json")).code == 6
     missing = await shell.run("apis add", "ledger", str(tmp_path / "none.json"))
-    assert (missing.code, "neither a URL nor a file" in missing.err) == (2, True)
+    assert (missing.code, "a URL or a file: " in missing.err) == (2, True)
     unset = await shell.run("apis add", "ledger", str(file), "--token", "env:TOKEN", TOKEN="")
     assert unset.err == "Error: the environment variable TOKEN is not set: put the secret there\n"
 

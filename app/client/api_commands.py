@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -11,6 +10,7 @@ import click
 
 from app.client.credential_commands import connect_api, disconnect_api, list_credentials
 from app.client.credential_fields import read_credentials, read_secret
+from app.client.given_text import text_of_file, text_of_stdin
 from app.client.listing import listing_of
 from app.client.listing_group import ListingGroup
 from app.client.missing_credentials import STATIC_TOKEN, show_missing, states
@@ -161,13 +161,11 @@ def remove_api(session: "ServerSession", name: str, project: str | None) -> None
 
 
 def _document(place: str) -> dict[str, str]:
-    """Raises BadParameter for a file that cannot be read."""
+    """Raises BadParameter for text that cannot be read."""
     if place.lower().startswith(("http://", "https://")):
         return {"url": place}
-    try:
-        return {"document": sys.stdin.read() if place == "-" else Path(place).read_text()}
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"{place!r} is neither a URL nor a file that can be read: {error}") from error
+    about = "DOCUMENT, a URL or a file"
+    return {"document": text_of_stdin(about) if place == "-" else text_of_file(place, about)}
 
 
 def _show(session: "ServerSession", api: Mapping[str, Any], project: str | None) -> None:

@@ -3,11 +3,11 @@
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
+from app.client.given_text import text_of_file, text_of_stdin
 from app.errors import SettingError
 
 SECRET_FIELDS = ("value", "password", "client_secret", "access_token", "refresh_token")
@@ -73,14 +73,11 @@ def _read_source(field: str, source: str, *, secret: bool) -> str | None:
     if source == "prompt":
         return _ask(field, secret=secret)
     if source == "-":
-        return _line(sys.stdin.read(), "standard input")
+        return _line(text_of_stdin(field), "standard input")
     if kind == "env":
         return _variable(place)
     if kind == "file":
-        try:
-            return _line(Path(place).read_text(), place)
-        except (OSError, UnicodeDecodeError) as error:
-            raise click.BadParameter(f"{field}: {place!r} cannot be read: {error}") from error
+        return _line(text_of_file(place, field), place)
     return None
 
 

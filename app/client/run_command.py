@@ -7,6 +7,7 @@ from uuid import UUID
 
 import click
 
+from app.client.given_text import text_of_file, text_of_stdin
 from app.client.options import project_option, server_command
 
 if TYPE_CHECKING:
@@ -49,9 +50,11 @@ def run(
     """
     from app.client.follow_task import follow_task  # noqa: PLC0415  as ServerSession
 
-    text = sys.stdin.read() if instruction == "-" else instruction
+    text = text_of_stdin("INSTRUCTION") if instruction == "-" else instruction
     task = {"instruction": text, "variables": _variables(given), **fields}
-    accepted = session.server.submit(task if check is None else {**task, "check": check.read_text()})
+    if check is not None:
+        task["check"] = text_of_file(check, "--check")
+    accepted = session.server.submit(task)
     if not follow:
         session.confirm(accepted, accepted["id"])
         return

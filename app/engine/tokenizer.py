@@ -106,7 +106,7 @@ def read_card(directory: Path) -> dict[str, Json]:
     path = directory / "README.md"
     if not path.is_file():
         return {}
-    text = path.read_text("utf-8")
+    text = path.read_text("utf-8", errors="replace")
     if not text.startswith("---\n"):
         return {}
     try:
@@ -139,7 +139,10 @@ def _tokenizer(model_dir: Path) -> Tokenizer:
 
 def _template_source(model_dir: Path, options: Mapping[str, Any]) -> str:
     path = model_dir / "chat_template.jinja"
-    source = path.read_text("utf-8") if path.is_file() else options.get("chat_template")
+    try:
+        source = path.read_text("utf-8") if path.is_file() else options.get("chat_template")
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{path} is not UTF-8 at byte {error.start}. Copy the model directory again.") from error
     if isinstance(source, list):  # several, by name
         source = next((entry["template"] for entry in source if entry.get("name") == "default"), None)
     if not isinstance(source, str):
