@@ -50,7 +50,8 @@ def sage(data_dir: Path, endpoint: str, *arguments: str, **env: str) -> subproce
 
 def publish(hub: FileServer, name: str, directory: Path, *, size: int = 0) -> None:
     """As the hub answers for a repository of one commit."""
-    files = {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+    found = (path for path in sorted(directory.rglob("*")) if path.is_file())
+    files = {path.relative_to(directory).as_posix(): path.read_bytes() for path in found}
     tree = [{"type": "file", "path": name, "size": len(content), "oid": COMMIT} for name, content in files.items()]
     siblings = [{"rfilename": file, "size": size or len(content)} for file, content in files.items()]
     info = {"_id": "1", "id": name, "sha": COMMIT, "siblings": siblings}
@@ -188,6 +189,22 @@ def test_a_repository_of_the_hub_is_pulled_whole(hub: FileServer, tmp_path: Path
     assert "512 tokens, vocabulary 259" in shown
     assert "512 MB for the KV cache" in shown
     assert "850 MB for the process)" in shown
+
+
+def test_weights_that_a_repository_has_a_second_time_are_not_pulled(hub: FileServer, tmp_path: Path) -> None:
+    files = {path.name for path in make_model_dir(tmp_path / "model").iterdir()}
+    for other in (
+        "consolidated.safetensors",
+        "consolidated-00001-of-00002.safetensors",
+        "original/model.safetensors",
+    ):
+        (tmp_path / "model" / other).parent.mkdir(exist_ok=True)
+        (tmp_path / "model" / other).write_bytes(b"other")
+    publish(hub, "nobody/tiny", tmp_path / "model")
+    done = sage(tmp_path, hub.url, "models", "pull", "nobody/tiny")
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in Path(done.stdout.split("\n")[0]).iterdir()} == files
+    assert not [path for path, _ in hub.asked if "consolidated" in path or "original" in path]
 
 
 @pytest.mark.parametrize("missing", ["model.safetensors", "chat_template.jinja"])

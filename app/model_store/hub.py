@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from fnmatch import fnmatch
 from glob import escape
@@ -12,7 +13,6 @@ import msgspec
 from httpx2 import HTTPError  # of huggingface_hub, which raises it
 from huggingface_hub import HfApi, constants, get_token, hf_hub_url, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-from huggingface_hub.hf_api import RepoSibling
 
 from app.errors import ModelDownloadError, ModelError, first_line
 from app.model_catalog import HASH_DIGITS, directory_stem
@@ -23,6 +23,9 @@ from app.model_store.package_index import configured_indexes
 from app.publish import publish
 
 _FILES = ["*.json", "*.safetensors", "*.jinja", "README.md", "LICENSE*"]
+_WEIGHTS = "model*.safetensors"
+_OTHER_WEIGHTS = ["*/*.safetensors", "consolidated*.safetensors"]
+"""The same weights in the formats of other libraries: in folders, and as Mistral's reads them."""
 _COMMIT = "X-Repo-Commit"
 _REFUSED = (401, 403)
 _REDIRECTS = 5  # of a repository that was renamed
@@ -97,8 +100,11 @@ def pull_repository(name: str, models: Path, downloads: Path) -> Path:
         if target.is_dir():
             return target
         partial = version_folder(downloads, name, commit)
-        check_disk_space(models, _size(found.siblings or []) - size_of(partial))
-        snapshot_download(name, revision=commit, local_dir=partial, allow_patterns=_FILES)
+        sizes = {each.rfilename: each.size or 0 for each in found.siblings or []}
+        unread = _unread(sizes)
+        wanted = (file for file in sizes if _fits(file, _FILES) and not _fits(file, unread))
+        check_disk_space(models, sum(sizes[file] for file in wanted) - size_of(partial))
+        snapshot_download(name, revision=commit, local_dir=partial, allow_patterns=_FILES, ignore_patterns=unread)
     except HFValidationError as error:
         raise ModelError(f"{name} is no model: name one of `sage models list`, a hub id or a directory") from error
     except (HfHubHTTPError, HTTPError, OSError) as error:
@@ -122,7 +128,10 @@ def pull_repository(name: str, models: Path, downloads: Path) -> Path:
     return target
 
 
-def _size(files: list[RepoSibling]) -> int:
-    """Bytes of those that are downloaded, as far as the hub says."""
-    wanted = [each for each in files if any(fnmatch(each.rfilename, pattern) for pattern in _FILES)]
-    return sum(each.size or 0 for each in wanted)
+def _unread(files: Iterable[str]) -> list[str]:
+    """The weights that transformers does not read, where there are those that it does."""
+    return _OTHER_WEIGHTS if any("/" not in file and fnmatch(file, _WEIGHTS) for file in files) else []
+
+
+def _fits(file: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch(file, pattern) for pattern in patterns)
