@@ -15,6 +15,7 @@ from app.model_catalog import SEED_DIR
 from app.records import Trajectory
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.scripted_engine import byte_tokenizer
+from tests.test_served_model import THINKS
 from trainer.environments.office.expert_script import Faults
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scripted_rollouts import ScriptRunner, demonstrate
@@ -84,6 +85,26 @@ def test_a_template_that_drops_thoughts_makes_a_sample_for_each_context(tmp_path
     assert "assistant\na1<|im_end|>" in marked(second, forgetful)
     assert marked(second, forgetful).count("[") == 1
     assert marked(second, forgetful).endswith("[a2<|im_end|>]")
+
+
+def test_answers_end_the_thought_that_the_template_opens(tmp_path: Path) -> None:
+    """Else a model would learn to answer in an open thought, of which nothing is done."""
+    thoughtful = byte_tokenizer(tmp_path, template=THINKS)
+    written = record("q", "a1", "o", "<think>\nhm\n</think>\n\na2", "o", "hm\n</think>a3")
+    first, second, third = samples_of(written, thoughtful)
+    assert marked(first, thoughtful).endswith("assistant\n<think>\n[</think>\n\na1<|im_end|>]")
+    assert marked(second, thoughtful).endswith("assistant\n<think>\n[hm\n</think>\n\na2<|im_end|>]")
+    assert marked(third, thoughtful).endswith("assistant\n<think>\n[hm\n</think>a3<|im_end|>]")
+
+
+async def test_experts_answer_after_the_thought_that_the_template_opens(
+    sandbox: ForkedSandbox, tmp_path: Path
+) -> None:
+    thoughtful = byte_tokenizer(tmp_path, template=THINKS, max_length=100_000)
+    runner = ScriptRunner(environment=OfficeEnvironment(), tokenizer=thoughtful, sandbox=sandbox)
+    [scenario] = OfficeEnvironment().scenarios("train", 1, seed=8)
+    episodes = await demonstrate(runner, [scenario], Faults(), seed=0)
+    assert all(episode.verdict.success for episode in episodes)
 
 
 def test_conversations_that_do_not_fit_the_context_are_counted(tmp_path: Path) -> None:

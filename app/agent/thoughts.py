@@ -31,3 +31,20 @@ def opened_thought(prompt: str) -> str:
 def end_of(opened: str) -> str:
     """The tag that ends what `opened_thought` found."""
     return _TAGS[opened.rstrip()]
+
+
+def after_thought(prompt: str, answer: str) -> str:
+    """An answer that the model itself did not write, for a prompt that may have opened a thought: it ends the
+    thought, and does not open it again.
+
+    >>> after_thought("assistant\\n<think>\\n", "I look.")
+    '</think>\\n\\nI look.'
+    >>> after_thought("assistant\\n<think>\\n", "<think>\\nHm.\\n</think>\\n\\nI look.")
+    'Hm.\\n</think>\\n\\nI look.'
+    """
+    opened = opened_thought(prompt)
+    if not opened:
+        return answer
+    if answer.lstrip().startswith(opened.rstrip()):
+        return answer.lstrip().removeprefix(opened.rstrip()).lstrip("\n")
+    return answer if end_of(opened) in answer else f"{end_of(opened)}\n\n{answer}"

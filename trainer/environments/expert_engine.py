@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from app.agent.hooks import RolloutHooks
+from app.agent.thoughts import after_thought
 from app.engine.protocol import Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer
 from app.records import Turn
@@ -28,6 +29,6 @@ class ExpertEngine(RolloutHooks):
         self._observations.append(turn.observation)
 
     async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:  # noqa: ARG002
-        text = self._script.next_turn(self._observations)
+        text = after_thought(self._tokenizer.decode(prompt_ids), self._script.next_turn(self._observations))
         ids = (*self._tokenizer.encode(text), self._tokenizer.stop_ids[0])
         return Completion(ids, (0.0,) * len(ids), "stop")

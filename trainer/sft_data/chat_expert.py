@@ -11,6 +11,7 @@ from app.agent.limits import RolloutLimits
 from app.agent.prompt_full import Full
 from app.agent.prompt_profiles import Profile
 from app.agent.rollout_loop import Agent
+from app.agent.thoughts import after_thought
 from app.engine.protocol import Completion, Sampling
 from app.engine.retry import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer, Message
@@ -73,7 +74,8 @@ class DualFormatEngine:
     async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:  # noqa: ARG002
         """Send the messages so far to the expert. Raises UntokenizableError."""
         answer = await self._endpoint.ask(self._messages, sampling.temperature)
-        ids = answer_ids(self._tokenizer, answer.text, ended=answer.finish == "stop")
+        text = after_thought(self._tokenizer.decode(prompt_ids), answer.text)
+        ids = answer_ids(self._tokenizer, text, ended=answer.finish == "stop")
         self._messages.append(Message("assistant", answer.text))
         return Completion(ids, (0.0,) * len(ids), answer.finish)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from app.agent.chat import Chat
+from app.agent.thoughts import after_thought
 from app.datasets.chat_lines import ChatRecord
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError, ModelError
@@ -56,8 +57,9 @@ def samples_of(record: ChatRecord, tokenizer: ChatTokenizer) -> list[Sample]:
     """
     chat = Chat(tokenizer, record.opening)
     samples: list[Sample] = []
-    for answer, observation, ended in _turns(record):
+    for written, observation, ended in _turns(record):
         prompt = chat.prompt()
+        answer = after_thought(prompt.opened, written)
         ids = answer_ids(tokenizer, answer, ended=ended)
         before = samples.pop() if samples and prompt.extends else Sample((), ())
         samples.append(
@@ -72,6 +74,7 @@ def samples_of(record: ChatRecord, tokenizer: ChatTokenizer) -> list[Sample]:
                 sampled_ids=ids,
                 logprobs=(0.0,) * len(ids),
                 text=answer,
+                opened=prompt.opened,
                 extends=prompt.extends,
                 observation=observation,
             )
