@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -100,10 +101,13 @@ class Learner:
     def _update(self, samples: Sequence[TrainingSample]) -> UpdateStats:
         batches = self._micro_batches(samples)
         self._set_reference(batches)
-        center = self._sampling_weights()
+        limit, divergence = self.settings.max_kl, partial(self._divergence, batches)
+        center = self._sampling_weights() if limit else {}
+        kl: float | None = None
         for _ in range(self.settings.epochs):
             loss, clipped, norm = self._step(batches)
-            kl = self._stay_near(center, batches)
+            if limit:
+                kl = shorten(self._trained, center, limit, divergence)
         tokens, ratio, engine_kl, surprise, measured, reference_kl, highest = self._statistics(batches)
         return UpdateStats(
             loss=loss,
@@ -113,7 +117,7 @@ class Learner:
             ratio_max=highest,
             kl_to_engine=engine_kl / tokens,
             kl_to_start=reference_kl / measured,
-            kl_of_step=kl,
+            kl_of_step=divergence() if kl is None else kl,
             entropy=surprise / tokens,
             tokens=int(tokens),
             read_tokens=sum(len(each.sample.ids) for each in samples),
@@ -174,20 +178,17 @@ class Learner:
     def _samples_are_of_the_start(self) -> bool:
         return self.settings.kind is RunKind.LOGGED
 
-    def _stay_near(self, center: dict[str, Tensor], batches: Sequence[MicroBatch]) -> float:
-        """Shorten the step that was taken if it leads too far from the policy that sampled. Returns their KL."""
-
-        def divergence() -> float:
-            sums = [0.0, 0.0]
-            for each in batches:
-                own = each.divergence(
-                    self.token_logprobs(each.referred), from_reference=self._samples_are_of_the_start
-                )
-                sums = [total + (0 if each.idle else one) for total, one in zip(sums, own, strict=True)]
-            gathered = self._processes.gather(sums)
-            return sum(kl for _, kl in gathered) / sum(tokens for tokens, _ in gathered)
-
-        return shorten(self._trained, center, self.settings.max_kl or math.inf, divergence)
+    @torch.no_grad()
+    def _divergence(self, batches: Sequence[MicroBatch]) -> float:
+        """KL from the policy that sampled, per token of the trajectories that are measured."""
+        sums = [0.0, 0.0]
+        for each in batches:
+            own = each.divergence(
+                self.token_logprobs(each.referred), from_reference=self._samples_are_of_the_start
+            )
+            sums = [total + (0 if each.idle else one) for total, one in zip(sums, own, strict=True)]
+        gathered = self._processes.gather(sums)
+        return sum(kl for _, kl in gathered) / sum(tokens for tokens, _ in gathered)
 
     def _loss(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         with self._within_memory(batch.batch):
