@@ -5,7 +5,7 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.catalog import Catalog
-from app.db import feedback, models, offers, skill_moves, skill_records, skills
+from app.db import feedback, models, offers, skill_evidence, skill_moves, skill_records, skills
 from app.db.models import SkillState
 from app.db.skill_evidence import Outcomes
 from app.db.skill_value import compared_tasks
@@ -241,3 +241,17 @@ async def test_a_version_for_changed_apis_replaces_the_one_for_the_former_ones(p
     assert await project.states() == [(2, PROBATION), (1, SUPERSEDED)]
     assert second.state is PROBATION
     assert [await project.offered(who) for who in ("ann", "bob")] == [2, 2]
+
+
+async def test_only_the_latest_tasks_are_evidence(project: SkillProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(skill_evidence, "_LATEST", 3)
+    skill = await project.write(score=1.0)
+    for value in (0.0, 0.0, 1.0):
+        await project.use(skill, "bob", value, replayed=False)
+        await project.withhold(skill, value)
+    await project.use(skill, "bob", 1.0, replayed=False)
+    found = await skill_evidence.of_skill(project.session, skill)
+    assert found.uses == {"bob": Outcomes(2, 1)}
+    assert (found.offered, found.withheld) == (Outcomes(2, 0), Outcomes(1, 0)), "three of both together"
+    assert found.with_it.total + found.without_it.total == 3
+    assert await skill_evidence.latest_outcomes(project.session, skill, 10) == Outcomes(3, 1), "and its own task"

@@ -1,10 +1,24 @@
 """The evidence for and against a skill: its uses by principal, its replays, and how its scenario fared."""
 
 from collections.abc import Collection, Sequence
+from typing import Any
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, exists, false, func, literal, or_, select, true, union, union_all
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Select,
+    Subquery,
+    Uuid,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    union,
+    union_all,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -14,7 +28,7 @@ from app.db.scores import proven
 from app.project.score_source import GOOD
 
 ENOUGH_WITHHELD = 10  # tasks from which a skill was withheld; from here on only they are compared
-_COMPARED = 1_000  # tasks that were offered a skill or had to do without it, the latest
+_LATEST = 5_000  # tasks that each question reads, scored or not: a popular skill has any number
 
 _task = models.Task
 _offer = models.SkillOffer
@@ -43,7 +57,8 @@ class Outcomes(msgspec.Struct, frozen=True):
 
 
 class SkillEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a skill. Uses are tasks in which it returned, without the one that wrote it.
+    """What is known about a skill by its latest tasks. Uses are those in which it returned, without the one that
+    wrote it.
 
     `offered` are the tasks that were offered it, `withheld` those that would have been, which chance decided.
     """
@@ -56,7 +71,7 @@ class SkillEvidence(msgspec.Struct, frozen=True, kw_only=True):
     violations: int = 0
     with_it: Outcomes = Outcomes()  # tasks of its scenario since it was written that used it
     without_it: Outcomes = Outcomes()  # the others
-    offered: Outcomes = Outcomes()  # of the latest 1,000 of these and of `withheld`
+    offered: Outcomes = Outcomes()
     withheld: Outcomes = Outcomes()
 
     @property
@@ -118,13 +133,11 @@ async def latest_outcomes(session: AsyncSession, skill: models.Skill, tasks: int
     raised = exists().where(
         _offer.task_id == _task.id, _offer.skill_id == skill.id, _offer.calls > 0, _offer.returned == 0
     )
-    used = union(
-        select(_offer.task_id).where(_offer.skill_id == skill.id, _offer.calls > 0),
-        select(_replay.task_id).where(_replay.skill_id == skill.id, _replay.matched),
-    ).subquery()
+    called = select(_called(skill).c.task_id)
+    used = union(called, _matched(skill), select(literal(skill.task_id, Uuid))).subquery()
     query = (
         select(func.coalesce(proven(), 0))
-        .where(or_(_task.id == skill.task_id, _task.id.in_(select(used.c.task_id))))
+        .join(used, used.c.task_id == _task.id)
         .where(_task.finished_at.is_not(None), or_(proven().is_not(None), raised & _task.skill_run.is_(None)))
         .order_by(_task.finished_at.desc(), _task.id)
         .limit(tasks)
@@ -154,7 +167,7 @@ async def in_probation(session: AsyncSession, project_id: UUID, names: Collectio
 
 async def _uses(session: AsyncSession, skill: models.Skill) -> dict[str, Outcomes]:
     rows = await session.execute(
-        select(_task.principal, _good(), _bad())
+        select(_task.principal, *_good_and_bad(proven()))
         .where(_task.id.in_(_used_in(skill)), _task.id.is_distinct_from(skill.task_id))
         .group_by(_task.principal)
     )
@@ -162,55 +175,60 @@ async def _uses(session: AsyncSession, skill: models.Skill) -> dict[str, Outcome
 
 
 async def _of_scenario(session: AsyncSession, skill: models.Skill) -> tuple[Outcomes, Outcomes]:
-    """Scored tasks of its scenario that began since it was written, with it and without it."""
+    """Scored tasks of its scenario that came since it was written, with it and without it."""
     if skill.scenario is None:
         return Outcomes(), Outcomes()
-    used = _task.id.in_(_used_in(skill))
-    rows = await session.execute(
-        select(used, _good(), _bad())
-        .where(
-            _task.project_id == skill.project_id,
-            _task.scenario == skill.scenario,
-            proven().is_not(None),
-            _task.started_at >= skill.created_at,
-            _task.id.is_distinct_from(skill.task_id),
-        )
-        .group_by(used)
-    )
+    latest = (
+        select(_task.id, proven().label("score"))
+        .where(_task.project_id == skill.project_id, _task.scenario == skill.scenario)
+        .where(_task.created_at >= skill.created_at, _task.id.is_distinct_from(skill.task_id))
+        .order_by(_task.created_at.desc())
+        .limit(_LATEST)
+    ).subquery()
+    used = latest.c.id.in_(_used_in(skill))
+    rows = await session.execute(select(used, *_good_and_bad(latest.c.score)).group_by(used))
     found = {bool(with_it): Outcomes(good, bad) for with_it, good, bad in rows}
     return found.get(True, Outcomes()), found.get(False, Outcomes())
 
 
 async def _by_chance(session: AsyncSession, skill: models.Skill) -> tuple[Outcomes, Outcomes]:
     """Scored tasks that were offered it, and those from which it was withheld."""
-    arms = union_all(
-        select(_offer.task_id, false().label("withheld")).where(_offer.skill_id == skill.id),
-        select(_withheld.task_id, true()).where(_withheld.skill_id == skill.id),
-    ).subquery()
-    latest = (
-        select(arms.c.withheld, proven().label("score"))
-        .join(_task, _task.id == arms.c.task_id)
-        .where(_task.finished_at.is_not(None), proven().is_not(None), _task.skill_run.is_(None))
-        .order_by(_task.finished_at.desc(), _task.id)
-        .limit(_COMPARED)
-    ).subquery()
-    good, bad = func.count().filter(latest.c.score >= GOOD), func.count().filter(latest.c.score < GOOD)
-    rows = await session.execute(select(latest.c.withheld, good, bad).group_by(latest.c.withheld))
+    arms = [
+        select(row.task_id, row.created_at, literal(withheld).label("withheld"))
+        .where(row.skill_id == skill.id)
+        .order_by(row.created_at.desc())
+        .limit(_LATEST)
+        .subquery()
+        for row, withheld in ((_offer, False), (_withheld, True))
+    ]
+    both = union_all(*map(select, arms)).subquery()
+    latest = select(both).order_by(both.c.created_at.desc()).limit(_LATEST).subquery()
+    rows = await session.execute(
+        select(latest.c.withheld, *_good_and_bad(proven()))
+        .join(_task, _task.id == latest.c.task_id)
+        .where(_task.finished_at.is_not(None), _task.skill_run.is_(None))
+        .group_by(latest.c.withheld)
+    )
     found = {withheld: Outcomes(*counts) for withheld, *counts in rows}
     return found.get(False, Outcomes()), found.get(True, Outcomes())
 
 
-def _used_in(skill: models.Skill) -> Select[tuple[UUID]]:
+def _used_in(skill: models.Skill) -> CompoundSelect[UUID]:
     """Tasks in which it returned, or on whose calls it matched another version of its name."""
-    used = select(_offer.task_id).where(_offer.skill_id == skill.id, _offer.returned > 0)
-    matched = select(_replay.task_id).where(_replay.skill_id == skill.id, _replay.matched)
-    both = union(used, matched).subquery()
-    return select(both.c.task_id)
+    called = _called(skill)
+    return union(select(called.c.task_id).where(called.c.returned > 0), _matched(skill))
 
 
-def _good() -> ColumnElement[int]:
-    return func.count().filter(proven() >= GOOD)
+def _called(skill: models.Skill) -> Subquery:
+    """The offers of it that the agent called."""
+    calls = select(_offer).where(_offer.skill_id == skill.id, _offer.calls > 0)
+    return calls.order_by(_offer.created_at.desc()).limit(_LATEST).subquery()
 
 
-def _bad() -> ColumnElement[int]:
-    return func.count().filter(proven() < GOOD)
+def _matched(skill: models.Skill) -> Select[UUID]:
+    return select(_replay.task_id).where(_replay.skill_id == skill.id, _replay.matched)
+
+
+def _good_and_bad(score: ColumnElement[Any]) -> tuple[ColumnElement[int], ColumnElement[int]]:
+    """SQL: how many of a group's rows have such scores. Rows without one are neither."""
+    return func.count().filter(score >= GOOD), func.count().filter(score < GOOD)

@@ -91,11 +91,13 @@ class SkillOffer(Base):
     """A skill that a task was offered, and its use: an edge from the task that wrote it."""
 
     __tablename__ = "skill_offers"
+    __table_args__ = (
+        Index("ix_skill_offers_latest", "skill_id", "created_at"),
+        Index("ix_skill_offers_used", "skill_id", "created_at", postgresql_where=text("calls > 0")),
+    )
 
     task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
-    skill_id: Mapped[UUID] = mapped_column(
-        ForeignKey("skills.id", ondelete="CASCADE"), primary_key=True, index=True
-    )
+    skill_id: Mapped[UUID] = mapped_column(ForeignKey("skills.id", ondelete="CASCADE"), primary_key=True)
     position: Mapped[int]
     ranks: Mapped[dict[str, Any]]
     calls: Mapped[int] = mapped_column(default=0)
@@ -107,11 +109,11 @@ class WithheldSkill(Base):
     """A skill that a task would have been offered, had it not been chosen to do without."""
 
     __tablename__ = "withheld_skills"
+    __table_args__ = (Index("ix_withheld_skills_latest", "skill_id", "created_at"),)
 
     task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
-    skill_id: Mapped[UUID] = mapped_column(
-        ForeignKey("skills.id", ondelete="CASCADE"), primary_key=True, index=True
-    )
+    skill_id: Mapped[UUID] = mapped_column(ForeignKey("skills.id", ondelete="CASCADE"), primary_key=True)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 
 class TaskSelection(Base):
