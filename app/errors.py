@@ -99,6 +99,10 @@ class AdapterError(AppError):
     status = 409
 
 
+class UnreadableAdapterError(AdapterError):
+    """The machine cannot read an adapter's files, for now or until somebody mends it. They may be sound."""
+
+
 class ModelError(AppError):
     """A model directory cannot be served: a file is missing or does not fit."""
 

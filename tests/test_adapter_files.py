@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from errno import EIO
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from app.adapters import files
 from app.adapters.compatibility import Shapes
 from app.adapters.files import CONFIG, WEIGHTS, base_shapes, content_hash, inspect, verify
-from app.errors import AdapterError
+from app.errors import AdapterError, UnreadableAdapterError
 from tests.named_adapters import make_named
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
@@ -80,6 +82,15 @@ def test_a_file_that_is_missing_is_named(copy: Path, file: str) -> None:
 def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(AdapterError, match=r"there is no adapter in .*gone"):
         verify(tmp_path / "gone")
+
+
+def test_a_disk_that_fails_says_nothing_about_the_adapter(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Path) -> str:
+        raise OSError(EIO, "Input/output error")
+
+    monkeypatch.setattr(files, "content_hash", fail)
+    with pytest.raises(UnreadableAdapterError, match=r"cannot be read \(.*Input/output error\): check the disk"):
+        verify(copy)
 
 
 @pytest.mark.parametrize("left", [0, 4, 100, -100])

@@ -10,7 +10,7 @@ import pytest
 from app.db import audit, models, projects, releases, runners
 from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
-from app.errors import AdapterError, EngineError
+from app.errors import AdapterError, AppError, EngineError, UnreadableAdapterError
 from app.release.promote import Promoter
 from app.release.reconciler import ReleaseReconciler
 from tests.recording_swapper import RecordingSwapper
@@ -78,8 +78,13 @@ async def test_a_release_that_passed_is_activated_once_by_several_processes(setu
     assert await setup.actions() == [("gate", AuditAction.ACTIVATED)]
 
 
-async def test_it_waits_while_the_servers_are_down_and_is_then_activated(setup: ReconciledProject) -> None:
-    setup.loads.refusal = EngineError("no model server answers")
+@pytest.mark.parametrize(
+    "cause", [EngineError("no model server answers"), UnreadableAdapterError("Input/output error")]
+)
+async def test_it_waits_for_what_may_be_mended_and_is_then_activated(
+    setup: ReconciledProject, cause: AppError
+) -> None:
+    setup.loads.refusal = cause
     release_id = await setup.approve()
     async with asyncio.timeout(30):
         while not await setup.actions():  # noqa: ASYNC110

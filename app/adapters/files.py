@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from app.adapters.compatibility import Shapes, match_modules, unadapted_modules
-from app.errors import AdapterError
+from app.errors import AdapterError, UnreadableAdapterError
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -63,17 +63,21 @@ def content_hash(path: Path) -> str:
 
 
 def inspect(path: Path, base: Shapes | None = None) -> AdapterFiles:
-    """Raises AdapterError for an adapter that must not be served; `base` are the shapes that it must fit."""
-    for name in (CONFIG, WEIGHTS):
-        if not (path / name).is_file():
-            raise AdapterError(
-                f"there is no adapter in {path}: it needs {name}. Put it back, or serve another release"
-            )
+    """Raises AdapterError for an adapter that must not be served, UnreadableAdapterError if that does not show;
+    `base` are the shapes that it must fit.
+    """
     try:
+        for name in (CONFIG, WEIGHTS):
+            if not (path / name).is_file():
+                raise AdapterError(
+                    f"there is no adapter in {path}: it needs {name}. Put it back, or serve another release"
+                )
         digest, config, tensors = content_hash(path), _config(path), _header(path / WEIGHTS)
         _check_finite(path / WEIGHTS, tensors)
     except OSError as error:
-        raise AdapterError(f"the adapter in {path} cannot be read: {error}") from error
+        raise UnreadableAdapterError(
+            f"the adapter in {path} cannot be read ({error}): check the disk and the permissions"
+        ) from error
     rank = _rank(path, config)
     _check_scale(path, config)
     _check_shapes(path, config, tensors, base)

@@ -13,7 +13,7 @@ import structlog
 from app.db import manifests, models, projects, releases, runners, watches
 from app.db.database import TRANSIENT, Sessions
 from app.db.models import ReleaseState
-from app.errors import AdapterError, AppError, ConflictError, NotFoundError
+from app.errors import AdapterError, AppError, ConflictError, NotFoundError, UnreadableAdapterError
 from app.loop import Loop
 from app.records import Json
 from app.release import canary, manifest, watch
@@ -106,6 +106,8 @@ class ReleaseReconciler:
                     release.id, ACTOR, skills="keep", check=check_baseline, on_activated=watch.begin
                 )
             log.info("activated a release that passed the gate", release=release.number, model=release.model)
+        except UnreadableAdapterError as error:
+            self._log_waiting(release, error)
         except AdapterError as error:
             reason = f"it passed the gate, but it cannot be served: {error}"
             await self._record_outcome(release, ReleaseState.REJECTED, {"verdict": "refused", "reason": reason})
