@@ -209,14 +209,10 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     phases: dict[str, float] = {}  # seconds of the task by `Phase`, from its submission until this was stored
 
     @property
-    def flaw(self) -> Literal["secret", "rewritten", "empty"] | None:
-        """Why it cannot be trained on: its tokens held secrets, the chat template rewrote earlier turns, so it is
-        not a single sequence of tokens, or nothing was sampled. None if it can be.
-        """
+    def flaw(self) -> Literal["secret", "empty"] | None:
+        """Why it cannot be trained on: its tokens held secrets, or nothing was sampled. None if it can be."""
         if self.masked:
             return "secret"
-        if not all(turn.extends for turn in self.turns):
-            return "rewritten"
         return None if self.generated_tokens else "empty"
 
     @property

@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 
 from app.records import Policy, Stop, Task, Trajectory, Turn
 from tests.tiny_model import make_model_dir
-from trainer.learning.batch import Sample, pad, plan, sample_of
+from tests.trajectory_samples import sample_of
+from trainer.learning.batch import Sample, pad, plan, samples_of
 from trainer.learning.model import load_model, sampled_logprobs
 
 
@@ -44,10 +45,18 @@ def test_a_sample_holds_all_tokens_in_order_and_marks_what_was_sampled() -> None
     assert found.sampled == (False, False, False, True, True, False, True, True, True)
 
 
-def test_a_trajectory_with_rewritten_turns_is_refused() -> None:
-    rewritten = trajectory(turn((1, 2), (3,)), turn((1, 4), (5,), extends=False))
-    with pytest.raises(ValueError, match=f"rewrote earlier turns of task {rewritten.task.id}"):
-        sample_of(rewritten)
+def test_a_turn_before_which_the_template_rewrote_others_begins_another_sample() -> None:
+    first, rewritten, last = (
+        turn((1, 2), (3,)),
+        turn((1, 4), (5, 6), extends=False),
+        turn((7,), (8,)),
+    )
+    assert samples_of(trajectory(first, rewritten, last)) == [
+        Sample((1, 2, 3), (False, False, True)),
+        Sample((1, 4, 5, 6, 7, 8), (False, False, True, True, False, True)),
+    ]
+    cut_off = turn((1, 4, 5), (), extends=False)
+    assert samples_of(trajectory(first, cut_off)) == samples_of(trajectory(first))
 
 
 def test_padding_is_on_the_right_to_a_multiple_of_32_and_never_counts() -> None:

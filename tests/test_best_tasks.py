@@ -48,7 +48,7 @@ def test_each_scenario_gives_its_own_best_in_the_order_of_the_tasks() -> None:
 
 
 def test_an_unusable_task_is_no_example() -> None:
-    assert select(scored(1, unusable=DropReason.REWRITTEN)).dropped == [DropReason.REWRITTEN]
+    assert select(scored(1, unusable=DropReason.SECRET)).dropped == [DropReason.SECRET]
 
 
 def test_an_answer_without_code_or_cut_off_is_no_example() -> None:

@@ -10,12 +10,12 @@ from app.errors import EngineError, EngineRefusalError
 from app.model_catalog import SEED_DIR
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.chat_server import KEY, MODEL, ChatServer, chat_server
+from tests.trajectory_samples import sample_of
 from trainer.chat_endpoint import ChatEndpoint
 from trainer.environment import Scenario
 from trainer.environments.office.expert_script import FLAWLESS
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scripted_rollouts import ScriptRunner, demonstrate
-from trainer.learning.batch import sample_of
 from trainer.rollouts.expert import ExpertContext
 from trainer.sft_data.answer_tokens import UntokenizableError
 from trainer.sft_data.chat_expert import ChatExpert

@@ -16,10 +16,11 @@ from app.records import Trajectory
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.scripted_engine import byte_tokenizer
 from tests.test_served_model import THINKS
+from tests.trajectory_samples import sample_of
 from trainer.environments.office.expert_script import Faults
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scripted_rollouts import ScriptRunner, demonstrate
-from trainer.learning.batch import Sample, sample_of
+from trainer.learning.batch import Sample
 from trainer.sft_data.answer_tokens import answer_ids, end_of_answer
 from trainer.sft_data.chat_records import record_of, to_line
 from trainer.sft_data.chat_samples import TOO_LONG, build_samples, samples_of

@@ -14,8 +14,8 @@ from tests.distributed_process import SETTINGS, new_learner, round_of
 from tests.small_disk import small_disk
 from tests.synced_paths import synced_paths
 from tests.tiny_model import make_model_dir
-from tests.trajectory_samples import advantaged, rollout, trajectory
-from trainer.learning.batch import pad, sample_of
+from tests.trajectory_samples import advantaged, rollout, sample_of, trajectory
+from trainer.learning.batch import pad
 from trainer.learning.checkpoints import Checkpoints
 from trainer.learning.learner import Learner
 from trainer.learning.lora import with_lora

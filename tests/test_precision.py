@@ -9,8 +9,8 @@ from transformers import PreTrainedModel
 
 from tests.distributed_process import SETTINGS, new_learner, round_of
 from tests.tiny_model import make_model_dir
-from tests.trajectory_samples import rollout
-from trainer.learning.batch import pad, sample_of
+from tests.trajectory_samples import rollout, sample_of
+from trainer.learning.batch import pad
 from trainer.learning.logprob_model import LogprobModel
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model

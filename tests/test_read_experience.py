@@ -98,7 +98,6 @@ async def test_a_task_is_dropped_for_what_its_row_shows(
 @pytest.mark.parametrize(
     ("reason", "turn"),
     [
-        ("rewritten", {"extends": False}),
         ("empty", {"sampled_ids": (), "logprobs": (), "text": ""}),
         ("bad_logprobs", {"sampled_ids": (64,), "logprobs": (nan,), "text": "a"}),
         ("other_base", {"sampled_ids": (64,), "logprobs": (-1.0,), "text": "b"}),

@@ -21,8 +21,8 @@ from app.settings import Settings
 from tests.rows import project_row
 from tests.served_project import ServedProject
 from tests.tiny_model import make_model_dir
+from tests.trajectory_samples import sample_of
 from trainer.experience.filters import BaseModel
-from trainer.learning.batch import sample_of
 from trainer.run_job import Job, RunCancelledError
 from trainer.runs.sft import train_on_examples
 from trainer.runs.sft_examples import load_examples

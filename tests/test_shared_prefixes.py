@@ -12,10 +12,10 @@ from transformers import PreTrainedModel
 from app.run_settings import RunSettings
 from tests.distributed_process import new_learner
 from tests.tiny_model import make_model_dir
-from tests.trajectory_samples import advantaged, rollout
+from tests.trajectory_samples import advantaged, rollout, sample_of
 from trainer.learning import learner as learner_module
 from trainer.learning.activation_memory import activation_bytes
-from trainer.learning.batch import Batch, Sample, pad, sample_of, shared_tokens
+from trainer.learning.batch import Batch, Sample, pad, shared_tokens
 from trainer.learning.learner import Learner
 from trainer.learning.logprob_model import LogprobModel
 from trainer.learning.lora import with_lora

@@ -1,5 +1,6 @@
 """What the use of a skill earns the task that made it, in logged experience."""
 
+from math import nan
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,10 @@ async def test_an_unusable_task_still_rewards_the_maker_of_the_skill_it_used(sho
     maker, _ = await shop.task(), await shop.task(0.0)
     skill = await shop.skill(maker)
     uses = (Use("greet", inherited=True, calls=1, returned=1),)
-    await shop.rollout(await shop.task(), shop.turn(extends=False, uses=uses), (skill,))
+    unusable = shop.turn(sampled_ids=(64,), logprobs=(nan,), text="a", uses=uses)
+    await shop.rollout(await shop.task(), unusable, (skill,))
     assert (await rewards(shop))[maker.id] == 2.0
-    assert (await read(shop)).data.dropped == {"rewritten": 1}
+    assert (await read(shop)).data.dropped == {"bad_logprobs": 1}
 
 
 async def test_a_stale_task_still_rewards_the_maker_of_the_skill_it_used(shop: ServedProject) -> None:

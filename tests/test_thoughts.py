@@ -12,10 +12,11 @@ from app.records import Stop, Trajectory
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.extract import extract
 from tests.rollout_bench import DONE, WRITE, Bench
-from tests.scripted_engine import CHATML, byte_tokenizer
+from tests.scripted_engine import CHATML, END, byte_tokenizer
 from tests.test_chat import THOUGHTS_DROPPED
 from tests.test_served_model import THINKS, THINKS_NOT
 from tests.test_stop_strings import INVENTED, Reciter, rollout
+from trainer.learning.batch import samples_of
 
 CONSIDERED = f"I could do\n```python\ndef rash():\n    {WRITE}\n\nrash()\n```\nor not.\n"
 SAID = f"</think>\n\nI do\n```python\ndef wise():\n    {DONE}\n\nwise()\n```\n"
@@ -74,6 +75,24 @@ async def test_a_task_that_is_resumed_does_not_run_what_was_considered(
     assert (between.turns[-1].observation, within.turns[1].observation) == ("1", "1")
     assert bench.ledger.entries == []
     assert not any(turn.extends for turn in within.turns[1:]), "the template dropped the thought"
+
+
+@both
+async def test_each_turn_is_learned_from_in_the_context_in_which_it_was_sampled(
+    template: str, opened: str, sandbox: ForkedSandbox, tmp_path: Path
+) -> None:
+    tokenizer = byte_tokenizer(tmp_path, template=template)
+    bench = Bench(sandbox, tokenizer)
+    thought = ("" if opened else "<think>\n") + f"{CONSIDERED}</think>\n"
+    answers = [f"{thought}```python\n{code}\n```" for code in ("x = 1", "print(x)", DONE)]
+    trajectory = await bench.run(*answers)
+    samples = samples_of(trajectory)
+    assert (trajectory.stop, len(samples)) == (Stop.COMPLETED, 3)
+    contexts = [tokenizer.decode(sample.ids[: sample.sampled.index(True)]) for sample in samples]
+    assert contexts == bench.engine.prompts
+    assert ["or not" in context for context in contexts] == [False] * 3
+    learned = [tokenizer.decode(sample.ids[sample.sampled.index(True) :]) for sample in samples]
+    assert learned == [answer + END for answer in answers]
 
 
 @pytest.mark.parametrize(

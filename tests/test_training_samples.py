@@ -5,7 +5,6 @@ from random import Random
 import msgspec
 import pytest
 
-from app.errors import InvalidError
 from app.records import Trajectory
 from tests.trajectory_samples import advantaged, rollout, trajectory
 from trainer.learning.batch import Sample
@@ -74,15 +73,15 @@ def of_one_group(*pairs: tuple[Trajectory, float]) -> list[ScoredRollout]:
 def test_flawed_rollouts_are_left_out_and_stay_in_the_baseline() -> None:
     """Rewards 1, 0, 0, 0: a mean of 0.25 and a G of 4, however few of them are learned from."""
     good, bad = rollout(1), rollout(2)
-    given = compute_advantages(of_one_group((good, 1.0), (bad, 0.0), (EMPTY, 0.0), (rewritten(3), 0.0)))
+    given = compute_advantages(of_one_group((good, 1.0), (bad, 0.0), (EMPTY, 0.0), (EMPTY, 0.0)))
     found = training_samples(given)
     assert [each.advantage for each in found] == [0.75, -0.25]
     assert [each.weight for each in found] == pytest.approx(
         [1 / (4 * good.generated_tokens), 1 / (4 * bad.generated_tokens)]
     )
     metrics = experience_metrics(given)
-    assert (metrics["trained_fraction"], metrics["rewritten"], metrics["empty"]) == (0.5, 1, 1)
-    assert ["chat template" in each for each in warnings_of(metrics)] == [True, False]
+    assert (metrics["trained_fraction"], metrics["empty"]) == (0.5, 2)
+    assert ["sampled nothing" in each for each in warnings_of(metrics)] == [True]
 
 
 def test_a_group_of_flawed_rollouts_is_not_counted() -> None:
@@ -92,11 +91,12 @@ def test_a_group_of_flawed_rollouts_is_not_counted() -> None:
     assert training_samples([advantaged(EMPTY, 1.0)]) == []
 
 
-def test_a_chat_template_that_leaves_no_samples_is_named() -> None:
-    with pytest.raises(InvalidError, match="chat template rewrote earlier turns in all 2 rollouts"):
-        training_samples(
-            [advantaged(rewritten(1), 1.0), advantaged(rewritten(2), -1.0), advantaged(rollout(3), 0.0)]
-        )
+def test_a_rollout_whose_template_rewrote_turns_gives_several_samples_of_one_weight() -> None:
+    some = rewritten(1)
+    found = training_samples([advantaged(some, 1.0, size=4)])
+    assert [each.logprobs for each in found] == [turn.logprobs for turn in some.turns]
+    assert [sum(each.sample.sampled) for each in found] == [len(turn.logprobs) for turn in some.turns]
+    assert [each.weight for each in found] == pytest.approx([1 / (4 * some.generated_tokens)] * 2)
 
 
 def test_every_sample_comes_once_and_micro_batches_keep_to_the_budget() -> None:

@@ -10,7 +10,8 @@ from torch import Tensor
 from app.run_settings import RunKind, RunSettings
 from tests.distributed_process import SETTINGS, new_learner, round_of
 from tests.tiny_model import make_model_dir
-from trainer.learning.batch import pad, sample_of
+from tests.trajectory_samples import sample_of
+from trainer.learning.batch import pad
 from trainer.learning.learner import Learner
 from trainer.learning.trust_region import shorten
 from trainer.sage.advantages import AdvantagedRollout

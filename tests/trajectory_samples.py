@@ -5,6 +5,7 @@ from random import Random
 from uuid import UUID, uuid4
 
 from app.records import Offer, Policy, Stop, Task, Trajectory, Turn, Use
+from trainer.learning.batch import Sample, samples_of
 from trainer.sage.advantages import AdvantagedRollout, ScoredRollout
 
 
@@ -42,6 +43,12 @@ def rollout(seed: int, *, turns: int = 2, size: int = 6, logprob: float = -2.0) 
         logprobs = tuple(logprob + rng.uniform(-0.1, 0.1) for _ in sampled)
         made.append(Turn(context_ids=tokens(), sampled_ids=sampled, logprobs=logprobs, text=""))
     return trajectory(*made, seed=seed)
+
+
+def sample_of(trajectory: Trajectory) -> Sample:
+    """Of a trajectory whose turns only append."""
+    [sample] = samples_of(trajectory)
+    return sample
 
 
 def advantaged(

@@ -34,10 +34,10 @@ from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.retrieval import scenario as by_scenario
+from tests.trajectory_samples import sample_of
 from trainer.engines.subprocess_engine import subprocess_engine
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scripted_rollouts import LIMITS
-from trainer.learning.batch import sample_of
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
 from trainer.learning.publishing import publish

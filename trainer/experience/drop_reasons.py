@@ -18,7 +18,6 @@ class DropReason(StrEnum):
     SECRET = "secret"  # the policy read or wrote a secret, so the trajectory has no tokens
     OTHER_BASE = "other_base"  # sampled by another base model
     OTHER_PROMPT = "other_prompt"  # sampled under another prompt than the one that is served, or under several
-    REWRITTEN = "rewritten"  # the chat template rewrote earlier turns, so the turns do not form a single sequence
     EMPTY = "empty"  # the policy sampled no token
     BAD_LOGPROBS = "bad_logprobs"  # not finite
     WRONG_TEMPERATURE = "wrong_temperature"  # not 1, so the logprobs are not those of the sampling distribution
@@ -46,7 +45,6 @@ ADVICE = {
     DropReason.SECRET: "fill in the secrets of the APIs with `bind`, so that the policy does not meet them",
     DropReason.OTHER_BASE: "wait for tasks of the model that is being served",
     DropReason.OTHER_PROMPT: "wait for tasks of the version, or the prompt profile, that serves now",
-    DropReason.REWRITTEN: "serve with a chat template that keeps earlier turns unchanged",
     DropReason.EMPTY: "look at the trajectories: the model generated nothing",
     DropReason.BAD_LOGPROBS: "check the model server: it reported logprobs that are not finite",
     DropReason.WRONG_TEMPERATURE: "serve with SAGE_TEMPERATURE=1, so that the policy explores",

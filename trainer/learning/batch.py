@@ -1,4 +1,4 @@
-"""Convert trajectories to tensors: one row per complete trajectory, because turns only ever append.
+"""Convert trajectories to tensors: one row per trajectory where turns only append, as with most chat templates.
 
 The same batches feed supervised steps and policy-gradient steps. No model here.
 """
@@ -18,7 +18,7 @@ _SHARE_WORTH_SHARING = 0.2  # of a sample: attention to another's tokens takes a
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The T tokens of one trajectory and which of them the policy sampled."""
+    """The T tokens of a sequence and which of them the policy sampled."""
 
     ids: tuple[int, ...]
     sampled: tuple[bool, ...]
@@ -35,19 +35,19 @@ class Batch(NamedTuple):
     sampled: Tensor  # (B, T) bool, True where the policy sampled the token; never True in column 0
 
 
-def sample_of(trajectory: Trajectory) -> Sample:
-    """All tokens of a trajectory, in the order the engine saw them.
+def samples_of(trajectory: Trajectory) -> list[Sample]:
+    """The tokens of a trajectory, in the order the engine saw them, each sampled one once.
 
-    Raises ValueError if the chat template rewrote earlier turns: the trajectory is then not one sequence.
+    A turn before which the chat template rewrote earlier ones, as some drop thoughts, begins another sample.
     """
-    if trajectory.flaw == "rewritten":
-        raise ValueError(f"the chat template rewrote earlier turns of task {trajectory.task.id}")
-    ids: list[int] = []
-    sampled: list[bool] = []
+    sequences: list[tuple[list[int], list[bool]]] = []
     for turn in trajectory.turns:
+        if not sequences or not turn.extends:
+            sequences.append(([], []))
+        ids, sampled = sequences[-1]
         ids += [*turn.context_ids, *turn.sampled_ids]
         sampled += [False] * len(turn.context_ids) + [True] * len(turn.sampled_ids)
-    return Sample(tuple(ids), tuple(sampled))
+    return [Sample(tuple(ids), tuple(sampled)) for ids, sampled in sequences if any(sampled)]
 
 
 def pad(samples: Sequence[Sample], device: torch.device | str = "cpu") -> Batch:

@@ -1,18 +1,17 @@
 """The samples of an update: trajectories with advantages, divided into micro-batches that fit into memory."""
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import islice, pairwise
 
 import msgspec
 
-from app.errors import InvalidError
-from trainer.learning.batch import Sample, sample_of, shared_tokens
+from trainer.learning.batch import Sample, samples_of, shared_tokens
 from trainer.sage.advantages import AdvantagedRollout
 from trainer.sage.loss import token_weight
 
 
 class TrainingSample(msgspec.Struct, frozen=True):
-    """One trajectory with the inputs of its loss."""
+    """A sequence of one trajectory with the inputs of its loss."""
 
     sample: Sample
     logprobs: tuple[float, ...]  # of its sampled tokens, as the engine reported them
@@ -22,34 +21,27 @@ class TrainingSample(msgspec.Struct, frozen=True):
 
 
 def training_samples(rollouts: Sequence[AdvantagedRollout]) -> list[TrainingSample]:
-    """The rollouts with a learning signal, as samples.
+    """The rollouts with a learning signal, as samples. All tokens of a rollout weigh alike.
 
     Groups without a signal do not count in the weights: steps would shrink as the policy improves. Rollouts with a
-    flaw are left out. Raises InvalidError if the chat template leaves no others.
+    flaw are left out.
     """
-    informative = [each for each in rollouts if each.has_signal]
-    flaws = [each.rollout.trajectory.flaw for each in informative]
-    if flaws and all(flaw == "rewritten" for flaw in flaws):
-        raise InvalidError(
-            f"the model's chat template rewrote earlier turns in all {len(flaws)} rollouts with a learning signal "
-            "(some templates drop earlier thoughts), and no update can learn from those: use a chat template that "
-            "keeps earlier turns as they were"
-        )
-    sound = [each for each, flaw in zip(informative, flaws, strict=True) if flaw is None]
+    sound = [each for each in rollouts if each.has_signal and each.rollout.trajectory.flaw is None]
     groups = len({each.rollout.group for each in sound})
-    return [_sample(each, groups) for each in sound]
+    return [sample for each in sound for sample in _samples(each, groups)]
 
 
-def _sample(advantaged: AdvantagedRollout, groups: int) -> TrainingSample:
-    rollout = advantaged.rollout
-    logprobs = tuple(value for turn in rollout.trajectory.turns for value in turn.logprobs)
-    return TrainingSample(
-        sample=sample_of(rollout.trajectory),
-        logprobs=logprobs,
-        advantage=advantaged.advantage,
-        weight=token_weight(groups, advantaged.group_size, len(logprobs)),
-        stale=rollout.staleness > 0,
-    )
+def _samples(advantaged: AdvantagedRollout, groups: int) -> Iterator[TrainingSample]:
+    trajectory = advantaged.rollout.trajectory
+    logprobs = iter([value for turn in trajectory.turns for value in turn.logprobs])
+    for sample in samples_of(trajectory):
+        yield TrainingSample(
+            sample=sample,
+            logprobs=tuple(islice(logprobs, sum(sample.sampled))),
+            advantage=advantaged.advantage,
+            weight=token_weight(groups, advantaged.group_size, trajectory.generated_tokens),
+            stale=advantaged.rollout.staleness > 0,
+        )
 
 
 def divide(

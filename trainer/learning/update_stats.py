@@ -19,4 +19,4 @@ class UpdateStats(msgspec.Struct, frozen=True, kw_only=True):
     entropy: float  # of a sampled token, in nats: estimated by its -log p
     tokens: int  # sampled ones that were learned from
     read_tokens: int  # these and the context between them
-    samples: int
+    samples: int  # sequences of tokens

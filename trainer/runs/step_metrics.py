@@ -32,7 +32,6 @@ def experience_metrics(rollouts: Sequence[AdvantagedRollout]) -> dict[str, Json]
         "trained_fraction": fmean(
             each.has_signal and not flaw for each, flaw in zip(rollouts, flaws, strict=True)
         ),
-        "rewritten": flaws.count("rewritten"),
         "empty": flaws.count("empty"),
         "generated_tokens": fmean(each.trajectory.generated_tokens for each in scored),
         "turns": fmean(len(each.trajectory.turns) for each in scored),
@@ -85,10 +84,6 @@ def warnings_of(metrics: dict[str, Json]) -> list[str]:
         warnings.append(
             "no learning signal in this step: all rollouts of each group have the same reward. If this goes on, "
             "the tasks are too easy or too hard for this policy, or the reward does not separate good from bad"
-        )
-    if metrics.get("rewritten"):
-        warnings.append(
-            f"{metrics['rewritten']} rollouts were dropped: the model's chat template rewrote their earlier turns"
         )
     if metrics.get("empty"):
         warnings.append(

@@ -15,7 +15,7 @@ from trainer.demo.reproduce.plan import ExperimentPlan
 from trainer.demo.seed_policy.samples import load_samples, save_samples
 from trainer.environment import open_environment
 from trainer.environments.office.scripted_rollouts import ScriptRunner, demonstrate
-from trainer.learning.batch import Sample, sample_of
+from trainer.learning.batch import Sample, samples_of
 from trainer.learning.supervised import SftStep
 from trainer.runs.sft import SftSpec, train_sft
 
@@ -62,5 +62,6 @@ async def _demonstrations(plan: ExperimentPlan, work: Path, settings: Settings) 
             )
             scenarios = environment.scenarios("train", plan.demonstrated, _SEED)
             outcomes = await demonstrate(runner, scenarios, plan.faults, _SEED)
-        save_samples([sample_of(each.trajectory) for each in outcomes if each.verdict.success], path)
+        solved = [each.trajectory for each in outcomes if each.verdict.success]
+        save_samples([sample for each in solved for sample in samples_of(each)], path)
     return load_samples([path])

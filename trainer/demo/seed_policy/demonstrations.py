@@ -10,7 +10,7 @@ from trainer.environment import Scenario
 from trainer.environments.office.expert_script import Faults
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scripted_rollouts import LIMITS, ScriptRunner, demonstrate
-from trainer.learning.batch import Sample, sample_of
+from trainer.learning.batch import Sample, samples_of
 
 __all__ = ["FAULTS", "LIMITS", "Demonstrations", "Demonstrator"]
 
@@ -36,6 +36,5 @@ class Demonstrator:
     async def demonstrate(self, scenarios: Sequence[Scenario], seed: int) -> Demonstrations:
         """The expert's successful trajectories over these scenarios, in order; the same for the same seed."""
         outcomes = await demonstrate(self._runner, scenarios, FAULTS, seed)
-        return Demonstrations(
-            [sample_of(each.trajectory) for each in outcomes if each.verdict.success], len(outcomes)
-        )
+        solved = [each.trajectory for each in outcomes if each.verdict.success]
+        return Demonstrations([sample for each in solved for sample in samples_of(each)], len(outcomes))
