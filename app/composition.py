@@ -53,7 +53,7 @@ def load_parts() -> Parts:
         if not getattr(settings, name):
             raise SettingError(f"{name.upper()} is not set: set it, or run `sage up`, which starts its own")
     check_pooler(settings)
-    tokenizer, profile = load_served(settings.model_dir, settings.prompt_profile)
+    tokenizer, profile = load_served(settings.model_dir, settings.prompt_profile, settings.template_kwargs)
     parts = Parts(
         settings=settings,
         profile=profile,

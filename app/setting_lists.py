@@ -1,11 +1,13 @@
 """What settings hold as text: lists of networks and of URLs, names and paths; which ones fit together."""
 
+import json
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from urllib.parse import urlsplit
 
 from app.errors import InvalidError, SettingError
 from app.plugins import registry
+from app.records import Json
 
 _HTTP = {
     "engine_urls",
@@ -15,6 +17,8 @@ _HTTP = {
     "otel_exporter_otlp_endpoint",
 }
 _PARTS = {"retrieval": "sage.retrieval"}  # setting -> entry-point group
+_EXAMPLE = '{"enable_thinking": false}'
+_OF_EACH_PROMPT = {"messages", "tools", "documents", "add_generation_prompt"}  # variables that the server sets
 
 
 def check_value(name: str, variable: str, value: str) -> None:
@@ -26,6 +30,11 @@ def check_value(name: str, variable: str, value: str) -> None:
             networks_in(value)
         except ValueError as error:
             raise SettingError(f"{variable}={value!r}: {error}; write addresses or networks") from error
+    if name == "chat_template_kwargs":
+        try:
+            object_in(value)
+        except ValueError as error:
+            raise SettingError(f"{variable}={value!r}: {error}") from error
     if name in _PARTS:
         try:
             registry.find(_PARTS[name], value)
@@ -55,6 +64,23 @@ def urls_in(text: str) -> list[str]:
     ['http://a', 'http://b']
     """
     return [url.strip() for url in text.split(",") if url.strip()]
+
+
+def object_in(text: str) -> dict[str, Json]:
+    """The variables of a chat template. Raises ValueError for anything but a JSON object of such.
+
+    >>> object_in('{"enable_thinking": false}'), object_in("")
+    ({'enable_thinking': False}, {})
+    """
+    try:
+        found = json.loads(text or "{}")
+    except ValueError as error:
+        raise ValueError(f"it is not JSON ({error}); write an object such as {_EXAMPLE}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"write a JSON object such as {_EXAMPLE}")
+    if taken := sorted(found.keys() & _OF_EACH_PROMPT):
+        raise ValueError(f"the server sets {', '.join(taken)} for each prompt; leave it out")
+    return found
 
 
 def are_http(text: str) -> bool:

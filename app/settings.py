@@ -8,7 +8,8 @@ from typing import Annotated, Literal, Self
 import msgspec
 
 from app.model_catalog import DEFAULT_MODEL, find_model
-from app.setting_lists import check_servers
+from app.records import Json
+from app.setting_lists import check_servers, object_in
 from app.setting_variables import values_in
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
@@ -78,6 +79,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """A model directory, or the name of a model from `sage models`; `seed` is the model in the package."""
     prompt_profile: Literal["", "full", "brief", "compact"] = ""
     """System prompt to use. Empty: the one named by the model's card, or `full`."""
+    chat_template_kwargs: str = ""
+    """Variables of the model's chat template, a JSON object such as `{"enable_thinking": false}`."""
 
     # Model servers
     engine_urls: str = ""
@@ -247,6 +250,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def model_dir(self) -> Path:
         """Raises ModelError for a name of no model on this machine."""
         return find_model(self.model, self.data_dir)
+
+    @property
+    def template_kwargs(self) -> dict[str, Json]:
+        return object_in(self.chat_template_kwargs)
 
     @property
     def served_model(self) -> str:

@@ -63,6 +63,12 @@ def test_each_profile_is_another_prompt(tokenizer: ChatTokenizer) -> None:
     assert len({prompt_hash(profile, tokenizer) for profile in PROFILES.values()}) == len(PROFILES)
 
 
+def test_another_variable_of_the_template_is_another_prompt(tokenizer: ChatTokenizer) -> None:
+    other = ChatTokenizer.load(SEED_POLICY, {"enable_thinking": False})
+    assert prompt_hash(Compact(), other) != prompt_hash(Compact(), tokenizer)
+    assert "enable_thinking: False" in prompt_text(Compact(), other)
+
+
 def test_another_chat_template_is_another_prompt(tmp_path: Path, tokenizer: ChatTokenizer) -> None:
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         shutil.copy(SEED_POLICY / name, tmp_path)

@@ -9,6 +9,7 @@ from transformers import AutoTokenizer
 
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import ModelError
+from app.records import Json
 from tests.tiny_model import MAX_LENGTH, SPECIAL, write_tokenizer
 
 CHAT = [
@@ -54,6 +55,17 @@ def test_a_template_may_use_the_globals_of_transformers(model_dir: Path) -> None
         [{"role": "user", "content": "<ä>"}], tokenize=False
     )
     assert ChatTokenizer.load(model_dir).render([Message("user", "<ä>")], generate=False) == expected
+
+
+@pytest.mark.parametrize("given", [{}, {"enable_thinking": False}, {"enable_thinking": True, "eos_token": "!"}])
+def test_variables_of_the_template_can_be_set(model_dir: Path, given: dict[str, Json]) -> None:
+    source = "{{ enable_thinking | default('as it likes') }}{{ eos_token }}"
+    (model_dir / "chat_template.jinja").write_text(source)
+    options: dict[str, Any] = {"tokenize": False, **given}
+    expected = AutoTokenizer.from_pretrained(model_dir).apply_chat_template(
+        [{"role": "user", "content": ""}], **options
+    )
+    assert ChatTokenizer.load(model_dir, given).render([Message("user", "")], generate=False) == expected
 
 
 def test_decoding_inverts_encoding_special_tokens_included(model_dir: Path) -> None:

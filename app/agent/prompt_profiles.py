@@ -69,7 +69,7 @@ def prompt_hash(profile: Profile, tokenizer: ChatTokenizer) -> str:
     rendering may contain the date.
     """
     openings, observations = _openings(profile), _observations(profile)
-    content = (profile.name, openings, observations, tokenizer.source, sorted(tokenizer.special.items()))
+    content = (profile.name, openings, observations, tokenizer.source, sorted(tokenizer.variables.items()))
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
 
 
@@ -83,7 +83,9 @@ def prompt_text(profile: Profile, tokenizer: ChatTokenizer) -> str:
         "With a skill": with_skill,
         "After a turn": "\n---\n".join(dict.fromkeys(_observations(profile))),
         "Chat template": tokenizer.source,
-        "Special tokens": "\n".join(f"{name}: {text}" for name, text in sorted(tokenizer.special.items())),
+        "Variables of the template": "\n".join(
+            f"{name}: {value}" for name, value in sorted(tokenizer.variables.items())
+        ),
     }
     return "".join(f"# {title}\n\n{text}\n\n" for title, text in parts.items())
 

@@ -69,7 +69,8 @@ async def _examine_services(settings: Settings, model: Finding) -> AsyncIterator
         except DBAPIError as error:
             yield Finding("fault", "database", first_line(error.orig or error))
     if model.verdict == "ok":
-        async for finding in check_engines(settings, ChatTokenizer.load(settings.model_dir)):
+        tokenizer = ChatTokenizer.load(settings.model_dir, settings.template_kwargs)
+        async for finding in check_engines(settings, tokenizer):
             yield finding
     yield await check_embeddings(settings)
 

@@ -24,7 +24,7 @@ _BROKER_SECONDS = 5
 
 def check_model(settings: Settings) -> Finding:
     try:
-        tokenizer, profile = load_served(settings.model_dir, settings.prompt_profile)
+        tokenizer, profile = load_served(settings.model_dir, settings.prompt_profile, settings.template_kwargs)
     except ModelError as error:
         return Finding("fault", "model", f"SAGE_MODEL={settings.model}: {error}")
     return Finding("ok", "model", f"{settings.model}, {tokenizer.max_length:,} tokens, prompt {profile.name}")

@@ -35,7 +35,7 @@ class ChatTokenizer(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: Tokenizer
     template: jinja2.Template
     source: str  # of the template
-    special: dict[str, str]  # bos_token, eos_token, ...: variables of the template
+    variables: dict[str, Json]  # of the template in all prompts: bos_token, eos_token, ..., and those given
     eos_ids: tuple[int, ...]  # generation ends after any of these, regardless of the request
     stop_ids: tuple[int, ...]  # these, and the end of a chat turn
     max_length: int  # positions of the model
@@ -43,23 +43,27 @@ class ChatTokenizer(msgspec.Struct, frozen=True, kw_only=True):
     card: dict[str, Json]  # the YAML front matter of README.md
 
     @classmethod
-    def load(cls, model_dir: Path) -> Self:
-        """Load without the weights. Raises ModelError that names the file that is missing or does not parse."""
+    def load(cls, model_dir: Path, template_kwargs: Mapping[str, Json] | None = None) -> Self:
+        """Load without the weights; `template_kwargs` are variables of the chat template, such as enable_thinking.
+
+        Raises ModelError that names the file that is missing or does not parse.
+        """
         config = read_json(model_dir, "config.json")
         options = read_json(model_dir, "tokenizer_config.json")
         tokenizer = _tokenizer(model_dir)
         special = {name: text for name in _SPECIAL if (text := _token_text(options.get(name)))}
         source = _template_source(model_dir, options)
         template = _template(model_dir, source)
+        variables: dict[str, Json] = {**special, **(template_kwargs or {})}
         shape = config.get("text_config", config)
         eos = {*_eos_ids(model_dir, config), *_ids(tokenizer, [special.get("eos_token", "")])}
         return cls(
             tokenizer=tokenizer,
             template=template,
             source=source,
-            special=special,
+            variables=variables,
             eos_ids=tuple(sorted(eos)),
-            stop_ids=tuple(sorted(eos | _turn_end(tokenizer, template, special))),
+            stop_ids=tuple(sorted(eos | _turn_end(tokenizer, template, variables))),
             max_length=_number(model_dir, shape, "max_position_embeddings"),
             vocab_size=_number(model_dir, shape, "vocab_size"),
             card=read_card(model_dir),
@@ -85,7 +89,7 @@ class ChatTokenizer(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises ModelError if the template rejects the messages.
         """
-        return _render(self.template, self.special, messages, generate=generate)
+        return _render(self.template, self.variables, messages, generate=generate)
 
 
 def read_json(model_dir: Path, name: str) -> dict[str, Any]:
@@ -201,12 +205,12 @@ def _now(form: str) -> str:
 
 
 def _render(
-    template: jinja2.Template, special: Mapping[str, str], messages: Sequence[Message], *, generate: bool
+    template: jinja2.Template, variables: Mapping[str, Json], messages: Sequence[Message], *, generate: bool
 ) -> str:
     chat = [{"role": message.role, "content": message.content} for message in messages]
     try:
         return template.render(
-            messages=chat, tools=None, documents=None, add_generation_prompt=generate, **special
+            messages=chat, tools=None, documents=None, add_generation_prompt=generate, **variables
         )
     except jinja2.TemplateError as error:
         raise ModelError(f"the model's chat template rejects these messages: {error}") from error
@@ -233,10 +237,10 @@ def _ids(tokenizer: Tokenizer, texts: Sequence[str]) -> set[int]:
     return {number for text in texts if text and (number := tokenizer.token_to_id(text)) is not None}
 
 
-def _turn_end(tokenizer: Tokenizer, template: jinja2.Template, special: Mapping[str, str]) -> set[int]:
+def _turn_end(tokenizer: Tokenizer, template: jinja2.Template, variables: Mapping[str, Json]) -> set[int]:
     """The special token that the template puts after an answer. Not every model has it as its eos."""
     messages = [Message("user", "?"), Message("assistant", _PROBE)]
-    tail = _render(template, special, messages, generate=False).rpartition(_PROBE)[2].lstrip()
+    tail = _render(template, variables, messages, generate=False).rpartition(_PROBE)[2].lstrip()
     ids: list[int] = tokenizer.encode(tail, add_special_tokens=False).ids
     added = tokenizer.get_added_tokens_decoder()
     return {ids[0]} if ids and ids[0] in added and added[ids[0]].special else set()

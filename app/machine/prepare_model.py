@@ -16,7 +16,7 @@ def prepare_model(settings: Settings) -> None:
     """
     _pull(settings)
     try:
-        load_served(settings.model_dir, settings.prompt_profile)
+        load_served(settings.model_dir, settings.prompt_profile, settings.template_kwargs)
         if not settings.engine_urls:
             click.echo(_memory(settings))
     except ModelError as error:

@@ -1,13 +1,14 @@
 """Checks of a model directory before it is installed or served: its tokenizer, its chat template, its profile."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from app.agent.prompt_profiles import Profile, choose_profile, sample_opening
 from app.agent.thoughts import CLOSED_THOUGHT, end_of, opened_thought
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import ChatTemplateError, ModelError, ModelTokenizerError
+from app.records import Json
 
 _TURNS = 3
 _THOUGHTS = re.compile(rf"{CLOSED_THOUGHT}\s*", re.DOTALL)
@@ -22,13 +23,15 @@ def check_directory(path: Path) -> ChatTokenizer:
     return tokenizer
 
 
-def load_served(path: Path, profile: str) -> tuple[ChatTokenizer, Profile]:
+def load_served(
+    path: Path, profile: str, template_kwargs: Mapping[str, Json] | None = None
+) -> tuple[ChatTokenizer, Profile]:
     """The tokenizer of a directory that is to be served, and its profile: the one named, or the card's.
 
     Raises SettingError for an unknown profile, and ModelError for a tokenizer with ids that the weights lack and
     for a chat template that does not take the profile's messages, or rewrites them.
     """
-    tokenizer = ChatTokenizer.load(path)
+    tokenizer = ChatTokenizer.load(path, template_kwargs)
     chosen = choose_profile(profile, tokenizer.card)
     check_ids(tokenizer, path)
     try:

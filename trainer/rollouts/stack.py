@@ -50,7 +50,7 @@ async def open_stack(
     Raises InvalidError for an unknown retrieval, ModelError for a model that cannot be served.
     """
     rule = load_retrieval(retrieval)
-    tokenizer = ChatTokenizer.load(settings.model_dir)
+    tokenizer = ChatTokenizer.load(settings.model_dir, settings.template_kwargs)
     profile = choose_profile(settings.prompt_profile, tokenizer.card)
     async with AsyncExitStack() as stack:
         sandbox = await stack.enter_async_context(ForkedSandbox())

@@ -14,6 +14,6 @@ _APPS = {"mail": "Mails that were received and sent"}
 
 def probe_prompt(deployment: Settings) -> tuple[int, ...]:
     """Token ids up to the policy's first answer. Raises ModelError for a model without a chat template."""
-    tokenizer = ChatTokenizer.load(deployment.model_dir)
+    tokenizer = ChatTokenizer.load(deployment.model_dir, deployment.template_kwargs)
     profile = choose_profile(deployment.prompt_profile, tokenizer.card)
     return Chat(tokenizer, profile.opening(_TASK, (), _APPS)).prompt().ids

@@ -82,7 +82,8 @@ class _Source(msgspec.Struct, frozen=True, kw_only=True):
 
 async def _read_source(job: Job, progress: RunProgress, sessions: Sessions) -> _Source:
     """Before anything is loaded or tried. Raises InvalidError where there is nothing to learn from."""
-    base = BaseModel(job.deployment.model, ChatTokenizer.load(job.deployment.model_dir))
+    tokenizer = ChatTokenizer.load(job.deployment.model_dir, job.deployment.template_kwargs)
+    base = BaseModel(job.deployment.model, tokenizer)
     start = await find_start(job, sessions)
     record = recorder(job, progress, sessions, start)
     source = _Source(start=start)

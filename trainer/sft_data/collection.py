@@ -50,7 +50,7 @@ async def collect(
     `report` is called with the number of scenarios finished since its last call. Raises InvalidError for settings
     that do not fit, EngineError where the expert does not answer.
     """
-    tokenizer = ChatTokenizer.load(settings.model_dir)
+    tokenizer = ChatTokenizer.load(settings.model_dir, settings.template_kwargs)
     profile = choose_profile(wanted.profile or settings.prompt_profile, tokenizer.card)
     wanted = msgspec.structs.replace(wanted, profile=profile.name)
     environment = open_environment(wanted.environment)

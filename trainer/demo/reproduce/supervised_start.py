@@ -51,7 +51,7 @@ async def _demonstrations(plan: ExperimentPlan, work: Path, settings: Settings) 
     path = work / "demonstrations.npz"
     if not path.exists():
         environment = open_environment(plan.environment)
-        tokenizer = ChatTokenizer.load(settings.model_dir)
+        tokenizer = ChatTokenizer.load(settings.model_dir, settings.template_kwargs)
         async with ForkedSandbox() as sandbox:
             runner = ScriptRunner(
                 environment=environment,
