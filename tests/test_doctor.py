@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text, update
 
+from app.adapters.bundled_adapter import BundledAdapter
 from app.db import environments, models, releases, runners, secrets
 from app.db.clock import from_now
 from app.db.database import Sessions
@@ -167,6 +168,18 @@ async def test_an_adapter_that_is_missing_here_is_a_fault(patient: Patient, comm
     code, found = await patient.examined()
     assert code == 1
     assert "there is no adapter" in found["adapters"]
+
+
+async def test_a_project_without_the_adapter_that_comes_with_the_model_is_a_warning(
+    patient: Patient, committed: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundled = BundledAdapter(model="tiny", path=tmp_path, hash="0" * 32, weights="")
+    monkeypatch.setattr(BundledAdapter, "of", lambda _: bundled)
+    async with committed.begin() as session:
+        name = (await project_row(session)).name
+    code, found = await patient.examined()
+    assert (code, found["adapters"].startswith(f"warning: {name}: ")) == (0, True)
+    assert f"sage releases --add {tmp_path}" in found["adapters"]
 
 
 async def test_an_older_schema_is_a_fault(patient: Patient, committed: Sessions) -> None:

@@ -67,6 +67,14 @@ async def serving(session: AsyncSession) -> set[str]:
     return set(await session.scalars(select(models.Release.model).where(models.Release.state.in_(states))))
 
 
+async def projects_of(session: AsyncSession, model: str) -> Sequence[str]:
+    """The names of projects whose active release has the model."""
+    release, project = models.Release, models.Project
+    query = select(project.name).join(release, release.project_id == project.id)
+    query = query.where(release.model == model, release.state == ReleaseState.ACTIVE)
+    return (await session.scalars(query.order_by(project.name))).all()
+
+
 async def releases_with(session: AsyncSession, model: str) -> Sequence[models.Release]:
     """Releases of the model that new tasks may be pinned to."""
     states = [ReleaseState.ACTIVE, ReleaseState.CANARY]

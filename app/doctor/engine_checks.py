@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 
+from app.adapters.bundled_adapter import BundledAdapter
 from app.adapters.store import AdapterStore
 from app.composition import open_engine
 from app.db import adapters
@@ -53,7 +54,7 @@ async def check_embeddings(settings: Settings) -> Finding:
 
 
 async def check_adapters(settings: Settings, database: Database) -> Finding:
-    """Every adapter that new tasks may get is here, whole, and fits the model."""
+    """Every adapter that new tasks may get is here, whole, and fits the model. One that comes with it serves."""
     try:
         store = AdapterStore(settings.adapters_dir, settings.adapter_store)
     except SettingError as error:
@@ -61,6 +62,7 @@ async def check_adapters(settings: Settings, database: Database) -> Finding:
     directory = AdapterDirectory(settings.adapters_dir, settings.model_dir, store, base=settings.model)
     async with database.sessions() as session:
         serving = await adapters.serving(session) - {BASE}
+        bare = await adapters.projects_of(session, BASE)
     unnamed = []
     for name in sorted(serving):
         try:
@@ -75,5 +77,12 @@ async def check_adapters(settings: Settings, database: Database) -> Finding:
             "adapters",
             f"a restarted model server cannot load these by itself: {'; '.join(unnamed)}. Set SAGE_ENGINE_MODEL "
             "to the name in `vllm serve NAME`; adapters that are trained from then on carry it",
+        )
+    if bare and (bundled := BundledAdapter.of(settings.model_dir)):
+        return Finding(
+            "warning",
+            "adapters",
+            f"{', '.join(bare)}: the model serves without the adapter that comes with it. "
+            f"`sage releases --add {bundled.path} --project NAME` makes it a candidate",
         )
     return Finding("ok", "adapters", f"{len(serving)} serve, all verified" if serving else "the base model serves")
