@@ -1,7 +1,7 @@
 """What one step of SAGE costs: collect, judge, update, publish, load. By default as large as the paper's.
 
     python -m tests.bench.bench_step [--model DIR] [--adapter DIR] [--environment NAME] [--pairs 24] [--group 8]
-        [--processes 1]
+        [--lr 1e-4] [--processes 1]
 
 With SAGE_ROLLOUT_ENGINE_URLS those model servers sample, else as many engines of its own as processes update. From
 the second step on the rollouts use the adapter that the first one made, as in training. Prints for each step its
@@ -81,7 +81,7 @@ def ended_seconds() -> float:
 
 
 async def run(options: argparse.Namespace, adapters: Path) -> None:
-    settings = RunSettings(pairs=options.pairs, group=options.group, lr=1e-4)
+    settings = RunSettings(pairs=options.pairs, group=options.group, lr=options.lr)
     spec = LearnerSpec(model_dir=options.model, settings=settings, start=options.adapter, device="cpu")
     given = {"model": str(options.model), "train_processes": options.processes}
     deployment = msgspec.structs.replace(Settings.from_env(), **given)
@@ -147,6 +147,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=24)
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--task-tokens", type=int, default=RolloutLimits().task_tokens)
     parser.add_argument("--processes", type=int, default=1)
