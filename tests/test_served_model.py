@@ -70,6 +70,14 @@ def test_a_template_that_drops_the_thoughts_of_earlier_turns_is_served(template:
     assert load_served(directory, "full")[1].name == "full"
 
 
+def test_a_template_with_channels_is_refused(directory: Path) -> None:
+    channels = TEMPLATE.replace("message.content", "'<|channel|>final<|message|>' + message.content", 1)
+    assert channels != TEMPLATE
+    (directory / "chat_template.jinja").write_text(channels)
+    with pytest.raises(ChatTemplateError, match=r"channels .*gpt-oss.*Name another model"):
+        load_served(directory, "full")
+
+
 def test_half_a_tokenizer_is_refused(directory: Path) -> None:
     file = directory / "tokenizer.json"
     file.write_text(file.read_text()[:-9])

@@ -11,6 +11,7 @@ from app.errors import ChatTemplateError, ModelError, ModelTokenizerError
 from app.records import Json
 
 _TURNS = 3
+_CHANNEL = "<|channel|>"
 _THOUGHTS = re.compile(rf"{CLOSED_THOUGHT}\s*", re.DOTALL)
 
 
@@ -75,8 +76,14 @@ def _check_history(tokenizer: ChatTokenizer, path: Path, opening: Sequence[Messa
     """Agents append to a conversation: each prompt, with its answer, must begin the next prompt.
 
     Thoughts between tags are not part of it: templates that drop those of earlier turns are common, and such a
-    turn is encoded again. Raises ChatTemplateError, and ModelError for messages that the template rejects.
+    turn is encoded again. Raises ChatTemplateError for a template that rewrites others or has channels, and
+    ModelError for messages that the template rejects.
     """
+    if _CHANNEL in tokenizer.source:
+        raise ChatTemplateError(
+            f"the chat template in {path} puts thoughts and answers into channels (OpenAI's Harmony format, as of "
+            "gpt-oss), which the agent does not read. Name another model"
+        )
     messages, begun = list(opening), ""
     for turn in range(_TURNS):
         prompt = tokenizer.render(messages, generate=True)
