@@ -91,7 +91,7 @@ def test_findings_tell_what_learning_gained_and_what_became_of_releases() -> Non
     assert (found.promoted, found.rejected, found.rolled_back, found.trial_days) == (1, 1, 1, [3])
     assert found.over_off is not None
     assert (found.over_off.mean, found.lowest) == (40, -4)
-    assert "| learning | 20 | 40.0 | 80.0 | -4.0 | 1 | 1 | 1 | 1 | 1 | 3 | +40.0 [" in as_markdown(
+    assert "| learning | 1 | 20 | 40.0 | 80.0 | -4.0 | 1 | 1 | 1 | 1 | 1 | 3 | +40.0 [" in as_markdown(
         findings([state(learning)])
     )
     assert curves([state(learning)])["learning"][0][-1] == (20, 80)
@@ -104,6 +104,17 @@ def test_findings_tell_for_how_long_success_was_below_the_start_and_below_no_tra
     found = findings([state(worse)])
     assert (found["learning"].days_below_start, found["learning"].days_below_off) == (15, 7)
     assert (found["off"].days_below_start, found["off"].days_below_off) == (0, 0)
+
+
+def test_a_simulation_without_an_arm_or_with_half_of_it_is_compared_as_far_as_it_goes() -> None:
+    whole = state(lambda number: day(number, "learning", 8))
+    without = SimulationState(plan=PLAN, days=[each for each in whole.days if each.arm == "off"])
+    other = [day(number, "off", 4 if number <= 12 else 9) for number in range(1, 21)]
+    half = SimulationState(plan=PLAN, days=[*other, *(day(number, "learning", 8) for number in range(1, 13))])
+    found = findings([whole, without, half])["learning"]
+    assert (found.seeds, found.days) == (2, 12)
+    assert found.over_off is not None
+    assert found.over_off.mean == pytest.approx(40)
 
 
 def test_the_days_of_each_arm_and_seed_are_told_as_they_are() -> None:

@@ -21,6 +21,7 @@ _RESAMPLES = 2_000
 class ArmFindings(msgspec.Struct, frozen=True, kw_only=True):
     """One arm of several seeds. Success is in percent of the tasks."""
 
+    seeds: int
     days: int
     start: float  # over the first days
     end: float  # over the last days
@@ -56,14 +57,15 @@ def success_by_day(runs: Sequence[SimulationState]) -> dict[str, dict[int, list[
 
 def as_markdown(found: dict[str, ArmFindings]) -> str:
     head = (
-        "| | days | solved at first, % | at the end, % | lowest, points from the start "
+        "| | seeds | days | solved at first, % | at the end, % | lowest, points from the start "
         f"| days in a row over {_TOLERATED:.0f} points below the start | below no training "
         "| promoted | rejected | rolled back | days to a decision | over no training, points |"
     )
-    lines = [head, "|---" * 12 + "|"]
+    lines = [head, "|---" * 13 + "|"]
     for arm, each in found.items():
         over = each.over_off
         cells = [
+            str(each.seeds),
             str(each.days),
             f"{each.start:.1f}",
             f"{each.end:.1f}",
@@ -89,6 +91,7 @@ def _of_arm(arm: str, runs: Sequence[tuple[SimulationState, list[Day]]]) -> ArmF
     smooth = [_smooth(days) for days in have]
     off = [_smooth(_days(run, "off")) for run, days in runs if days]
     return ArmFindings(
+        seeds=len(have),
         days=min(len(days) for days in have),
         start=fmean(starts),
         end=fmean(_success(days[-_AT_THE_END:]) for days in have),
@@ -110,10 +113,10 @@ def _of_arm(arm: str, runs: Sequence[tuple[SimulationState, list[Day]]]) -> ArmF
 
 
 def _over_off(arm: str, runs: Sequence[tuple[SimulationState, list[Day]]]) -> Estimate | None:
-    """By bootstrap over kinds."""
+    """By bootstrap over kinds, of the same days of both, in simulations that have the arm."""
     if arm == "off":
         return None
-    pairs = [(_by_kind(days), _by_kind(_days(run, "off"))) for run, days in runs]
+    pairs = [(_by_kind(days), _by_kind(_days(run, "off")[: len(days)])) for run, days in runs if days]
     kinds = sorted({kind for own, other in pairs for kind in own.keys() & other.keys()})
     if not kinds:
         return None
