@@ -11,7 +11,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from app.records import Trajectory
+from app.records import Trajectory, Turn
 
 _WORTH_SHARING = 16  # tokens
 _SHARE_WORTH_SHARING = 0.2  # of a sample: attention to another's tokens takes a mask, and half as long again
@@ -36,12 +36,17 @@ class Batch(NamedTuple):
 
 
 def samples_of(trajectory: Trajectory) -> list[Sample]:
-    """The tokens of a trajectory, in the order the engine saw them, each sampled one once.
+    """The tokens of a trajectory, as `samples_of_turns`."""
+    return samples_of_turns(trajectory.turns)
+
+
+def samples_of_turns(turns: Sequence[Turn]) -> list[Sample]:
+    """The tokens of consecutive turns, in the order the engine saw them, each sampled one once.
 
     A turn before which the chat template rewrote earlier ones, as some drop thoughts, begins another sample.
     """
     sequences: list[tuple[list[int], list[bool]]] = []
-    for turn in trajectory.turns:
+    for turn in turns:
         if not sequences or not turn.extends:
             sequences.append(([], []))
         ids, sampled = sequences[-1]

@@ -11,7 +11,7 @@ from app.datasets.chat_lines import ChatRecord
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError, ModelError
 from app.records import Turn
-from trainer.learning.batch import Sample
+from trainer.learning.batch import Sample, samples_of_turns
 from trainer.sft_data.answer_tokens import answer_ids
 
 TOO_LONG = "longer than the model's context"
@@ -56,30 +56,23 @@ def samples_of(record: ChatRecord, tokenizer: ChatTokenizer) -> list[Sample]:
     Only the assistant's tokens are marked, each in one sample, in the context in which it was generated.
     """
     chat = Chat(tokenizer, record.opening)
-    samples: list[Sample] = []
+    turns: list[Turn] = []
     for written, observation, ended in _turns(record):
         prompt = chat.prompt()
         answer = after_thought(prompt.opened, written)
         ids = answer_ids(tokenizer, answer, ended=ended)
-        before = samples.pop() if samples and prompt.extends else Sample((), ())
-        samples.append(
-            Sample(
-                (*before.ids, *prompt.context_ids, *ids),
-                (*before.sampled, *(False for _ in prompt.context_ids), *(True for _ in ids)),
-            )
+        turn = Turn(
+            context_ids=prompt.context_ids,
+            sampled_ids=ids,
+            logprobs=(0.0,) * len(ids),
+            text=answer,
+            opened=prompt.opened,
+            extends=prompt.extends,
+            observation=observation,
         )
-        chat.add(
-            Turn(
-                context_ids=prompt.context_ids,
-                sampled_ids=ids,
-                logprobs=(0.0,) * len(ids),
-                text=answer,
-                opened=prompt.opened,
-                extends=prompt.extends,
-                observation=observation,
-            )
-        )
-    return samples
+        chat.add(turn)
+        turns.append(turn)
+    return samples_of_turns(turns)
 
 
 def _turns(record: ChatRecord) -> list[tuple[str, str, bool]]:
