@@ -46,7 +46,7 @@ BASE = "base"
 class Policy(msgspec.Struct, frozen=True):
     """The weights that generate: the base model, or the base model with one adapter."""
 
-    model: str = BASE  # its name on the engine: this one, or the content hash of an adapter
+    model: str = BASE  #: its name on the engine: this one, or the content hash of an adapter
     release: UUID | None = None
 
 
@@ -69,10 +69,10 @@ class Probe(msgspec.Struct, frozen=True):
 class RunPart(msgspec.Struct, frozen=True):
     """How much is done of what a training run does now."""
 
-    phase: str  # "rollouts", "exam checks" or "exam tasks"
+    phase: str  #: "rollouts", "exam checks" or "exam tasks"
     done: int
     total: int
-    at: datetime | None = None  # when it was; none from workers of earlier versions
+    at: datetime | None = None  #: when it was; none from workers of earlier versions
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -97,23 +97,23 @@ class CallResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What an API answered a call with, besides the result."""
 
     status: int
-    headers: dict[str, str] = {}  # those that agents may see
-    body: Json = None  # of a status that is an error: JSON, or text
-    attempts: int = 1  # times that the request was sent
+    headers: dict[str, str] = {}  #: those that agents may see
+    body: Json = None  #: of a status that is an error: JSON, or text
+    attempts: int = 1  #: times that the request was sent
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One API call from the sandbox, and its result. Bytes, in arguments too, are recorded by length and hash."""
 
-    seq: int  # position among the calls of the rollout, from 0
+    seq: int  #: position among the calls of the rollout, from 0
     turn: int
-    api: str  # "app.operation"
+    api: str  #: "app.operation"
     arguments: dict[str, Json]
     result: Json = None
-    error: str | None = None  # the error raised in the agent's code; None if the call returned
-    response: CallResponse | None = None  # None if no answer came, or an earlier version recorded it
+    error: str | None = None  #: the error raised in the agent's code; None if the call returned
+    response: CallResponse | None = None  #: None if no answer came, or an earlier version recorded it
     seconds: float = 0.0
-    skill: str | None = None  # the name of the offered skill that made it
+    skill: str | None = None  #: the name of the offered skill that made it
 
 
 class Use(msgspec.Struct, frozen=True):
@@ -125,7 +125,7 @@ class Use(msgspec.Struct, frozen=True):
     """
 
     function: str
-    inherited: bool  # True: an offered skill, not redefined by the agent; False: written in this rollout
+    inherited: bool  #: True: an offered skill, not redefined by the agent; False: written in this rollout
     calls: int
     returned: int
 
@@ -135,12 +135,12 @@ class SkillCall(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     turn: int
-    arguments: dict[str, Json]  # by parameter; a large one is cut to a text
-    exact: bool = False  # the arguments are complete, and plain JSON
-    first_call: int | None  # the `seq` of the first API call made in it; None without one
-    calls: int  # recorded API calls made in it: consecutive ones
+    arguments: dict[str, Json]  #: by parameter; a large one is cut to a text
+    exact: bool = False  #: the arguments are complete, and plain JSON
+    first_call: int | None  #: the `seq` of the first API call made in it; None without one
+    calls: int  #: recorded API calls made in it: consecutive ones
     returned: bool
-    error: str | None = None  # the last line of the traceback
+    error: str | None = None  #: the last line of the traceback
     seconds: float = 0.0
 
 
@@ -150,10 +150,10 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     skill_id: UUID
     name: str
     version: int
-    signature: str  # "name(who: str) -> int"
-    source: str  # a complete function with the imports it needs
-    instruction: str  # of the task it was written for
-    ranks: dict[str, int] = {}  # from 1, in each retrieval list that contains it
+    signature: str  #: "name(who: str) -> int"
+    source: str  #: a complete function with the imports it needs
+    instruction: str  #: of the task it was written for
+    ranks: dict[str, int] = {}  #: from 1, in each retrieval list that contains it
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):

@@ -140,7 +140,7 @@ def _remark(schema: Json, parameter: Json) -> str:
     if default in (None, "", {}, []) or isinstance(default, Mapping | list):
         return text
     shown = str(default).lower() if isinstance(default, bool) else default
-    return f"{text}{'; ' if text else ''}default `{shown}`"
+    return f"{text.removesuffix('.')}; default `{shown}`" if text else f"default `{shown}`"
 
 
 def _flat(text: str | None) -> str:

@@ -1,6 +1,5 @@
 """The manual's page of settings, out of the source of the types that hold them."""
 
-import ast
 import inspect
 import re
 import textwrap
@@ -12,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect as types
 
+from app.field_docs import field_docs
 from app.project.project_settings import ProjectSettings
 from app.run_settings import RunSettings
 from app.setting_variables import variable_of
@@ -61,8 +61,8 @@ def described(kind: type[msgspec.Struct]) -> list[Setting]:
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     shown = {field.name: field.type for field in types.type_info(kind).fields}  # type: ignore[attr-defined]
     found = []
-    for name, line, text in _docstrings(source):
-        section = _section(source, line)
+    for name, text in field_docs(kind).items():
+        section = _section(source, name)
         found.append(Setting(section, name, _values(shown[name]), _default(fields[name].default), text))
         found += _inside(section, name, shown[name])
     missing = fields.keys() - {each.name for each in found}
@@ -95,18 +95,8 @@ def _tables(kind: type[msgspec.Struct], called: Any) -> Iterator[str]:
         yield ""
 
 
-def _docstrings(source: str) -> Iterator[tuple[str, int, str]]:
-    """Name, line and docstring of each field."""
-    (definition,) = ast.parse(source).body
-    assert isinstance(definition, ast.ClassDef)
-    for field, after in zip(definition.body, definition.body[1:], strict=False):
-        match field, after:
-            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
-                yield name, field.lineno, " ".join(text.split())
-
-
-def _section(source: str, line: int) -> str:
-    comments = re.findall(r"^    # (.+)$", "\n".join(source.splitlines()[:line]), re.MULTILINE)
+def _section(source: str, name: str) -> str:
+    comments = re.findall(r"^    # (.+)$", source.partition(f"\n    {name}: ")[0], re.MULTILINE)
     return str(comments[-1]) if comments else ""
 
 

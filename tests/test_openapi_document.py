@@ -5,6 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from app.db.database import Sessions
+from app.field_docs import field_docs
+from app.project.project_settings import ProjectSettings
+from app.run_settings import RunSettings
 from tests.api_app import (
     ApiApp,
     open_api_app,
@@ -105,3 +108,16 @@ async def test_the_root_and_the_usual_place_of_the_document_lead_to_them(api: Ap
     assert root.status_code == 200
     document = await api.client.get("/openapi.json", follow_redirects=True)
     assert document.json()["info"]["title"] == "sage-server"
+
+
+def test_fields_are_described_as_in_the_source() -> None:
+    schemas = openapi_document()["components"]["schemas"]
+    for kind in (RunSettings, ProjectSettings):  # all are documented
+        fields = schemas[kind.__name__]["properties"]
+        assert {name: each.get("description") for name, each in fields.items()} == dict(field_docs(kind))
+    assert (
+        schemas["TaskView"]["properties"]["stop_reason"]["description"] == "why the rollout ended"
+    )  # inherited, renamed
+    assert schemas["TaskRequest"]["properties"]["instruction"]["description"].startswith(
+        "what to do"
+    )  # of its type

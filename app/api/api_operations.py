@@ -56,7 +56,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    key: str  # its operationId, or method and path
+    key: str  #: its operationId, or method and path
     method: str
     path: str
     signature: str

@@ -34,8 +34,8 @@ class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
     token_origins: list[str]
     naming: Naming
     created_at: datetime
-    checked_at: datetime | None  # its document was last fetched
-    check_failure: str | None  # why it could not be, the last time
+    checked_at: datetime | None  #: its document was last fetched
+    check_failure: str | None  #: why it could not be, the last time
     links: ConsoleLinks
 
     @classmethod
@@ -57,7 +57,7 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
     variables: dict[str, str]
     operations: list[OperationView]
     left_out: list[LeftOut]
-    credentials: list[CredentialView]  # for all tasks
+    credentials: list[CredentialView]  #: for all tasks
     remarks: list[str] = []
 
     @classmethod

@@ -59,7 +59,7 @@ class ApprovalPage(msgspec.Struct, frozen=True):
 class ApprovalView(ApprovalSummary, frozen=True, kw_only=True):
     """`arguments` are those of the call, without passwords and tokens; only a call with exactly these is made."""
 
-    instruction: str  # of the task
+    instruction: str  #: of the task
     principal: str
     turn: int
     arguments: dict[str, Json]

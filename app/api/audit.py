@@ -23,9 +23,9 @@ class AuditEntryView(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     id: UUID
-    project: str | None  # which may be deleted; null: it concerns all
+    project: str | None  #: which may be deleted; null: it concerns all
     release_id: UUID | None
-    actor: str  # "key <name>", "gate", "canary" or "server"
+    actor: str  #: "key <name>", "gate", "canary" or "server"
     action: models.AuditAction
     detail: dict[str, Json]
     created_at: datetime

@@ -34,13 +34,13 @@ class CredentialView(msgspec.Struct, frozen=True, kw_only=True):
 
     scheme: str
     kind: str
-    principal: str = ""  # "": for all tasks whose principals have none of their own
+    principal: str = ""  #: "": for all tasks whose principals have none of their own
     state: CredentialState
     description: str = ""
     send: str | None = None
-    ways: list[CredentialWay] = []  # of giving it, the usual one first
+    ways: list[CredentialWay] = []  #: of giving it, the usual one first
     wanted_scopes: list[str] = []
-    expires_at: datetime | None = None  # of the access token; one that can be renewed is renewed before
+    expires_at: datetime | None = None  #: of the access token; one that can be renewed is renewed before
     connected_at: datetime | None = None
     used_at: datetime | None = None
     failed_at: datetime | None = None

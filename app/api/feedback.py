@@ -58,11 +58,11 @@ class FeedbackRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class FeedbackView(msgspec.Struct, frozen=True, kw_only=True):
     id: UUID
     task_id: UUID
-    score: float  # from 0 to 1, whatever the scale
+    score: float  #: from 0 to 1, whatever the scale
     comment: str | None
-    author: str | None  # the key that gave it; null if that was not recorded
+    author: str | None  #: the key that gave it; null if that was not recorded
     turn: int | None
-    scale: ScoreScale  # that it was given on
+    scale: ScoreScale  #: that it was given on
     created_at: datetime
 
     @classmethod

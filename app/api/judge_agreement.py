@@ -15,7 +15,7 @@ class JudgeView(msgspec.Struct, frozen=True):
 
     judge: str
     agreement: Agreement
-    trusted: bool  # runs learn from its scores
+    trusted: bool  #: runs learn from its scores
 
 
 class AgreementView(msgspec.Struct, frozen=True):

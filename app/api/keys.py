@@ -33,7 +33,7 @@ class KeyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class KeyView(msgspec.Struct, frozen=True, kw_only=True):
     id: UUID
     name: str
-    hint: str = msgspec.field(name="prefix")  # of the secret
+    hint: str = msgspec.field(name="prefix")  #: of the secret
     scopes: list[str]
     project: str | None
     created_at: datetime

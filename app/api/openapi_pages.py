@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from litestar import MediaType, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig
@@ -18,6 +19,7 @@ from litestar.types import Method
 from litestar.types.internal_types import PathParameterDefinition
 
 from app.errors import SettingError
+from app.field_docs import field_docs
 
 _DESCRIPTION = """Give it tasks in natural language; it solves them by writing Python against your APIs, keeps the
 functions that worked as skills, and offers them to later tasks.
@@ -74,10 +76,16 @@ _PAGE = """<!doctype html>
 
 
 class FinishedDocument(OpenAPI):
-    """The document with what the framework does not know: which bodies may have no further fields."""
+    """The document with what the framework does not know: which bodies may have no further fields, and what is
+    written about the fields of our types.
+    """
 
     def to_schema(self) -> dict[str, Any]:
-        return close_bodies(super().to_schema())
+        document, structs = close_bodies(super().to_schema()), _structs(msgspec.Struct)
+        for name, schema in document["components"]["schemas"].items():
+            if kind := structs.get(name):
+                describe_fields(schema, kind)
+        return document
 
 
 class _Config(OpenAPIConfig):
@@ -99,6 +107,22 @@ def close_bodies(document: dict[str, Any]) -> dict[str, Any]:
             if "properties" in schemas[name] and name not in _OPEN:
                 schemas[name].setdefault("additionalProperties", False)
     return document
+
+
+def describe_fields(schema: dict[str, Any], kind: type[msgspec.Struct]) -> None:
+    """A field that is described by its own type keeps that description."""
+    docs = field_docs(kind)
+    for field in msgspec.structs.fields(kind):
+        if field.name in docs:
+            schema["properties"][field.encode_name].setdefault("description", docs[field.name])
+
+
+def _structs(base: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
+    """Our types by name."""
+    found = {base.__name__: base} if base.__module__.startswith("app.") else {}
+    for each in base.__subclasses__():
+        found |= _structs(each)
+    return found
 
 
 def _references(part: object) -> Iterator[str]:

@@ -30,7 +30,7 @@ class ReplaySide(msgspec.Struct, frozen=True, kw_only=True):
     release: int | None
     stop_reason: Stop | None
     answer: Json
-    score: float | None  # of the task: the one that counts; of its replay: its check's
+    score: float | None  #: of the task: the one that counts; of its replay: its check's
     turns: int
     generated_tokens: int
 

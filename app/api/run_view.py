@@ -39,10 +39,10 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     steps: int
     part: RunPart | None
-    failure: str | None  # "InvalidError: what is wrong, and what to do"
+    failure: str | None  #: "InvalidError: what is wrong, and what to do"
     cancel_requested: bool
     attempt: int
-    schedule_id: UUID | None  # of the schedule that queued it
+    schedule_id: UUID | None  #: of the schedule that queued it
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None

@@ -53,14 +53,14 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     id: UUID
     project: str
     instruction: str
-    conversation: str  # before the instruction
+    conversation: str  #: before the instruction
     scenario: str | None
     principal: str
     priority: int
     state: models.TaskState
-    stop: Stop | None = msgspec.field(name="stop_reason")  # why the rollout ended
+    stop: Stop | None = msgspec.field(name="stop_reason")  #: why the rollout ended
     answer: Json
-    failure: str | None  # why it could not be executed
+    failure: str | None  #: why it could not be executed
     score: float | None
     score_source: models.ScoreSource | None
     turns: int
@@ -150,23 +150,23 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
 
     skills: TaskSkills
     release: ServedBy | None
-    approval: WantedApproval | None  # that it waits for
-    rerun_of: UUID | None  # the task that it repeats
-    repairs: UUID | None  # the skill that it is to write anew for a changed API; it only reads then
-    waits_for: str | None  # the limit of its project that keeps it from starting
+    approval: WantedApproval | None  #: that it waits for
+    rerun_of: UUID | None  #: the task that it repeats
+    repairs: UUID | None  #: the skill that it is to write anew for a changed API; it only reads then
+    waits_for: str | None  #: the limit of its project that keeps it from starting
     variables: dict[str, Json]
     use_skills: bool
-    skill_run: SkillRun | None  # the call that it makes, instead of having the agent work
+    skill_run: SkillRun | None  #: the call that it makes, instead of having the agent work
     check: str | None
-    overruled_score: float | None  # of another source, which counts for less
-    lowest_score: float | None  # of all that sources and people gave; null, as the highest: at most one was given
+    overruled_score: float | None  #: of another source, which counts for less
+    lowest_score: float | None  #: of all that sources and people gave; null, as the highest: at most one was given
     highest_score: float | None
     verification: VerificationView | None
     cancel_requested: bool
     attempt: int
-    prompt_hash: str | None  # of the prompt that it began under
-    seconds: float | None  # from the first start to the end
-    remarks: list[str] = []  # about the deployment, such as a model that was not made for the project's APIs
+    prompt_hash: str | None  #: of the prompt that it began under
+    seconds: float | None  #: from the first start to the end
+    remarks: list[str] = []  #: about the deployment, such as a model that was not made for the project's APIs
 
     @classmethod
     def full(

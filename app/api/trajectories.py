@@ -36,11 +36,11 @@ class TurnView(msgspec.Struct, frozen=True, kw_only=True):
     skill_calls: tuple[SkillCall, ...]
     engine_seconds: float
     sandbox_seconds: float
-    extends: bool  # False: the prompt was rewritten, and the sequence restarts with this turn
+    extends: bool  #: False: the prompt was rewritten, and the sequence restarts with this turn
     sampled_span: tuple[int, int]
-    context_ids: tuple[int, ...] | UnsetType = UNSET  # new prompt tokens
+    context_ids: tuple[int, ...] | UnsetType = UNSET  #: new prompt tokens
     sampled_ids: tuple[int, ...] | UnsetType = UNSET
-    logprobs: tuple[float, ...] | UnsetType = UNSET  # of the sampled ids
+    logprobs: tuple[float, ...] | UnsetType = UNSET  #: of the sampled ids
 
 
 class TrajectoryView(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,16 +49,16 @@ class TrajectoryView(msgspec.Struct, frozen=True, kw_only=True):
     task_id: UUID
     policy: Policy
     profile: str
-    prompt_hashes: tuple[str, ...]  # of the prompts it was sampled under: several if another version continued it
-    temperature: float  # 0 is greedy
+    prompt_hashes: tuple[str, ...]  #: of the prompts it was sampled under: several if another version continued it
+    temperature: float  #: 0 is greedy
     stop_reason: Stop
     stop_detail: str
     answer: Json
     seconds: float
-    phases: dict[str, float]  # seconds of the task in each, from its submission until its end was stored
+    phases: dict[str, float]  #: seconds of the task in each, from its submission until its end was stored
     offered: tuple[Offer, ...]
     turns: tuple[TurnView, ...]
-    masked: bool  # the policy read or wrote secrets: they are shown as ***, and there are no token ids
+    masked: bool  #: the policy read or wrote secrets: they are shown as ***, and there are no token ids
 
 
 class TrajectoryController(Controller):

@@ -24,7 +24,7 @@ class UsageView(msgspec.Struct, frozen=True, kw_only=True):
     resets_at: datetime
     limits: Limits
     left: Limits
-    days: list[usage.UsageOfDay]  # newest first, without those on which nothing happened
+    days: list[usage.UsageOfDay]  #: newest first, without those on which nothing happened
     links: ConsoleLinks
 
 

@@ -23,12 +23,12 @@ class DeliveryView(msgspec.Struct, frozen=True, kw_only=True):
     attempt.
     """
 
-    id: UUID  # with `msg_`, and without hyphens, it is the message's `webhook-id`
+    id: UUID  #: with `msg_`, and without hyphens, it is the message's `webhook-id`
     project: str
     task_id: UUID | None
     release_id: UUID | None
     event: str
-    message: Json  # the body that is sent
+    message: Json  #: the body that is sent
     state: DeliveryState
     attempt: int = msgspec.field(name="attempts")
     status: int | None

@@ -96,7 +96,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
 class LeftOut(msgspec.Struct, frozen=True):
     """An operation of a document that cannot be called, or a parameter of it that cannot be sent."""
 
-    operation: str  # method and path
+    operation: str  #: method and path
     reason: str
 
 

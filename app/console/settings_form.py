@@ -3,11 +3,10 @@
 Fields of nested settings are named with a dot, `limits.queued_tasks`. What has no simple field is written as JSON.
 """
 
-import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -15,9 +14,9 @@ import msgspec
 from msgspec import inspect as types
 
 from app.errors import InvalidError
+from app.field_docs import field_docs
 from app.records import Json
 from app.untrusted.json_text import JsonError, decode_json
-from app.untrusted.syntax_tree import syntax_tree
 
 _LONG = 1_000  # characters from which a text gets a larger field
 
@@ -47,14 +46,14 @@ class SettingGroup(msgspec.Struct, frozen=True, kw_only=True):
 @cache
 def setting_groups(kind: type[msgspec.Struct]) -> tuple[SettingGroup, ...]:
     """Those that are not nested come first."""
-    helps, sections = _docstrings(kind), _sections(kind)
+    helps, sections = field_docs(kind), _sections(kind)
     plain: list[SettingField] = []
     nested: list[SettingGroup] = []
     for field in _fields(kind):
         inner, optional = _plain_type(field.type)
         text = helps.get(field.name, "")
         if isinstance(inner, types.StructType):
-            inside = _docstrings(inner.cls)
+            inside = field_docs(inner.cls)
             fields = tuple(
                 _field(f"{field.name}.{each.name}", each, inside.get(each.name, "")) for each in inner.fields
             )
@@ -201,17 +200,3 @@ def _sections(kind: type[Any]) -> dict[str, str]:
         elif match := re.match(r"    (\w+): ", line):
             found[match[1]] = section
     return found
-
-
-def _docstrings(kind: type[Any]) -> dict[str, str]:
-    """What is written below each field of the class."""
-    return dict(_read_docstrings(textwrap.dedent(inspect.getsource(kind))))
-
-
-def _read_docstrings(source: str) -> Iterator[tuple[str, str]]:
-    (definition,) = syntax_tree(source).body
-    assert isinstance(definition, ast.ClassDef)
-    for field, after in zip(definition.body, definition.body[1:], strict=False):
-        match field, after:
-            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
-                yield name, " ".join(text.split())

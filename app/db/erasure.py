@@ -41,7 +41,7 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
     skills: list[WrittenSkill] = []
     runs: list[LearningRun] = []
     releases: list[LearnedRelease] = []
-    retrain: str = ""  # how to forget it; "" if nothing remembers it
+    retrain: str = ""  #: how to forget it; "" if nothing remembers it
 
     def __add__(self, other: "Erasure") -> "Erasure":
         return Erasure(

@@ -27,13 +27,13 @@ class ExamSize(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int = 0
     kinds: int = 0
     scenarios: int = 0
-    checks: int = 0  # tasks with a check
-    logged: int = 0  # tasks that were served
-    checked_kinds: int = 0  # with a task that has a check
-    checked_scenarios: int = 0  # of tasks with a check
-    solved_kinds: int = 0  # with a task that was solved and has its record
-    solved_scenarios: int = 0  # of such tasks
-    learned: int = 0  # tasks of kinds that releases learned from which have been active: before they were held out
+    checks: int = 0  #: tasks with a check
+    logged: int = 0  #: tasks that were served
+    checked_kinds: int = 0  #: with a task that has a check
+    checked_scenarios: int = 0  #: of tasks with a check
+    solved_kinds: int = 0  #: with a task that was solved and has its record
+    solved_scenarios: int = 0  #: of such tasks
+    learned: int = 0  #: tasks of kinds that active releases had learned from before they were held out
 
     @property
     def decides_on(self) -> list[Ground]:

@@ -24,7 +24,7 @@ class LearningRun(msgspec.Struct, frozen=True):
 
     id: UUID
     state: RunState
-    recorded: bool  # False: an earlier version executed it, which recorded no tasks; it may have
+    recorded: bool  #: False: an earlier version executed it, which recorded no tasks; it may have
 
 
 class LearnedRelease(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class LearnedRelease(msgspec.Struct, frozen=True):
     id: UUID
     number: int
     state: ReleaseState
-    model: str  # the adapter's hash
+    model: str  #: the adapter's hash
     run_id: UUID | None
 
 

@@ -63,14 +63,14 @@ class SkillEvidence(msgspec.Struct, frozen=True, kw_only=True):
     `offered` are the tasks that were offered it, `withheld` those that would have been, which chance decided.
     """
 
-    maker_score: float | None = None  # of the task that wrote it
-    others: bool = False  # the project has tasks of other principals
-    uses: dict[str, Outcomes] = {}  # by principal
+    maker_score: float | None = None  #: of the task that wrote it
+    others: bool = False  #: the project has tasks of other principals
+    uses: dict[str, Outcomes] = {}  #: by principal
     replays_matched: int = 0
     replays_failed: int = 0
     violations: int = 0
-    with_it: Outcomes = Outcomes()  # tasks of its scenario since it was written that used it
-    without_it: Outcomes = Outcomes()  # the others
+    with_it: Outcomes = Outcomes()  #: tasks of its scenario since it was written that used it
+    without_it: Outcomes = Outcomes()  #: the others
     offered: Outcomes = Outcomes()
     withheld: Outcomes = Outcomes()
 

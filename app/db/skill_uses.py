@@ -19,10 +19,10 @@ class SkillUse(msgspec.Struct, frozen=True, kw_only=True):
     skill_id: UUID
     made_by: UUID | None
     task_id: UUID
-    instruction: str  # of the task it was offered to
-    position: int  # among its offers, from 1
+    instruction: str  #: of the task it was offered to
+    position: int  #: among its offers, from 1
     calls: int
-    returned: int  # of the calls, those that returned instead of raising
+    returned: int  #: of the calls, those that returned instead of raising
     state: TaskState
     stop: Stop | None = msgspec.field(name="stop_reason")
     score: float | None
@@ -33,7 +33,7 @@ class SkillStats(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of tasks. A use is a success if the task scored at least 0.5 or, without a score, was completed."""
 
     offers: int = 0
-    uses: int = 0  # the skill returned at least once
+    uses: int = 0  #: the skill returned at least once
     successes: int = 0
 
 

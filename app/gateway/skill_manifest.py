@@ -32,9 +32,9 @@ class CallableOperation(Protocol):
 class AllowedOperation(msgspec.Struct, frozen=True):
     """An operation of a manifest. None and "" permit anything: skills of earlier versions recorded no more."""
 
-    method: str = ""  # upper case; "" for a built-in operation too
+    method: str = ""  #: upper case; "" for a built-in operation too
     safe: bool = False
-    arguments: dict[str, list[str]] | None = None  # the origins of each argument, sorted
+    arguments: dict[str, list[str]] | None = None  #: the origins of each argument, sorted
 
     def fits(self, operation: CallableOperation) -> bool:
         """Whether the operation still is what it was, and takes the same arguments."""

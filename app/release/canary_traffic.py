@@ -27,8 +27,8 @@ class UncountedTraffic(msgspec.Struct, frozen=True, kw_only=True):
 
     one_sided_tasks: dict[str, dict[str, int]] = {}
     one_sided_scores: dict[str, dict[str, int]] = {}
-    constant_checks: dict[str, int] = {}  # scored tasks of kinds whose scores are all the same: no reward counts
-    vanished: dict[str, int] = {}  # earlier tasks of scenarios that did not come during the trial
+    constant_checks: dict[str, int] = {}  #: scored tasks of kinds whose scores are all the same: no reward counts
+    vanished: dict[str, int] = {}  #: earlier tasks of scenarios that did not come during the trial
     all_of: str = ""
 
 

@@ -49,7 +49,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     """The changes from the first release to the second. A part that is equal is null."""
 
     model: PartChange | None
-    training_run: PartChange | None  # that trained the weights
+    training_run: PartChange | None  #: that trained the weights
     skills: SkillChanges
     tools: ToolChanges
     prompt: PromptChange | None

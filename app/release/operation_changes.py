@@ -13,7 +13,7 @@ class OperationChanges(msgspec.Struct, frozen=True):
     added: list[str]
     removed: list[str]
     changed: list[str]
-    renamed: dict[str, str] = {}  # name before -> now
+    renamed: dict[str, str] = {}  #: name before -> now
 
 
 def compare(old: Mapping[str, OperationTraits], new: Mapping[str, OperationTraits]) -> OperationChanges:

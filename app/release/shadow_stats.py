@@ -17,7 +17,7 @@ class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int
     before: float
     shadow: float
-    difference: Interval | None  # shadow minus before; None for fewer than two pairs
+    difference: Interval | None  #: shadow minus before; None for fewer than two pairs
 
 
 def compare_pairs(pairs: Sequence[tuple[float, float]]) -> PairedComparison | None:

@@ -52,10 +52,10 @@ class NotCounted(msgspec.Struct, frozen=True, kw_only=True):
     Tasks without a scenario whose instruction only one of the releases had are counted as `(no scenario)`.
     """
 
-    vanished: dict[str, int]  # earlier tasks of kinds that did not come again
-    other_traffic: dict[str, int]  # new tasks of kinds that the former release did not have
-    constant_checks: dict[str, int]  # new scored tasks of kinds whose scores are all the same: none counts
-    unmatched: int  # new tasks beyond the number of earlier ones of their kind
+    vanished: dict[str, int]  #: earlier tasks of kinds that did not come again
+    other_traffic: dict[str, int]  #: new tasks of kinds that the former release did not have
+    constant_checks: dict[str, int]  #: new scored tasks of kinds whose scores are all the same: none counts
+    unmatched: int  #: new tasks beyond the number of earlier ones of their kind
 
 
 class WatchDecision(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,9 +50,9 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     messages: Annotated[list[ChatMessage], msgspec.Meta(min_length=1, max_length=10_000)]
     stream: bool | None = None
     stream_options: ChatStreamOptions | None = None
-    user: str | None = None  # the task's principal
-    safety_identifier: str | None = None  # the principal, if `user` is missing
-    metadata: dict[str, str] | None = None  # its `scenario` is the task's
+    user: str | None = None  #: the task's principal
+    safety_identifier: str | None = None  #: the principal, if `user` is missing
+    metadata: dict[str, str] | None = None  #: its `scenario` is the task's
     n: int | None = None
     tools: list[Json] | None = None
     functions: list[Json] | None = None

@@ -46,7 +46,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     """`id` is `chatcmpl-` and the id of the task."""
 
     id: str
-    created: int  # seconds since 1970
+    created: int  #: seconds since 1970
     model: str
     choices: list[Choice]
     usage: ChatUsage
