@@ -141,8 +141,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     say little about the project's work.
     """
     canary_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 10.0
-    """Share of new tasks that a candidate which passed serves first, as a canary. 0: it serves all at once. Runs
-    and schedules that were stored while the default was 0 keep 0.
+    """Share of new tasks that a candidate which passed serves first, as a canary. 0 serves all at once; 100 does
+    so with nothing to compare it with. Runs and schedules that were stored while the default was 0 keep 0.
     """
     promote: bool = True
     """Activate a candidate that passes. False: it waits for a person, so `gate=canary` is refused."""
@@ -188,6 +188,11 @@ def check_runnable(settings: RunSettings) -> None:
         raise InvalidError(
             "gate=canary lets live tasks decide about a candidate, and promote=false a person: set promote=true, "
             "or leave gate=canary out"
+        )
+    if settings.gate == "canary" and settings.canary_percent == 100:
+        raise InvalidError(
+            "gate=canary compares a candidate with the active release, and canary_percent=100 leaves that one no "
+            "tasks: set canary_percent to 50 or less"
         )
     if 0 < settings.gate_scenarios < MIN_SCENARIOS:
         raise InvalidError(

@@ -52,13 +52,35 @@ def test_the_smaller_part_of_an_exam_decides_nothing_however_well_it_is_known() 
 
 def test_many_scenarios_of_few_kinds_decide_nothing() -> None:
     def of_kinds(count: int) -> PairedResults:
-        tasks = [result(f"s{number}", template=f"kind {number % count}") for number in range(40)]
+        tasks = [result(f"s{number}", template=f"kind {number % count}", success=True) for number in range(40)]
         return PairedResults(candidate=tasks, incumbent=tasks, settings={"exam": {"on": "recorded"}}).only_known()
 
     check_decidable(of_kinds(10), 0.8, 30)
     with pytest.raises(UndecidedError) as raised:
         check_decidable(of_kinds(9), 0.8, 30)
     assert str(raised.value) == "the exam has tasks of 9 kinds to examine on, 10 are needed"
+
+
+def test_an_exam_of_which_nobody_solved_a_task_decides_nothing() -> None:
+    """Its checks may be such that nothing passes them."""
+
+    def solved(candidate: bool, incumbent: bool, settings: dict[str, Json]) -> PairedResults:
+        sides = (
+            [
+                result(f"s{number}", template=f"kind {number}", success=solves and not number)
+                for number in range(40)
+            ]
+            for solves in (candidate, incumbent)
+        )
+        return PairedResults(candidate=next(sides), incumbent=next(sides), settings=settings).only_known()
+
+    for one, other in ((True, False), (False, True)):
+        check_decidable(solved(one, other, {"exam": {"on": "staging"}}), 0.8, 30)
+    check_decidable(solved(False, False, {}), 0.8, 30)
+    with pytest.raises(UndecidedError) as raised:
+        check_decidable(solved(False, False, {"exam": {"on": "staging"}}), 0.8, 30)
+    assert str(raised.value) == "no release solved a task of the exam, so it compares nothing"
+    assert raised.value.advice == "mend the checks if nothing can pass them"
 
 
 def test_results_that_are_many_and_known_decide() -> None:

@@ -103,6 +103,9 @@ async def test_an_exam_of_the_log_has_the_best_of_each_kind(api: ApiApp, tmp_pat
     assert (exam["source"], exam["size"]) == ("log", size | {"tasks": 2, "logged": 2})
     shown = (await api.client.get("/v1/exams/mine")).json()
     assert [each["task_id"] for each in shown["tasks"]] == [str(ids[1]), str(ids[3])]
+    twice = await api.client.post("/v1/exams", json={"name": "mine", "from_log": {"tasks": [str(ids[0])] * 9}})
+    assert twice.status_code == 400
+    assert f"tasks that are named more than once: {ids[0]}" in str(problem(twice))
     named = await made(api, from_log={"tasks": [str(ids[0])]})
     assert (named["version"], named["size"]) == (
         2,

@@ -185,7 +185,7 @@ async def test_live_tasks_decide_where_recorded_calls_show_neither_gain_nor_loss
     await run.open(gate=gate, gate_scenarios=MIN_KINDS)
     run.environment, run.about = FixedScenarios(MIN_KINDS), {"exam": {"on": on}}
     expert = ExpertPolicy(run.environment.fixed)
-    result = await run.evaluate(run.policies(base=expert if worse else lazy, new=lazy))
+    result = await run.evaluate(run.policies(base=expert, new=lazy if worse else expert))
     assert (result.state, result.evidence["verdict"]) == (state, verdict)
     assert result.reason.startswith("it solves fewer" if worse else "it shows no gain")
     assert result.reason.endswith("live tasks decide (gate=canary)") is (verdict == "canary")

@@ -46,6 +46,16 @@ def test_an_equal_candidate_with_fewer_tokens_is_promoted() -> None:
     )
 
 
+def test_a_candidate_that_solves_nothing_gains_nothing_by_fewer_tokens() -> None:
+    """Whoever completes a task at once generates the fewest."""
+    idle = [result(f"s{number}", tokens=10) for number in range(200)]
+    for solved_before in (0, 2):
+        incumbent = [result(f"s{number}", success=number < solved_before) for number in range(200)]
+        found = decide(idle, incumbent)
+        assert not found.promote
+        assert found.reason.startswith("it solves no task, so that it generates fewer tokens is no gain: SGC ")
+
+
 def test_an_equal_candidate_with_more_tokens_is_not_promoted() -> None:
     assert not decided(MANY, MANY, tokens=110).promote
 

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 from litestar import post
+from sqlalchemy import select
 
-from app.db import exams, projects
+from app.db import exams, models, projects
 from app.db.database import Sessions
 from app.db.exams import NewExamTask
 from app.db.models import ExamSource
@@ -102,6 +103,10 @@ async def test_rollouts_on_staging_reset_it_and_draw_from_nothing_that_is_examin
     assert trial.resets == 4  # of two kinds two rollouts each
     assert (live.entries, live.reads) == ([], 0)
     assert result.data == {"tasks": 8, "drawn_from": 4, "dropped": {"held_out": 4}}
+    async with shop.sessions() as session:
+        learned = (await session.scalars(select(models.RunTask.task_id))).all()
+        repeated = select(models.Task.id).where(models.Task.scenario.in_(["kind 2", "kind 3"]))
+        assert set(learned) == set((await session.scalars(repeated)).all()), "their erasure names the run"
 
 
 @pytest.mark.usefixtures("ledgers")

@@ -30,6 +30,14 @@ def test_a_canary_that_nobody_gets_can_decide_nothing() -> None:
         read_settings({"gate": "canary", "canary_percent": 0})
 
 
+def test_a_canary_that_everybody_gets_can_decide_nothing() -> None:
+    with pytest.raises(
+        InvalidError, match=r"canary_percent=100 leaves that one no tasks: set canary_percent to 50"
+    ):
+        check_runnable(read_settings({"gate": "canary", "canary_percent": 100}))
+    check_runnable(read_settings({"canary_percent": 100}))
+
+
 def test_either_live_tasks_decide_or_a_person() -> None:
     settings = read_settings({"gate": "canary", "promote": False})
     with pytest.raises(InvalidError, match=r"gate=canary lets live tasks decide .* promote=false a person"):

@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import releases, skill_evidence, skill_moves, skill_withdrawals, skills
+from app.db import feedback, releases, skill_evidence, skill_moves, skill_withdrawals, skills
 from app.db.models import ReleaseState, SkillState
 from app.skills import lifecycle
 from tests.rows import project_row
@@ -118,3 +118,19 @@ async def test_the_skills_of_a_rejected_release_are_withdrawn_and_what_they_repl
     assert (late.state, late.reason) == (RETIRED, "its release 2 was rejected"), "a task that went on"
     again = await project.write("two")
     assert (again.state, again.version) == (PROBATION, 4), "another release may write it again"
+
+
+async def test_a_version_that_waits_stays_out_once_its_release_is_rejected(project: SkillProject) -> None:
+    first = await project.write(score=1.0)
+    canary = await releases.propose(project.session, project.id, "f00d")
+    second = await project.write("two", release_id=canary.id)
+    assert second.state is SUPERSEDED, "the first has proved itself"
+    await project.use(first, "ann", 0.0)
+    for state, expected in ((ReleaseState.REJECTED, SUPERSEDED), (ReleaseState.RETIRED, PROBATION)):
+        canary.state = state
+        await project.session.flush()
+        assert second.task_id is not None
+        await feedback.add(project.session, second.task_id, 1.0)
+        await lifecycle.scored(project.session, second.task_id, 1.0)
+        await project.session.refresh(second)
+        assert second.state is expected

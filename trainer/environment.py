@@ -31,6 +31,7 @@ class Verdict(msgspec.Struct, frozen=True):
     total: int
     failures: tuple[str, ...] = ()  # of each failed check: expected and found, for people
     known: bool = True  # False: nobody can tell, so it counts neither as success nor as failure
+    needed: float = 1.0  # the fraction that is a success
 
     @property
     def fraction(self) -> float:
@@ -38,7 +39,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
     @property
     def success(self) -> bool:
-        return self.passed == self.total
+        return self.fraction >= self.needed
 
 
 class World(Protocol):

@@ -1,7 +1,7 @@
 """Exams in the database."""
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
@@ -140,7 +140,11 @@ async def from_log(
 
 
 async def of_tasks(session: AsyncSession, project_id: UUID, ids: Sequence[UUID]) -> list[NewExamTask]:
-    """These tasks of the log, in this order. Raises InvalidError for one of another project or without a score."""
+    """These tasks of the log, in this order. Raises InvalidError for one of another project or without a score,
+    and for one that is named twice: it would count as evidence twice.
+    """
+    if twice := [str(each) for each, count in Counter(ids).items() if count > 1]:
+        raise InvalidError(f"tasks that are named more than once: {', '.join(twice[:5])}")
     rows = (await session.execute(scored(project_id).where(in_array(_task.id, ids)))).all()
     found = {row.id: _new(row) for row in rows}
     if missing := [str(each) for each in ids if each not in found]:

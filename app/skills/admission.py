@@ -127,13 +127,14 @@ async def _start(
 async def let_in(session: AsyncSession, skill_id: UUID) -> None:
     """Offer a version whose task was scored well and that waits for this, or was withdrawn for a bad score.
 
-    It goes on waiting while the version that its principal's tasks are offered has proved itself.
+    It goes on waiting while the version that its principal's tasks are offered has proved itself, and while its
+    release is rejected.
     """
     skill, rev = await skill_moves.locked(session, skill_id)
     every = await skill_moves.live_versions(session, skill.project_id, skill.name)
     live, replaceable = await _beside(session, skill.project_id, every, skill)
     served = serving(live, skill.principal)
-    if not is_waiting(skill) or not await has_proved_itself(session, skill):
+    if not is_waiting(skill) or not await has_proved_itself(session, skill) or await _rejection(session, skill):
         return
     if served is None or not await has_proved_itself(session, served):
         start, reason = skill_moves.state_to_restore(skill), "the task that wrote it was scored well"
@@ -188,9 +189,9 @@ async def _is_on_trial(session: AsyncSession, project_id: UUID, new: NewSkill) -
     return canary is not None and canary.id == new.release_id
 
 
-async def _rejection(session: AsyncSession, new: NewSkill) -> StartingState | None:
-    """Given if the task of the skill went on after its release was rejected."""
-    release = None if new.release_id is None else await releases.get(session, new.release_id)
+async def _rejection(session: AsyncSession, skill: models.Skill | NewSkill) -> StartingState | None:
+    """Given if the skill's release was rejected: its task went on, or its version waited for a score."""
+    release = None if skill.release_id is None else await releases.get(session, skill.release_id)
     if release is None or release.state is not ReleaseState.REJECTED:
         return None
     reason = f"its release {release.number} was rejected"

@@ -31,10 +31,10 @@ _GROUNDS = {
 class UndecidedError(Exception):
     """The results of an exam are too few to decide by."""
 
-    def __init__(self, results: PairedResults, reason: str) -> None:
+    def __init__(self, results: PairedResults, reason: str, advice: str = "") -> None:
         super().__init__(reason)
         self.evaluation: dict[str, Json] = results.settings
-        self.advice = _advice(results)  # what would let them decide
+        self.advice = advice or _advice(results)  # what would let them decide
 
 
 def check_decidable(results: PairedResults, coverage: float, min_scenarios: int) -> None:
@@ -57,6 +57,9 @@ def check_decidable(results: PairedResults, coverage: float, min_scenarios: int)
     if exam and known_kinds < MIN_KINDS:
         number = f"the exam has tasks of {known_kinds} kinds to examine on{also}, {MIN_KINDS} are needed"
         raise UndecidedError(results, number + left_out(results))
+    if exam and not _any_solved(results):
+        nobody = "no release solved a task of the exam, so it compares nothing"
+        raise UndecidedError(results, nobody + left_out(results), "mend the checks if nothing can pass them")
 
 
 def left_out(results: PairedResults) -> str:
@@ -67,6 +70,10 @@ def left_out(results: PairedResults) -> str:
     if idle:
         parts.append(f"{idle} that doing nothing solves (checks that are true whatever happens)")
     return f"; tasks left out: {', '.join(parts)}" if parts else ""
+
+
+def _any_solved(results: PairedResults) -> bool:
+    return any(each.success for each in (*results.candidate, *results.incumbent, *(results.reference or ())))
 
 
 def _advice(results: PairedResults) -> str:

@@ -1,8 +1,8 @@
 """The gate's decision: whether a candidate may replace the incumbent, from the results of both.
 
 A candidate is promoted if it solves more scenarios (SGC) and not fewer tasks (TGC), or the other way round, or if
-neither is worse and it generates fewer tokens. All are judged in pairs on the same scenarios, by the bounds of the
-95 % interval and not by its mean.
+neither is worse and it generates fewer tokens, unless it solves no task. All are judged in pairs on the same
+scenarios, by the bounds of the 95 % interval and not by its mean.
 
 Small losses that the gate lets pass, one after the other, would add up. So a candidate must not be worse than the
 reference either, the last release that has proven a gain, even if it is better than the incumbent.
@@ -54,7 +54,7 @@ def decide(
     difference = compare(candidate, incumbent)
     sides = measure(candidate), measure(incumbent)
     lower_bound = 100 * difference_lower_bound(difference.gained, difference.lost, difference.scenarios)
-    promote, reason = _judge(difference, lower_bound, rules)
+    promote, reason = _judge(difference, lower_bound, rules, solves=sides[0].tgc.mean > 0)
     figures = {
         "candidate": msgspec.to_builtins(sides[0]),
         "incumbent": msgspec.to_builtins(sides[1]),
@@ -94,8 +94,10 @@ def check_reference(
     return GateDecision(promote=False, reason=reason, figures=figures, worse=_is_worse(difference))
 
 
-def _judge(difference: Comparison, lower_bound: float, rules: GateRules) -> tuple[bool, str]:
-    """Promote or not, and why. `lower_bound` is that of the score interval of SGC, in points."""
+def _judge(difference: Comparison, lower_bound: float, rules: GateRules, *, solves: bool) -> tuple[bool, str]:
+    """Promote or not, and why. `lower_bound` is that of the score interval of SGC, in points; `solves`: the
+    candidate solves any task.
+    """
     sgc, tgc, tokens = difference.sgc, difference.tgc, difference.tokens
     summary = (
         f"{_interval('SGC', sgc)} points, at worst {lower_bound:+.1f}, {_interval('TGC', tgc)} points, "
@@ -105,6 +107,8 @@ def _judge(difference: Comparison, lower_bound: float, rules: GateRules) -> tupl
         few = f"{difference.scenarios} scenarios are too few, at least {rules.min_scenarios} are needed"
         return False, f"{few}: {summary}"
     promote, verdict = _verdict(difference, lower_bound, rules.margin)
+    if promote and not solves:
+        promote, verdict = False, "it solves no task, so that it generates fewer tokens is no gain"
     return promote, f"{verdict}: {summary}"
 
 

@@ -45,6 +45,7 @@ class RunEnvironment(msgspec.Struct, frozen=True):
     own: bool = False  # the project's own work
     about: dict[str, Json] = {}
     training: dict[str, Json] = {}  # the tasks that rollouts draw from, and why others were dropped
+    drawn_from: tuple[UUID, ...] = ()  # their ids, where they were served
     check: Callable[[], Awaitable["RunEnvironment"]] | None = None
 
     async def checked(self) -> "RunEnvironment":
@@ -146,6 +147,7 @@ def _opened(
         own=True,
         about={"exam": about},
         training=_training_data(material, len(training)),
+        drawn_from=tuple(item.task.id for item in training),
     )
 
 

@@ -17,6 +17,7 @@ import torch
 
 from app.db.database import Sessions, open_database
 from app.engine.tokenizer import ChatTokenizer
+from app.errors import InvalidError
 from app.run_settings import RunKind
 from trainer.engines.sleep import servers_that_sleep, sleep_during_updates, wake_servers
 from trainer.experience.filters import BaseModel
@@ -56,7 +57,7 @@ async def train(job: Job, progress: RunProgress) -> Result:
         # Before the training, which takes long: it may fail.
         async with open_run_environment(job, sessions, progress) as environment:
             await check_coverage(job, sessions, environment)
-            source = await _read_source(job, progress, sessions)
+            source = await _read_source(job, progress, sessions, environment)
             check_run_memory(job.settings, job.deployment, pick_device(job.deployment.engine_device))
             if environment is not None:
                 environment = await environment.checked()  # only now: there may be nothing to learn from
@@ -80,7 +81,9 @@ class _Source(msgspec.Struct, frozen=True, kw_only=True):
     examples: SftExamples | None = None
 
 
-async def _read_source(job: Job, progress: RunProgress, sessions: Sessions) -> _Source:
+async def _read_source(
+    job: Job, progress: RunProgress, sessions: Sessions, environment: RunEnvironment | None
+) -> _Source:
     """Before anything is loaded or tried. Raises InvalidError where there is nothing to learn from."""
     tokenizer = ChatTokenizer.load(job.deployment.model_dir, job.deployment.template_kwargs)
     base = BaseModel(job.deployment.model, tokenizer)
@@ -93,7 +96,9 @@ async def _read_source(job: Job, progress: RunProgress, sessions: Sessions) -> _
         judge = job.deployment.judge
         logged = await read_once(sessions, job.project_id, job.settings, base, job.directory, record, judge=judge)
         source = _Source(start=start, logged=logged)
-    await record([])  # a retry has its data already, but may continue another adapter
+    drawn_from = environment.drawn_from if environment and job.settings.kind is RunKind.ROLLOUT else ()
+    if not await record(drawn_from):  # a retry has its other data already, but may continue another adapter
+        raise InvalidError("tasks that the rollouts were to repeat were erased just now: queue the run again")
     return source
 
 

@@ -18,7 +18,7 @@ from app.gateway.gateway import Gateway
 from app.records import Stop, Task, Trajectory
 from app.sandbox.protocol import Sandbox, SessionLimits
 from trainer.environment import Verdict
-from trainer.environments.exam.exam_environment import ExamItem
+from trainer.environments.exam.exam_environment import ExamItem, verdict_of
 from trainer.environments.exam.staging_reset import Reset, ResetError
 
 _CHECK_CALLS = 200
@@ -123,7 +123,7 @@ class ApiWorld:
             )
         except InvalidError as error:
             return _unreachable(gateway) if gateway.unreachable else Verdict(0, 1, (str(error),))
-        return _unreachable(gateway) if gateway.unreachable else Verdict(round(100 * value), 100)
+        return _unreachable(gateway) if gateway.unreachable else verdict_of(value)
 
     def _open(self, max_calls: int, *, read_only: bool) -> Gateway:
         return Gateway(

@@ -11,8 +11,9 @@ import msgspec
 
 from app.errors import InvalidError
 from app.project.holdout import OWN_WORK, SET, kind_of, sets_of
+from app.project.score_source import GOOD
 from app.records import Task, Trajectory
-from trainer.environment import Scenario, Split, World
+from trainer.environment import Scenario, Split, Verdict, World
 
 Ground: TypeAlias = Literal["recorded", "staging", "live"]
 """What trials run on: the recorded calls of the tasks, other servers of the APIs, or the APIs, only to be read."""
@@ -31,6 +32,15 @@ class ExamItem(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kind(self) -> str:
         return self.placed or kind_of(self.task.instruction, self.task.scenario)
+
+
+def verdict_of(score: float) -> Verdict:
+    """Of a task's check, which gives a score in [0, 1]. What succeeds when it is served succeeds here.
+
+    >>> verdict_of(0.8).success, verdict_of(0.4).success, verdict_of(0.8).fraction
+    (True, False, 0.8)
+    """
+    return Verdict(round(100 * score), 100, needed=GOOD)
 
 
 class Trials(Protocol):

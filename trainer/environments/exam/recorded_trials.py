@@ -15,7 +15,7 @@ from app.project.score_source import GOOD
 from app.records import Call, Stop, Task, Trajectory
 from app.sandbox.protocol import Sandbox, SessionLimits
 from trainer.environment import Verdict
-from trainer.environments.exam.exam_environment import ExamItem
+from trainer.environments.exam.exam_environment import ExamItem, verdict_of
 
 _CHECK_CALLS = 200
 _UNKNOWN = Verdict(0, 1, ("what the APIs would have answered is not recorded",), known=False)
@@ -68,7 +68,7 @@ class RecordedTrials:
             )
         except InvalidError as error:
             return Verdict(0, 1, (str(error),), known=gateway.in_doubt is None)
-        return Verdict(round(100 * value), 100) if gateway.in_doubt is None else _UNKNOWN
+        return verdict_of(value) if gateway.in_doubt is None else _UNKNOWN
 
     @property
     def catalog(self) -> Catalog:
