@@ -140,10 +140,25 @@ async def test_the_scores_of_a_trial_are_counted_by_kind_and_side(api: ApiApp, t
             at = began + timedelta(minutes=minutes)
             await served.task(score, scenario=scenario, release_id=release.id, started_at=at, finished_at=at)
         trial = await release_trials.current(session, api.demo.id)
-        counted = await unscored_tasks.trials_by_scenario(session, api.demo.id, trial)
+        counted = await unscored_tasks.trials_by_kind(session, api.demo.id, trial)
     assert counted == {"decided": KindTrial(KindScores(6, 0.0), KindScores(6, 6.0))}
     found = (await api.client.get("/v1/feedback/wanted")).json()
     assert [(each["scenario"], each["scores"]) for each in found] == [("open", 13), ("decided", 13)]
+
+
+async def test_tasks_without_a_scenario_count_by_their_instruction(api: ApiApp, tmp_path: Path) -> None:
+    async with api.sessions.begin() as session:
+        served = ServedProject(session, await projects.by_id(session, api.demo.id), byte_tokenizer(tmp_path))
+        _, candidate, began = await begin_canary(session, api)
+        at = began + timedelta(minutes=1)
+        about: dict[str, Any] = {"release_id": candidate.id, "started_at": at, "finished_at": at}
+        for score, instruction in ((1.0, "Pay  Iris"), (0.0, "pay iris"), (1.0, "call Bo"), (None, "pay Iris")):
+            await served.task(score, scenario=None, instruction=instruction, **about)
+        trial = await release_trials.current(session, api.demo.id)
+        counted = await unscored_tasks.trials_by_kind(session, api.demo.id, trial)
+    assert counted == {"pay iris": KindTrial(KindScores(2, 1.0)), "call bo": KindTrial(KindScores(1, 1.0))}
+    [found] = (await api.client.get("/v1/feedback/wanted")).json()
+    assert (found["instruction"], found["scores"], found["mean"]) == ("pay Iris", 2, 0.5)
 
 
 async def test_tasks_of_watched_weights_are_on_trial_under_each_release_that_has_them(

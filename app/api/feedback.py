@@ -71,7 +71,7 @@ class FeedbackView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WantedFeedback(msgspec.Struct, frozen=True, kw_only=True):
-    """A task without a score. `scores` and `mean` are of its scenario; `on_trial`: its release is a canary, or was
+    """A task without a score. `scores` and `mean` are of its kind; `on_trial`: its release is a canary, or was
     compared with one when it began, or is watched.
     """
 
@@ -148,11 +148,10 @@ async def wanted_feedback(session: AsyncSession, project_id: UUID, limit: int) -
     """The tasks of a project whose score would teach most, best first."""
     trial = await release_trials.current(session, project_id)
     tasks = await unscored_tasks.latest(session, project_id, trial)
-    scores = await unscored_tasks.scores_by_scenario(session, project_id)
-    trials = await unscored_tasks.trials_by_scenario(session, project_id, trial)
-    by_kind = {scenario: found for scenario, found in scores.items() if scenario is not None}
+    scores = await unscored_tasks.scores_by_kind(session, project_id)
+    trials = await unscored_tasks.trials_by_kind(session, project_id, trial)
     unscored = [Unscored(kind_of(task.instruction, task.scenario), task.on_trial) for task in tasks]
     return [
-        WantedFeedback.of(tasks[place], by_kind.get(unscored[place].kind, KindScores()))
-        for place in choose(unscored, by_kind, trials, limit)
+        WantedFeedback.of(tasks[place], scores.get(unscored[place].kind, KindScores()))
+        for place in choose(unscored, scores, trials, limit)
     ]

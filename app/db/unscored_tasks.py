@@ -1,11 +1,12 @@
 """Tasks that have no score but a judge's, and the scores of their kinds."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import false, func, or_, select
+from sqlalchemy import ColumnElement, case, false, func, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
@@ -13,6 +14,7 @@ from app.db.clock import from_now
 from app.db.models import TaskState
 from app.db.release_trials import ReleaseTrial
 from app.db.scores import proven
+from app.project.holdout import kind_of
 from app.project.wanted_feedback import KindScores, KindTrial
 
 _WINDOW = timedelta(days=30)
@@ -60,45 +62,46 @@ async def latest(
     return [UnscoredTask(**row) for row in (await session.execute(query)).mappings()]
 
 
-async def scores_by_scenario(session: AsyncSession, project_id: UUID) -> dict[str | None, KindScores]:
-    """Of the last 30 days. Under None those of all tasks without a scenario."""
-    query = (
-        select(_task.scenario, func.count().label("count"), func.sum(proven()).label("total"))
-        .where(
-            _task.project_id == project_id,
-            proven().is_not(None),
-            _task.finished_at >= from_now(-_WINDOW.total_seconds()),
-        )
-        .group_by(_task.scenario)
-    )
-    rows = (await session.execute(query)).mappings()
-    return {row["scenario"]: KindScores(row["count"], row["total"]) for row in rows}
+async def scores_by_kind(session: AsyncSession, project_id: UUID) -> dict[str, KindScores]:
+    """Of the last 30 days."""
+    return {kind: scores for kind, [scores] in (await _by_kind(session, project_id, [true()])).items()}
 
 
-async def trials_by_scenario(
+async def trials_by_kind(
     session: AsyncSession, project_id: UUID, trial: ReleaseTrial | None
 ) -> dict[str, KindTrial]:
     """The scores of both sides of a trial, of the last 30 days."""
     if trial is None:
         return {}
+    return {
+        kind: KindTrial(*sides)
+        for kind, sides in (await _by_kind(session, project_id, [trial.new, trial.old])).items()
+    }
+
+
+async def _by_kind(
+    session: AsyncSession, project_id: UUID, which: Sequence[ColumnElement[bool]]
+) -> dict[str, list[KindScores]]:
+    """The scores of the tasks that each condition is true of."""
     total = func.sum(proven())
-    sides = [
-        figure
-        for side in (trial.new, trial.old)
-        for figure in (func.count().filter(side), func.coalesce(total.filter(side), 0.0))
+    figures = [
+        each for side in which for each in (func.count().filter(side), func.coalesce(total.filter(side), 0.0))
     ]
+    own_instruction = case((_task.scenario.is_(None), _task.instruction), else_="")
     query = (
-        select(_task.scenario, *sides)
+        select(_task.scenario, own_instruction, *figures)
         .where(
             _task.project_id == project_id,
-            _task.scenario.is_not(None),
             proven().is_not(None),
-            or_(trial.new, trial.old),
+            or_(*which),
             _task.finished_at >= from_now(-_WINDOW.total_seconds()),
         )
-        .group_by(_task.scenario)
+        .group_by(_task.scenario, own_instruction)
     )
-    return {
-        scenario: KindTrial(KindScores(count, total), KindScores(old_count, old_total))
-        for scenario, count, total, old_count, old_total in await session.execute(query)
-    }
+    found: dict[str, list[KindScores]] = defaultdict(lambda: [KindScores()] * len(which))
+    for scenario, instruction, *numbers in await session.execute(query):
+        kind, new = kind_of(instruction, scenario), list(map(KindScores, numbers[::2], numbers[1::2]))
+        found[kind] = [
+            KindScores(a.count + b.count, a.total + b.total) for a, b in zip(found[kind], new, strict=True)
+        ]
+    return dict(found)
