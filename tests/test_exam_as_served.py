@@ -62,6 +62,7 @@ async def test_its_prompts_offer_the_skills_that_tasks_would_be_offered(
             engine_device="cpu",
             rollout_engine_urls=url,
             max_turns=1,
+            temperature=0.5,
             retrieval="query_ngram",
             prompt_profile="compact",
         )
@@ -76,6 +77,7 @@ async def test_its_prompts_offer_the_skills_that_tasks_would_be_offered(
         result = await train(job, ProgressRecorder())
     evaluation = result.evidence["evaluation"]
     assert (evaluation["retrieval"], evaluation["skills_before"]) == ("query_ngram", 2)
+    assert evaluation["temperature"] == 0.5
     assert result.evidence["candidate"]["scenarios"] == 30
     assert sorted(set(engine.models)) == sorted(["base", result.adapter])
     assert len(engine.prompts) == 2 * 30
