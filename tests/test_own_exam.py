@@ -155,7 +155,6 @@ async def test_without_a_word_a_run_is_examined_on_what_the_project_holds_out(sh
     job = await shop.job(kind="logged", steps=1, pairs=2, gate_scenarios=30)
     result = await train(job, ProgressRecorder())
     assert result.data["dropped"]["held_out"] == 2 * len(kinds)
-    assert result.evidence["environment"] == "exam?name=own-work"
     evaluation = result.evidence["evaluation"]
     async with shop.sessions() as session:
         exam = await exams.get(session, shop.project_id, "own-work")
@@ -173,7 +172,8 @@ async def test_without_a_word_a_run_is_examined_on_what_the_project_holds_out(sh
         "true_whatever_happens": 0,
     }
     assert evaluation["coverage"] == 1
-    assert (result.decision, result.evidence["candidate"]["scenarios"]) == ("rejected", 30)
+    assert result.decision == "waiting"  # it tried: this policy can solve none
+    assert result.reason.startswith("no release solved a task of the exam, so it compares nothing")
 
 
 async def test_the_library_of_the_exam_is_what_tasks_are_offered_now(shop: TrainingProject) -> None:
