@@ -7,6 +7,7 @@ from app.records import Json
 from tests.task_results import chains, result
 from trainer.evaluation.exam_evidence import UndecidedError, check_decidable, left_out
 from trainer.evaluation.paired import PairedResults
+from trainer.evaluation.policy_metrics import TaskResult
 
 
 def results(*, unknown: int = 0, known: int = 40, on: str = "", **exam: Json) -> PairedResults:
@@ -65,14 +66,11 @@ def test_an_exam_of_which_nobody_solved_a_task_decides_nothing() -> None:
     """Its checks may be such that nothing passes them."""
 
     def solved(candidate: bool, incumbent: bool, settings: dict[str, Json]) -> PairedResults:
-        sides = (
-            [
-                result(f"s{number}", template=f"kind {number}", success=solves and not number)
-                for number in range(40)
-            ]
-            for solves in (candidate, incumbent)
-        )
-        return PairedResults(candidate=next(sides), incumbent=next(sides), settings=settings).only_known()
+        def side(solves: bool) -> list[TaskResult]:
+            return [result(f"s{each}", template=f"kind {each}", success=solves and not each) for each in range(40)]
+
+        found = PairedResults(candidate=side(candidate), incumbent=side(incumbent), settings=settings)
+        return found.only_known()
 
     for one, other in ((True, False), (False, True)):
         check_decidable(solved(one, other, {"exam": {"on": "staging"}}), 0.8, 30)

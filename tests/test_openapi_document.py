@@ -115,9 +115,7 @@ def test_fields_are_described_as_in_the_source() -> None:
     for kind in (RunSettings, ProjectSettings):  # all are documented
         fields = schemas[kind.__name__]["properties"]
         assert {name: each.get("description") for name, each in fields.items()} == dict(field_docs(kind))
-    assert (
-        schemas["TaskView"]["properties"]["stop_reason"]["description"] == "why the rollout ended"
-    )  # inherited, renamed
-    assert schemas["TaskRequest"]["properties"]["instruction"]["description"].startswith(
-        "what to do"
-    )  # of its type
+    renamed = schemas["TaskView"]["properties"]["stop_reason"]
+    assert renamed["description"] == "why the rollout ended", "inherited"
+    typed = schemas["TaskRequest"]["properties"]["instruction"]
+    assert typed["description"].startswith("what to do"), "of its type"
