@@ -21,7 +21,7 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.evaluated_server import ExpertPolicy
 from tests.promoted_releases import EVEN, GAIN, exam
 from tests.rows import project_row
-from tests.scripted_engine import Script, ScriptedEngine, block, byte_tokenizer
+from tests.scripted_engine import Answer, Script, ScriptedEngine, block, byte_tokenizer
 from trainer.environment import Scenario, Split, Verdict
 from trainer.environments.office.office_environment import OfficeEnvironment, OfficeWorld
 from trainer.evaluation.gate_decision import GateRules
@@ -170,6 +170,15 @@ class GatedRun:
             rules=rules,
             directory=self.directory,
         )
+
+    def expert_in(self, scenarios: Sequence[Scenario], otherwise: Script = lazy) -> Script:
+        """Solves the tasks of these only."""
+        known = [task.instruction for each in scenarios for task in each.tasks]
+
+        def script(prompt: str, turn: int) -> Answer:
+            return (self.expert if any(each in prompt for each in known) else otherwise)(prompt, turn)
+
+        return script
 
     async def active(self) -> models.Release:
         async with self.sessions() as session:

@@ -9,11 +9,16 @@ from app.db.database import Sessions
 from app.db.models import ReleaseState
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.gated_run import BASE_MODEL, BEST, NEW, SCENARIOS, SERVING, GatedRun, PartlyKnown, lazy, wordy
-from tests.scripted_engine import Answer
+from tests.scripted_engine import Script
 from trainer.evaluation.gate_decision import GateRules
 
 TOLERANT = GateRules(min_scenarios=SCENARIOS, margin=60)
 """On four scenarios, nothing less rules a loss out."""
+
+
+def little(run: GatedRun, otherwise: Script) -> Script:
+    """Solves one scenario of four."""
+    return run.expert_in(run.environment.fixed[:1], otherwise)
 
 
 @pytest.fixture
@@ -23,12 +28,14 @@ async def run(sessions: Sessions, bare_sandbox: ForkedSandbox, tmp_path: Path) -
 
 async def test_an_equal_candidate_with_fewer_tokens_must_hold_against_the_reference(run: GatedRun) -> None:
     await run.serve_since_best()
-    result = await run.evaluate(run.policies(serving=wordy, new=lazy, best=run.expert), rules=TOLERANT)
+    result = await run.evaluate(
+        run.policies(serving=little(run, wordy), new=little(run, lazy), best=run.expert), rules=TOLERANT
+    )
     assert result.state is ReleaseState.REJECTED
     assert result.reason.startswith("a loss of over 60 points to the reference is not ruled out")
     assert result.evidence["compared_with"] == {"number": 3, "model": SERVING}
     assert result.evidence["reference_release"] == {"number": 2, "model": BEST}
-    assert result.evidence["reference_difference"]["sgc"]["mean"] == -100
+    assert result.evidence["reference_difference"]["sgc"]["mean"] == -75
     assert [row.model for row in await run.evaluations(run.run_id)] == [NEW, SERVING, BEST]
     written = msgspec.json.decode((run.directory / "gate.json").read_bytes())
     assert len(written["reference"]) == 3 * SCENARIOS
@@ -36,20 +43,17 @@ async def test_an_equal_candidate_with_fewer_tokens_must_hold_against_the_refere
 
 async def test_it_passes_if_the_reference_does_no_better(run: GatedRun) -> None:
     await run.serve_since_best()
-    result = await run.evaluate(run.policies(serving=wordy, new=lazy, best=wordy), rules=TOLERANT)
+    result = await run.evaluate(
+        run.policies(serving=little(run, wordy), new=little(run, lazy), best=little(run, wordy)), rules=TOLERANT
+    )
     assert result.state is ReleaseState.PASSED
     assert result.evidence["reference_release"]["number"] == 2
 
 
 async def test_a_candidate_that_gains_must_hold_against_the_reference_as_well(run: GatedRun) -> None:
     await run.serve_since_best()
-    last = run.environment.fixed[-1].tasks
-    expert = run.expert
-
-    def partly(prompt: str, turn: int) -> Answer:
-        return lazy() if any(task.instruction in prompt for task in last) else expert(prompt, turn)
-
-    result = await run.evaluate(run.policies(serving=lazy, new=partly, best=expert))
+    partly = run.expert_in(run.environment.fixed[:-1])
+    result = await run.evaluate(run.policies(serving=lazy, new=partly, best=run.expert))
     assert result.evidence["difference"]["sgc"]["low"] > 0
     assert result.state is ReleaseState.REJECTED
     assert "to the active one: it solves more scenarios: SGC +75.0" in result.reason
@@ -64,7 +68,9 @@ async def test_where_the_active_release_is_the_reference_the_evidence_says_so(ru
 async def test_the_reference_is_the_same_in_another_environment(run: GatedRun) -> None:
     await run.open(environment="office?site=0")
     await run.serve_since_best()
-    result = await run.evaluate(run.policies(serving=wordy, new=lazy, best=run.expert), rules=TOLERANT)
+    result = await run.evaluate(
+        run.policies(serving=little(run, wordy), new=little(run, lazy), best=run.expert), rules=TOLERANT
+    )
     assert result.evidence["reference_release"] == {"number": 2, "model": BEST}
 
 
@@ -74,7 +80,9 @@ async def test_where_its_adapter_cannot_be_loaded_the_next_release_is_the_refere
 ) -> None:
     await run.serve_since_best(base=base)
     run.gone = gone
-    result = await run.evaluate(run.policies(serving=wordy, new=lazy, best=run.expert), rules=TOLERANT)
+    result = await run.evaluate(
+        run.policies(serving=little(run, wordy), new=little(run, lazy), best=run.expert), rules=TOLERANT
+    )
     assert result.state is ReleaseState.PASSED
     assert result.evidence["reference_release"] == {"number": 3, "model": SERVING}
     assert result.reason.endswith("the reference is not release 2: the adapter is gone, or of another base model")
@@ -92,7 +100,7 @@ async def test_a_candidate_with_the_weights_of_the_reference_is_not_compared_wit
 async def test_unknown_results_of_the_reference_leave_the_candidate_undecided(run: GatedRun, known: int) -> None:
     await run.serve_since_best()
     run.environment = PartlyKnown(BEST, known)
-    result = await run.evaluate(run.policies(serving=wordy, new=lazy), rules=TOLERANT)
+    result = await run.evaluate(run.policies(serving=little(run, wordy), new=little(run, lazy)), rules=TOLERANT)
     assert (result.state, result.evidence["verdict"]) == (ReleaseState.CANDIDATE, "untested")
     assert result.reason.startswith(
         f"the results of {known / SCENARIOS:.0%} of the scenarios are known, also of the reference, 80% are needed"
@@ -103,6 +111,6 @@ async def test_too_few_scenarios_that_are_known_of_the_reference_decide_nothing(
     await run.open(exam_coverage=0.5)
     await run.serve_since_best()
     run.environment = PartlyKnown(BEST, 3)
-    result = await run.evaluate(run.policies(serving=wordy, new=lazy), rules=TOLERANT)
+    result = await run.evaluate(run.policies(serving=little(run, wordy), new=little(run, lazy)), rules=TOLERANT)
     assert (result.state, result.evidence["verdict"]) == (ReleaseState.CANDIDATE, "untested")
     assert result.reason.startswith("the exam has 3 scenarios to examine on, also of the reference, 4 are needed")
