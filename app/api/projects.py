@@ -11,16 +11,19 @@ from litestar.params import FromPath, JSONBody
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Access, Caller, Db, find_project
+from app.api.api_reading import read_api
 from app.api.console_links import ConsoleLinks
 from app.api.datasets import delete_files
 from app.api.problem import problems
 from app.api.usage_view import UsageView, view_usage
 from app.api.validation import Name
+from app.apis.document_reader import DocumentReader
+from app.apis.reachable import refuse_production
 from app.datasets.dataset_store import DatasetStore
-from app.db import audit, keys, models, projects
+from app.db import apis, audit, keys, models, projects
 from app.db import datasets as dataset_table
 from app.errors import ForbiddenError
-from app.project.project_settings import Limits, ProjectSettings
+from app.project.project_settings import Limits, ProjectSettings, changed
 from app.records import Json
 from app.release.first_release import FirstRelease
 
@@ -95,10 +98,15 @@ class ProjectController(Controller):
         responses=problems(400, 401, 403, 404),
     )
     async def change(
-        self, name: FromPath[str], data: JSONBody[ProjectPatch], session: Db, access: Caller
+        self,
+        name: FromPath[str],
+        data: JSONBody[ProjectPatch],
+        session: Db,
+        access: Caller,
+        document_reader: NamedDependency[DocumentReader],
     ) -> ProjectView:
         """Fields that are left out stay, and null restores a default. The audit log records the change."""
-        return ProjectView.of(await change_project(session, access, name, data.settings), access)
+        return ProjectView.of(await change_project(session, access, name, data.settings, document_reader), access)
 
     @get("/{name:str}/usage", summary="Show what a project uses", responses=problems(401, 403, 404))
     async def usage(
@@ -136,12 +144,13 @@ async def create_project(
 
 
 async def change_project(
-    session: AsyncSession, access: Access, name: str, settings: dict[str, Json]
+    session: AsyncSession, access: Access, name: str, settings: dict[str, Json], reader: DocumentReader
 ) -> models.Project:
     """Raises ForbiddenError for what only a key of all projects may change, InvalidError that names the field."""
     if access.project_id is not None and (own := sorted(OPERATORS & settings.keys())):
         raise ForbiddenError(f"only a key for all projects may change {' and '.join(own)}")
     project = await find_project(session, access, name)
+    await _check_staging(session, reader, project, settings)
     secrets = project.webhook_secret, project.verifier_secret
     before, after = await projects.change_settings(session, project.id, settings)
     names = ("webhook_secret", "verifier_secret")
@@ -152,6 +161,18 @@ async def change_project(
         await audit.add(session, project.id, None, access.actor, action, detail)
     await session.commit()
     return project
+
+
+async def _check_staging(
+    session: AsyncSession, reader: DocumentReader, project: models.Project, settings: dict[str, Json]
+) -> None:
+    """Refuse new servers that tasks call. Those that an API gets later on are refused when a trial begins."""
+    before = projects.settings_of(project)
+    after = changed(before, {name: new for name, new in settings.items() if name == "staging"}).staging
+    new = {name: each for name, each in after.items() if each != before.staging.get(name)}
+    if new:
+        rows = await apis.of_project(session, project.id)
+        refuse_production(new, [(await read_api(reader, session, row, row.bind)).servers for row in rows])
 
 
 async def delete_project(session: AsyncSession, access: Access, name: str, datasets: DatasetStore) -> None:

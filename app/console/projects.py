@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.access import Db, find_project
 from app.api.projects import OPERATORS, change_project, create_project, delete_project
 from app.api.validation import Name
+from app.apis.document_reader import DocumentReader
 from app.console.form_messages import readable
 from app.console.forms import Form, read_form
 from app.console.settings_form import entered_values, patch, setting_groups
@@ -69,7 +70,12 @@ class ProjectPages(Controller):
 
     @post("/{name:str}", opt=_ADMIN)
     async def change(
-        self, name: FromPath[str], request: Request[Any, Any, Any], visit: Visitor, session: Db
+        self,
+        name: FromPath[str],
+        request: Request[Any, Any, Any],
+        visit: Visitor,
+        session: Db,
+        document_reader: NamedDependency[DocumentReader],
     ) -> Response[Any]:
         """Fields that were left empty get their defaults; those that were not changed stay."""
         project = await find_project(session, visit.access, name)
@@ -77,7 +83,7 @@ class ProjectPages(Controller):
         form = await request.form()
         entered = {key: value.replace("\r\n", "\n") for key, value in form.items() if isinstance(value, str)}
         try:
-            await change_project(session, visit.access, name, _change(project, entered))
+            await change_project(session, visit.access, name, _change(project, entered), document_reader)
         except InvalidError as error:
             await session.rollback()
             await session.refresh(project)

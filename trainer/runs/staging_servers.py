@@ -5,10 +5,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from app.apis.address import end_of_host
 from app.apis.catalog import App, Catalog, Operation
 from app.apis.credentials import Credentials, SecretStore
-from app.apis.reachable import reaches
+from app.apis.reachable import Servers, refuse_production
 from app.errors import HostError, InvalidError
 from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.project.staging import StagingApi
@@ -64,13 +63,11 @@ def staged(catalog: Catalog, staging: Mapping[str, StagingApi]) -> Catalog:
     """
     if missing := sorted(catalog.apps.keys() - staging.keys()):
         raise InvalidError(f"staging has no server for {', '.join(missing)}: name it in the project's settings")
-    return Catalog({name: _staged(app, staging[name], catalog) for name, app in catalog.apps.items()})
+    refuse_production({name: staging[name] for name in catalog.apps}, [*map(Servers.of, catalog.apps.values())])
+    return Catalog({name: _staged(app, staging[name]) for name, app in catalog.apps.items()})
 
 
-def _staged(app: App, staging: StagingApi, production: Catalog) -> App:
-    _refuse_production(f"staging.{app.name}.server", staging.server, production)
-    if staging.reset_url is not None:
-        _refuse_production(f"staging.{app.name}.reset_url", staging.reset_url, production)
+def _staged(app: App, staging: StagingApi) -> App:
     if staging.reset is not None and staging.reset not in app.operations:
         raise InvalidError(f"staging.{app.name}.reset: {app.name} has no operation {staging.reset!r}")
     if not staging.is_restored and not all(each.safe for each in app.operations.values()):
@@ -80,25 +77,6 @@ def _staged(app: App, staging: StagingApi, production: Catalog) -> App:
         )
     operations = {name: _moved(each) for name, each in app.operations.items()}
     return msgspec.structs.replace(app, server=staging.server, operations=operations, token_origins=())
-
-
-def _refuse_production(field: str, url: str, production: Catalog) -> None:
-    try:
-        found = [same for app in production.apps.values() if (same := reaches(app, url)) is not None]
-    except ValueError as error:
-        raise InvalidError(f"{field}: {error}") from error
-    if found:
-        raise InvalidError(
-            f"{field} is at a server that tasks call, {found[0]}: trials would change what is live. In the "
-            f"project's settings, name one with another host or port{_or_fix_the_server(found[0])}"
-        )
-
-
-def _or_fix_the_server(address: str) -> str:
-    """What else can be done where tasks may give any value for a part of the host."""
-    if "{" not in address[: end_of_host(address)]:
-        return ""
-    return "; or if all tasks call one server, put the API again with it as `server`"
 
 
 def _moved(operation: Operation) -> Operation:
