@@ -7,12 +7,12 @@ A judge is a plug-in: a function `load_judge(*, option: type = default, ...)` th
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 import structlog
 
-from app.errors import InvalidError, SettingError
+from app.errors import AppError, InvalidError, SettingError
 from app.plugins import registry
 from app.plugins.plugin_options import PluginSpec, load_options
 from app.records import Trajectory
@@ -73,19 +73,29 @@ def load_judge(text: str) -> NamedJudge | None:
     return NamedJudge(spec.name, text, each=judge)
 
 
-async def ask_judge(judge: NamedJudge, trajectory: Trajectory, *, seconds: float = _SECONDS) -> float | None:
-    """The score; None if the judge compares groups.
+class Judgement(NamedTuple):
+    """A score in [0, 1], or none: then the problem, unless the judge abstained."""
 
-    One that fails, is slow or leaves [0, 1] is logged and scores nothing: the task is done.
-    """
+    score: float | None = None
+    problem: str | None = None
+
+
+async def ask_judge(judge: NamedJudge, trajectory: Trajectory, *, seconds: float = _SECONDS) -> Judgement:
+    """A judge that compares groups has nothing to say here. One that fails scores nothing: the task is done."""
     if judge.each is None:
-        return None
+        return Judgement()
     try:
         async with asyncio.timeout(seconds):
             score = await judge.each(trajectory)
         if score is None or 0 <= score <= 1:
-            return score
-        raise ValueError(f"the judge's score {score} lies outside [0, 1]")
-    except Exception:  # code of other packages
-        log.exception("a task could not be judged", task=str(trajectory.task.id))
-        return None
+            return Judgement(score)
+        problem = f"its score {score!r:.50} is not in [0, 1]"
+    except TimeoutError:
+        problem = f"it took longer than {seconds:g} s"
+    except AppError as error:
+        problem = str(error)
+    except Exception as error:  # code of other packages, whose messages may hold anything
+        log.exception("a judge failed", judge=judge.plugin, task=str(trajectory.task.id))
+        return Judgement(problem=f"it raised {type(error).__name__}; the log of the server has the reason")
+    log.warning("a task could not be judged", judge=judge.plugin, task=str(trajectory.task.id), cause=problem)
+    return Judgement(problem=problem)

@@ -8,8 +8,8 @@ from sqlalchemy import select
 
 from app.db import models, skills
 from app.db.models import TaskState
-from app.errors import SettingError
-from app.judge import Judge, NamedJudge, ask_judge, load_judge
+from app.errors import EngineError, SettingError
+from app.judge import Judge, Judgement, ask_judge, load_judge
 from app.records import Stop, Trajectory
 from app.runner.runner import Runner
 from tests.ledger_policies import writing
@@ -47,9 +47,8 @@ def runner(project: LedgerProject, judge: str, script: Script = lambda *_: DONE)
         ("expected=7", None, 1.0, "judge"),
         ("expected=8", None, 0.0, "judge"),
         ("expected=8", "score = 0.25", 0.25, "check"),
-        ("expected=7&odd=true", None, None, None),
     ],
-    ids=["right", "wrong", "a check counts instead", "outside of the range"],
+    ids=["right", "wrong", "a check counts instead"],
 )
 async def test_a_finished_task_has_the_score_of_the_judge_unless_it_brings_a_check(
     project: LedgerProject, options: str, check: str | None, score: float | None, source: str | None
@@ -58,6 +57,13 @@ async def test_a_finished_task_has_the_score_of_the_judge_unless_it_brings_a_che
         row = await project.ended(await project.submit(check_code=check))
     assert (row.state, row.score, row.failure) == (TaskState.DONE, score, None)
     assert (row.score_source, row.judged_by is not None) == (source, source == "judge")
+
+
+async def test_a_task_says_why_its_judge_gave_no_score(project: LedgerProject) -> None:
+    async with runner(project, "load_answer_judge?expected=7&odd=true"):
+        row = await project.ended(await project.submit())
+    assert (row.state, row.score, row.judged_by) == (TaskState.DONE, None, None)
+    assert row.failure == "the judge gave no score: its score 7.0 is not in [0, 1]"
 
 
 async def test_skills_are_kept_and_replayed_whatever_a_judge_says(project: LedgerProject) -> None:
@@ -80,12 +86,37 @@ async def test_a_task_that_did_nothing_has_failed_whatever_a_judge_says(project:
     assert (row.score, row.score_source) == (0.3, "judge")
 
 
-async def test_a_judge_that_takes_too_long_leaves_a_task_without_a_score() -> None:
+def load_odd_judge(*, answer: str) -> Judge:
     async def judge(_: Trajectory) -> float | None:
-        await asyncio.sleep(3600)
-        return 1.0
+        match answer:
+            case "late":
+                await asyncio.sleep(3600)
+            case "refusal":
+                raise EngineError("HTTP 401: set its key")
+            case "defect":
+                raise RuntimeError("key=secret")
+            case "text":
+                return "good"  # type: ignore[return-value]
+        return float(answer)
 
-    assert await ask_judge(NamedJudge("slow", "slow", judge), trajectory(), seconds=0.05) is None
+    return judge
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ("late", "it took longer than 0.05 s"),
+        ("refusal", "HTTP 401: set its key"),
+        ("defect", "it raised RuntimeError; the log of the server has the reason"),
+        ("text", "it raised TypeError; the log of the server has the reason"),
+        ("nan", "its score nan is not in [0, 1]"),
+        ("-1", "its score -1.0 is not in [0, 1]"),
+    ],
+)
+async def test_a_judge_that_fails_gives_no_score_and_a_reason(answer: str, problem: str) -> None:
+    judge = load_judge(f"{__name__}:load_odd_judge?answer={answer}")
+    assert judge is not None
+    assert await ask_judge(judge, trajectory(), seconds=0.05) == Judgement(None, problem)
 
 
 @pytest.mark.parametrize(

@@ -55,14 +55,19 @@ def outcome_of(trajectory: Trajectory, scored: float | None, failure: str | None
 async def judged(
     outcome: task_queue.TaskOutcome, judge: NamedJudge | None, trajectory: Trajectory, secrets: SecretValues
 ) -> task_queue.TaskOutcome:
-    """The outcome with the score of the judge, which decides neither about the task's state nor its skills."""
+    """The outcome with the score of the judge, or why it gave none. It decides neither about the task's state nor
+    its skills.
+    """
     if judge is None or trajectory.stop == Stop.CANCELLED:
         return outcome
     with phase(Phase.CHECK):
-        score = await ask_judge(judge, masked(trajectory, secrets))
-    if score is None:
+        judgement = await ask_judge(judge, masked(trajectory, secrets))
+    if judgement.problem is not None:
+        failure = outcome.failure or f"the judge gave no score: {judgement.problem}"
+        return msgspec.structs.replace(outcome, failure=failure)
+    if judgement.score is None:
         return outcome
-    return msgspec.structs.replace(outcome, score=score, judged_by=judge.name())
+    return msgspec.structs.replace(outcome, score=judgement.score, judged_by=judge.name())
 
 
 def unchecked(trajectory: Trajectory, error: SandboxError) -> task_queue.TaskOutcome:
