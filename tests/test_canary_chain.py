@@ -62,7 +62,7 @@ def test_losses_within_the_margin_do_not_add_up_beyond_it() -> None:
     )
 
 
-def test_a_proven_gain_ends_the_account_and_the_gate_adds_nothing_to_it() -> None:
+def test_a_larger_gain_ends_the_account_and_the_gate_adds_nothing_to_it() -> None:
     fewer = trial(Arm(0.95, tokens=100), Arm(0.95), 1_500)
     rules = CanaryRules(max_scored=9_999)
     first = judged(fewer, rules)
@@ -82,6 +82,13 @@ def _low(decision: CanaryDecision) -> float:
     difference = decision.metrics["reward"].difference
     assert difference is not None
     return difference.low
+
+
+def test_a_gain_makes_up_for_no_more_than_itself() -> None:
+    gain = trial(Arm(0.9), Arm(0.3), 200)
+    low = _low(judged(gain))
+    assert 0 < low < 0.9
+    assert judged(gain, CanaryRules(possible_loss=0.9)).possible_loss == pytest.approx(0.9 - low)
 
 
 async def test_what_a_promotion_may_have_lost_is_kept_with_its_weights(project: Project) -> None:

@@ -23,7 +23,7 @@ from app.release.canary_metrics import (
     values_of,
 )
 from app.release.canary_traffic import UncountedTraffic, counted, vanished
-from app.release.confidence_sequence import Interval, is_gain
+from app.release.confidence_sequence import Interval
 
 
 class CanaryAction(StrEnum):
@@ -54,7 +54,8 @@ class CanaryDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The action, with the comparisons that it rests on.
 
     `possible_loss` is of one that is promoted: the reward that it and the releases before it may have lost since
-    the last proven gain, by promotions without a gate. It stays within the margin, however many there are.
+    the reference, by promotions without a gate, less what they gained for certain. It stays within the margin,
+    however many there are.
     """
 
     action: CanaryAction
@@ -170,7 +171,7 @@ def _missing(metrics: Mapping[str, MetricComparison], rules: CanaryRules, alike:
     if rules.margin_left < rules.margin:
         missing += (
             f", and fewer tokens count within {rules.margin_left:.2g} of reward only, as earlier releases may "
-            f"have lost {rules.possible_loss:.2g} since the last proven gain"
+            f"have lost {rules.possible_loss:.2g}"
         )
     return missing
 
@@ -203,8 +204,10 @@ def _at_the_end(
 
 
 def _possible_loss(reward: MetricComparison, rules: CanaryRules) -> float:
-    if is_gain(reward.difference, reward.at_the_end):
-        return 0.0
+    """Since the reference: a proven gain makes up for as much as it is at least."""
+    gained = max((each.low for each in (reward.difference, reward.at_the_end) if each is not None), default=0.0)
+    if gained > 0:
+        return max(0.0, rules.possible_loss - gained)
     own = 0.0 if rules.passed_gate or reward.difference is None else -reward.difference.low
     return rules.possible_loss + own
 

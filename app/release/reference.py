@@ -43,7 +43,7 @@ def since_reference(history: Sequence[Release], active: Release) -> list[Release
 
 
 def possible_loss(history: Sequence[Release], active: Release) -> float:
-    """The reward that the active release may have lost since the last proven gain, by promotions without a gate.
+    """The reward that the active release may have lost, by promotions without a gate, and has not gained since.
 
     That of the last canary among those since the reference: an exam that showed no gain leaves it as it was.
     """
