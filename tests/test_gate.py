@@ -140,6 +140,7 @@ async def test_where_an_exam_knows_too_little_live_tasks_decide_if_the_run_says_
     assert result.reason.endswith("live tasks decide (gate=canary)")
     assert result.evidence["compared_with"] == {"number": 1, "model": "base"}
     assert result.evidence["evaluation"]["coverage"] == known / SCENARIOS
+    assert result.evidence["environment"] == run.settings.environment
 
 
 async def test_where_an_exam_knows_too_little_a_person_decides_by_default(run: GatedRun) -> None:

@@ -145,7 +145,9 @@ class _Gate:
         """Where no exam decides, for a reason, live tasks do if the run says so. The advice is for those who train
         again; `evaluation` are the settings of an exam that was not enough.
         """
-        settings, evidence = self.candidate.settings, {} if evaluation is None else {"evaluation": evaluation}
+        settings, evidence = self.candidate.settings, dict[str, Json]()
+        if evaluation is not None:
+            evidence = {"environment": settings.environment, "evaluation": evaluation}
         if self.asks_live_tasks:
             told = {"verdict": "canary", "reason": f"{reason}: live tasks decide (gate=canary)"}
             return await self.approve(evidence | told | {"compared_with": _named(self.incumbent)})
