@@ -164,7 +164,9 @@ def _draw(series: Series, x: Axis, y: Axis) -> DrawnSeries:
     lines: list[str] = []
     bands: list[str] = []
     for run in _runs(series.points):
-        lines.append(_coordinates((x.share(point.x), _down(y, point.y)) for point in run if point.y is not None))
+        lines.append(
+            _coordinates((x.share(point.x), _down(y, each)) for point in run for each in _heights(run, point))
+        )
         edges = [(x.share(point.x), point.low, point.high) for point in run]
         upper = [(at, _down(y, high)) for at, _, high in edges if high is not None]
         lower = [(at, _down(y, low)) for at, low, _ in edges if low is not None]
@@ -176,6 +178,13 @@ def _draw(series: Series, x: Axis, y: Axis) -> DrawnSeries:
         if point.y is not None
     ]
     return DrawnSeries(series.name, lines, bands, dots)
+
+
+def _heights(run: Sequence[Point], point: Point) -> Iterable[float]:
+    """Those at which a line of these points passes one: a point alone stands on its interval."""
+    if len(run) == 1 and point.low is not None and point.high is not None:
+        return point.low, point.high
+    return () if point.y is None else (point.y,)
 
 
 def _runs(points: Iterable[Point]) -> list[list[Point]]:

@@ -69,7 +69,7 @@ class ExamPages(Controller):
             versions=views,
             tasks=tasks[:_SHOWN],
             results=found[::-1],
-            chart=_chart(found),
+            chart=results_chart(found),
             release_ids={each.number: each.id for each in numbered},
         )
 
@@ -86,24 +86,33 @@ async def _results(session: AsyncSession, project_id: UUID, name: str) -> list[R
     return [ReleaseResult(result=each, figures=exam_figures(each.figures)) for each in found]
 
 
-def _chart(found: Sequence[ReleaseResult]) -> LineChart | None:
-    """The latest result of each release. None for fewer than two."""
+def results_chart(found: Sequence[ReleaseResult]) -> LineChart | None:
+    """The latest result of each release, joined where they can be compared. None for fewer than two."""
     latest = {each.result.release: each for each in found if each.figures and each.result.release}
     if len(latest) < 2:
         return None
     numbers = sorted(number for number in latest if number is not None)
     step = max(1, -(-(numbers[-1] - numbers[0]) // 8))
     ticks = tuple((float(number), str(number)) for number in range(numbers[0], numbers[-1] + 1, step))
-    points = [_point(latest[number]) for number in numbers]
+    points = list[Point]()
+    for before, each in zip([None, *numbers], numbers, strict=False):
+        if before is not None and _ground(latest[before]) != _ground(latest[each]):
+            points.append(Point(float(each), None, ""))
+        points.append(_point(latest[each]))
     x = Axis(float(numbers[0]), float(numbers[-1]), ticks)
     return line_chart("Scenarios solved, by release, with 95 % intervals", [Series("solved", points)], x, _SHARES)
+
+
+def _ground(each: ReleaseResult) -> tuple[object, ...]:
+    """Results are compared on the same tasks, tried in the same way."""
+    return each.result.digest, each.result.version, each.result.on
 
 
 def _point(each: ReleaseResult) -> Point:
     assert each.figures is not None
     solved, result = each.figures.sgc, each.result
     share = f"{solved.mean:.1f} % [{solved.low:.1f}, {solved.high:.1f}]"
-    title = f"release {result.release}, version {result.version}: {share}"
+    title = f"release {result.release}, version {result.version}, {result.on}: {share}"
     return Point(float(result.release or 0), solved.mean, title, solved.low, solved.high)
 
 
