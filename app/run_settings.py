@@ -25,6 +25,7 @@ class RunKind(StrEnum):
     ROLLOUT = "rollout"  # fresh rollouts in an environment
     LOGGED = "logged"  # what was served, with its scores
     SFT = "sft"  # supervised steps on the best of what was served, or on imported trajectories
+    EXAM = "exam"  # nowhere: nothing is trained, releases are examined
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,7 +33,9 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     # The run
     kind: RunKind = RunKind.LOGGED
-    """Source of experience: fresh rollouts, logged tasks, or demonstrations for supervised steps."""
+    """Source of experience: fresh rollouts, logged tasks, or demonstrations for supervised steps. `exam` trains
+    nothing: it examines releases on `environment`.
+    """
     start: Literal["active", "base"] = "active"
     """Adapter to continue from: the active release's, or a new one."""
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
@@ -132,6 +135,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
     gate_scenarios: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 200
     """Held-out scenarios of the gate, three tasks each. 0: no exam."""
+    releases: Annotated[str, msgspec.Meta(pattern=r"^( *[0-9]{1,9} *(, *[0-9]{1,9} *){0,19})?(?!\n)$")] = ""
+    """`exam`: numbers of the releases to examine beside the active one, as `3, 12`."""
     exam_coverage: Share = 0.8
     """Share of an exam's scenarios whose results must be known for the gate to decide. On recorded calls they are
     not where a policy asks what no record answers.
@@ -165,6 +170,14 @@ def rollout_environment(settings: RunSettings) -> str:
     return settings.environment
 
 
+def release_numbers(settings: RunSettings) -> list[int]:
+    """
+    >>> release_numbers(RunSettings(releases="12, 3,12"))
+    [3, 12]
+    """
+    return sorted({int(each) for each in settings.releases.split(",") if each.strip()})
+
+
 def check_runnable(settings: RunSettings) -> None:
     """Raises InvalidError for a run that is bound to fail, or whose gate cannot decide.
 
@@ -184,6 +197,16 @@ def check_runnable(settings: RunSettings) -> None:
     registry.find("sage.rewards", settings.reward)
     if settings.kind is RunKind.ROLLOUT:
         rollout_environment(settings)
+    _check_gate(settings)
+
+
+def _check_gate(settings: RunSettings) -> None:
+    if settings.releases and settings.kind is not RunKind.EXAM:
+        raise InvalidError("releases are what a run of kind exam examines: set kind=exam, or leave them out")
+    if settings.kind is RunKind.EXAM and not settings.gate_scenarios:
+        raise InvalidError(
+            f"gate_scenarios=0 leaves a run of kind exam nothing to do: set at least {MIN_SCENARIOS}"
+        )
     if settings.gate == "canary" and not settings.promote:
         raise InvalidError(
             "gate=canary lets live tasks decide about a candidate, and promote=false a person: set promote=true, "

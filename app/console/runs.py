@@ -17,7 +17,7 @@ from app.console.visit import Visit, Visitor, after_change, page
 from app.datasets.data_location import DataRules
 from app.db import models, runs, schedules
 from app.errors import AppError, NotFoundError
-from app.run_settings import RunSettings, read_settings
+from app.run_settings import RunKind, RunSettings, read_settings
 
 _RUNS = 30
 
@@ -34,9 +34,11 @@ class RunPages(Controller):
         return page(visit, "runs.html", found=found, schedule=schedule, due=progress)
 
     @get("/new")
-    async def ask(self, visit: Visitor, session: Db, like: FromQuery[UUID | None] = None) -> Response[str]:
-        """With the settings of another run, if one is named."""
-        settings = RunSettings()
+    async def ask(
+        self, visit: Visitor, session: Db, like: FromQuery[UUID | None] = None, exam: FromQuery[str] = ""
+    ) -> Response[str]:
+        """With the settings of another run, or to examine releases on an exam, if one is named."""
+        settings = RunSettings(kind=RunKind.EXAM, environment=f"exam?name={exam}") if exam else RunSettings()
         if like is not None:
             settings = read_settings((await runs.get(session, like, visit.access.project_id)).settings)
         return await _form(visit, session, Form(values=entered(settings)))

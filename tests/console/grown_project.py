@@ -12,7 +12,7 @@ from app.db import clock, models
 from app.db.models import ReleaseState
 from app.records import Json, Stop
 from tests.console.grown_releases import grow_releases
-from tests.console.grown_runs import grow_runs
+from tests.console.grown_runs import grow_examination, grow_runs
 from tests.console.grown_skills import GrownSkill, grow_skills
 
 _TASKS, _SKILLS = 10_000, 2_000
@@ -39,6 +39,7 @@ async def grow(session: AsyncSession, project: models.Project) -> GrownProject:
     now = await clock.now(session)
     runs = await grow_runs(session, project.id, now, chance)
     releases = await grow_releases(session, project.id, now, runs["done"], chance)
+    runs["examined"] = await grow_examination(session, project.id, releases[:3], now)
     grown = await grow_skills(session, project.id, releases, _SKILLS, now, chance)
     await _work(session, project.id, releases, grown, now, _TASKS, chance)
     numbers = {each.number: each.id for each in releases}

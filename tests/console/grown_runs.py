@@ -1,5 +1,6 @@
 """Training runs of a project, in each state."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from random import Random
 from uuid import UUID
@@ -43,6 +44,15 @@ async def grow_runs(session: AsyncSession, project_id: UUID, now: datetime, chan
     made["queued"] = (await runs.create(session, project_id, RunSettings(kind=RunKind.LOGGED))).id
     await schedules.put(session, project_id, schedules.NewSchedule(every_hours=24, every_scored_tasks=300))
     return made
+
+
+async def grow_examination(
+    session: AsyncSession, project_id: UUID, releases: Sequence[models.Release], now: datetime
+) -> UUID:
+    """A run that has examined releases, the active one first."""
+    run = await runs.create(session, project_id, RunSettings(kind=RunKind.EXAM))
+    await _end(session, run.id, RunState.DONE, now - timedelta(days=4), result=_examined(releases))
+    return run.id
 
 
 async def _run(session: AsyncSession, project_id: UUID, kind: RunKind, steps: int, chance: Random) -> UUID:
@@ -93,6 +103,24 @@ def _metrics(index: int, kind: RunKind, chance: Random) -> dict[str, Json]:
 def _result() -> dict[str, Json]:
     reason = "it solves more scenarios: SGC +12.5 [+3.8, +21.2] points"
     return {"adapter": "0" * 32, "release_id": None, "decision": "passed", "reason": reason, "data": _DATA}
+
+
+def _examined(found: Sequence[models.Release]) -> dict[str, Json]:
+    def about(mean: float) -> dict[str, float]:
+        return {"mean": mean, "low": mean - 7, "high": mean + 7}
+
+    shown: list[Json] = [
+        {
+            "id": str(each.id),
+            "number": each.number,
+            "model": each.model,
+            "figures": {"scenarios": 60, "tasks": 180}
+            | {name: about(60.0 - index * 9) for name in ("sgc", "tgc", "turns", "tokens")},
+            "difference": {"scenarios": 60, "sgc": about(-9.0 * index)} if index else None,
+        }
+        for index, each in enumerate(found)
+    ]
+    return {"reason": f"release {found[0].number} solves 60.0 % of 60 scenarios", "evidence": {"releases": shown}}
 
 
 async def _end(session: AsyncSession, run_id: UUID, state: RunState, at: datetime, **values: Json) -> None:

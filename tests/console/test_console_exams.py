@@ -1,8 +1,10 @@
 """The pages of exams."""
 
 import httpx
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
+from app.db import runs
+from app.run_settings import RunKind
 from tests.console.conftest import CheckPage
 from tests.console.console_server import ConsoleServer
 from tests.console.grown_console import GrownConsole
@@ -27,6 +29,25 @@ async def test_the_list_leads_to_an_exam_and_its_results(check_grown: CheckPage)
     await expect(
         page.get_by_text("The gate can decide by it on staging. Recorded calls need tasks")
     ).to_be_visible()
+
+
+async def test_releases_are_examined_on_an_exam(grown_page: Page, grown: GrownConsole) -> None:
+    await grown_page.goto("/console/exams/everyday")
+    await grown_page.get_by_role("link", name="Examine releases").click()
+    await expect(grown_page.get_by_label("Kind")).to_have_value("exam")
+    await grown_page.get_by_label("Releases", exact=True).fill("seven")
+    await grown_page.get_by_role("button", name="Start the run").click()
+    await expect(grown_page.get_by_label("Releases", exact=True)).to_have_attribute("aria-invalid", "true")
+    await grown_page.get_by_label("Releases", exact=True).fill("2, 7")
+    await grown_page.get_by_role("button", name="Start the run").click()
+    await expect(grown_page.get_by_role("status").first).to_have_text("the run waits for a worker")
+    async with grown.api.sessions() as session:
+        run = await runs.get(session, grown.api.wakes.runs[-1])
+    assert (run.kind, run.settings["environment"], run.settings["releases"]) == (
+        RunKind.EXAM,
+        "exam?name=everyday",
+        "2, 7",
+    )
 
 
 async def test_results_are_downloaded_with_their_intervals(grown: GrownConsole) -> None:

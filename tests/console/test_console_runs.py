@@ -37,6 +37,19 @@ async def test_a_run_that_goes_on_is_right_everywhere(check_grown: CheckPage, gr
     await expect(page.get_by_role("button", name="Cancel", exact=True).first).to_be_visible()
 
 
+async def test_releases_that_were_examined_are_compared_with_the_active_one(
+    check_grown: CheckPage, grown: GrownConsole
+) -> None:
+    page = await check_grown(_path(grown, "examined"))
+    await expect(page.get_by_role("heading", name="Releases on the same 60 scenarios")).to_be_visible()
+    rows = page.get_by_role("region", name="Releases").get_by_role("row")
+    await expect(rows).to_have_count(4)
+    await expect(rows.nth(1)).to_contain_text("60.0 [53.0, 67.0]")
+    await expect(rows.nth(2)).to_contain_text("51.0 [44.0, 58.0]")
+    await expect(rows.nth(2)).to_contain_text("-9.0 [-16.0, -2.0]")
+    await expect(page.get_by_text("No step is done yet")).to_have_count(0)
+
+
 async def test_the_form_of_a_run_is_right_everywhere(check_grown: CheckPage) -> None:
     page = await check_grown("/console/runs/new")
     await expect(page.get_by_label("Kind")).to_have_value("logged")

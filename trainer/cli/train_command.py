@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     type=click.Choice([kind.value for kind in RunKind]),
     default=RunKind.LOGGED.value,
     show_default=True,
-    help="fresh rollouts, served tasks with scores, or chats and the best served tasks",
+    help="fresh rollouts, served tasks with scores, chats and the best served tasks; exam: examine releases",
 )
 @click.option("--set", "given", metavar="NAME=VALUE", multiple=True, help="a setting; repeatable")
 @click.option("--follow/--no-follow", default=True, show_default=True, help="follow it to its end")

@@ -1,4 +1,4 @@
-"""Paired evaluation: candidate and incumbent on the same held-out scenarios."""
+"""Paired evaluation: models on the same held-out scenarios."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -83,11 +83,10 @@ class PairedResults(msgspec.Struct, frozen=True, kw_only=True):
 
     def only_known(self) -> "PairedResults":
         """Only the scenarios whose results are known of every model; `coverage` in the settings is their share."""
-        sides = [self.candidate, self.incumbent, *([] if self.reference is None else [self.reference])]
-        every = {result.scenario for result in self.candidate}
-        known = every - {result.scenario for side in sides for result in side if not result.known}
-        kept = [[result for result in side if result.scenario in known] for side in sides]
-        coverage = self.settings.get("coverage", 1.0) * (len(known) / len(every) if every else 1.0)
+        kept, share = _only_known(
+            [self.candidate, self.incumbent, *([] if self.reference is None else [self.reference])]
+        )
+        coverage = self.settings.get("coverage", 1.0) * share
         return msgspec.structs.replace(
             self,
             candidate=kept[0],
@@ -101,6 +100,38 @@ class PairedResults(msgspec.Struct, frozen=True, kw_only=True):
         path.write_text(json.dumps(msgspec.to_builtins(self), indent=1) + "\n")
 
 
+class ResultsByModel(msgspec.Struct, frozen=True, kw_only=True):
+    """The results of models on the same scenarios, of those scenarios whose results are known of each."""
+
+    models: dict[str, list[TaskResult]]
+    settings: dict[str, Json]  # as of `PairedResults`
+
+
+async def evaluate_each(
+    evaluator: Evaluator, models: Sequence[str], *, scenarios: int, seed: int
+) -> ResultsByModel:
+    """As `evaluate_pair`, for any number of models."""
+    sample = evaluator.environment.scenarios(_SPLIT, scenarios, seed)
+    tasks = sum(len(each.tasks) for each in sample)
+    sides = [
+        await evaluator.evaluate(model, sample, before=tasks * index, after=tasks * (len(models) - index - 1))
+        for index, model in enumerate(models)
+    ]
+    kept, coverage = _only_known(sides)
+    return ResultsByModel(
+        models=dict(zip(models, kept, strict=True)),
+        settings=_settings(evaluator, scenarios, seed) | {"coverage": coverage},
+    )
+
+
+def _only_known(sides: Sequence[Sequence[TaskResult]]) -> tuple[list[list[TaskResult]], float]:
+    """Of the scenarios whose results are known of every side, and the share of these."""
+    every = {result.scenario for result in sides[0]}
+    known = every - {result.scenario for side in sides for result in side if not result.known}
+    kept = [[result for result in side if result.scenario in known] for side in sides]
+    return kept, len(known) / len(every) if every else 1.0
+
+
 async def evaluate_pair(
     evaluator: Evaluator, candidate: str, incumbent: str, *, scenarios: int, seed: int
 ) -> PairedResults:
@@ -110,17 +141,21 @@ async def evaluate_pair(
     return PairedResults(
         candidate=await evaluator.evaluate(candidate, sample, after=tasks),
         incumbent=await evaluator.evaluate(incumbent, sample, before=tasks),
-        settings={
-            "split": _SPLIT,
-            "scenarios": scenarios,
-            "seed": seed,
-            "library": True,
-            "temperature": evaluator.temperature,
-            "prompt_hash": evaluator.prompt_hash,
-            "base": evaluator.base,
-            **evaluator.about,
-        },
+        settings=_settings(evaluator, scenarios, seed),
     )
+
+
+def _settings(evaluator: Evaluator, scenarios: int, seed: int) -> dict[str, Json]:
+    return {
+        "split": _SPLIT,
+        "scenarios": scenarios,
+        "seed": seed,
+        "library": True,
+        "temperature": evaluator.temperature,
+        "prompt_hash": evaluator.prompt_hash,
+        "base": evaluator.base,
+        **evaluator.about,
+    }
 
 
 async def evaluate_again(results: PairedResults, evaluator: Evaluator, model: str) -> list[TaskResult]:

@@ -1,17 +1,13 @@
 """The end of a run: its adapter is stored, and evaluated by the gate as a candidate release."""
 
-from functools import partial
-
 from app.db import adapters
 from app.db.database import Sessions
-from trainer.evaluation.paired import Evaluator
 from trainer.gate import CandidateAdapter, GateResult, evaluate_candidate
 from trainer.learning.publishing import PublishedAdapter
-from trainer.rollouts.stack import open_stack
 from trainer.run_job import Job, RunProgress
-from trainer.runs.grown_library import grown_skills
 from trainer.runs.own_exam import RunEnvironment, too_little_own_work
-from trainer.runs.start_adapter import adapter_store, fetch_adapter
+from trainer.runs.served_evaluator import open_evaluator
+from trainer.runs.start_adapter import adapter_store
 
 
 async def evaluate_adapter(
@@ -32,21 +28,7 @@ async def evaluate_adapter(
     )
     if environment is None or not job.settings.gate_scenarios:
         return await evaluate_candidate(sessions, candidate, None, progress=progress)
-    # A candidate is examined as it will serve: beside the project's skills, found by the retrieval of serving.
-    grown, retrieval = await grown_skills(sessions, job.project_id), job.deployment.retrieval
-    async with open_stack(environment.environment, retrieval, job.deployment, grown=grown) as stack:
-        evaluator = Evaluator(
-            stack.agent,
-            stack.engine,
-            stack.environment,
-            adapters=job.deployment.adapters_dir,
-            new_library=stack.new_library,
-            temperature=job.deployment.temperature,
-            base=job.deployment.model,
-            fetch=partial(fetch_adapter, job),
-            report=partial(progress.part, "exam tasks"),
-            about=environment.about | {"retrieval": retrieval, "skills_before": len(grown)},
-        )
+    async with open_evaluator(job, progress, sessions, environment) as evaluator:
         return await evaluate_candidate(sessions, candidate, evaluator, progress=progress, directory=job.directory)
 
 

@@ -4,8 +4,9 @@ kind      experience                                      learning
 rollout   groups of fresh rollouts with rewards           advantages, one update per step
 logged    groups of scored served tasks with rewards      advantages, one update per step
 sft       imported chats, or the best served tasks        supervised steps
+exam      none                                            none: releases are examined
 
-Each kind publishes one adapter. The gate then evaluates it as a candidate release.
+Each kind but the last publishes one adapter. The gate then evaluates it as a candidate release.
 """
 
 import os
@@ -29,10 +30,11 @@ from trainer.learning.publishing import TrainingOutput
 from trainer.run_job import Job, Result, RunProgress
 from trainer.runs.candidate import evaluate_adapter
 from trainer.runs.exam_coverage import check_coverage
+from trainer.runs.examine import examine_releases
 from trainer.runs.grown_library import grown_skills
 from trainer.runs.learned_tasks import recorder
 from trainer.runs.logged import train_on_logged
-from trainer.runs.own_exam import RunEnvironment, open_run_environment, with_own_exam
+from trainer.runs.own_exam import RunEnvironment, open_run_environment, too_little_own_work, with_own_exam
 from trainer.runs.rollout import train_on_rollouts
 from trainer.runs.run_memory import check_run_memory
 from trainer.runs.sft import train_on_examples
@@ -57,6 +59,10 @@ async def train(job: Job, progress: RunProgress) -> Result:
         # Before the training, which takes long: it may fail.
         async with open_run_environment(job, sessions, progress) as environment:
             await check_coverage(job, sessions, environment)
+            if job.settings.kind is RunKind.EXAM:
+                if environment is None:
+                    raise InvalidError(f"set environment: {await too_little_own_work(job, sessions)}")
+                return await examine_releases(job, progress, sessions, await environment.checked())
             source = await _read_source(job, progress, sessions, environment)
             check_run_memory(job.settings, job.deployment, pick_device(job.deployment.engine_device))
             if environment is not None:
