@@ -17,6 +17,7 @@ from tests.examined import examined
 from tests.ledger_project import LedgerProject, change_ledger
 from tests.rows import new_skill
 from tests.scripted_engine import Script, ScriptedEngine, block
+from tests.served_project import minute
 from tests.training_project import ProgressRecorder, TrainingProject
 from trainer.evaluation.policy_metrics import TaskResult
 from trainer.rollouts.episode import scenario_chain
@@ -246,3 +247,16 @@ async def test_few_kinds_are_examined_in_sets_of_three_of_their_tasks(shop: Trai
     assert {len(each.tasks) for each in scenarios} == {3}
     assert Counter(scenario_chain(each).label for each in scenarios) == Counter(kinds * 3)
     assert len({each.id for each in scenarios}) == 36
+
+
+async def test_beyond_two_hundred_kinds_the_oldest_leave_the_exam(shop: TrainingProject) -> None:
+    await hold_out(shop, 50)
+    kinds = [kind for kind in map(str, range(500)) if is_held_out(shop.project_id, kind, 50)][:203]
+    assert len(kinds) == 203
+    for number, kind in enumerate(kinds):
+        await shop.serve(1.0, scenarios=1, scenario=kind, finished_at=minute(number))
+    await with_own_exam(await shop.job(kind="logged"), shop.sessions)
+    async with shop.sessions() as session:
+        exam = await exams.get(session, shop.project_id, "own-work")
+        members = await exams.tasks_of(session, exam.id)
+    assert {each.scenario for each in members} == set(kinds[3:])

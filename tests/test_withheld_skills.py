@@ -11,6 +11,7 @@ from app.db import models, offers, skills, tasks
 from app.db.database import Sessions
 from app.db.skill_value import ComparedTask, compared_tasks
 from app.runner.skill_selection import is_withheld
+from app.settings import Settings
 from tests.ledger_project import LedgerProject
 from tests.rows import offer_of, project_row
 from tests.scripted_engine import Answer, ScriptedEngine, block
@@ -31,7 +32,9 @@ def new_skill(name: str = "write_entry") -> skills.NewSkill:
 
 def test_the_share_is_kept_and_a_larger_one_contains_a_smaller_one() -> None:
     ids = [UUID(int=number << 64) for number in range(20_000)]
-    small, large = ({each for each in ids if is_withheld(each, share)} for share in (0.05, 0.2))
+    small, large = (
+        {each for each in ids if is_withheld(each, share)} for share in (Settings().skills_withheld, 0.2)
+    )
     assert small < large
     assert len(small) / len(ids) == pytest.approx(0.05, abs=0.005)
     assert not any(is_withheld(each, 0) for each in ids)

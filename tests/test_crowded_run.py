@@ -1,0 +1,39 @@
+"""The rollouts of a run are offered skills of the project's library, as served tasks are."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from app.db import skills
+from app.db.database import Sessions
+from app.settings import Settings
+from tests.rows import new_skill
+from tests.training_project import ProgressRecorder, TrainingProject
+from trainer.runs.train import train
+
+
+@pytest.mark.parametrize("crowding", [2, 0])
+async def test_skills_of_the_library_are_offered_in_rollouts(
+    committed: Sessions, database_url: str, tiny: Path, tmp_path: Path, crowding: int
+) -> None:
+    settings = Settings(
+        model=str(tiny),
+        data_dir=tmp_path,
+        database_url=database_url,
+        engine_device="cpu",
+        max_turns=1,
+        max_turn_tokens=8,
+        prompt_profile="compact",
+    )
+    shop = await TrainingProject.open(committed, settings)
+    async with committed.begin() as session:
+        for name in ("greet", "wave"):
+            new = msgspec.structs.replace(new_skill(name, f"def {name}(): return 1"), apis=[])
+            await skills.add(session, shop.project_id, new)
+    job = await shop.job(
+        kind="rollout", environment="office", steps=1, pairs=4, group=2, chain=1, crowding=crowding
+    )
+    progress = ProgressRecorder()
+    await train(job, progress)
+    assert ("skill_usage" in progress.metrics[1]) == (crowding > 0), "a chain of one task has no skills of its own"
