@@ -61,7 +61,8 @@ async def examine_releases(
     examined = [_examined(release, active, results) for release in chosen]
     async with sessions.begin() as session:
         await progress.hold(session)
-        for each in examined:
+        stored = await evaluations.of_run(session, job.id)  # by an attempt that ended right after it
+        for each in () if stored else examined:
             await evaluations.add(session, job.project_id, _evaluation(job, each, results.settings))
     return Result(reason=", ".join(map(_in_words, examined)), evidence=_evidence(job, examined, results))
 
