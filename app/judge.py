@@ -85,17 +85,17 @@ async def ask_judge(judge: NamedJudge, trajectory: Trajectory, *, seconds: float
     if judge.each is None:
         return Judgement()
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(seconds) as limit:
             score = await judge.each(trajectory)
         if score is None or 0 <= score <= 1:
             return Judgement(score)
         problem = f"its score {score!r:.50} is not in [0, 1]"
-    except TimeoutError:
-        problem = f"it took longer than {seconds:g} s"
     except AppError as error:
         problem = str(error)
     except Exception as error:  # code of other packages, whose messages may hold anything
-        log.exception("a judge failed", judge=judge.plugin, task=str(trajectory.task.id))
-        return Judgement(problem=f"it raised {type(error).__name__}; the log of the server has the reason")
+        if not limit.expired():
+            log.exception("a judge failed", judge=judge.plugin, task=str(trajectory.task.id))
+            return Judgement(problem=f"it raised {type(error).__name__}; the log of the server has the reason")
+        problem = f"it took longer than {seconds:g} s"
     log.warning("a task could not be judged", judge=judge.plugin, task=str(trajectory.task.id), cause=problem)
     return Judgement(problem=problem)

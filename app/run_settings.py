@@ -135,8 +135,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
     gate_scenarios: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 200
     """Held-out scenarios of the gate, three tasks each. 0: no exam."""
-    releases: Annotated[str, msgspec.Meta(pattern=r"^( *[0-9]{1,9} *(, *[0-9]{1,9} *){0,19})?(?!\n)$")] = ""
-    """`exam`: numbers of the releases to examine beside the active one, as `3, 12`."""
+    releases: Annotated[str, msgspec.Meta(pattern=r"^( *[0-9]{1,9} *(, *[0-9]{1,9} *){0,6})?(?!\n)$")] = ""
+    """`exam`: numbers of the releases to examine beside the active one, as `3, 12`; seven at most."""
     exam_coverage: Share = 0.8
     """Share of an exam's scenarios whose results must be known for the gate to decide. On recorded calls they are
     not where a policy asks what no record answers.
@@ -203,9 +203,10 @@ def check_runnable(settings: RunSettings) -> None:
 def _check_gate(settings: RunSettings) -> None:
     if settings.releases and settings.kind is not RunKind.EXAM:
         raise InvalidError("releases are what a run of kind exam examines: set kind=exam, or leave them out")
-    if settings.kind is RunKind.EXAM and not settings.gate_scenarios:
+    if settings.kind is RunKind.EXAM and settings.gate_scenarios < MIN_SCENARIOS:
         raise InvalidError(
-            f"gate_scenarios=0 leaves a run of kind exam nothing to do: set at least {MIN_SCENARIOS}"
+            f"gate_scenarios={settings.gate_scenarios} is too few to compare releases by: set at least "
+            f"{MIN_SCENARIOS}"
         )
     if settings.gate == "canary" and not settings.promote:
         raise InvalidError(

@@ -59,8 +59,8 @@ class FixedScenarios(OfficeEnvironment):
 class PartlyKnown(FixedScenarios):
     """Nobody can tell how the model did on the scenarios after the first `known`, as on recorded calls."""
 
-    def __init__(self, model: str, known: int) -> None:
-        super().__init__()
+    def __init__(self, model: str, known: int, count: int = SCENARIOS) -> None:
+        super().__init__(count)
         self.unknown = {task.id for each in self.fixed[known:] for task in each.tasks}
         self.model = model
 
@@ -161,7 +161,7 @@ class GatedRun:
         candidate = CandidateAdapter(
             project_id=self.project_id, run_id=self.run_id, model=model, settings=self.settings
         )
-        evaluator = self.evaluator(policies) if policies is not None else None
+        evaluator = self._evaluator(policies) if policies is not None else None
         return await evaluate_candidate(
             self.sessions,
             candidate,
@@ -188,7 +188,7 @@ class GatedRun:
         async with self.sessions() as session:
             return await evaluations.of_run(session, run_id)
 
-    def evaluator(self, policies: Policies) -> Evaluator:
+    def _evaluator(self, policies: Policies) -> Evaluator:
         limits = RolloutLimits(turns=5, turn_tokens=2000)  # of one byte each
         agent = Agent(policies, self._tokenizer, Compact(), self._sandbox, limits, temperature=1.0)
 

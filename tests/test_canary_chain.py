@@ -10,8 +10,9 @@ from app.db.canaries import CanaryTask
 from app.db.database import Sessions
 from app.db.models import ReleaseState
 from app.release.canary_decision import CanaryAction, CanaryDecision, CanaryRules
+from app.release.reference import possible_loss
 from tests.canary_project import Project, apply_decision, begin, evaluate, open_project
-from tests.promoted_releases import EVEN, exam, live
+from tests.promoted_releases import EVEN, GAIN, exam, live
 from tests.trials import START, Arm, judged, trial
 
 LOSS, PER_ARM, CANARIES = 0.015, 1_990, 6
@@ -89,6 +90,22 @@ def test_a_gain_makes_up_for_no_more_than_itself() -> None:
     low = _low(judged(gain))
     assert 0 < low < 0.9
     assert judged(gain, CanaryRules(possible_loss=0.9)).possible_loss == pytest.approx(0.9 - low)
+
+
+async def test_a_gain_over_the_reference_in_an_exam_owes_nothing_of_what_came_before(project: Project) -> None:
+    first = await _active(project)
+    async with project.sessions.begin() as session:
+        await releases.record_evidence(session, project.candidate, live(first, EVEN, lost=0.03))
+    await project.promoter.activate(project.candidate, "canary")
+    async with project.sessions.begin() as session:
+        before = await releases.active(session, project.id)
+        better = await releases.propose(session, project.id, "c0de")
+        proven = exam(before, GAIN, reference=first, than=GAIN)
+        await releases.approve(session, better.id, proven | live(before, EVEN, lost=0.03))
+    await project.promoter.activate(better.id, "canary")
+    async with project.sessions() as session:
+        history = await releases.of_project(session, project.id)
+    assert possible_loss(history, await _active(project)) == 0.0
 
 
 async def test_what_a_promotion_may_have_lost_is_kept_with_its_weights(project: Project) -> None:

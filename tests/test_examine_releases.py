@@ -3,16 +3,22 @@
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
-from app.db import evaluations, exams, projects
+from app.db import evaluations, exams, models, projects
 from app.db.database import Sessions
+from app.db.exams import NewExamTask
+from app.db.models import ExamSource
 from app.errors import InvalidError
+from app.project.holdout import is_held_out
+from app.records import BASE
 from app.run_settings import check_runnable, read_settings
-from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
-from tests.gated_run import NEW, SCENARIOS, SERVING, GatedRun, PartlyKnown, lazy
+from tests.gated_run import PartlyKnown
 from tests.training_project import ProgressRecorder, TrainingProject
-from trainer.evaluation.paired import evaluate_each
+from trainer.run_job import RunCancelledError
+from trainer.runs.examine import examine_releases
+from trainer.runs.own_exam import RunEnvironment
 from trainer.runs.train import train
 
 
@@ -34,6 +40,11 @@ async def shop(committed: Sessions, database_url: str, tiny: Path, tmp_path: Pat
         await projects.change_settings(session, opened.project_id, {"holdout_percent": 50})
     await opened.serve(1.0, 0.0, scenarios=100)
     return opened
+
+
+def held_out(shop: TrainingProject) -> str:
+    """A kind that the exam does not have yet."""
+    return next(each for each in map(str, range(99)) if is_held_out(shop.project_id, each, 50))
 
 
 async def test_releases_are_examined_on_the_exam_of_today_and_nothing_else_changes(shop: TrainingProject) -> None:
@@ -85,24 +96,71 @@ async def test_a_project_without_an_exam_is_told_how_to_get_one(shop: TrainingPr
     assert failure == "InvalidError: set environment: it has no scored tasks that it holds out (holdout_percent)"
 
 
-async def test_models_are_compared_on_what_is_known_of_each(
-    sessions: Sessions, bare_sandbox: ForkedSandbox, tmp_path: Path
+async def test_where_too_little_is_known_of_all_releases_nothing_is_compared(shop: TrainingProject) -> None:
+    job = await shop.job(kind="exam", environment="office", gate_scenarios=40)
+    half = RunEnvironment(PartlyKnown(BASE, 20, count=40))
+    with pytest.raises(
+        InvalidError, match=r"results of 20 scenarios, 50%, are known of each of the releases 1: 30"
+    ):
+        await examine_releases(job, ProgressRecorder(), shop.sessions, half)
+    job = await shop.job(kind="exam", environment="office", gate_scenarios=40)
+    most = RunEnvironment(PartlyKnown(BASE, 32, count=40))
+    result = await examine_releases(job, ProgressRecorder(), shop.sessions, most)
+    assert result.reason == "release 1 solves 0.0 % of 32 scenarios"
+    assert result.evidence["evaluation"]["coverage"] == 0.8
+
+
+async def test_an_attempt_goes_on_where_the_last_one_was_lost_and_stores_its_results_once(
+    shop: TrainingProject,
 ) -> None:
-    run = await GatedRun(sessions, bare_sandbox, tmp_path).open()
-    run.environment = PartlyKnown(NEW, 3)
-    evaluator = run.evaluator(run.policies(base=lazy, new=run.expert, serving=run.expert))
-    results = await evaluate_each(evaluator, ["base", NEW, SERVING], scenarios=SCENARIOS, seed=0)
-    assert results.settings["coverage"] == 3 / SCENARIOS
-    solved = {name: sum(each.success for each in found) for name, found in results.models.items()}
-    assert solved == {"base": 0, NEW: 9, SERVING: 9}
+    await train(await shop.job(kind="logged", steps=1, pairs=2), ProgressRecorder())
+    job = await shop.job(kind="exam", releases="2", gate_scenarios=30)
+    with pytest.raises(RunCancelledError):
+        await train(job, ProgressRecorder(ends_at=1))
+    second, third = ProgressRecorder(), ProgressRecorder()
+    await train(job, second)
+    assert (list(second.metrics), second.total) == ([2], 2), "the first release was done"
+    result = await train(job, third)
+    assert list(third.metrics) == []
+    async with shop.sessions() as session:
+        stored = await evaluations.of_run(session, job.id)
+    assert [row.figures for row in stored] == [each["figures"] for each in result.evidence["releases"]]
+
+
+async def test_other_scenarios_than_those_of_the_last_attempt_are_all_examined(shop: TrainingProject) -> None:
+    job = await shop.job(kind="exam", gate_scenarios=30)
+    await train(job, ProgressRecorder())
+    await shop.serve(1.0, scenarios=1, scenario=held_out(shop))
+    progress = ProgressRecorder()
+    await train(job, progress)
+    assert list(progress.metrics) == [1], "the exam has grown"
+
+
+async def test_a_worker_with_another_prompt_examines_nothing(shop: TrainingProject) -> None:
+    async with shop.sessions.begin() as session:
+        await session.execute(update(models.Release).values(prompt="another"))
+    failure = await shop.failure(await shop.job(kind="exam", gate_scenarios=30))
+    assert failure.startswith("InvalidError: this worker renders another prompt than the one that is served")
+
+
+async def test_an_exam_that_recorded_calls_cannot_try_says_what_is_needed(shop: TrainingProject) -> None:
+    task = NewExamTask(instruction="sum it", check_code="score = 1.0")
+    async with shop.sessions.begin() as session:
+        await exams.put(session, shop.project_id, "short", ExamSource.SUBMITTED, [task])
+    failure = await shop.failure(await shop.job(kind="exam", environment="exam?name=short", gate_scenarios=30))
+    assert "exam?name=short has 0 scenarios that can be tried, 30 are needed" in failure
 
 
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
         ({"kind": "logged", "releases": "3"}, "set kind=exam, or leave them out"),
-        ({"kind": "exam", "gate_scenarios": 0}, "set at least 30"),
-        ({"kind": "exam", "gate_scenarios": 29}, "gate_scenarios=29 is too few"),
+        (
+            {"kind": "exam", "gate_scenarios": 0},
+            "gate_scenarios=0 is too few to compare releases by: set at least 30",
+        ),
+        ({"kind": "exam", "gate_scenarios": 29}, "gate_scenarios=29 is too few to compare"),
+        ({"kind": "exam", "releases": "1,2,3,4,5,6,7,8"}, "releases"),
         ({"kind": "exam", "releases": "three"}, "releases"),
         ({"kind": "exam", "releases": "3,,4"}, "releases"),
         ({"kind": "exam", "releases": "3\n"}, "releases"),

@@ -40,7 +40,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     decision: str = ""  # of the gate: passed, rejected or waiting
     reason: str = ""
     data: dict[str, Json] = {}  # trajectories, groups and tokens it learned from, and why others were dropped
-    evidence: dict[str, Json] = {}  # of the gate, as on the release
+    evidence: dict[str, Json] = {}  # of the gate, as on the release; of kind `exam` what was found of each release
 
 
 def run_directory(settings: Settings, run_id: UUID) -> Path:

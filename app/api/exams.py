@@ -152,6 +152,7 @@ class ExamResult(msgspec.Struct, frozen=True, kw_only=True):
 
     release: int | None
     model: str
+    run: UUID | None  #: results of one run are of the same scenarios
     at: datetime
     version: int
     digest: str | None
@@ -260,6 +261,7 @@ def _result(row: models.Evaluation, number: int | None) -> ExamResult:
     return ExamResult(
         release=number,
         model=row.model,
+        run=row.run_id,
         at=row.created_at,
         version=exam["version"],
         digest=exam.get("digest"),

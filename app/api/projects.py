@@ -1,5 +1,6 @@
 """Routes for projects, which isolate APIs, skills, tasks, releases and keys from each other."""
 
+import asyncio
 from datetime import datetime
 from typing import Self
 from uuid import UUID
@@ -172,7 +173,8 @@ async def _check_staging(
     new = {name: each for name, each in after.items() if each != before.staging.get(name)}
     if new:
         rows = await apis.of_project(session, project.id)
-        refuse_production(new, [(await read_api(reader, session, row, row.bind)).servers for row in rows])
+        production = [(await read_api(reader, session, row, row.bind)).servers for row in rows]
+        await asyncio.to_thread(refuse_production, new, production)
 
 
 async def delete_project(session: AsyncSession, access: Access, name: str, datasets: DatasetStore) -> None:

@@ -72,7 +72,10 @@ class StepView(msgspec.Struct, frozen=True):
 
 
 class RunView(RunSummary, frozen=True, kw_only=True):
-    """A run with its settings, the metrics of its last step, and its result: adapter, release, decision."""
+    """A run with its settings, the metrics of its last step, and its result: adapter, release, decision, and the
+    `evidence` of the gate. That of a run of kind `exam` has the `releases`, each with its `figures` and the
+    `difference` to the active one, which comes first.
+    """
 
     settings: dict[str, Json]
     last_step: StepView | None

@@ -60,7 +60,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     state: models.TaskState
     stop: Stop | None = msgspec.field(name="stop_reason")  #: why the rollout ended
     answer: Json
-    failure: str | None  #: why it could not be executed, or why its check or judge gave no score
+    failure: str | None  #: why it could not be executed, or what went wrong in its check or judge
     score: float | None
     score_source: models.ScoreSource | None
     turns: int

@@ -1,9 +1,10 @@
 """Which servers the calls of an API can reach, whatever tasks give for the variables of its addresses."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice, product
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -13,7 +14,7 @@ from app.errors import InvalidError
 from app.project.staging import StagingApi
 
 _ANY = "any-value-of-a-task"  # part of a host
-_FORMS = 10_000  # of one address
+_FORMS = 10_000  # of the addresses of one app
 
 
 class Servers(msgspec.Struct, frozen=True):
@@ -31,17 +32,24 @@ class Servers(msgspec.Struct, frozen=True):
         return cls(app.name, tuple(sorted(addresses)), app.variables, app.choices)
 
 
-def refuse_production(staging: Mapping[str, StagingApi], production: Collection[Servers]) -> None:
-    """Raises InvalidError that names the field for a staging server that tasks call, or could call."""
-    for name, each in staging.items():
-        _refuse(f"staging.{name}.server", each.server, production)
-        if each.reset_url is not None:
-            _refuse(f"staging.{name}.reset_url", each.reset_url, production)
+def refuse_production(staging: Mapping[str, StagingApi], production: Iterable[Servers]) -> None:
+    """Raises InvalidError that names the field for a staging server that tasks call, or could call.
 
-
-def _refuse(field: str, url: str, production: Iterable[Servers]) -> None:
+    With many forms of addresses it takes a second: await it in a thread.
+    """
     try:
-        found = [same for each in production if (same := reaches(each, url)) is not None]
+        called = [_Called.of(servers) for servers in production]
+    except ValueError as error:
+        raise InvalidError(f"staging: {error}") from error
+    for name, each in staging.items():
+        for field, url in (("server", each.server), ("reset_url", each.reset_url)):
+            if url is not None:
+                _refuse(f"staging.{name}.{field}", url, called)
+
+
+def _refuse(field: str, url: str, called: Iterable["_Called"]) -> None:
+    try:
+        found = [address for each in called if (address := each.at(url)) is not None]
     except ValueError as error:
         raise InvalidError(f"{field}: {error}") from error
     if found:
@@ -61,33 +69,50 @@ def _or_fix_the_server(address: str) -> str:
 def reaches(servers: Servers, url: str) -> str | None:
     """The address that can be at the host and port of `url`, or None.
 
-    Raises ValueError for a `url` that is none, and for an address with too many forms to compare them.
+    Raises ValueError for a `url` that is none, and for addresses with too many forms to compare them.
     """
-    sought = service(url)
-    for server in servers.addresses:
-        end = end_of_host(server) or len(server)
-        for host in _hosts(servers, server[:end]):
-            if _matches(host, sought):
-                return server if _ANY in host else f"{host}{server[end:]}"
-    return None
+    return _Called.of(servers).at(url)
 
 
-def _matches(host: str, sought: str) -> bool:
-    try:
-        pattern = re.escape(service(host)).replace(re.escape(_ANY), "[^:]+")
-    except ValueError:  # no call can be sent there
-        return False
-    return re.fullmatch(pattern, sought) is not None
+class _Called(NamedTuple):
+    """The addresses of an app by their host and port, in all forms."""
+
+    known: dict[str, str]
+    free: list[tuple[re.Pattern[str], str]]  # where a task may give any value
+
+    @classmethod
+    def of(cls, servers: Servers) -> Self:
+        """Raises ValueError for more than `_FORMS` forms."""
+        found = cls({}, [])
+        room = _FORMS
+        for address in servers.addresses:
+            end = end_of_host(address) or len(address)
+            for host in _hosts(servers, address[:end], room):
+                room -= 1
+                with suppress(ValueError):  # no call can be sent there
+                    found._add(service(host), address if _ANY in host else f"{host}{address[end:]}")
+        return found
+
+    def at(self, url: str) -> str | None:
+        sought = service(url)
+        free = (address for pattern, address in self.free if pattern.fullmatch(sought))
+        return self.known.get(sought) or next(free, None)
+
+    def _add(self, host: str, address: str) -> None:
+        if _ANY in host:
+            self.free.append((re.compile(re.escape(host).replace(re.escape(_ANY), "[^:]+")), address))
+        else:
+            self.known.setdefault(host, address)
 
 
-def _hosts(servers: Servers, template: str) -> Iterator[str]:
+def _hosts(servers: Servers, template: str, most: int) -> Iterator[str]:
     """The template with each of the values that tasks may choose, and with `_ANY` where they may give any."""
     names = list(dict.fromkeys(each[1] for each in VARIABLE.finditer(template)))
-    chosen = list(islice(product(*(_values(servers, template, name) for name in names)), _FORMS + 1))
-    if len(chosen) > _FORMS:
+    chosen = list(islice(product(*(_values(servers, template, name) for name in names)), most + 1))
+    if len(chosen) > most:
         raise ValueError(
-            f"{servers.app} has too many addresses {template} to tell whether this is one of them: put the API "
-            "again with the one that tasks call as `server`"
+            f"{servers.app} has too many addresses, as {template}, to tell whether this is one of them: put the "
+            "API again with the one that tasks call as `server`"
         )
     for each in chosen:
         yield _filled(template, dict(zip(names, each, strict=True)))

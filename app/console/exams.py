@@ -20,7 +20,18 @@ from app.db import exam_sizes, exams, releases
 
 _SHARES = Axis(0.0, 100.0, ((0.0, "0"), (50.0, "50"), (100.0, "100 %")))
 _SHOWN = 200  # tasks
-_ABOUT = ("release", "model", "at", "version", "digest", "on", "coverage", "scenarios_left_out", "tasks_left_out")
+_ABOUT = (
+    "release",
+    "model",
+    "run",
+    "at",
+    "version",
+    "digest",
+    "on",
+    "coverage",
+    "scenarios_left_out",
+    "tasks_left_out",
+)
 _CSV = (*_ABOUT, "scenarios", "tasks")  # those that were tried
 _MEASURES = ("sgc", "tgc", "turns", "tokens")
 
@@ -104,8 +115,9 @@ def results_chart(found: Sequence[ReleaseResult]) -> LineChart | None:
 
 
 def _ground(each: ReleaseResult) -> tuple[object, ...]:
-    """Results are compared on the same tasks, tried in the same way."""
-    return each.result.digest, each.result.version, each.result.on
+    """Results are compared on the same scenarios, tried in the same way: runs may draw others from one version."""
+    found, every = each.result, each.figures is not None and each.figures.scenarios == each.result.scenarios
+    return found.digest, found.version, found.on, None if every else found.run
 
 
 def _point(each: ReleaseResult) -> Point:

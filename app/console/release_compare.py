@@ -143,11 +143,14 @@ def _newest(names: Iterable[SkillName]) -> dict[str, SkillName]:
 
 
 async def _shared_exams(session: AsyncSession, one: models.Release, other: models.Release) -> list[SharedExam]:
-    sides = [
-        {row.environment: row.figures for row in await evaluations.of_release(session, each.id)}
-        for each in (one, other)
-    ]
+    """Of each environment the latest run that examined both, on the same scenarios."""
+    first = {(row.environment, row.run_id): row for row in await evaluations.of_release(session, one.id)}
+    found = {
+        row.environment: (first[row.environment, row.run_id], row)
+        for row in await evaluations.of_release(session, other.id)
+        if (row.environment, row.run_id) in first
+    }
     return [
-        SharedExam(name, *(msgspec.convert(side[name]["sgc"], Interval) for side in sides))
-        for name in sorted(sides[0].keys() & sides[1].keys())
+        SharedExam(name, *(msgspec.convert(row.figures["sgc"], Interval) for row in rows))
+        for name, rows in sorted(found.items())
     ]

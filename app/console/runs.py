@@ -35,10 +35,17 @@ class RunPages(Controller):
 
     @get("/new")
     async def ask(
-        self, visit: Visitor, session: Db, like: FromQuery[UUID | None] = None, exam: FromQuery[str] = ""
+        self,
+        visit: Visitor,
+        session: Db,
+        like: FromQuery[UUID | None] = None,
+        exam: FromQuery[str] = "",
+        on: FromQuery[str] = "recorded",
     ) -> Response[str]:
         """With the settings of another run, or to examine releases on an exam, if one is named."""
-        settings = RunSettings(kind=RunKind.EXAM, environment=f"exam?name={exam}") if exam else RunSettings()
+        settings = (
+            RunSettings(kind=RunKind.EXAM, environment=f"exam?name={exam}&on={on}") if exam else RunSettings()
+        )
         if like is not None:
             settings = read_settings((await runs.get(session, like, visit.access.project_id)).settings)
         return await _form(visit, session, Form(values=entered(settings)))

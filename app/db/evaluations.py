@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
@@ -32,6 +32,10 @@ async def add(session: AsyncSession, project_id: UUID, new: NewEvaluation) -> mo
 async def of_run(session: AsyncSession, run_id: UUID) -> Sequence[models.Evaluation]:
     """Oldest first."""
     return await _where(session, models.Evaluation.run_id == run_id)
+
+
+async def delete_of_run(session: AsyncSession, run_id: UUID) -> None:
+    await session.execute(delete(models.Evaluation).where(models.Evaluation.run_id == run_id))
 
 
 async def of_release(session: AsyncSession, release_id: UUID) -> Sequence[models.Evaluation]:

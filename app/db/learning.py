@@ -105,6 +105,7 @@ def _unrecorded(project_id: UUID, tasks: Select[UUID]) -> Select[UUID]:
     continues = func.coalesce(_run.settings["start"].astext, "active") == "active"
     return select(_run.id).where(
         _run.project_id == project_id,
+        _run.kind != RunKind.EXAM,  # it learns nothing
         or_(reads_tasks, continues),
         _run.started_from.is_(None),
         _run.started_at > first_end,

@@ -45,9 +45,9 @@ def since_reference(history: Sequence[Release], active: Release) -> list[Release
 def possible_loss(history: Sequence[Release], active: Release) -> float:
     """The reward that the active release may have lost, by promotions without a gate, and has not gained since.
 
-    That of the last canary among those since the reference: an exam that showed no gain leaves it as it was.
+    That of the last canary among those after the reference: an exam that showed no gain leaves it as it was.
     """
-    for release in reversed(since_reference(history, active)):
+    for release in reversed(since_reference(history, active)[1:]):
         proof = _proof_of(release.model, release.number, history)
         if proof is not None and proof.canary is not None and proof.canary.decision.action == "promote":
             return proof.canary.decision.possible_loss

@@ -45,7 +45,7 @@ async def test_releases_are_examined_on_an_exam(grown_page: Page, grown: GrownCo
         run = await runs.get(session, grown.api.wakes.runs[-1])
     assert (run.kind, run.settings["environment"], run.settings["releases"]) == (
         RunKind.EXAM,
-        "exam?name=everyday",
+        "exam?name=everyday&on=staging",
         "2, 7",
     )
 

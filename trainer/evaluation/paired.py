@@ -83,7 +83,7 @@ class PairedResults(msgspec.Struct, frozen=True, kw_only=True):
 
     def only_known(self) -> "PairedResults":
         """Only the scenarios whose results are known of every model; `coverage` in the settings is their share."""
-        kept, share = _only_known(
+        kept, share = only_known(
             [self.candidate, self.incumbent, *([] if self.reference is None else [self.reference])]
         )
         coverage = self.settings.get("coverage", 1.0) * share
@@ -100,32 +100,8 @@ class PairedResults(msgspec.Struct, frozen=True, kw_only=True):
         path.write_text(json.dumps(msgspec.to_builtins(self), indent=1) + "\n")
 
 
-class ResultsByModel(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of models on the same scenarios, of those scenarios whose results are known of each."""
-
-    models: dict[str, list[TaskResult]]
-    settings: dict[str, Json]  # as of `PairedResults`
-
-
-async def evaluate_each(
-    evaluator: Evaluator, models: Sequence[str], *, scenarios: int, seed: int
-) -> ResultsByModel:
-    """As `evaluate_pair`, for any number of models."""
-    sample = evaluator.environment.scenarios(_SPLIT, scenarios, seed)
-    tasks = sum(len(each.tasks) for each in sample)
-    sides = [
-        await evaluator.evaluate(model, sample, before=tasks * index, after=tasks * (len(models) - index - 1))
-        for index, model in enumerate(models)
-    ]
-    kept, coverage = _only_known(sides)
-    return ResultsByModel(
-        models=dict(zip(models, kept, strict=True)),
-        settings=_settings(evaluator, scenarios, seed) | {"coverage": coverage},
-    )
-
-
-def _only_known(sides: Sequence[Sequence[TaskResult]]) -> tuple[list[list[TaskResult]], float]:
-    """Of the scenarios whose results are known of every side, and the share of these."""
+def only_known(sides: Sequence[Sequence[TaskResult]]) -> tuple[list[list[TaskResult]], float]:
+    """The results of the scenarios that are known of every side, and the share of these."""
     every = {result.scenario for result in sides[0]}
     known = every - {result.scenario for side in sides for result in side if not result.known}
     kept = [[result for result in side if result.scenario in known] for side in sides]
@@ -136,16 +112,22 @@ async def evaluate_pair(
     evaluator: Evaluator, candidate: str, incumbent: str, *, scenarios: int, seed: int
 ) -> PairedResults:
     """Both models on one sample of held-out scenarios, all tasks of each, with the library on."""
-    sample = evaluator.environment.scenarios(_SPLIT, scenarios, seed)
+    sample = held_out(evaluator, scenarios, seed)
     tasks = sum(len(each.tasks) for each in sample)
     return PairedResults(
         candidate=await evaluator.evaluate(candidate, sample, after=tasks),
         incumbent=await evaluator.evaluate(incumbent, sample, before=tasks),
-        settings=_settings(evaluator, scenarios, seed),
+        settings=evaluation_settings(evaluator, scenarios, seed),
     )
 
 
-def _settings(evaluator: Evaluator, scenarios: int, seed: int) -> dict[str, Json]:
+def held_out(evaluator: Evaluator, scenarios: int, seed: int) -> Sequence[Scenario]:
+    """A sample of the scenarios on which models are compared."""
+    return evaluator.environment.scenarios(_SPLIT, scenarios, seed)
+
+
+def evaluation_settings(evaluator: Evaluator, scenarios: int, seed: int) -> dict[str, Json]:
+    """All it takes to repeat an evaluation."""
     return {
         "split": _SPLIT,
         "scenarios": scenarios,
@@ -161,4 +143,4 @@ def _settings(evaluator: Evaluator, scenarios: int, seed: int) -> dict[str, Json
 async def evaluate_again(results: PairedResults, evaluator: Evaluator, model: str) -> list[TaskResult]:
     """The results of another model on the same scenarios."""
     scenarios, seed = results.settings["scenarios"], results.settings["seed"]
-    return await evaluator.evaluate(model, evaluator.environment.scenarios(_SPLIT, scenarios, seed))
+    return await evaluator.evaluate(model, held_out(evaluator, scenarios, seed))

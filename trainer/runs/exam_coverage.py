@@ -10,6 +10,7 @@ from app.db.database import Sessions
 from app.errors import InvalidError
 from app.release.catalogs import Catalogs
 from app.release.tool_documents import api_document
+from app.run_settings import RunKind
 from trainer.environment import Environment
 from trainer.run_job import Job
 from trainer.runs.own_exam import RunEnvironment
@@ -33,9 +34,17 @@ async def check_coverage(job: Job, sessions: Sessions, found: RunEnvironment | N
     if lacking := await _lacking(found.environment, own):
         raise InvalidError(
             f"the environment {job.settings.environment} has {', and '.join(lacking)}, so its evaluation says "
-            f"nothing about what the project {job.project} does there: set gate_scenarios=0 and try the candidate "
-            "as a canary (gate=canary does by itself), or foreign_exam=true to let the gate decide all the same"
+            f"nothing about what the project {job.project} does there: {_advice(job)}"
         )
+
+
+def _advice(job: Job) -> str:
+    if job.settings.kind is RunKind.EXAM:
+        return "name another environment, or set foreign_exam=true to examine releases there all the same"
+    return (
+        "set gate_scenarios=0 and try the candidate as a canary (gate=canary does by itself), or "
+        "foreign_exam=true to let the gate decide all the same"
+    )
 
 
 async def _catalog(sessions: Sessions, project_id: UUID) -> Catalog:

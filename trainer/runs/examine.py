@@ -5,7 +5,8 @@ ago do on today's: their weights, with the prompt, the skills and the operations
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -14,11 +15,12 @@ import msgspec
 from app.db import evaluations, models, releases
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
-from app.errors import AdapterError, InvalidError
+from app.errors import AdapterError, EngineRefusalError, InvalidError
 from app.records import Json
-from app.run_settings import release_numbers
-from trainer.evaluation.paired import Evaluator, ResultsByModel, evaluate_each
-from trainer.evaluation.policy_metrics import Comparison, PolicyMetrics, compare, measure
+from app.run_settings import MIN_SCENARIOS, RunSettings, release_numbers
+from trainer.atomic_write import write_atomically
+from trainer.evaluation.paired import Evaluator, evaluation_settings, held_out, only_known
+from trainer.evaluation.policy_metrics import Comparison, PolicyMetrics, TaskResult, compare, measure
 from trainer.run_job import Job, Result, RunProgress
 from trainer.runs.own_exam import RunEnvironment
 from trainer.runs.served_evaluator import open_evaluator
@@ -34,50 +36,60 @@ class ExaminedRelease(msgspec.Struct, frozen=True, kw_only=True):
     difference: Comparison | None = None  # None for the active one
 
 
+class ModelResults(msgspec.Struct):
+    """What is done so far, kept between attempts."""
+
+    settings: dict[str, Json]
+    by_model: dict[str, list[TaskResult]] = {}
+
+
 async def examine_releases(
     job: Job, progress: RunProgress, sessions: Sessions, environment: RunEnvironment
 ) -> Result:
     """The active release and those that the run names, each with its evaluation stored.
 
-    Raises InvalidError for a release that is unknown or cannot be loaded, and where nothing is known of all.
+    Raises InvalidError for a release that is unknown or cannot be loaded, and where too little is known of all.
     """
-    active, others = await _chosen(job, sessions)
-    chosen = [active, *others]
+    chosen = await _chosen(job, sessions)
     async with open_evaluator(job, progress, sessions, environment) as evaluator:
+        if chosen[0].prompt not in (None, evaluator.prompt_hash):
+            raise InvalidError(
+                "this worker renders another prompt than the one that is served: give workers and runners one "
+                "version and one SAGE_PROMPT_PROFILE"
+            )
         for release in chosen:
             await _load(sessions, evaluator, release)
-        results = await evaluate_each(
-            evaluator,
-            list(dict.fromkeys(release.model for release in chosen)),
-            scenarios=job.settings.gate_scenarios,
-            seed=zlib.crc32(job.id.bytes),
-        )
-    if not results.models[active.model]:
-        numbers = ", ".join(str(release.number) for release in chosen)
-        raise InvalidError(
-            f"of no scenario of {job.settings.environment} the results of releases {numbers} are all known: "
-            "examine fewer of them, or on staging"
-        )
-    examined = [_examined(release, active, results) for release in chosen]
+        results = await _results(job, progress, evaluator, chosen)
+    kept, coverage = only_known(list(results.by_model.values()))
+    _check_known(job.settings, kept[0], coverage, chosen)
+    known = dict(zip(results.by_model, kept, strict=True))
+    examined = [_examined(release, chosen[0], known) for release in chosen]
+    settings = results.settings | {"coverage": coverage}
     async with sessions.begin() as session:
         await progress.hold(session)
-        stored = await evaluations.of_run(session, job.id)  # by an attempt that ended right after it
-        for each in () if stored else examined:
-            await evaluations.add(session, job.project_id, _evaluation(job, each, results.settings))
-    return Result(reason=", ".join(map(_in_words, examined)), evidence=_evidence(job, examined, results))
+        await evaluations.delete_of_run(session, job.id)  # an attempt may have been lost right after this
+        for each in examined:
+            await evaluations.add(session, job.project_id, _evaluation(job, each, settings))
+    shown: list[Any] = msgspec.to_builtins(examined)
+    evidence: dict[str, Json] = {
+        "environment": job.settings.environment,
+        "evaluation": settings,
+        "releases": shown,
+    }
+    return Result(reason=", ".join(map(_in_words, examined)), evidence=evidence)
 
 
-async def _chosen(job: Job, sessions: Sessions) -> tuple[models.Release, list[models.Release]]:
-    """The active release, and the others."""
+async def _chosen(job: Job, sessions: Sessions) -> list[models.Release]:
+    """The active release first."""
     async with sessions() as session:
         active = await releases.active(session, job.project_id)
         known = {each.number: each for each in await releases.of_project(session, job.project_id)}
     numbers = release_numbers(job.settings)
     if unknown := [number for number in numbers if number not in known]:
         raise InvalidError(
-            f"the project {job.project} has no release {', '.join(map(str, unknown))}: GET /v1/releases lists them"
+            f"the project {job.project} has no release {_listed(unknown)}: GET /v1/releases lists them"
         )
-    return active, [known[number] for number in numbers if number != active.number]
+    return [active, *(known[number] for number in numbers if number != active.number)]
 
 
 async def _load(sessions: Sessions, evaluator: Evaluator, release: models.Release) -> None:
@@ -87,16 +99,65 @@ async def _load(sessions: Sessions, evaluator: Evaluator, release: models.Releas
     if adapter is not None and adapter.base != evaluator.base:
         raise InvalidError(
             f"release {release.number} has an adapter for the base model {adapter.base}, but {evaluator.base} is "
-            "served: examine others"
+            f"served: examine it where SAGE_MODEL={adapter.base}"
         )
     try:
         await evaluator.load(release.model)
-    except AdapterError as error:
+    except (AdapterError, EngineRefusalError) as error:
         raise InvalidError(f"release {release.number} cannot be examined: {error}") from error
 
 
-def _examined(release: models.Release, active: models.Release, results: ResultsByModel) -> ExaminedRelease:
-    own, served = results.models[release.model], results.models[active.model]
+async def _results(
+    job: Job, progress: RunProgress, evaluator: Evaluator, chosen: Sequence[models.Release]
+) -> ModelResults:
+    """Of each model. Those of an earlier attempt count if it had the same scenarios."""
+    scenarios, seed = job.settings.gate_scenarios, zlib.crc32(job.id.bytes)
+    sample = held_out(evaluator, scenarios, seed)
+    if len(sample) < MIN_SCENARIOS:
+        raise InvalidError(
+            f"{job.settings.environment} has {len(sample)} scenarios that can be tried, {MIN_SCENARIOS} are "
+            "needed: recorded calls need tasks that were solved, staging and live APIs tasks with a check"
+        )
+    path = job.directory / "examined.json"
+    results = _restored(path, evaluation_settings(evaluator, scenarios, seed))
+    numbers = {release.model: release.number for release in chosen}
+    tasks = sum(len(each.tasks) for each in sample)
+    for index, model in enumerate(numbers):
+        if model not in results.by_model:
+            before, after = tasks * index, tasks * (len(numbers) - index - 1)
+            found = await evaluator.evaluate(model, sample, before=before, after=after)
+            results.by_model[model] = found
+            write_atomically(msgspec.json.encode(results), path)
+            solved = sum(each.success for each in found) / len(found)
+            await progress.step(index + 1, len(numbers), {"release": numbers[model], "solved": solved})
+    return ModelResults(results.settings, {model: results.by_model[model] for model in numbers})
+
+
+def _restored(path: Path, settings: dict[str, Json]) -> ModelResults:
+    if path.exists():
+        found = msgspec.json.decode(path.read_bytes(), type=ModelResults)
+        if found.settings == settings:
+            return found
+    return ModelResults(settings)
+
+
+def _check_known(
+    settings: RunSettings, known: Sequence[TaskResult], coverage: float, chosen: Sequence[models.Release]
+) -> None:
+    """As of a gate: few scenarios say little, and those that all can be told of are not like the others."""
+    scenarios = len({each.scenario for each in known})
+    if coverage < settings.exam_coverage or scenarios < MIN_SCENARIOS:
+        raise InvalidError(
+            f"the results of {scenarios} scenarios, {coverage:.0%}, are known of each of the releases "
+            f"{_listed(release.number for release in chosen)}: {MIN_SCENARIOS} and {settings.exam_coverage:.0%} "
+            "(exam_coverage) are needed; examine fewer releases, or on staging"
+        )
+
+
+def _examined(
+    release: models.Release, active: models.Release, known: Mapping[str, Sequence[TaskResult]]
+) -> ExaminedRelease:
+    own, served = known[release.model], known[active.model]
     return ExaminedRelease(
         id=release.id,
         number=release.number,
@@ -117,11 +178,6 @@ def _evaluation(job: Job, found: ExaminedRelease, settings: dict[str, Json]) -> 
     )
 
 
-def _evidence(job: Job, examined: Sequence[ExaminedRelease], results: ResultsByModel) -> dict[str, Json]:
-    shown: list[Any] = msgspec.to_builtins(examined)
-    return {"environment": job.settings.environment, "evaluation": results.settings, "releases": shown}
-
-
 def _in_words(found: ExaminedRelease) -> str:
     sgc = found.figures.sgc
     solved = f"release {found.number} solves {sgc.mean:.1f} %"
@@ -129,3 +185,7 @@ def _in_words(found: ExaminedRelease) -> str:
         return f"{solved} of {found.figures.scenarios} scenarios"
     by = found.difference.sgc
     return f"{solved} ({by.mean:+.1f} [{by.low:+.1f}, {by.high:+.1f}] points)"
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

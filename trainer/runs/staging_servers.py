@@ -63,7 +63,7 @@ def staged(catalog: Catalog, staging: Mapping[str, StagingApi]) -> Catalog:
     """
     if missing := sorted(catalog.apps.keys() - staging.keys()):
         raise InvalidError(f"staging has no server for {', '.join(missing)}: name it in the project's settings")
-    refuse_production({name: staging[name] for name in catalog.apps}, [*map(Servers.of, catalog.apps.values())])
+    refuse_production({name: staging[name] for name in catalog.apps}, map(Servers.of, catalog.apps.values()))
     return Catalog({name: _staged(app, staging[name]) for name, app in catalog.apps.items()})
 
 
