@@ -1,78 +1,23 @@
 """`sage models`, as a command: the hub over HTTP, a machine without a network, and what SAGE_MODEL then finds."""
 
 import hashlib
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from app.model_store.pull import pull
 from app.settings import Settings
 from tests.file_server import FileServer
+from tests.model_hub import COMMIT, GGUF, NOWHERE, publish, publish_gguf, sage
 from tests.processes import free_ports
 from tests.tiny_gguf import write_gguf
 from tests.tiny_model import make_model_dir
-
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-GGUF = "nobody/tiny-GGUF/tiny-Q8.gguf"
-NOWHERE = "http://127.0.0.1:9"
 
 
 @pytest.fixture
 def hub() -> Iterator[FileServer]:
     with FileServer().running() as server:
         yield server
-
-
-def sage(data_dir: Path, endpoint: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "app.cli", *arguments],
-        env={
-            **os.environ,
-            "SAGE_DATA_DIR": str(data_dir),
-            "HF_ENDPOINT": endpoint,
-            "HF_HUB_DISABLE_XET": "1",
-            "PIP_CONFIG_FILE": os.devnull,
-            "PIP_INDEX_URL": f"{endpoint}/simple",
-            "PIP_EXTRA_INDEX_URL": "",
-            **env,
-        },
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-def publish(hub: FileServer, name: str, directory: Path, *, size: int = 0) -> None:
-    """As the hub answers for a repository of one commit."""
-    found = (path for path in sorted(directory.rglob("*")) if path.is_file())
-    files = {path.relative_to(directory).as_posix(): path.read_bytes() for path in found}
-    tree = [{"type": "file", "path": name, "size": len(content), "oid": COMMIT} for name, content in files.items()]
-    siblings = [{"rfilename": file, "size": size or len(content)} for file, content in files.items()]
-    info = {"_id": "1", "id": name, "sha": COMMIT, "siblings": siblings}
-    hub.files[f"/api/models/{name}"] = json.dumps(info).encode()
-    hub.files[f"/api/models/{name}/revision/{COMMIT}"] = json.dumps(info).encode()
-    hub.files[f"/api/models/{name}/tree/{COMMIT}"] = json.dumps(tree).encode()
-    for path in list(hub.files):
-        hub.types[path] = "application/json"
-    for file, content in files.items():
-        hub.files[f"/{name}/resolve/{COMMIT}/{file}"] = content
-    hub.headers = {"X-Repo-Commit": COMMIT, "ETag": '"one"'}
-
-
-def publish_gguf(hub: FileServer, name: str, content: bytes, *, commit: str = COMMIT, hashed: bool = True) -> None:
-    """As the hub answers for a file: in Git LFS, or without a hash in git itself."""
-    repository, _, file = name.rpartition("/")
-    main, pinned = (f"/{repository}/resolve/{revision}/{file}" for revision in ("main", commit))
-    digest = hashlib.sha256(content).hexdigest()
-    linked = {"X-Linked-ETag": f'"{digest}"', "X-Linked-Size": str(len(content))} if hashed else {}
-    hub.files |= {main: content, pinned: content}
-    hub.own_headers |= {path: {"X-Repo-Commit": commit, "ETag": f'"{digest}"'} | linked for path in (main, pinned)}
 
 
 def test_a_machine_without_a_network_is_told_both_ways_and_how_to_copy(tmp_path: Path) -> None:
@@ -176,49 +121,22 @@ def test_a_file_of_the_hub_that_cannot_be_converted_is_not_kept(
     assert sage(tmp_path, hub.url, "models", "pull", GGUF).returncode == 0
 
 
-def test_a_repository_of_the_hub_is_pulled_whole(hub: FileServer, tmp_path: Path) -> None:
-    publish(hub, "nobody/tiny", make_model_dir(tmp_path / "model"))
-    done = sage(tmp_path, hub.url, "models", "pull", "nobody/tiny")
-    assert done.returncode == 0, done.stderr
-    found = tmp_path / "models" / f"nobody--tiny-{COMMIT[:12]}"
-    assert Settings(model="nobody/tiny", data_dir=tmp_path).model_dir == found
-    assert pull("nobody/tiny", tmp_path) == found, "without a network"
-    files = {path.name for path in (tmp_path / "model").iterdir()}
-    assert {path.name for path in found.iterdir()} == files
-    shown = sage(tmp_path, NOWHERE, "models", "show", "nobody/tiny").stdout
-    assert "512 tokens, vocabulary 259" in shown
-    assert "512 MB for the KV cache" in shown
-    assert "850 MB for the process)" in shown
+def test_certificates_that_cannot_be_read_are_named(hub: FileServer, tmp_path: Path) -> None:
+    for name in ("smollm2-135m", GGUF):
+        done = sage(tmp_path, hub.url, "models", "pull", name, PIP_CERT=str(tmp_path / "none.pem"))
+        assert done.returncode == 1
+        assert f"the certificates in {tmp_path}/none.pem cannot be read" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
-def test_weights_that_a_repository_has_a_second_time_are_not_pulled(hub: FileServer, tmp_path: Path) -> None:
-    files = {path.name for path in make_model_dir(tmp_path / "model").iterdir()}
-    for other in (
-        "consolidated.safetensors",
-        "consolidated-00001-of-00002.safetensors",
-        "original/model.safetensors",
-    ):
-        (tmp_path / "model" / other).parent.mkdir(exist_ok=True)
-        (tmp_path / "model" / other).write_bytes(b"other")
-    publish(hub, "nobody/tiny", tmp_path / "model")
-    done = sage(tmp_path, hub.url, "models", "pull", "nobody/tiny")
-    assert done.returncode == 0, done.stderr
-    assert {path.name for path in Path(done.stdout.split("\n")[0]).iterdir()} == files
-    assert not [path for path, _ in hub.asked if "consolidated" in path or "original" in path]
-
-
-@pytest.mark.parametrize("missing", ["model.safetensors", "chat_template.jinja"])
-def test_a_repository_that_cannot_be_served_is_not_installed(
-    missing: str, hub: FileServer, tmp_path: Path
-) -> None:
-    directory = make_model_dir(tmp_path / "model")
-    (directory / missing).unlink()
-    publish(hub, "nobody/tiny", directory)
-    done = sage(tmp_path, hub.url, "models", "pull", "nobody/tiny")
-    assert done.returncode == 1
-    assert "has no" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not list((tmp_path / "models").glob("nobody*"))
+def test_a_part_of_a_split_file_says_how_to_get_the_whole(hub: FileServer, tmp_path: Path) -> None:
+    part = write_gguf(tmp_path / "part.gguf", tmp_path / "model", split__count=2)
+    done = sage(tmp_path, hub.url, "models", "pull", str(part))
+    assert "is one of 2 parts: merge them with `llama-gguf-split --merge`" in done.stderr
+    named = sage(tmp_path, hub.url, "models", "pull", "nobody/tiny-GGUF/tiny-Q8-00001-of-00002.gguf")
+    assert "is one part of a model: name a file of another quantization" in named.stderr
+    assert "Traceback" not in named.stderr
+    assert hub.asked == []
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,20 @@ from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from app.errors import ModelError
+from app.errors import ModelError, first_line
 from app.records import Json
 
 NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_TEMPLATE_ERRORS = (  # a template is a program
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 _PROBE = "probe"
 
 
@@ -212,8 +221,8 @@ def _render(
         return template.render(
             messages=chat, tools=None, documents=None, add_generation_prompt=generate, **variables
         )
-    except jinja2.TemplateError as error:
-        raise ModelError(f"the model's chat template rejects these messages: {error}") from error
+    except _TEMPLATE_ERRORS as error:
+        raise ModelError(f"the model's chat template rejects these messages: {first_line(error)}") from error
 
 
 def _token_text(token: Any) -> str:

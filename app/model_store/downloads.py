@@ -23,9 +23,17 @@ _ATTEMPTS = 5  # in a row that bring nothing new
 def open_client(certificates: str = "", token: str = "") -> Iterator[httpx.Client]:
     """`certificates` is a file of authorities; without it, those of the system count.
 
+    Raises ModelDownloadError for certificates that cannot be read.
+
     `token` goes to the hosts of the URLs that are asked for; httpx drops it at a redirect to another host.
     """
-    context = ssl.create_default_context(cafile=certificates or None)
+    try:
+        context = ssl.create_default_context(cafile=certificates or None)
+    except OSError as error:  # also of ssl
+        raise ModelDownloadError(
+            f"the certificates in {certificates} cannot be read ({first_line(error)}): mend pip's setting `cert`, "
+            "or PIP_CERT"
+        ) from error
     headers = {"Accept-Encoding": "identity"}  # sizes and ranges are those of the file
     headers |= {"Authorization": f"Bearer {token}"} if token else {}
     with httpx.Client(follow_redirects=True, timeout=_TIMEOUT, verify=context, headers=headers) as client:

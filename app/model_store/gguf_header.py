@@ -32,6 +32,11 @@ class GgufFile:
                 f"{path} cannot be read as GGUF: it was cut off or damaged ({first_line(error)}). Copy it again"
             ) from error
         self.path = path
+        if (parts := self.optional("split.count", int) or 1) > 1:
+            raise GgufError(
+                f"{path} is one of {parts} parts: merge them with `llama-gguf-split --merge`, or name a file that "
+                "has the model whole"
+            )
         self.architecture = self.value("general.architecture", str)
         if self.architecture not in ARCHITECTURES:
             raise GgufError(

@@ -6,19 +6,20 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from fnmatch import fnmatch
 from glob import escape
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import httpx
 import msgspec
 from httpx2 import HTTPError  # of huggingface_hub, which raises it
-from huggingface_hub import HfApi, constants, get_token, hf_hub_url, snapshot_download
+from huggingface_hub import HfApi, ModelInfo, constants, get_token, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.hf_api import RepoSibling
 
-from app.errors import ModelDownloadError, ModelError, first_line
+from app.errors import ModelDownloadError, ModelError, ModelHashError, first_line
 from app.model_catalog import HASH_DIGITS, directory_stem
 from app.model_store.convert import check_disk_space
-from app.model_store.downloads import open_client, without_password
-from app.model_store.model_checks import check_directory
+from app.model_store.downloads import download, open_client, without_password
+from app.model_store.model_checks import check_directory, check_weights
 from app.model_store.package_index import configured_indexes
 from app.publish import publish
 
@@ -92,40 +93,72 @@ def size_of(folder: Path) -> int:
 
 
 def pull_repository(name: str, models: Path, downloads: Path) -> Path:
-    """Download the newest commit of a repository, or the rest of it, and install it whole or not at all."""
+    """Download the newest commit of a repository, or the rest of it, and install it whole or not at all.
+
+    The weights come last, when the rest is known to be of a model that can be served.
+    """
     try:
         found = HfApi().model_info(name, files_metadata=True)
-        commit = str(found.sha)
-        target = models / f"{directory_stem(name)}-{commit[:HASH_DIGITS]}"
-        if target.is_dir():
-            return target
-        partial = version_folder(downloads, name, commit)
-        sizes = {each.rfilename: each.size or 0 for each in found.siblings or []}
-        unread = _unread(sizes)
-        wanted = (file for file in sizes if _fits(file, _FILES) and not _fits(file, unread))
-        check_disk_space(models, sum(sizes[file] for file in wanted) - size_of(partial))
-        snapshot_download(name, revision=commit, local_dir=partial, allow_patterns=_FILES, ignore_patterns=unread)
     except HFValidationError as error:
         raise ModelError(f"{name} is no model: name one of `sage models list`, a hub id or a directory") from error
     except (HfHubHTTPError, HTTPError, OSError) as error:
-        reason = without_password(f"{constants.ENDPOINT}: {first_line(error)}")
-        raise ModelDownloadError(
-            f"{name} could not be downloaded from {reason}. What has arrived is kept: try again. Without a "
-            "network, copy the model's directory here and set SAGE_MODEL to it. `sage models list` shows names "
-            "that need no hub"
-        ) from error
+        raise ModelDownloadError(_how_else(name, f"{constants.ENDPOINT}: {first_line(error)}")) from error
+    target = models / f"{directory_stem(name)}-{str(found.sha)[:HASH_DIGITS]}"
+    if target.is_dir():
+        return target
+    wanted = _wanted(found)
+    partial = version_folder(downloads, name, str(found.sha))
+    check_disk_space(models, sum(each.size or 0 for each in wanted) - size_of(partial))
+    weights = [each for each in wanted if each.rfilename.endswith(".safetensors")]
     try:
-        if not any(partial.glob("*.safetensors")):
+        if not weights:
             raise ModelError(
                 f"{name} has no safetensors files. Name one of its GGUF files: sage models pull {name}/FILE.gguf"
             )
+        _download(name, found, [each for each in wanted if each not in weights], partial)
         check_directory(partial)
-    except ModelError:
-        shutil.rmtree(partial)
+        _download(name, found, weights, partial)
+        check_weights(partial)
+    except (ModelDownloadError, ModelHashError):
         raise
-    shutil.rmtree(partial / ".cache", ignore_errors=True)
+    except ModelError:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     publish(partial, target)
     return target
+
+
+def _wanted(found: ModelInfo) -> list[RepoSibling]:
+    every = found.siblings or []
+    unread = _unread(each.rfilename for each in every)
+    wanted = [each for each in every if _fits(each.rfilename, _FILES) and not _fits(each.rfilename, unread)]
+    for each in wanted:
+        path = PurePosixPath(each.rfilename)
+        if path.is_absolute() or ".." in path.parts or "\\" in each.rfilename:
+            raise ModelError(f"{found.id} has a file that lies outside of it, {each.rfilename!r}")
+    return wanted
+
+
+def _download(name: str, found: ModelInfo, files: Iterable[RepoSibling], folder: Path) -> None:
+    with open_hub() as client:
+        for each in files:
+            url = hf_hub_url(found.id, each.rfilename, revision=found.sha)
+            sha256 = str(each.lfs.sha256) if each.lfs else ""
+            try:
+                download(client, url, folder / each.rfilename, sha256)
+            except ModelDownloadError as error:
+                cause = error.__cause__
+                refused = isinstance(cause, httpx.HTTPStatusError) and cause.response.status_code in _REFUSED
+                hint = ". It needs an account that may read it: set HF_TOKEN" if refused else ""
+                raise ModelDownloadError(_how_else(name, f"{error}{hint}")) from error
+
+
+def _how_else(name: str, reason: str) -> str:
+    return without_password(
+        f"{name} could not be downloaded from {reason}. What has arrived is kept: try again. Without a "
+        "network, copy the model's directory here and set SAGE_MODEL to it. `sage models list` shows names "
+        "that need no hub"
+    )
 
 
 def _unread(files: Iterable[str]) -> list[str]:

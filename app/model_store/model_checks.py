@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from app.agent.prompt_profiles import Profile, choose_profile, sample_opening
 from app.agent.thoughts import CLOSED_THOUGHT, end_of, opened_thought
 from app.engine.tokenizer import ChatTokenizer, Message
@@ -22,6 +24,25 @@ def check_directory(path: Path) -> ChatTokenizer:
     check_template(tokenizer, path)
     choose_profile("", tokenizer.card)
     return tokenizer
+
+
+def check_weights(path: Path) -> None:
+    """That all files of the weights are there. Raises ModelError."""
+    index = path / "model.safetensors.index.json"
+    if not index.is_file():
+        if not any(path.glob("*.safetensors")):
+            raise ModelError(f"{path} has no safetensors files")
+        return
+    try:
+        files = set(msgspec.json.decode(index.read_bytes(), type=_WeightIndex).weight_map.values())
+    except msgspec.MsgspecError as error:
+        raise ModelError(f"{index} cannot be read: {error}") from error
+    if missing := sorted(file for file in files if not (path / file).is_file()):
+        raise ModelError(f"{path} lacks {len(missing)} of {len(files)} files of its weights, such as {missing[0]}")
+
+
+class _WeightIndex(msgspec.Struct):
+    weight_map: dict[str, str]  # files by tensor
 
 
 def load_served(

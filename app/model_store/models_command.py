@@ -29,7 +29,10 @@ def list_models() -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    click.echo("\nAlso: any id of the Hugging Face hub, a GGUF file (llama, qwen2), or a model directory.")
+    click.echo(
+        "\n`sage models show NAME` has the sources and the SHA-256. Also: any id of the Hugging Face hub, a GGUF "
+        "file of SmolLM2 or Qwen2, or a model directory."
+    )
 
 
 @models.command("pull")

@@ -1,5 +1,6 @@
 """`sage models pull`: gets a model and installs it under the data directory, whole or not at all."""
 
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,7 @@ from app.model_store import sources
 from app.model_store.convert import Origin, check_disk_space, convert, origin_of
 from app.model_store.downloads import download, file_hash, progress_bar, without_password
 from app.model_store.hub import find_file, open_hub, pull_repository, size_of, version_folder
-from app.model_store.model_checks import check_directory
+from app.model_store.model_checks import check_directory, check_weights
 
 SourceName = Literal["any", "index", "hub"]
 _DOWNLOADS = ".downloads"
@@ -27,6 +28,7 @@ def pull(name: str, data_dir: Path, *, source: SourceName = "any", given: Path |
     models = models_dir(data_dir)
     if name not in CATALOG and Path(name).is_dir():
         check_directory(Path(name))
+        check_weights(Path(name))
         return Path(name)
     if pulled(name, data_dir) and not Path(name).is_file():
         return find_model(name, data_dir)
@@ -96,6 +98,11 @@ def _pull_gguf(name: str, models: Path) -> Path:
         return _convert_file(Path(name), models, Path(name).stem)
     if Path(name).is_absolute() or name.startswith(".") or name.count("/") != 2:
         raise ModelDownloadError(f"there is no file {name}, and it is not ORGANIZATION/REPOSITORY/FILE.gguf")
+    if re.search(r"-\d{5}-of-\d{5}\.gguf$", name):
+        raise ModelError(
+            f"{name} is one part of a model: name a file of another quantization that has it whole, or download "
+            "all parts, merge them with `llama-gguf-split --merge`, and pull the file"
+        )
     gguf = _fetch_file(name, models)
     folder = gguf.parent
     try:
