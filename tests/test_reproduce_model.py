@@ -115,7 +115,15 @@ async def test_scenarios_of_several_environments_come_by_turns_and_are_judged_by
             assert len(world.catalog.apps) > 1
 
 
-@pytest.mark.parametrize("names", ["", "gym,gym", ","])
+def test_training_on_the_office_is_in_free_wording_with_varied_names() -> None:
+    found = open_environment(PRETRAINED.environment).scenarios("train", 8, 0)
+    alone = open_environment("office?names=varied&wording=free").scenarios("train", 4, 0)
+    office = [each for each in found if each.id.startswith("office:")]
+    assert [each.tasks[0].instruction for each in office] == [each.tasks[0].instruction for each in alone]
+    assert {each.template.partition(":")[0] for each in found} == {"gym", "office"}
+
+
+@pytest.mark.parametrize("names", ["", "gym,gym", ",", "office,office%3Fnames%3Dvaried"])
 def test_environments_are_mixed_by_their_names(names: str) -> None:
     with pytest.raises(InvalidError, match="name environments, each once"):
         load_environment(of=names)

@@ -72,6 +72,10 @@ def tokenizer(tmp_path: Path) -> ChatTokenizer:
     ("said", "parts"),
     [
         (f"I look.\n```python\n{DONE}\n```\n", 1),
+        (f"I look.\n```python\n{DONE}\n``` ", 1),
+        (f"I look.\n```python\n{DONE}\n```\r", 1),
+        (f"1. I look.\n   ```python\n{DONE}\n   ```\n", 1),
+        (f"I look.\n``` python\n{DONE}\n```\n", 2),
         (f"I look.\n```\n{DONE}\n```\n", 2),
         (f"As JSON:\n```json\n{{}}\n```\nand\n```py\n{DONE}\n```\n", 2),
     ],

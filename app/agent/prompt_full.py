@@ -85,7 +85,7 @@ class Full(msgspec.Struct, frozen=True):
     """A system message with the rules and one demonstration, then the skills as source, and the task."""
 
     name: ClassVar[str] = "full"
-    stop_strings: ClassVar[tuple[str, ...]] = ("\n```\n",)
+    stop_strings: ClassVar[tuple[str, ...]] = ("\n```\n", "\n``` ", "\n```\r", " ```\n")  # four: OpenAI's limit
     """Models that were not trained on this format often go on: with the user's next message, and their own."""
 
     def opening(self, task: Task, offers: Sequence[Offer], apps: Mapping[str, str]) -> list[Message]:

@@ -13,11 +13,15 @@ _SEPARATOR = ":"
 
 
 def load_environment(*, of: str = "gym,office") -> "MixedEnvironment":
-    """A plug-in: `trainer.environments.mixed:load_environment?of=NAME,NAME`, of environments without options."""
-    names = [name for name in of.split(",") if name]
-    if not names or len(set(names)) < len(names):
+    """A plug-in: `trainer.environments.mixed:load_environment?of=NAME,NAME`.
+
+    With options, a part is written as in an address: `office%3Fnames%3Dvaried`.
+    """
+    texts = [text for text in of.split(",") if text]
+    parts = {text.partition("?")[0]: text for text in texts}
+    if not texts or len(parts) < len(texts):
         raise InvalidError(f"of={of}: name environments, each once, with commas between them")
-    return MixedEnvironment({name: open_environment(name) for name in names})
+    return MixedEnvironment({name: open_environment(text) for name, text in parts.items()})
 
 
 class MixedEnvironment:
