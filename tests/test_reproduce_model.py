@@ -123,7 +123,7 @@ def test_training_on_the_office_is_in_free_wording_with_varied_names() -> None:
     assert {each.template.partition(":")[0] for each in found} == {"gym", "office"}
 
 
-@pytest.mark.parametrize("names", ["", "gym,gym", ",", "office,office%3Fnames%3Dvaried"])
+@pytest.mark.parametrize("names", ["", "gym,gym", ",", "office,office?names=varied"])
 def test_environments_are_mixed_by_their_names(names: str) -> None:
     with pytest.raises(InvalidError, match="name environments, each once"):
         load_environment(of=names)
