@@ -14,12 +14,13 @@ import yaml
 from safetensors.torch import load_file
 
 from app.adapters.files import WEIGHTS, inspect
-from app.errors import InvalidError
+from app.errors import InvalidError, ModelMemoryError
 from tests.small_adapter_build import small_model, small_plan
 from trainer.demo.base_adapter.adapter_bootstrap import AdapterPlan, bootstrap_adapter, learn, serving_advice
 from trainer.demo.base_adapter.learning_curve import CurvePoint, read_steps
-from trainer.demo.base_adapter.sft_segment import fitting_processes
+from trainer.demo.base_adapter.sft_segment import SftSegment, fitting_processes, train_segment
 from trainer.demo.base_adapter.training_set import read_training_set
+from trainer.learning.supervised import SftSettings
 
 _DEADLINE = 120.0
 _MARKS = (  # files that are there while the stages work: demonstrations, steps, the adapter, exams
@@ -129,6 +130,28 @@ def test_a_second_call_repeats_no_stage(built: AdapterPlan) -> None:
 
 
 @pytest.mark.slow
+def test_processes_that_do_not_fit_are_not_started(built: AdapterPlan, tmp_path: Path) -> None:
+    plan = small_plan(tmp_path, built.model_dir, processes=2)
+    huge = SftSegment(
+        model_dir=plan.model_dir,
+        start=None,
+        base_name=None,
+        samples=tmp_path / "none",
+        held_out=tmp_path / "none",
+        work=tmp_path / "work",
+        settings=SftSettings(steps=1),
+        rank=8,
+        alpha=16,
+        dtype="float32",
+        device="cpu",
+        since=0,
+        until=1,
+    )
+    with pytest.raises(ModelMemoryError, match=r"100000 x training of .* or take fewer --processes"):
+        train_segment(huge, processes=100_000)
+    assert not huge.work.exists()
+
+
 def test_two_processes_learn_the_same_but_for_rounding(built: AdapterPlan, tmp_path: Path) -> None:
     plan = small_plan(tmp_path, built.model_dir, processes=2)
     plan.work.mkdir()

@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from app.agent.limits import RolloutLimits
-from app.errors import InvalidError
+from app.errors import InvalidError, ModelMemoryError
 from app.model_catalog import SEED
 from tests.tiny_model import make_model_dir
 from trainer.cli.reproduce import reproduce
@@ -127,6 +127,14 @@ def test_training_on_the_office_is_in_free_wording_with_varied_names() -> None:
 def test_environments_are_mixed_by_their_names(names: str) -> None:
     with pytest.raises(InvalidError, match="name environments, each once"):
         load_environment(of=names)
+
+
+def test_trials_that_do_not_fit_are_not_begun(model: Path, adapter: Path, tmp_path: Path) -> None:
+    order = ("--model", str(model), "--adapter", str(adapter), "--work", str(tmp_path / "work"))
+    shown = call(*order, "--at-once", "100000")
+    assert isinstance(shown.exception, ModelMemoryError)
+    assert "or take fewer trials --at-once" in str(shown.exception)
+    assert not (tmp_path / "work" / "trials").exists()
 
 
 def test_a_model_without_an_adapter_says_how_to_make_one(model: Path) -> None:

@@ -63,4 +63,6 @@ def test_a_run_without_room_is_refused_with_the_settings_to_lower(model: Path) -
     words = r"training with the model .* 2 x rollouts of .* 1,000,000 MB for the KV cache, .*SAGE_TRAIN_PROCESSES"
     with pytest.raises(ModelMemoryError, match=words):
         check_run_memory(settings, large, CPU)
+    with pytest.raises(ModelMemoryError, match=r"4 x 2 x rollouts of .* take fewer"):
+        check_run_memory(settings, large, CPU, runs=4, advice="take fewer")
     check_run_memory(settings, large, torch.device("cuda"))  # its processes check what they use

@@ -97,6 +97,9 @@ def reproduce(
     if other is not None:
         raise InvalidError(f"{work} was begun with {other}: use the same values, or another --work")
     if not table_only:
+        from trainer.demo.reproduce.experiment_model import check_memory  # noqa: PLC0415  torch, as above
+
+        check_memory(plan, work, at_once)
         record_commit(work, _commit())
         _make_start(plan, start, work)
         with tqdm(desc="trials", unit="process") as bar:

@@ -14,14 +14,19 @@ _ROLLOUT_ADAPTERS = 2  # of the present step and the one before
 _ADVICE = "lower SAGE_TRAIN_PROCESSES or SAGE_ENGINE_KV_MB, or set gradient_checkpointing"
 
 
-def check_run_memory(settings: RunSettings, deployment: Settings, device: torch.device) -> None:
-    """Raises ModelMemoryError if the host has less than all processes of the run need together.
+def check_run_memory(
+    settings: RunSettings, deployment: Settings, device: torch.device, *, runs: int = 1, advice: str = _ADVICE
+) -> None:
+    """Raises ModelMemoryError if the host has less than all processes of so many such runs need together.
 
     A GPU is checked by the process that uses it. Processes that hold parts of a model are not checked.
     """
     if device.type == "cpu" and not deployment.train_shard:
         need = run_need(settings, deployment, device)
-        check_fits(deployment.model_dir, need, memory_available(), doing="training with ", advice=_ADVICE)
+        every = MemoryNeed(
+            tuple((runs * size, use if runs == 1 else f"{runs} x {use}") for size, use in need.parts)
+        )
+        check_fits(deployment.model_dir, every, memory_available(), doing="training with ", advice=advice)
 
 
 def run_need(settings: RunSettings, deployment: Settings, device: torch.device) -> MemoryNeed:

@@ -16,11 +16,14 @@ import msgspec
 import torch
 from transformers import PreTrainedModel
 
+from app.engine.available_memory import memory_available
+from app.engine.model_memory import MemoryNeed, check_fits, trained_needs
 from app.parent_death import exit_with_parent
 from trainer.atomic_write import write_atomically
 from trainer.demo.base_adapter.learning_curve import CurvePoint, StepJournal, StepRecord, point_at, read_steps
 from trainer.demo.base_adapter.training_set import read_training_set
 from trainer.learning import rendezvous as meeting
+from trainer.learning.activation_memory import ACTIVATION_BYTES
 from trainer.learning.batch import Sample, pad, plan
 from trainer.learning.distributed import ProcessGroup
 from trainer.learning.lora import with_lora
@@ -70,9 +73,11 @@ def fitting_processes(wanted: int, device: str, gpus: int) -> int:
 def train_segment(segment: SftSegment, processes: int) -> CurvePoint:
     """Train up to the segment's last step, unless that was done.
 
-    Raises LearnerLostError if a process fails; its own traceback is on standard error.
+    Raises ModelMemoryError before it begins, where not all processes fit, and LearnerLostError if one fails; its
+    own traceback is on standard error.
     """
     if not segment.point.exists():
+        _check_memory(segment, processes)
         segment.work.mkdir(parents=True, exist_ok=True)
         store, rendezvous = meeting.serve("127.0.0.1", 0, processes, 0)
         team = [_spawn(segment, rendezvous, Rank(index, index, processes)) for index in range(processes)]
@@ -84,6 +89,22 @@ def train_segment(segment: SftSegment, processes: int) -> CurvePoint:
                 each.join()
             del store  # the processes met in it
     return msgspec.json.decode(segment.point.read_bytes(), type=CurvePoint)
+
+
+def _check_memory(segment: SftSegment, processes: int) -> None:
+    device = torch.device(segment.device)
+    if device.type == "cpu":
+        each = trained_needs(
+            segment.model_dir,
+            base_dtype(segment.dtype, device, segment.model_dir).itemsize,
+            rank=segment.rank,
+            kept_tokens=segment.settings.tokens // processes,
+            most_kept=ACTIVATION_BYTES,
+        ).host
+        need = MemoryNeed(((processes * each.total, f"{processes} x training of {each}"),))
+        check_fits(
+            segment.model_dir, need, memory_available(), doing="training with ", advice="or take fewer --processes"
+        )
 
 
 def _spawn(segment: SftSegment, rendezvous: Rendezvous, rank: Rank) -> SpawnProcess:
