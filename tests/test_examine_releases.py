@@ -17,8 +17,8 @@ from app.settings import Settings
 from tests.gated_run import PartlyKnown
 from tests.training_project import ProgressRecorder, TrainingProject
 from trainer.run_job import RunCancelledError
-from trainer.runs.examine import examine_releases
 from trainer.runs.own_exam import RunEnvironment
+from trainer.runs.release_exam import examine_releases
 from trainer.runs.train import train
 
 

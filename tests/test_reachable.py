@@ -5,7 +5,7 @@ import pytest
 from app.apis.address import address
 from app.apis.api_documents import parse_document
 from app.apis.catalog import App
-from app.apis.reachable import Servers, reaches
+from app.apis.reachable import CalledServers, reaches
 from app.records import Json
 
 REGIONS: dict[str, Json] = {"default": "eu", "enum": ["eu", "us"]}
@@ -26,13 +26,15 @@ def app(url: str, of_one_operation: str | None = None, **variables: Json) -> App
 @pytest.mark.parametrize("region", ["eu", "us"])
 def test_each_choice_of_a_variable_is_reached(region: str) -> None:
     shop = app("https://{region}.example.org/v1", region=REGIONS)
-    assert reaches(Servers.of(shop), f"http://{region}.example.org") == f"https://{region}.example.org/v1"
+    assert reaches(CalledServers.of(shop), f"http://{region}.example.org") == f"https://{region}.example.org/v1"
     assert address(shop, shop.server, {"region": region}) == f"https://{region}.example.org/v1"
 
 
 def test_another_value_than_the_choices_is_not_reached() -> None:
     assert (
-        reaches(Servers.of(app("https://{region}.example.org", region=REGIONS)), "https://staging.example.org")
+        reaches(
+            CalledServers.of(app("https://{region}.example.org", region=REGIONS)), "https://staging.example.org"
+        )
         is None
     )
 
@@ -41,7 +43,7 @@ def test_another_value_than_the_choices_is_not_reached() -> None:
 @pytest.mark.parametrize("tenant", ["acme", "demo", "eu.acme", "xn--bcher-kva", "ACME"])
 def test_every_value_of_a_free_subdomain_is_reached(default: dict[str, Json], tenant: str) -> None:
     shop = app("https://{tenant}.api.example.org/v1", tenant=default)
-    assert reaches(Servers.of(shop), f"https://{tenant}.api.example.org") == shop.server
+    assert reaches(CalledServers.of(shop), f"https://{tenant}.api.example.org") == shop.server
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ def test_every_value_of_a_free_subdomain_is_reached(default: dict[str, Json], te
     ["https://api.example.org", "https://acme.api.example.org:8443", "https://acme.api.example.org.test"],
 )
 def test_a_free_subdomain_reaches_no_other_domain_and_no_other_port(url: str) -> None:
-    assert reaches(Servers.of(app("https://{tenant}.api.example.org")), url) is None
+    assert reaches(CalledServers.of(app("https://{tenant}.api.example.org")), url) is None
 
 
 @pytest.mark.parametrize(
@@ -64,27 +66,29 @@ def test_a_free_subdomain_reaches_no_other_domain_and_no_other_port(url: str) ->
 def test_a_value_that_tasks_may_not_give_is_not_reached(template: str, reached: str, not_reached: str) -> None:
     ports: dict[str, Json] = {"default": "443", "enum": ["8443"]}
     shop = app(template, name={"default": "own.test"}, scheme={"default": "https"}, port=ports)
-    assert reaches(Servers.of(shop), reached) is not None
-    assert reaches(Servers.of(shop), not_reached) is None
+    assert reaches(CalledServers.of(shop), reached) is not None
+    assert reaches(CalledServers.of(shop), not_reached) is None
 
 
 def test_all_choices_of_several_variables_are_reached_together() -> None:
     ports: dict[str, Json] = {"default": "8443", "enum": ["8443", "9443"]}
     shop = app("https://{region}.example.org:{port}", region=REGIONS, port=ports)
-    assert reaches(Servers.of(shop), "https://us.example.org:9443") == "https://us.example.org:9443"
-    assert reaches(Servers.of(shop), "https://us.example.org") is None
+    assert reaches(CalledServers.of(shop), "https://us.example.org:9443") == "https://us.example.org:9443"
+    assert reaches(CalledServers.of(shop), "https://us.example.org") is None
 
 
 def test_the_server_of_one_operation_is_reached_with_its_choices() -> None:
     shop = app("https://{region}.example.org", "https://reports-{region}.example.org", region=REGIONS)
-    assert reaches(Servers.of(shop), "https://reports-us.example.org") is not None
+    assert reaches(CalledServers.of(shop), "https://reports-us.example.org") is not None
 
 
 def test_a_variable_that_nothing_fills_reaches_nothing() -> None:
-    assert reaches(Servers.of(app("https://{host}/v1")), "https://shop.test") is None
+    assert reaches(CalledServers.of(app("https://{host}/v1")), "https://shop.test") is None
 
 
 def test_an_address_with_too_many_forms_says_what_to_do() -> None:
     many: dict[str, Json] = {"default": "n1", "enum": [f"n{number}" for number in range(200)]}
     with pytest.raises(ValueError, match="with the one that tasks call as `server`"):
-        reaches(Servers.of(app("https://{a}-{b}.example.org", a=many, b=many)), "https://staging.example.org")
+        reaches(
+            CalledServers.of(app("https://{a}-{b}.example.org", a=many, b=many)), "https://staging.example.org"
+        )

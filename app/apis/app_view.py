@@ -8,7 +8,7 @@ from app.apis.catalog import App, LeftOut, Operation
 from app.apis.fingerprint import fingerprints, shapes
 from app.apis.naming import keys_of, place_of
 from app.apis.presentation import AS_WRITTEN, OperationOverride, Presentation, gone, overrides_of
-from app.apis.reachable import Servers
+from app.apis.reachable import CalledServers
 from app.apis.security_schemes import Security, SecurityScheme
 from app.apis.signature import signature
 from app.project.approval import ApprovalMode, Risk
@@ -71,7 +71,7 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
     base_url: str
     variables: dict[str, str]
     other_servers: tuple[str, ...] = ()
-    servers: Servers
+    servers: CalledServers
     operations: list[OperationView]
     left_out: list[LeftOut] = []
     schemes: dict[str, SecurityScheme] = {}
@@ -113,7 +113,7 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
             base_url=app.server,
             variables=app.variables,
             other_servers=app.other_servers,
-            servers=Servers.of(app),
+            servers=CalledServers.of(app),
             operations=[OperationView.of(each, typed=app.typed) for each in app.operations.values()],
             left_out=list(app.left_out),
             schemes=app.schemes,

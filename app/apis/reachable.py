@@ -17,7 +17,7 @@ _ANY = "any-value-of-a-task"  # part of a host
 _FORMS = 10_000  # of the addresses of one app
 
 
-class Servers(msgspec.Struct, frozen=True):
+class CalledServers(msgspec.Struct, frozen=True):
     """Those that the calls of an app may go to."""
 
     app: str
@@ -32,7 +32,7 @@ class Servers(msgspec.Struct, frozen=True):
         return cls(app.name, tuple(sorted(addresses)), app.variables, app.choices)
 
 
-def refuse_production(staging: Mapping[str, StagingApi], production: Iterable[Servers]) -> None:
+def refuse_production(staging: Mapping[str, StagingApi], production: Iterable[CalledServers]) -> None:
     """Raises InvalidError that names the field for a staging server that tasks call, or could call.
 
     With many forms of addresses it takes a second: await it in a thread.
@@ -66,7 +66,7 @@ def _or_fix_the_server(address: str) -> str:
     return "; or if all tasks call one server, put the API again with it as `server`"
 
 
-def reaches(servers: Servers, url: str) -> str | None:
+def reaches(servers: CalledServers, url: str) -> str | None:
     """The address that can be at the host and port of `url`, or None.
 
     Raises ValueError for a `url` that is none, and for addresses with too many forms to compare them.
@@ -81,7 +81,7 @@ class _Called(NamedTuple):
     free: list[tuple[re.Pattern[str], str]]  # where a task may give any value
 
     @classmethod
-    def of(cls, servers: Servers) -> Self:
+    def of(cls, servers: CalledServers) -> Self:
         """Raises ValueError for more than `_FORMS` forms."""
         found = cls({}, [])
         room = _FORMS
@@ -105,7 +105,7 @@ class _Called(NamedTuple):
             self.known.setdefault(host, address)
 
 
-def _hosts(servers: Servers, template: str, most: int) -> Iterator[str]:
+def _hosts(servers: CalledServers, template: str, most: int) -> Iterator[str]:
     """The template with each of the values that tasks may choose, and with `_ANY` where they may give any."""
     names = list(dict.fromkeys(each[1] for each in VARIABLE.finditer(template)))
     chosen = list(islice(product(*(_values(servers, template, name) for name in names)), most + 1))
@@ -122,7 +122,7 @@ def _filled(template: str, values: Mapping[str, str]) -> str:
     return VARIABLE.sub(lambda variable: values[variable[1]], template)
 
 
-def _values(servers: Servers, template: str, name: str) -> list[str]:
+def _values(servers: CalledServers, template: str, name: str) -> list[str]:
     """Those that `address` permits. None for a variable that must be given, and for which nothing is permitted."""
     default = [servers.variables[name]] if name in servers.variables else []
     if name in servers.choices:

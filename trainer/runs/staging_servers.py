@@ -7,7 +7,7 @@ import msgspec
 
 from app.apis.catalog import App, Catalog, Operation
 from app.apis.credentials import Credentials, SecretStore
-from app.apis.reachable import Servers, refuse_production
+from app.apis.reachable import CalledServers, refuse_production
 from app.errors import HostError, InvalidError
 from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.project.staging import StagingApi
@@ -63,7 +63,7 @@ def staged(catalog: Catalog, staging: Mapping[str, StagingApi]) -> Catalog:
     """
     if missing := sorted(catalog.apps.keys() - staging.keys()):
         raise InvalidError(f"staging has no server for {', '.join(missing)}: name it in the project's settings")
-    refuse_production({name: staging[name] for name in catalog.apps}, map(Servers.of, catalog.apps.values()))
+    refuse_production({name: staging[name] for name in catalog.apps}, map(CalledServers.of, catalog.apps.values()))
     return Catalog({name: _staged(app, staging[name]) for name, app in catalog.apps.items()})
 
 

@@ -30,11 +30,11 @@ from trainer.learning.publishing import TrainingOutput
 from trainer.run_job import Job, Result, RunProgress
 from trainer.runs.candidate import evaluate_adapter
 from trainer.runs.exam_coverage import check_coverage
-from trainer.runs.examine import examine_releases
 from trainer.runs.grown_library import grown_skills
 from trainer.runs.learned_tasks import recorder
 from trainer.runs.logged import train_on_logged
 from trainer.runs.own_exam import RunEnvironment, open_run_environment, too_little_own_work, with_own_exam
+from trainer.runs.release_exam import examine_releases
 from trainer.runs.rollout import train_on_rollouts
 from trainer.runs.run_memory import check_run_memory
 from trainer.runs.sft import train_on_examples
