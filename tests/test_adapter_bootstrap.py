@@ -129,11 +129,9 @@ def test_a_second_call_repeats_no_stage(built: AdapterPlan) -> None:
     assert built.samples("train").stat().st_mtime_ns == samples
 
 
-@pytest.mark.slow
-def test_processes_that_do_not_fit_are_not_started(built: AdapterPlan, tmp_path: Path) -> None:
-    plan = small_plan(tmp_path, built.model_dir, processes=2)
+def test_processes_that_do_not_fit_are_not_started(model: Path, tmp_path: Path) -> None:
     huge = SftSegment(
-        model_dir=plan.model_dir,
+        model_dir=model,
         start=None,
         base_name=None,
         samples=tmp_path / "none",
@@ -152,6 +150,7 @@ def test_processes_that_do_not_fit_are_not_started(built: AdapterPlan, tmp_path:
     assert not huge.work.exists()
 
 
+@pytest.mark.slow
 def test_two_processes_learn_the_same_but_for_rounding(built: AdapterPlan, tmp_path: Path) -> None:
     plan = small_plan(tmp_path, built.model_dir, processes=2)
     plan.work.mkdir()

@@ -101,7 +101,8 @@ def test_weights_with_another_hash_are_not_installed(hub: FileServer, tmp_path: 
 
 def test_weights_with_a_missing_part_are_not_installed(hub: FileServer, tmp_path: Path) -> None:
     directory = make_model_dir(tmp_path / "model")
-    weights = {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (directory / "model.safetensors").rename(directory / "model-00001-of-00002.safetensors")
+    weights = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))
     publish(hub, "nobody/tiny", directory)
     for name in ("nobody/tiny", str(directory)):
@@ -109,6 +110,25 @@ def test_weights_with_a_missing_part_are_not_installed(hub: FileServer, tmp_path
         assert done.returncode == 1
         assert "lacks 1 of 2 files of its weights, such as model-00002-of-00002.safetensors" in done.stderr
         assert not list((tmp_path / "models").glob("nobody*"))
+
+
+def test_an_index_that_is_not_read_does_not_matter(hub: FileServer, tmp_path: Path) -> None:
+    directory = make_model_dir(tmp_path / "model")
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "gone.safetensors"}}))
+    publish(hub, "nobody/tiny", directory)
+    assert sage(tmp_path, hub.url, "models", "pull", "nobody/tiny").returncode == 0
+    (directory / "model.safetensors").rename(directory / "other.safetensors")
+    (directory / "model.safetensors.index.json").unlink()
+    done = sage(tmp_path, hub.url, "models", "pull", str(directory))
+    assert "has neither model.safetensors nor model.safetensors.index.json" in done.stderr
+
+
+def test_a_server_that_is_asked_too_often_is_asked_again(hub: FileServer, tmp_path: Path) -> None:
+    publish(hub, "nobody/tiny", make_model_dir(tmp_path / "model"))
+    hub.refusals = [429, 503]
+    done = sage(tmp_path, hub.url, "models", "pull", "nobody/tiny")
+    assert done.returncode == 0, done.stderr
+    assert hub.refusals == []
 
 
 def test_a_file_that_would_lie_outside_of_the_model_is_refused(hub: FileServer, tmp_path: Path) -> None:

@@ -93,6 +93,8 @@ def load_odd_judge(*, answer: str) -> Judge:
                 await asyncio.sleep(3600)
             case "refusal":
                 raise EngineError("HTTP 401: set its key")
+            case "own limit":
+                raise TimeoutError
             case "defect":
                 raise RuntimeError("key=secret")
             case "text":
@@ -107,6 +109,7 @@ def load_odd_judge(*, answer: str) -> Judge:
     [
         ("late", "it took longer than 0.05 s"),
         ("refusal", "HTTP 401: set its key"),
+        ("own limit", "it raised TimeoutError; the log of the server has the reason"),
         ("defect", "it raised RuntimeError; the log of the server has the reason"),
         ("text", "it raised TypeError; the log of the server has the reason"),
         ("nan", "its score nan is not in [0, 1]"),

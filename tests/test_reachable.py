@@ -86,6 +86,15 @@ def test_a_variable_that_nothing_fills_reaches_nothing() -> None:
     assert reaches(CalledServers.of(app("https://{host}/v1")), "https://shop.test") is None
 
 
+def test_the_forms_of_all_addresses_are_counted_together() -> None:
+    many: dict[str, Json] = {"default": "n1", "enum": [f"n{number}" for number in range(80)]}
+    one = app("https://{a}-{b}.example.org", a=many, b=many)
+    assert reaches(CalledServers.of(one), "https://n1-n2.example.org") is not None
+    two = app("https://{a}-{b}.example.org", "https://{a}-{b}.example.com", a=many, b=many)
+    with pytest.raises(ValueError, match="with the one that tasks call as `server`"):
+        reaches(CalledServers.of(two), "https://staging.example.org")
+
+
 def test_an_address_with_too_many_forms_says_what_to_do() -> None:
     many: dict[str, Json] = {"default": "n1", "enum": [f"n{number}" for number in range(200)]}
     with pytest.raises(ValueError, match="with the one that tasks call as `server`"):

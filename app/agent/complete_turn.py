@@ -29,7 +29,7 @@ async def complete_turn(engine: Engine, prompt: Prompt, model: str, sampling: Sa
 
 
 def _stopped_by_string(part: Completion, sampling: Sampling, chat: Chat) -> bool:
-    if not sampling.stop_strings or not part.ids or part.ids[-1] in sampling.stop_token_ids:
+    if part.finish != "stop" or not part.ids or part.ids[-1] in sampling.stop_token_ids:
         return False
     text = chat.text_of(part.ids)
     return any(stop in text for stop in sampling.stop_strings)

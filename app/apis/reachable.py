@@ -111,8 +111,8 @@ def _hosts(servers: CalledServers, template: str, most: int) -> Iterator[str]:
     chosen = list(islice(product(*(_values(servers, template, name) for name in names)), most + 1))
     if len(chosen) > most:
         raise ValueError(
-            f"{servers.app} has too many addresses, as {template}, to tell whether this is one of them: put the "
-            "API again with the one that tasks call as `server`"
+            f"{servers.app} has too many addresses, as {template}, to tell whether a staging server is one of "
+            "them: put the API again with the one that tasks call as `server`"
         )
     for each in chosen:
         yield _filled(template, dict(zip(names, each, strict=True)))

@@ -115,9 +115,13 @@ def results_chart(found: Sequence[ReleaseResult]) -> LineChart | None:
 
 
 def _ground(each: ReleaseResult) -> tuple[object, ...]:
-    """Results are compared on the same scenarios, tried in the same way: runs may draw others from one version."""
-    found, every = each.result, each.figures is not None and each.figures.scenarios == each.result.scenarios
-    return found.digest, found.version, found.on, None if every else found.run
+    """Results are compared on the same scenarios, tried in the same way: runs may draw others from one version, of
+    which tasks may have been erased.
+    """
+    found, tried = each.result, each.figures
+    if tried is not None and tried.scenarios == found.scenarios:
+        return found.digest, found.version, found.on, tried.scenarios, tried.tasks
+    return found.digest, found.version, found.on, found.run
 
 
 def _point(each: ReleaseResult) -> Point:

@@ -40,7 +40,7 @@ class ChangedSkill(msgspec.Struct, frozen=True):
 
 
 class SharedExam(msgspec.Struct, frozen=True):
-    """An exam that both releases took, each at its time: scenarios solved, in percent."""
+    """An exam on which one run examined both releases: scenarios solved, in percent."""
 
     environment: str
     before: Interval

@@ -40,12 +40,13 @@ class RunPages(Controller):
         session: Db,
         like: FromQuery[UUID | None] = None,
         exam: FromQuery[str] = "",
-        on: FromQuery[str] = "recorded",
+        ground: FromQuery[str] = "",
     ) -> Response[str]:
         """With the settings of another run, or to examine releases on an exam, if one is named."""
-        settings = (
-            RunSettings(kind=RunKind.EXAM, environment=f"exam?name={exam}&on={on}") if exam else RunSettings()
-        )
+        settings = RunSettings()
+        if exam:
+            on = f"&on={ground}" if ground else ""
+            settings = RunSettings(kind=RunKind.EXAM, environment=f"exam?name={exam}{on}")
         if like is not None:
             settings = read_settings((await runs.get(session, like, visit.access.project_id)).settings)
         return await _form(visit, session, Form(values=entered(settings)))

@@ -17,6 +17,7 @@ from app.publish import publish
 
 _TIMEOUT = 30.0  # seconds of silence
 _ATTEMPTS = 5  # in a row that bring nothing new
+_BUSY = (408, 429, 500, 502, 503, 504)
 
 
 @contextmanager
@@ -94,13 +95,17 @@ def _receive(client: httpx.Client, url: str, part: Path) -> None:
         before = _size(part)
         try:
             return _go_on(client, url, part)
-        except httpx.TransportError as error:
+        except httpx.HTTPError as error:
             failures = 0 if _size(part) > before else failures + 1
-            if failures == _ATTEMPTS or isinstance(error, httpx.ConnectError):
+            if failures == _ATTEMPTS or not _may_pass(error):
                 raise ModelDownloadError(_broken_off(url, part, error)) from error
             time.sleep(failures)
-        except httpx.HTTPError as error:
-            raise ModelDownloadError(_broken_off(url, part, error)) from error
+
+
+def _may_pass(error: httpx.HTTPError) -> bool:
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.status_code in _BUSY
+    return isinstance(error, httpx.TransportError) and not isinstance(error, httpx.ConnectError)
 
 
 def _go_on(client: httpx.Client, url: str, part: Path) -> None:

@@ -27,12 +27,12 @@ def check_directory(path: Path) -> ChatTokenizer:
 
 
 def check_weights(path: Path) -> None:
-    """That all files of the weights are there. Raises ModelError."""
+    """That all files of the weights are there, which are one file or those of an index. Raises ModelError."""
+    if (path / "model.safetensors").is_file():
+        return
     index = path / "model.safetensors.index.json"
     if not index.is_file():
-        if not any(path.glob("*.safetensors")):
-            raise ModelError(f"{path} has no safetensors files")
-        return
+        raise ModelError(f"{path} has neither model.safetensors nor {index.name}")
     try:
         files = set(msgspec.json.decode(index.read_bytes(), type=_WeightIndex).weight_map.values())
     except msgspec.MsgspecError as error:

@@ -98,7 +98,7 @@ def _pull_gguf(name: str, models: Path) -> Path:
         return _convert_file(Path(name), models, Path(name).stem)
     if Path(name).is_absolute() or name.startswith(".") or name.count("/") != 2:
         raise ModelDownloadError(f"there is no file {name}, and it is not ORGANIZATION/REPOSITORY/FILE.gguf")
-    if re.search(r"-\d{5}-of-\d{5}\.gguf$", name):
+    if re.search(r"-\d{5}-of-(?!00001)\d{5}\.gguf$", name):
         raise ModelError(
             f"{name} is one part of a model: name a file of another quantization that has it whole, or download "
             "all parts, merge them with `llama-gguf-split --merge`, and pull the file"

@@ -86,7 +86,7 @@ def reproduce(
     adapter, and with a table for each thing that its training never saw. Takes hours on two cores, or days with a
     pretrained model. An interrupted experiment resumes when it is called again.
     """
-    from trainer.demo.reproduce.run import Experiment  # noqa: PLC0415  torch takes seconds, which `--help` need not wait for
+    from trainer.demo.reproduce.run import Experiment, check_memory  # noqa: PLC0415  torch takes seconds, which `--help` need not wait for
 
     start = _find_start(model, adapter)
     if start is not None and sizes["crowded"] is not None:
@@ -97,8 +97,6 @@ def reproduce(
     if other is not None:
         raise InvalidError(f"{work} was begun with {other}: use the same values, or another --work")
     if not table_only:
-        from trainer.demo.reproduce.experiment_model import check_memory  # noqa: PLC0415  torch, as above
-
         check_memory(plan, work, at_once)
         record_commit(work, _commit())
         _make_start(plan, start, work)

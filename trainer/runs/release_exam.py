@@ -6,13 +6,14 @@ ago do on today's: their weights, with the prompt, the skills and the operations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from app.db import evaluations, models, releases
+from app.db import evaluations, models, projects, releases
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
 from app.errors import AdapterError, EngineRefusalError, InvalidError
@@ -22,6 +23,7 @@ from trainer.atomic_write import write_atomically
 from trainer.evaluation.paired import Evaluator, evaluation_settings, held_out, only_known
 from trainer.evaluation.policy_metrics import Comparison, PolicyMetrics, TaskResult, compare, measure
 from trainer.run_job import Job, Result, RunProgress
+from trainer.runs.grown_library import grown_skills
 from trainer.runs.own_exam import RunEnvironment
 from trainer.runs.served_evaluator import open_evaluator
 
@@ -37,8 +39,9 @@ class ExaminedRelease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelResults(msgspec.Struct):
-    """What is done so far, kept between attempts."""
+    """What is done so far, kept between attempts. `key` is of all that another attempt must have in common."""
 
+    key: str
     settings: dict[str, Json]
     by_model: dict[str, list[TaskResult]] = {}
 
@@ -59,7 +62,7 @@ async def examine_releases(
             )
         for release in chosen:
             await _load(sessions, evaluator, release)
-        results = await _results(job, progress, evaluator, chosen)
+        results = await _results(job, progress, evaluator, chosen, await _circumstances(job, sessions, chosen[0]))
     kept, coverage = only_known(list(results.by_model.values()))
     _check_known(job.settings, kept[0], coverage, chosen)
     known = dict(zip(results.by_model, kept, strict=True))
@@ -107,10 +110,22 @@ async def _load(sessions: Sessions, evaluator: Evaluator, release: models.Releas
         raise InvalidError(f"release {release.number} cannot be examined: {error}") from error
 
 
+async def _circumstances(job: Job, sessions: Sessions, active: models.Release) -> list[Any]:
+    """What trials depend on beside the models and the tasks."""
+    async with sessions() as session:
+        project = projects.settings_of(await projects.by_id(session, job.project_id))
+    grown = [str(each.indexed.offer.skill_id) for each in await grown_skills(sessions, job.project_id)]
+    return [str(active.id), msgspec.to_builtins(project), grown, job.deployment.skills_offered]
+
+
 async def _results(
-    job: Job, progress: RunProgress, evaluator: Evaluator, chosen: Sequence[models.Release]
+    job: Job,
+    progress: RunProgress,
+    evaluator: Evaluator,
+    chosen: Sequence[models.Release],
+    circumstances: list[Any],
 ) -> ModelResults:
-    """Of each model. Those of an earlier attempt count if it had the same scenarios."""
+    """Of each model. Those of an earlier attempt count if all else was the same."""
     scenarios, seed = job.settings.gate_scenarios, zlib.crc32(job.id.bytes)
     sample = held_out(evaluator, scenarios, seed)
     if len(sample) < MIN_SCENARIOS:
@@ -119,7 +134,10 @@ async def _results(
             "needed: recorded calls need tasks that were solved, staging and live APIs tasks with a check"
         )
     path = job.directory / "examined.json"
-    results = _restored(path, evaluation_settings(evaluator, scenarios, seed))
+    settings = evaluation_settings(evaluator, scenarios, seed)
+    tried = [(each.id, [task.instruction for task in each.tasks]) for each in sample]
+    key = msgspec.json.encode([settings, tried, repr(evaluator.agent.limits), circumstances])
+    results = _restored(path, sha256(key).hexdigest(), settings)
     numbers = {release.model: release.number for release in chosen}
     tasks = sum(len(each.tasks) for each in sample)
     for index, model in enumerate(numbers):
@@ -130,15 +148,15 @@ async def _results(
             write_atomically(msgspec.json.encode(results), path)
             solved = sum(each.success for each in found) / len(found)
             await progress.step(index + 1, len(numbers), {"release": numbers[model], "solved": solved})
-    return ModelResults(results.settings, {model: results.by_model[model] for model in numbers})
+    return ModelResults(results.key, results.settings, {model: results.by_model[model] for model in numbers})
 
 
-def _restored(path: Path, settings: dict[str, Json]) -> ModelResults:
+def _restored(path: Path, key: str, settings: dict[str, Json]) -> ModelResults:
     if path.exists():
         found = msgspec.json.decode(path.read_bytes(), type=ModelResults)
-        if found.settings == settings:
+        if found.key == key:
             return found
-    return ModelResults(settings)
+    return ModelResults(key, settings)
 
 
 def _check_known(

@@ -1,5 +1,6 @@
 """The staging servers of a project's APIs, which trials call instead of those of production."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ class TrialServers(msgspec.Struct, frozen=True, kw_only=True):
 
 async def staging_servers(catalog: Catalog, staging: Mapping[str, StagingApi], store: SecretStore) -> TrialServers:
     """Raises InvalidError for staging that is incomplete, or that is no other server than production."""
-    moved = staged(catalog, staging)
+    moved = await asyncio.to_thread(staged, catalog, staging)
     staging = {name: each for name, each in staging.items() if name in moved.apps}
     names = {old: new for each in staging.values() for old, new in each.secrets.items()}
     return TrialServers(

@@ -13,10 +13,9 @@ from app.engine.tokenizer import read_card
 from app.errors import InvalidError
 from app.model_catalog import SEED, find_model
 from app.settings import Settings
-from trainer.demo.reproduce.plan import ExperimentPlan, search_trials
+from trainer.demo.reproduce.plan import ExperimentPlan
 from trainer.learning.model import pick_device
 from trainer.learning.publishing import check_adapter
-from trainer.runs.run_memory import check_run_memory
 
 
 def experiment_settings(plan: ExperimentPlan, work: Path) -> Settings:
@@ -35,15 +34,6 @@ def experiment_settings(plan: ExperimentPlan, work: Path) -> Settings:
 def update_device(plan: ExperimentPlan, settings: Settings) -> torch.device:
     """The seed policy is updated on the CPU everywhere, as for the published results."""
     return torch.device("cpu") if plan.model == SEED else pick_device(settings.engine_device)
-
-
-def check_memory(plan: ExperimentPlan, work: Path, at_once: int) -> None:
-    """Before any trial begins: each has a trainer and an engine. Raises ModelMemoryError."""
-    settings = experiment_settings(plan, work)
-    rules = plan.settings(search_trials(plan)[0])
-    check_run_memory(
-        rules, settings, update_device(plan, settings), runs=at_once, advice="or take fewer trials --at-once"
-    )
 
 
 def find_start(model: str, adapter: Path | None) -> Path:

@@ -11,6 +11,7 @@ import msgspec
 
 from app.errors import AppError
 from app.parent_death import end_with_parent
+from trainer.demo.reproduce.experiment_model import experiment_settings, update_device
 from trainer.demo.reproduce.plan import (
     ExperimentPlan,
     Trial,
@@ -20,6 +21,7 @@ from trainer.demo.reproduce.plan import (
     search_trials,
 )
 from trainer.demo.reproduce.trial import TrialResult, exam_titles, results_file, trial_file
+from trainer.runs.run_memory import check_run_memory
 
 Report = Callable[[str], object]
 """Called with the name of each process that has finished."""
@@ -27,6 +29,17 @@ Report = Callable[[str], object]
 
 class TrialError(AppError):
     """The process of a trial failed. The message names its log."""
+
+
+def check_memory(plan: ExperimentPlan, work: Path, at_once: int) -> None:
+    """Of the trials that are not finished: each has a trainer and an engine. Raises ModelMemoryError."""
+    settings = experiment_settings(plan, work)
+    again = repeated_trials(plan, {each.condition: each.lr for each in search_trials(plan)})
+    left = [each for each in (*search_trials(plan), *again) if not trial_file(work, each).exists()]
+    if left:
+        rules, device = plan.settings(left[0]), update_device(plan, settings)
+        runs = min(at_once, len(left))
+        check_run_memory(rules, settings, device, runs=runs, advice="or take fewer trials --at-once")
 
 
 class Experiment:
