@@ -121,10 +121,14 @@ def test_environments_are_mixed_by_their_names(names: str) -> None:
         load_environment(of=names)
 
 
-def test_trials_that_do_not_fit_are_not_begun(model: Path, adapter: Path, tmp_path: Path) -> None:
+def test_trials_that_do_not_fit_are_not_begun(
+    model: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.runs.run_memory.memory_available", lambda: 100 << 20)
     order = ("--model", str(model), "--adapter", str(adapter), "--work", str(tmp_path / "work"))
-    shown = call(*order, "--at-once", "100000")
+    shown = call(*order, "--at-once", "3")
     assert isinstance(shown.exception, ModelMemoryError)
+    assert "3 x 1 x rollouts of" in str(shown.exception)
     assert "or take fewer trials --at-once" in str(shown.exception)
     assert not (tmp_path / "work" / "trials").exists()
 
