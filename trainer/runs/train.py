@@ -61,7 +61,8 @@ async def train(job: Job, progress: RunProgress) -> Result:
             await check_coverage(job, sessions, environment)
             if job.settings.kind is RunKind.EXAM:
                 if environment is None:
-                    raise InvalidError(f"set environment: {await too_little_own_work(job, sessions)}")
+                    reason = await too_little_own_work(job, sessions)
+                    raise InvalidError(f"set environment, as the project's own work is no exam: {reason}")
                 return await examine_releases(job, progress, sessions, await environment.checked())
             source = await _read_source(job, progress, sessions, environment)
             check_run_memory(job.settings, job.deployment, pick_device(job.deployment.engine_device))
