@@ -26,7 +26,7 @@ from app.db.database import Sessions
 from app.db.models import AuditAction, RunState, TaskState
 from app.db.training_data import window
 from app.errors import ConflictError
-from app.run_settings import RunSettings
+from app.run_settings import RunKind, RunSettings
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.ledger_project import until
 from tests.rows import new_skill, offer_of, trajectory_of, turn_of
@@ -203,9 +203,11 @@ async def test_a_run_of_before_the_recording_may_have_learned(api: ApiApp) -> No
     task_id = await _ended(api)
     async with api.sessions.begin() as session:
         made = [await runs.create(session, api.demo.id, RunSettings()) for _ in range(2)]
+        examined = await runs.create(session, api.demo.id, RunSettings(kind=RunKind.EXAM))  # it learns nothing
         begun = update(models.TrainingRun).values(started_at=func.clock_timestamp(), state=RunState.DONE)
         await session.execute(begun)
-        await session.execute(update(models.TrainingRun).where(models.TrainingRun.id == made[0].id).values(step=3))
+        done = models.TrainingRun.id.in_([made[0].id, examined.id])
+        await session.execute(update(models.TrainingRun).where(done).values(step=3))
     erased = (await api.client.delete(f"/v1/tasks/{task_id}")).json()
     assert [(each["id"], each["recorded"]) for each in erased["runs"]] == [(str(made[0].id), False)]
 
