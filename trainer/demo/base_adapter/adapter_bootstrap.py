@@ -24,7 +24,7 @@ from trainer.demo.base_adapter.adapter_recipe import AdapterRecipe, check_recipe
 from trainer.demo.base_adapter.demonstration_files import collect_files, plan_files
 from trainer.demo.base_adapter.half_precision import write_half
 from trainer.demo.base_adapter.learning_curve import CurvePoint
-from trainer.demo.base_adapter.sft_segment import SftSegment, fitting_processes, train_segment
+from trainer.demo.base_adapter.sft_segment import SftSegment, check_memory, fitting_processes, train_segment
 from trainer.demo.base_adapter.training_set import read_training_set, write_training_set
 from trainer.demo.held_out import HELD_OUT
 from trainer.demo.recipe_file import claim_directory
@@ -94,6 +94,7 @@ def bootstrap_adapter(plan: AdapterPlan) -> Figures:
     check_recipe(plan.recipe)
     if fingerprint(plan.model_dir) != plan.recipe.base:
         raise InvalidError(f"{plan.model_dir} is not the model of the recipe: start another work directory")
+    check_memory(_segment(plan, 0, plan.recipe.steps), plan.learners)  # demonstrations take hours
     claim_directory(plan.work, plan.recipe)
     demonstrate(plan)
     curve = learn(plan)

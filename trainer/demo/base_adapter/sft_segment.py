@@ -77,7 +77,7 @@ def train_segment(segment: SftSegment, processes: int) -> CurvePoint:
     own traceback is on standard error.
     """
     if not segment.point.exists():
-        _check_memory(segment, processes)
+        check_memory(segment, processes)
         segment.work.mkdir(parents=True, exist_ok=True)
         store, rendezvous = meeting.serve("127.0.0.1", 0, processes, 0)
         team = [_spawn(segment, rendezvous, Rank(index, index, processes)) for index in range(processes)]
@@ -91,7 +91,8 @@ def train_segment(segment: SftSegment, processes: int) -> CurvePoint:
     return msgspec.json.decode(segment.point.read_bytes(), type=CurvePoint)
 
 
-def _check_memory(segment: SftSegment, processes: int) -> None:
+def check_memory(segment: SftSegment, processes: int) -> None:
+    """Raises ModelMemoryError where not all processes fit. A GPU is checked by the process that uses it."""
     device = torch.device(segment.device)
     if device.type == "cpu":
         each = trained_needs(
