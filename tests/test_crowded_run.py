@@ -7,9 +7,8 @@ import pytest
 
 from app.db import skills
 from app.db.database import Sessions
-from app.settings import Settings
 from tests.rows import new_skill
-from tests.training_project import ProgressRecorder, TrainingProject
+from tests.training_project import ONE_TURN, ProgressRecorder, TrainingProject, on_this_machine
 from trainer.runs.train import train
 
 
@@ -17,15 +16,7 @@ from trainer.runs.train import train
 async def test_skills_of_the_library_are_offered_in_rollouts(
     committed: Sessions, database_url: str, tiny: Path, tmp_path: Path, crowding: int
 ) -> None:
-    settings = Settings(
-        model=str(tiny),
-        data_dir=tmp_path,
-        database_url=database_url,
-        engine_device="cpu",
-        max_turns=1,
-        max_turn_tokens=8,
-        prompt_profile="compact",
-    )
+    settings = on_this_machine(tiny, tmp_path, database_url, **ONE_TURN)
     shop = await TrainingProject.open(committed, settings)
     async with committed.begin() as session:
         for name in ("greet", "wave"):

@@ -13,9 +13,8 @@ from app.errors import InvalidError
 from app.project.holdout import is_held_out
 from app.records import BASE
 from app.run_settings import check_runnable, read_settings
-from app.settings import Settings
 from tests.gated_run import PartlyKnown
-from tests.training_project import ProgressRecorder, TrainingProject
+from tests.training_project import ONE_TURN, ProgressRecorder, TrainingProject, on_this_machine
 from trainer.run_job import RunCancelledError
 from trainer.runs.own_exam import RunEnvironment
 from trainer.runs.release_exam import examine_releases
@@ -25,16 +24,7 @@ from trainer.runs.train import train
 @pytest.fixture
 async def shop(committed: Sessions, database_url: str, tiny: Path, tmp_path: Path) -> TrainingProject:
     """Half of its hundred kinds of tasks are its exam."""
-    settings = Settings(
-        model=str(tiny),
-        data_dir=tmp_path,
-        database_url=database_url,
-        engine_device="cpu",
-        max_turns=1,
-        max_turn_tokens=8,
-        retrieval="query_ngram",
-        prompt_profile="compact",
-    )
+    settings = on_this_machine(tiny, tmp_path, database_url, **ONE_TURN)
     opened = await TrainingProject.open(committed, settings)
     async with committed.begin() as session:
         await projects.change_settings(session, opened.project_id, {"holdout_percent": 50})

@@ -18,10 +18,9 @@ from app.db.models import ExamSource
 from app.engine.tokenizer import ChatTokenizer
 from app.project.holdout import is_held_out, kind_that_begins
 from app.run_settings import RunSettings
-from app.settings import Settings
 from tests.ledger import Ledger
 from tests.ledger_project import put_ledger
-from tests.training_project import ProgressRecorder, TrainingProject
+from tests.training_project import ONE_TURN, ProgressRecorder, TrainingProject, on_this_machine
 from trainer.experience.drop_reasons import DropReason
 from trainer.experience.filters import BaseModel
 from trainer.experience.window import read_window
@@ -51,17 +50,7 @@ class TrialLedger(Ledger):
 
 @pytest.fixture
 async def shop(committed: Sessions, database_url: str, tiny: Path, tmp_path: Path) -> TrainingProject:
-    settings = Settings(
-        model=str(tiny),
-        data_dir=tmp_path,
-        data_prefixes=f"{tmp_path}/",
-        database_url=database_url,
-        engine_device="cpu",
-        max_turns=1,
-        max_turn_tokens=8,
-        retrieval="query_ngram",
-        prompt_profile="compact",
-    )
+    settings = on_this_machine(tiny, tmp_path, database_url, **ONE_TURN, data_prefixes=f"{tmp_path}/")
     return await TrainingProject.open(committed, settings)
 
 

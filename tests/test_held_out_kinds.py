@@ -15,9 +15,8 @@ from app.db.scored_log import UnlabelledTask
 from app.engine.tokenizer import ChatTokenizer
 from app.project.holdout import is_held_out, kind_that_begins
 from app.records import Call, Task
-from app.settings import Settings
 from tests.served_project import ServedProject
-from tests.training_project import ProgressRecorder, TrainingProject
+from tests.training_project import ProgressRecorder, TrainingProject, on_this_machine
 from trainer.experience.held_out_tasks import HeldOutTasks, read_held_out
 from trainer.experience.task_kinds import TaskKinds
 from trainer.runs.own_exam import with_own_exam
@@ -110,13 +109,7 @@ def test_what_is_examined_is_known_by_scenario_and_by_words_that_are_alike() -> 
 
 @pytest.fixture
 async def shop(committed: Sessions, database_url: str, tiny: Path, tmp_path: Path) -> TrainingProject:
-    settings = Settings(
-        model=str(tiny),
-        data_dir=tmp_path,
-        database_url=database_url,
-        engine_device="cpu",
-        prompt_profile="compact",
-    )
+    settings = on_this_machine(tiny, tmp_path, database_url, prompt_profile="compact")
     return await TrainingProject.open(committed, settings)
 
 

@@ -18,7 +18,7 @@ from tests.ledger_project import LedgerProject, change_ledger
 from tests.rows import new_skill
 from tests.scripted_engine import Script, ScriptedEngine, block
 from tests.served_project import minute
-from tests.training_project import ProgressRecorder, TrainingProject
+from tests.training_project import ONE_TURN, ProgressRecorder, TrainingProject, on_this_machine
 from trainer.evaluation.policy_metrics import TaskResult
 from trainer.rollouts.episode import scenario_chain
 from trainer.run_job import Job
@@ -129,16 +129,7 @@ async def test_an_unknown_exam_says_how_to_make_one(project: LedgerProject) -> N
 
 @pytest.fixture
 async def shop(committed: Sessions, database_url: str, tiny: Path, tmp_path: Path) -> TrainingProject:
-    settings = Settings(
-        model=str(tiny),
-        data_dir=tmp_path,
-        database_url=database_url,
-        engine_device="cpu",
-        max_turns=1,
-        max_turn_tokens=8,
-        retrieval="query_ngram",
-        prompt_profile="compact",
-    )
+    settings = on_this_machine(tiny, tmp_path, database_url, **ONE_TURN)
     return await TrainingProject.open(committed, settings)
 
 

@@ -14,7 +14,7 @@ from app.records import Probe
 from app.settings import Settings
 from tests.sleepy_server import sleepy_server
 from tests.tiny_adapter import TARGETS, make_adapter
-from tests.training_project import ProgressRecorder, TrainingProject, chats, interrupted
+from tests.training_project import ProgressRecorder, TrainingProject, chats, interrupted, on_this_machine
 from trainer.learning.publishing import check_adapter
 from trainer.runs.train import train
 
@@ -24,13 +24,7 @@ SFT = {"kind": "sft", "steps": 3, "micro_batch_tokens": 128}
 
 @pytest.fixture
 async def shop(committed: Sessions, database_url: str, tiny: Path, tmp_path: Path) -> TrainingProject:
-    settings = Settings(
-        model=str(tiny),
-        data_dir=tmp_path,
-        database_url=database_url,
-        engine_device="cpu",
-        data_prefixes=str(tmp_path),
-    )
+    settings = on_this_machine(tiny, tmp_path, database_url, data_prefixes=str(tmp_path))
     return await TrainingProject.open(committed, settings)
 
 

@@ -26,6 +26,15 @@ from trainer.worker.failure import describe_failure
 
 SMALL = {"lora_rank": 4, "lora_alpha": 8, "gate_scenarios": 0}
 
+ONE_TURN = {"max_turns": 1, "max_turn_tokens": 8, "retrieval": "query_ngram", "prompt_profile": "compact"}
+"""Settings for rollouts that only have to end soon."""
+
+
+def on_this_machine(model: Path, data_dir: Path, database_url: str, **settings: object) -> Settings:
+    """A deployment without a GPU."""
+    given = Settings(model=str(model), data_dir=data_dir, database_url=database_url, engine_device="cpu")
+    return msgspec.structs.replace(given, **settings)
+
 
 class ProgressRecorder:
     """Records the progress of a run and cancels it at step `ends_at`. Implements `RunProgress`."""
