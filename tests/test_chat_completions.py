@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -245,6 +245,31 @@ async def test_a_client_that_hangs_up_cancels_its_task(demo: ApprovingProject, s
         asking.cancel()
         row = await ended_as(demo, TaskState.CANCELLED)
         assert [kind for kind, _ in await demo.project.events(row.id)] == ["done"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_does_not_wait_for_the_first_byte_cancels_its_task(
+    demo: ApprovingProject, stream: bool
+) -> None:
+    """Its connection is closed when the answer begins."""
+    headers = await demo.api.key("tasks")
+    body = {"model": "demo", "messages": HELLO, "stream": stream}
+
+    async def hung_up(scope: Any, receive: Any, send: Any) -> None:
+        async def request() -> AsyncIterator[Any]:
+            while (part := await receive()).get("more_body"):
+                yield part
+            yield part
+            while True:
+                yield {"type": "http.disconnect"}
+
+        await demo.api.app(scope, request().__anext__, send)
+
+    transport = httpx.ASGITransport(hung_up)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
+        with suppress(AssertionError):  # of the transport, which wants a whole answer
+            await client.post("/v1/chat/completions", json=body)
+    await ended_as(demo, TaskState.CANCELLED)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -11,6 +11,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.response import ServerSentEvent
 from litestar.response.sse import ServerSentEventMessage
 from litestar.status_codes import HTTP_204_NO_CONTENT
+from litestar.types import Receive, Scope, Send
 
 from app.db.notifications import NotificationListener
 
@@ -44,21 +45,37 @@ async def event_stream(
     if first.ended and not first.messages:
         return Response(None, status_code=HTTP_204_NO_CONTENT)
     messages = _messages(listener, subject, read, first)
-    return ServerSentEvent(messages if on_hang_up is None else _watched(messages, on_hang_up))
+    return ServerSentEvent(messages) if on_hang_up is None else _WatchedStream(messages, on_hang_up)
 
 
-async def _watched(
-    messages: AsyncIterator[ServerSentEventMessage], on_hang_up: Callable[[], Awaitable[None]]
-) -> AsyncIterator[ServerSentEventMessage]:
-    ended = False
-    try:
+class _WatchedStream(ServerSentEvent):
+    """Watches the response, not the generator of its messages: one that has not begun runs no `finally`."""
+
+    def __init__(
+        self, messages: AsyncIterator[ServerSentEventMessage], on_hang_up: Callable[[], Awaitable[None]]
+    ) -> None:
+        super().__init__(self._until_ended(messages))
+        self._ended, self._on_hang_up = False, on_hang_up
+
+    async def _until_ended(
+        self, messages: AsyncIterator[ServerSentEventMessage]
+    ) -> AsyncIterator[ServerSentEventMessage]:
         async for each in messages:
             yield each
-        ended = True
-    finally:
-        if not ended:
-            with CancelScope(shield=True):  # the request has been cancelled already
-                await on_hang_up()
+        self._ended = True
+
+    def to_asgi_response(self, *given: Any, **named: Any) -> Any:
+        respond = super().to_asgi_response(*given, **named)
+
+        async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                await respond(scope, receive, send)
+            finally:
+                if not self._ended:
+                    with CancelScope(shield=True):  # the server may be cancelling the request
+                        await self._on_hang_up()
+
+        return watched
 
 
 async def _messages(
