@@ -68,6 +68,20 @@ async def test_a_connection_that_sends_nothing_is_closed(api: ApiApp) -> None:
         assert await idle.rest(3) == b""
 
 
+async def test_a_client_that_hangs_up_while_it_sends_is_no_error_of_the_server(
+    api: ApiApp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with served(api) as client:
+        async with connected(client) as leaving:
+            await leaving.send(post(api, "Content-Length: 100") + b'{"instruction"')
+        logged = ""
+        while "path=/v1/tasks" not in logged:
+            await asyncio.sleep(0.02)
+            logged += capsys.readouterr().out
+    assert "status=400" in logged
+    assert "error" not in logged
+
+
 async def test_headers_that_arrive_byte_by_byte_are_cut_off_in_time(api: ApiApp) -> None:
     async with served(api, **_SECONDS) as client, connected(client) as slow:
         await slow.send(b"GET /healthz HTTP/1.1\r\nHost: test\r\nX-Slow: ")

@@ -51,6 +51,7 @@ _CLEARER = {  # than the messages of the framework and its JSON parser
     repr(_BODY): "send a JSON body",
     "Input data was truncated": "the body is truncated JSON",
 }
+_HUNG_UP = "client disconnected prematurely"  # says the framework, with status 500
 _PUBLIC_NAMES = {"in_state": "state"}  # the framework reserves the parameter name `state`
 
 AnyRequest = Request[Any, Any, Any]
@@ -134,6 +135,8 @@ def _answer_limit_error(_: AnyRequest, error: LimitError) -> Response[Problem]:
 def _answer_http_exception(request: AnyRequest, error: HTTPException) -> Response[Problem]:
     """Errors found by the framework before the handler ran: route, method, body or parameter."""
     status = HTTPStatus(error.status_code)
+    if error.detail == _HUNG_UP:
+        return answer(400, InvalidError.__name__, "the client hung up before it had sent its request")
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return _answer_unexpected(request, error)
     if status is HTTPStatus.METHOD_NOT_ALLOWED:
