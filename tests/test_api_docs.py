@@ -2,7 +2,14 @@
 
 import pytest
 
-from app.apis.api_docs import search, show_api_descriptions, show_api_doc, show_app_descriptions, show_signatures
+from app.apis.api_docs import (
+    search,
+    shape,
+    show_api_descriptions,
+    show_api_doc,
+    show_app_descriptions,
+    show_signatures,
+)
 from app.apis.api_documents import parse_document
 from app.apis.bind_arguments import bind
 from app.apis.builtin import with_builtins
@@ -169,6 +176,18 @@ def test_an_invalid_argument_is_named_with_the_reason(
     assert caught.value.kind == kind
     assert message in caught.value.message
     assert len(caught.value.message) < 600
+
+
+@pytest.mark.parametrize("word", ["additionalProperties", "patternProperties"])
+def test_a_map_shows_the_fields_of_its_values(word: str) -> None:
+    mail = {"$ref": "#/components/schemas/Mail"}
+    schema = {"type": "object", word: {"^m": mail} if word == "patternProperties" else mail}
+    paths = {"/x": {"get": {"operationId": "list", "responses": answer(schema)}}}
+    document = {**DOCUMENT, "paths": paths, "components": {"schemas": {"Mail": MAIL}}}
+    catalog = Catalog({"mail": parse_document("mail", document)})
+    assert show_signatures(catalog, "mail") == f"list() -> map of {', '.join(MAIL['properties'])}"
+    shown = show_api_doc(catalog, "mail", "list")["response_schemas"]
+    assert shown == {"success": {"<key>": shape(MAIL)}}
 
 
 def test_the_place_within_an_argument_is_named() -> None:

@@ -33,8 +33,12 @@ def _listed(apps: Mapping[str, str]) -> str:
 
 
 def _entry(name: str, description: str) -> str:
-    """The name last, so that a small policy finds it by what it is for, and after a dot: its tokens are code's."""
-    about = " ".join(description.split()).rstrip(".")
+    """The name last, so that a small policy finds it by what it is for, and after a dot: its tokens are code's.
+
+    >>> _entry("pages", "# Pages\\n\\nREST API for what is read.")  # descriptions are Markdown
+    'Pages: apis.pages'
+    """
+    about = " ".join(description.strip().partition("\n\n")[0].lstrip("# ").split()).rstrip(".")
     if len(about) > _DESCRIPTION:
         about = f"{about[:_DESCRIPTION].rpartition(' ')[0]} ..."
     return f"{about}: apis.{name}" if about else f"apis.{name}"

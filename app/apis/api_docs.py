@@ -8,7 +8,7 @@ from app.apis.operation_index import index_of, ranked
 from app.apis.query_words import read_query
 from app.apis.short_text import short_repr
 from app.apis.signature import signature
-from app.apis.type_names import type_name
+from app.apis.type_names import map_values, type_name
 from app.errors import HostError
 from app.records import Json
 
@@ -101,6 +101,8 @@ def shape(schema: dict[str, Json]) -> Json:
 
     >>> shape({"type": "array", "items": {"properties": {"id": {"type": "integer"}}}})
     [{'id': 'integer'}]
+    >>> shape({"type": "object", "additionalProperties": {"properties": {"title": {"type": "string"}}}})
+    {'<key>': {'title': 'string'}}
     """
     return _Shape().of(schema, _SHAPE_DEPTH)
 
@@ -116,6 +118,9 @@ class _Shape:
             return {name: self.of(field, depth - 1) for name, field in fields.items()}
         if "items" in schema and depth:
             return [self.of(schema["items"], depth - 1)]
+        values = map_values(schema)
+        if values is not None and depth:
+            return {"<key>": self.of(values, depth - 1)}
         return type_name(schema)
 
 

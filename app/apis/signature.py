@@ -6,7 +6,7 @@ from itertools import islice
 from app.apis.catalog import Operation, Parameter
 from app.apis.short_text import short_repr
 from app.apis.type_form import type_form
-from app.apis.type_names import type_name
+from app.apis.type_names import map_values, type_name
 from app.records import Json
 
 _SHOWN_CHARS = 4_000  # of one default value, or of the fields of a result
@@ -30,13 +30,23 @@ def call_form(operation: Operation, *, typed: bool = False) -> str:
 
 
 def result(schema: dict[str, Json]) -> str:
-    """The fields of an object, or of the objects of a list; otherwise the type; "" if nothing is returned."""
+    """The fields of an object, or of those in a list or a map; otherwise the type; "" if nothing is returned.
+
+    >>> result({"type": "object", "additionalProperties": {"properties": {"id": {}, "title": {}}}})
+    'map of id, title'
+    """
     if not schema:
         return ""
+    if (values := map_values(schema)) is not None:
+        return f"map of {_fields(values) or type_name(values)}"
     rows = schema.get("items", {}) if "array" in type_name(schema).split() else schema
-    if fields := rows.get("properties"):
-        return _cut(", ".join(islice(fields, _RESULT_FIELDS)))
+    if fields := _fields(rows):
+        return fields
     return f"list of {type_name(rows)}" if rows is not schema and rows else type_name(schema)
+
+
+def _fields(schema: dict[str, Json]) -> str:
+    return _cut(", ".join(islice(schema.get("properties", ()), _RESULT_FIELDS)))
 
 
 def _argument(parameter: Parameter, *, typed: bool) -> str:

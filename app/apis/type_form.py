@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from app.apis.type_names import type_name
+from app.apis.type_names import map_values, type_name
 from app.records import Json
 
 _FIELDS = 8
@@ -18,6 +18,8 @@ def type_form(schema: dict[str, Json]) -> str:
     >>> rows = {"type": "array", "items": {"title": "Flow", "properties": {"id": {}, "name": {}}}}
     >>> type_form(rows), type_form({"properties": {"data": rows, "more": {}}}), type_form({"type": "integer"})
     ('list[Flow{id, name}]', '{data: list[Flow{id, name}], more}', 'integer')
+    >>> type_form({"type": "object", "additionalProperties": rows["items"]})
+    'dict[str, Flow{id, name}]'
     """
     return _form(schema, _FIELDS, _DEPTH) if schema else ""
 
@@ -26,6 +28,8 @@ def _form(schema: dict[str, Json], limit: int, depth: int) -> str:
     if "array" in type_name(schema).split():
         items = schema.get("items")
         return f"list[{_form(items, limit, depth)}]" if isinstance(items, dict) and items and depth else "list"
+    if depth and (values := map_values(schema)) is not None:
+        return f"dict[str, {_form(values, limit, depth)}]"
     fields = schema.get("properties")
     if not fields or not depth:
         return type_name(schema)[:_CHARS]
@@ -35,7 +39,7 @@ def _form(schema: dict[str, Json], limit: int, depth: int) -> str:
 
 
 def _field(name: str, schema: Json, depth: int) -> str:
-    if isinstance(schema, dict) and "array" in type_name(schema).split():
+    if isinstance(schema, dict) and ("array" in type_name(schema).split() or map_values(schema) is not None):
         return f"{name[:_CHARS]}: {_form(schema, _INNER_FIELDS, depth - 1)}"
     return name[:_CHARS]
 

@@ -15,6 +15,19 @@ def type_name(schema: dict[str, Json]) -> str:
     return _Types().of(schema)
 
 
+def map_values(schema: dict[str, Json]) -> dict[str, Json] | None:
+    """The schema of the values of an object whose keys are no names of fields, such as ids; None for others.
+
+    >>> map_values({"type": "object", "additionalProperties": {"type": "string"}})
+    {'type': 'string'}
+    """
+    if schema.get("properties") or "object" not in type_name(schema).split():
+        return None
+    patterns = schema.get("patternProperties")
+    values = next(iter(patterns.values()), None) if patterns else schema.get("additionalProperties")
+    return values if isinstance(values, dict) and values else None
+
+
 class _Types:
     """Names of types, for a limited number of schemas: alternatives that share parts unfold without bound."""
 
