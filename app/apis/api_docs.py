@@ -133,9 +133,11 @@ def _app(catalog: Catalog, name: str) -> App:
 
 def _parameter(parameter: Parameter) -> dict[str, Json]:
     schema = parameter.schema
+    form = shape(schema)
     return {
         "name": parameter.name,
         "type": type_name(schema),
+        **({} if isinstance(form, str) else {"fields": form}),
         "required": parameter.required,
         "description": parameter.description or schema.get("description", ""),
         "default": schema.get("default"),

@@ -14,7 +14,7 @@ from trainer.environment import Split
 from trainer.evaluation.local_session import LocalEvaluation, open_local_evaluation
 from trainer.evaluation.policy_metrics import PolicyMetrics, TaskResult, measure
 
-VALIDATION = {"gym": "gym", "office": "office"}
+VALIDATION = {"gym": "gym", "crud": "crud", "office": "office"}
 SEED = 7
 LIBRARY = {True: "on", False: "off"}
 _BASE_SHARE = 20

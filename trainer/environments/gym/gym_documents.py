@@ -2,13 +2,18 @@
 
 from app.records import Json
 from trainer.environments.gym.gym_apis import FILTERED, PAGE_SIZE, GymApi, ItemField, Route
+from trainer.environments.gym.schema_parts import (
+    BOOLEAN,
+    INTEGER,
+    STRING,
+    answer_of,
+    object_of,
+    optional_of,
+    parameter_of,
+)
 from trainer.environments.gym.spelling import spell
 
 SUPERVISOR = "supervisor"
-
-_STRING: dict[str, Json] = {"type": "string"}
-_INTEGER: dict[str, Json] = {"type": "integer"}
-_BOOLEAN: dict[str, Json] = {"type": "boolean"}
 
 
 def document_of(api: GymApi, base: str) -> dict[str, Json]:
@@ -22,7 +27,7 @@ def document_of(api: GymApi, base: str) -> dict[str, Json]:
 
 
 def supervisor_document(apps: list[str], base: str) -> dict[str, Json]:
-    passwords = _answer(_object(dict.fromkeys(apps, _STRING)))
+    passwords = answer_of(object_of(dict.fromkeys(apps, STRING)))
     shown = {"operationId": "show_passwords", "summary": "the password or key of each app", "responses": passwords}
     return _document(SUPERVISOR, "your passwords and keys", base, {"/passwords": {"get": shown}})
 
@@ -38,13 +43,13 @@ def _document(name: str, about: str, base: str, paths: dict[str, dict[str, Json]
 
 def _operation(api: GymApi, route: Route) -> Json:
     summary, parameters, body, answer = _parts(api, route)
-    operation: dict[str, Json] = {"operationId": route.id, "summary": summary, "responses": _answer(answer)}
+    operation: dict[str, Json] = {"operationId": route.id, "summary": summary, "responses": answer_of(answer)}
     if "{id}" in route.path:
-        parameters = [_parameter("id", "path", _id(api)), *parameters]
+        parameters = [parameter_of("id", "path", _id(api)), *parameters]
     if route.role != "login" and api.shape.auth in ("login", "key"):
-        parameters = [_parameter(api.header, "header", _STRING), *parameters]
+        parameters = [parameter_of(api.header, "header", STRING), *parameters]
     if route.role != "login" and api.shape.auth == "query_token":
-        parameters = [_parameter(api.wire("token"), "query", _STRING), *parameters]
+        parameters = [parameter_of(api.wire("token"), "query", STRING), *parameters]
     if body:
         required = [] if route.role == "update" else list(body)
         schema = {"type": "object", "properties": body, "required": required}
@@ -56,19 +61,19 @@ def _parts(api: GymApi, route: Route) -> tuple[str, list[Json], dict[str, Json],
     """Summary, parameters, fields of the body, and answer."""
     domain, fields = api.domain, api.fields
     if route.role == "login":
-        return "log in with your password", [], {"password": _STRING}, _object({api.wire("token"): _STRING})
+        return "log in with your password", [], {"password": STRING}, object_of({api.wire("token"): STRING})
     if route.role == "list":
         return f"list {domain.nouns}{_pages(api)}{_limited(api)}", _query(api), {}, _list(api)
     if route.role == "show":
         return f"show one {domain.noun}{_limited(api)}", [], {}, item_schema(api, whole=True)
     if route.role == "settings":
-        return "settings of this app", [], {}, _object({"locale": _STRING, "version": _INTEGER})
+        return "settings of this app", [], {}, object_of({"locale": STRING, "version": INTEGER})
     if route.role == "export":
-        return f"export all {domain.nouns} as a file", [], {}, _object({"job": _INTEGER})
+        return f"export all {domain.nouns} as a file", [], {}, object_of({"job": INTEGER})
     if route.role == "update":
         states = {fields["progress"]: _states(api)} if api.shape.write == "patch" else {}
         about = f"; {fields['progress']}: {', '.join(states[fields['progress']]['enum'])}" if states else ""
-        written = {**states, fields["label"]: _STRING}
+        written = {**states, fields["label"]: STRING}
         return f"update one {domain.noun}{about}{_soft(api)}", [], written, _written(api)
     base = route.verb.base if route.verb else ""
     if api.shape.write == "batch":
@@ -80,18 +85,20 @@ def _parts(api: GymApi, route: Route) -> tuple[str, list[Json], dict[str, Json],
 
 def item_schema(api: GymApi, *, whole: bool) -> dict[str, Json]:
     kinds: dict[ItemField, Json] = {
-        "person": _object({api.wire("inner"): _STRING}) if api.shape.nesting == "object" else _STRING,
-        "label": _STRING,
-        "number": _INTEGER,
+        "person": object_of({api.wire("inner"): STRING}) if api.shape.nesting == "object" else STRING,
+        "label": STRING,
+        "number": INTEGER,
         "date": {"type": "string", "format": "date"},
         "progress": _states(api),
     }
     if not whole and api.shape.rows == "partial":
         del kinds[api.hidden]
     rest = {api.fields[field]: kind for field, kind in kinds.items()}
-    rest |= {spell(words, api.shape.style): _STRING for words in api.domain.distractors}
+    rest |= {spell(words, api.shape.style): STRING for words in api.domain.distractors}
     first = {api.fields["id"]: _id(api)}
-    return _object({**first, api.wire("group"): _object(rest)} if api.shape.nesting == "grouped" else first | rest)
+    return object_of(
+        {**first, api.wire("group"): object_of(rest)} if api.shape.nesting == "grouped" else first | rest
+    )
 
 
 def _list(api: GymApi) -> dict[str, Json]:
@@ -100,27 +107,27 @@ def _list(api: GymApi) -> dict[str, Json]:
     if shape.envelope == "bare":
         return rows
     key = api.resource if shape.envelope == "named" else api.wire("data")
-    answer = {api.wire("outer"): _object({key: rows})} if shape.envelope == "wrapped" else {key: rows}
+    answer = {api.wire("outer"): object_of({key: rows})} if shape.envelope == "wrapped" else {key: rows}
     if shape.paging == "cursor":
         answer[api.wire("next")] = {"type": ["string", "null"]}
     elif shape.paging == "link":
-        answer[api.wire("links")] = _object({"next": {"type": ["string", "null"]}})
-    return _object(answer)
+        answer[api.wire("links")] = object_of({"next": {"type": ["string", "null"]}})
+    return object_of(answer)
 
 
 def _query(api: GymApi) -> list[Json]:
     shape, size = api.shape, {"type": "integer", "default": PAGE_SIZE, "maximum": PAGE_SIZE}
     start: dict[str, list[Json]] = {
-        "page": [_optional(api.wire("page"), {"type": "integer", "default": api.first_page})],
+        "page": [optional_of(api.wire("page"), {"type": "integer", "default": api.first_page})],
         "offset": [
-            _optional(api.wire("offset"), {"type": "integer", "default": 0}),
-            _optional(api.wire("limit"), size),
+            optional_of(api.wire("offset"), {"type": "integer", "default": 0}),
+            optional_of(api.wire("limit"), size),
         ],
-        "cursor": [_optional(api.wire("cursor"), _STRING)],
-        "link": [_optional(api.wire("cursor"), _STRING)],
+        "cursor": [optional_of(api.wire("cursor"), STRING)],
+        "link": [optional_of(api.wire("cursor"), STRING)],
         "whole": [],
     }
-    filters = [_optional(api.fields[field], _STRING) for field in FILTERED]
+    filters = [optional_of(api.fields[field], STRING) for field in FILTERED]
     return start[shape.paging] + (filters if shape.filters == "equal" else [])
 
 
@@ -146,8 +153,8 @@ def _soft(api: GymApi) -> str:
 def _written(api: GymApi) -> dict[str, Json]:
     """The answer to a change."""
     if api.shape.errors == "soft":
-        return _object({api.wire("ok"): _BOOLEAN, api.wire("error"): _STRING})
-    return _object({"changed": _INTEGER})
+        return object_of({api.wire("ok"): BOOLEAN, api.wire("error"): STRING})
+    return object_of({"changed": INTEGER})
 
 
 def _states(api: GymApi) -> dict[str, Json]:
@@ -155,20 +162,4 @@ def _states(api: GymApi) -> dict[str, Json]:
 
 
 def _id(api: GymApi) -> dict[str, Json]:
-    return _INTEGER if api.shape.ids == "number" else _STRING
-
-
-def _parameter(name: str, place: str, schema: Json) -> Json:
-    return {"name": name, "in": place, "required": True, "schema": schema}
-
-
-def _optional(name: str, schema: Json) -> Json:
-    return {"name": name, "in": "query", "required": False, "schema": schema}
-
-
-def _object(properties: dict[str, Json]) -> dict[str, Json]:
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-def _answer(schema: Json) -> Json:
-    return {"200": {"description": "done", "content": {"application/json": {"schema": schema}}}}
+    return INTEGER if api.shape.ids == "number" else STRING

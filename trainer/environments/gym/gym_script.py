@@ -14,7 +14,7 @@ from trainer.environments.gym.gym_plans import ScenarioPlan
 from trainer.environments.gym.mistakes import mistaken
 from trainer.environments.gym.task_forms import ANSWERED
 
-_SENTENCES = {
+SENTENCES = {
     "apps": ("I see which apps there are.", "First I look for the right app.", "Which apps are there?"),
     "look": (
         "I look at what the answer contains.",
@@ -25,7 +25,7 @@ _SENTENCES = {
     "use": ("A function for this is there already.", "Use the skill.", "The given function fits: I call it."),
     "done": ("Done.", "That is all.", "The task is complete."),
 }
-_RAISED = re.compile(r"[A-Z]\w*(: |$)")  # the last line of a traceback
+_RAISED = re.compile(r"[A-Z]\w*(Error|Exception)(: |$)")  # the last line of a traceback
 
 
 class GymHabits(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +74,7 @@ class GymScript:
         solved = False
         if self._fits:
             ending = f"\n{self._completion}" if self._trusting else ""
-            solved = not _raised((yield self._say("use", f"{right.call(self._values)}{ending}")))
+            solved = not raised((yield self._say("use", f"{right.call(self._values)}{ending}")))
         if not solved:
             yield from self._solve(right)
         while True:  # the rollout ends when the task is completed
@@ -83,14 +83,14 @@ class GymScript:
     def _solve(self, right: Program) -> Generator[str, str, None]:
         if not self._knows_apps:
             yield self._say("apps", "print(apis.api_docs.show_app_descriptions())")
-        yield _turn(note_apps(self._subject), _signatures(self._subject.apis))
+        yield turn_of(note_apps(self._subject), _signatures(self._subject.apis))
         if self._mistaken:
             wrong = self._program(mistaken(self._subject, self._style, self._rng))
-            if not _raised((yield self._say("try", self._code(wrong)))):
+            if not raised((yield self._say("try", self._code(wrong)))):
                 return
         yield self._say("look", _shapes(self._subject.apis))
-        solution = _turn(note_fields(self._subject, self._plan.values[self._index]), self._code(right))
-        if _raised((yield solution)):
+        solution = turn_of(note_fields(self._subject, self._plan.values[self._index]), self._code(right))
+        if raised((yield solution)):
             yield solution
 
     @property
@@ -106,10 +106,10 @@ class GymScript:
         return f"{program.function}\n\n{program.call(self._values)}"
 
     def _say(self, kind: str, code: str) -> str:
-        return _turn(self._rng.choice(_SENTENCES[kind]), code)
+        return turn_of(self._rng.choice(SENTENCES[kind]), code)
 
 
-def _turn(sentence: str, code: str) -> str:
+def turn_of(sentence: str, code: str) -> str:
     return f"{sentence}\n```python\n{code}\n```"
 
 
@@ -130,5 +130,5 @@ def _shapes(apis: Sequence[GymApi]) -> str:
     )
 
 
-def _raised(observation: str) -> bool:
+def raised(observation: str) -> bool:
     return _RAISED.match(observation.rpartition("\n")[2]) is not None

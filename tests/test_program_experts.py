@@ -1,4 +1,4 @@
-"""The gym's expert demonstrates: right, by documents, with skills that serve the later tasks, and with repairs."""
+"""Experts that write programs: right, by documents, with skills that serve later tasks, and with repairs."""
 
 import json
 import os
@@ -14,13 +14,15 @@ from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.tiny_model import write_tokenizer
-from trainer.environment import Scenario, open_environment
+from trainer.environment import Environment, Scenario, open_environment
+from trainer.environments.crud.crud_environment import CrudEnvironment
 from trainer.environments.gym.gym_environment import GymEnvironment
 from trainer.rollouts.episode import Episode
 from trainer.rollouts.expert import ExpertContext, open_expert
 from trainer.sft_data.chat_records import read_records
 
-FLAWLESS = "gym?inline=0&mistake=0&trust=0&crowded=0&withheld=0"
+FLAWLESS = "inline=0&mistake=0&trust=0&crowded=0&withheld=0"
+ENVIRONMENTS: dict[type[Environment], str] = {GymEnvironment: "gym", CrudEnvironment: "crud"}
 
 
 def policy(path: Path) -> Path:
@@ -31,11 +33,11 @@ def policy(path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-async def context(tmp_path: Path) -> AsyncIterator[ExpertContext]:
+@pytest.fixture(params=ENVIRONMENTS.values())
+async def context(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ExpertContext]:
     async with ForkedSandbox() as sandbox:
         yield ExpertContext(
-            environment=GymEnvironment(),
+            environment=open_environment(request.param),
             tokenizer=ChatTokenizer.load(policy(tmp_path / "policy")),
             profile=PROFILES["brief"],
             sandbox=sandbox,
@@ -44,10 +46,11 @@ async def context(tmp_path: Path) -> AsyncIterator[ExpertContext]:
 
 
 async def play(
-    context: ExpertContext, name: str, count: int = 16, seed: int = 31
+    context: ExpertContext, options: str, count: int = 16, seed: int = 31
 ) -> list[tuple[Scenario, list[Episode]]]:
     scenarios: Sequence[Scenario] = context.environment.scenarios("train", count, seed)
-    async with open_expert(name, context) as expert:
+    name = ENVIRONMENTS[type(context.environment)]
+    async with open_expert(f"{name}?{options}", context) as expert:
         return [(scenario, await expert.play(scenario, 0.0)) for scenario in scenarios]
 
 
@@ -66,7 +69,7 @@ async def test_a_function_written_for_the_first_task_serves_the_others(context: 
 
 
 async def test_without_skills_every_task_is_solved_by_itself(context: ExpertContext) -> None:
-    for scenario, episodes in await play(context, "gym?inline=1&mistake=0&crowded=0", 10):
+    for scenario, episodes in await play(context, "inline=1&mistake=0&crowded=0", 10):
         for each in episodes:
             assert each.verdict.success, (scenario.id, answers(each), each.verdict)
             assert not each.trajectory.offered
@@ -74,7 +77,7 @@ async def test_without_skills_every_task_is_solved_by_itself(context: ExpertCont
 
 
 async def test_every_mistake_is_noticed_and_repaired(context: ExpertContext) -> None:
-    for scenario, episodes in await play(context, "gym?inline=0&mistake=1&crowded=0&withheld=1", 24):
+    for scenario, episodes in await play(context, "inline=0&mistake=1&crowded=0&withheld=1", 24):
         for each in episodes:
             outcomes = [turn.outcome for turn in each.trajectory.turns]
             assert outcomes.count("error") == 1, (scenario.id, answers(each), outcomes)
@@ -84,7 +87,7 @@ async def test_every_mistake_is_noticed_and_repaired(context: ExpertContext) -> 
 async def test_crowded_tasks_are_offered_skills_that_do_not_fit_and_use_the_one_that_does(
     context: ExpertContext,
 ) -> None:
-    for scenario, episodes in await play(context, "gym?inline=0&mistake=0&trust=1&crowded=1&withheld=0", 12):
+    for scenario, episodes in await play(context, "inline=0&mistake=0&trust=1&crowded=1&withheld=0", 12):
         first, *later = episodes
         assert first.trajectory.offered
         assert not list(first.trajectory.used())
@@ -108,7 +111,7 @@ async def test_the_expert_asks_for_the_apps_only_if_the_prompt_does_not_list_the
 
 
 async def test_the_same_seed_gives_the_same_demonstrations(context: ExpertContext) -> None:
-    once, again = [await play(context, "gym", 6) for _ in range(2)]
+    once, again = [await play(context, "inline=0.2", 6) for _ in range(2)]
     texts = [[answers(each) for _, episodes in run for each in episodes] for run in (once, again)]
     assert texts[0] == texts[1]
 
@@ -120,8 +123,9 @@ async def test_the_expert_refuses_another_environment(context: ExpertContext) ->
         profile=context.profile,
         sandbox=context.sandbox,
     )
-    with pytest.raises(InvalidError, match="knows the environment gym only"):
-        async with open_expert("gym", office):
+    name = ENVIRONMENTS[type(context.environment)]
+    with pytest.raises(InvalidError, match=f"knows the environment {name} only"):
+        async with open_expert(name, office):
             pass
 
 

@@ -1,0 +1,241 @@
+"""Apps that keep records: their services, what a task's verifier accepts, and what a split holds out."""
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import product
+
+import msgspec
+import pytest
+
+from app.records import Json
+from trainer.environment import Split, Verdict
+from trainer.environments.crud.crud_apis import AXES, CrudApi, CrudRoute, Role
+from trainer.environments.crud.crud_documents import document_of
+from trainer.environments.crud.crud_environment import CrudEnvironment, catalog_in
+from trainer.environments.crud.crud_phrases import FRAMES
+from trainer.environments.crud.crud_plans import ANSWERING, CRUD_GOALS, Axis, CrudPlan, place_in, plan_of
+from trainer.environments.crud.crud_records import CrudRecord, expected_answer, verify_records, wanted_records
+from trainer.environments.crud.crud_services import CrudState, respond
+from trainer.environments.gym.spelling import spell
+from trainer.environments.world_services import WorldRequest, WorldResponse
+
+COUNT = 300
+FINGERPRINT = "f2b5915f1035cec102960af9b93ab5d6189d42d650f5e82812b5e14b683e2f21"
+
+
+def plans(split: Split, axis: Axis, count: int = COUNT) -> list[CrudPlan]:
+    scenarios = CrudEnvironment(axis).scenarios(split, count, seed=3)
+    return [plan_of(place_in(each.tasks[0].variables["world"])[0]) for each in scenarios]
+
+
+@pytest.fixture(scope="module")
+def trained() -> list[CrudPlan]:
+    return plans("train", "domains", 1500)
+
+
+def state_of(plan: CrudPlan, index: int = 0) -> CrudState:
+    return CrudState(plan.world(index))
+
+
+def verdict(state: CrudState, answer: Json = None, *, completed: bool = True) -> Verdict:
+    return verify_records(state.plan, state.index, state.records, answer, completed=completed)
+
+
+def finish(state: CrudState) -> Json:
+    """Bring the world into the state that its task wants, and return the answer."""
+    state.records = wanted_records(state.plan, state.index)
+    return expected_answer(state.plan, state.index)
+
+
+def ask(
+    state: CrudState, route: CrudRoute, identity: object = "", body: Json = None, key: str = ""
+) -> WorldResponse:
+    path = [part if not part.startswith("{") else str(identity) for part in route.path.strip("/").split("/")]
+    api = state.plan.main
+    return respond(
+        state,
+        api.name,
+        WorldRequest(
+            method=route.method,
+            path=tuple(path),
+            query={},
+            headers={api.words["header"].lower(): key or state.password(api.name)},
+            body=msgspec.json.encode(body) if body is not None else b"",
+        ),
+    )
+
+
+def with_goal(trained: list[CrudPlan], goal: str) -> list[CrudPlan]:
+    return [plan for plan in trained if plan.form.goal == goal]
+
+
+@pytest.mark.parametrize("goal", CRUD_GOALS)
+def test_a_task_is_solved_by_what_it_wants_and_by_nothing_less(trained: list[CrudPlan], goal: str) -> None:
+    for plan, index in product(with_goal(trained, goal)[:12], range(3)):
+        idle, done = state_of(plan, index), state_of(plan, index)
+        assert not verdict(idle).success
+        answer = finish(done)
+        assert verdict(done, answer).success, verdict(done, answer)
+        assert not verdict(done, answer, completed=False).success
+        assert not verdict(done, "something else").success
+        assert (answer is not None) == (goal in ANSWERING)
+
+
+def lose(records: list[CrudRecord]) -> None:
+    records.pop()
+
+
+def rename(records: list[CrudRecord]) -> None:
+    records[0].title += " B"
+
+
+@pytest.mark.parametrize("spoil", [lose, rename])
+def test_what_nobody_asked_for_fails_the_task(
+    trained: list[CrudPlan], spoil: Callable[[list[CrudRecord]], None]
+) -> None:
+    for plan in trained[:100]:
+        state = state_of(plan)
+        answer = finish(state)
+        for place in state.records.keys() - {(plan.main.name, plan.collection)}:
+            spoil(state.records[place])
+            assert "changed without being asked" in str(verdict(state, answer).failures)
+
+
+def test_a_record_is_created_once_and_with_what_was_asked(trained: list[CrudPlan]) -> None:
+    for plan in with_goal(trained, "create")[:30]:
+        twice, other = state_of(plan), state_of(plan)
+        for state in (twice, other):
+            finish(state)
+        records = twice.records[plan.main.name, plan.collection]
+        records.append(msgspec.structs.replace(records[-1], id=1))
+        assert not verdict(twice).success
+        other.records[plan.main.name, plan.collection][-1].title += "s"
+        assert not verdict(other).success
+
+
+def test_the_record_that_is_meant_is_the_only_one(trained: list[CrudPlan]) -> None:
+    for plan, index in product(with_goal(trained, "delete")[:60], range(3)):
+        value = plan.values[index][plan.form.by]
+        records = state_of(plan, index).records[plan.main.name, plan.collection]
+        assert [getattr(each, plan.form.by) for each in records].count(value) == 1
+
+
+def refusals(state: CrudState) -> Iterator[tuple[int, WorldResponse]]:
+    """Bad requests, with the status that each should have."""
+    api, at = state.plan.main, state.plan.collection
+    collection = api.collections[at]
+
+    def body(**fields: Json) -> Json:
+        return {collection.singular: fields} if api.shape.body == "wrapped" else fields
+
+    def route(role: Role) -> CrudRoute:
+        return api.route(role, at)
+
+    known = state.records[api.name, at][0].id
+    yield 404, ask(state, route("show"), "none")
+    yield 404, ask(state, route("delete"), "none")
+    yield 422, ask(state, route("create"), body=body(**{collection.fields["label"]: "x"}))
+    yield 422, ask(state, route("create"), body=[1])
+    yield 422, ask(state, route("update"), known, body())
+    yield 422, ask(state, route("update"), known, body(**{collection.fields["number"]: "many"}))
+    if api.shape.act == "field":
+        yield 422, ask(state, route("update"), known, body(**{collection.fields["state"]: "unheard of"}))
+    if api.shape.auth == "key":
+        yield 401, ask(state, route("list"), key="wrong")
+    if api.shape.body == "wrapped":
+        yield 422, ask(state, route("create"), body={collection.fields["title"]: "x"})
+
+
+def test_bad_requests_are_refused_and_change_nothing(trained: list[CrudPlan]) -> None:
+    for plan in trained[:60]:
+        state = state_of(plan)
+        before = msgspec.json.encode(list(state.records.values()))
+        for status, response in refusals(state):
+            assert response.status == status, (plan.key.text, response)
+            assert plan.main.wire("error") in response.content
+        assert msgspec.json.encode(list(state.records.values())) == before
+
+
+def test_every_operation_is_in_the_catalog_under_the_name_that_the_expert_calls(trained: list[CrudPlan]) -> None:
+    for plan in trained[:200]:
+        apps = catalog_in(plan.key).apps
+        for api in plan.apis:
+            assert {route.python for route in api.routes} == set(apps[api.name].operations)
+
+
+def test_no_two_fields_of_a_record_have_one_name(trained: list[CrudPlan]) -> None:
+    for collection in (each for plan in trained for api in plan.apis for each in api.collections):
+        words = (*collection.domain.distractors, *collection.spare)
+        names = [*collection.fields.values(), *(spell(each, collection.style) for each in words)]
+        assert len(set(names)) == len(names), names
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_held_out_domains_share_no_word_with_training(trained: list[CrudPlan], split: Split) -> None:
+    taught = set().union(*map(words_of, trained))
+    assert words_of(trained[0]) <= taught
+    for plan in plans(split, "domains"):
+        assert words_of(plan).isdisjoint(taught), words_of(plan) & taught
+
+
+def words_of(plan: CrudPlan) -> set[str]:
+    """Nouns, fields and verbs."""
+    words: set[str] = set()
+    for api in plan.apis:
+        for domain in (each.domain for each in api.collections):
+            words |= {domain.noun, domain.person, domain.label, domain.number, domain.date, domain.initial}
+            words |= {verb.base for verb in domain.verbs}
+    return words
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_held_out_shapes_combine_values_that_never_meet_in_training(trained: list[CrudPlan], split: Split) -> None:
+    taught = {pair for plan in trained for api in plan.apis for pair in pairs(api)}
+    for plan in plans(split, "shapes"):
+        assert pairs(plan.main) - taught
+    for axis, values in AXES.items():
+        assert {getattr(api.shape, axis) for plan in trained for api in plan.apis} == set(values)
+
+
+def pairs(api: CrudApi) -> set[frozenset[tuple[str, str]]]:
+    chosen = [(axis, str(getattr(api.shape, axis))) for axis in AXES]
+    return {frozenset((one, other)) for one, other in product(chosen, chosen) if one < other}
+
+
+def test_held_out_phrasings_are_worded_otherwise() -> None:
+    for goal in CRUD_GOALS:
+        listed = [set(FRAMES[pool][goal]) for pool in ("train", "validation", "test")]
+        assert len(set().union(*listed)) == sum(map(len, listed))
+
+
+def fingerprint() -> str:
+    """Of all that seeds determine, in 40 scenarios of each split."""
+    digest = hashlib.sha256()
+    for split in ("train", "validation", "test"):
+        for scenario in CrudEnvironment().scenarios(split, 40, seed=9):
+            tasks = [(each.id, each.instruction, each.variables) for each in scenario.tasks]
+            digest.update(msgspec.json.encode(tasks))
+            plan = plan_of(place_in(scenario.tasks[0].variables["world"])[0])
+            for index in range(3):
+                digest.update(msgspec.json.encode(list(state_of(plan, index).records.values())))
+            for api in plan.apis:
+                digest.update(msgspec.json.encode(document_of(api, "http://crud")))
+    return digest.hexdigest()
+
+
+def test_the_exams_are_those_whose_figures_were_published() -> None:
+    """A change of the words or of the generator changes every exam: earlier figures no longer compare."""
+    assert fingerprint() == FINGERPRINT
+
+
+def test_another_process_with_another_hash_seed_makes_the_same_worlds() -> None:
+    code = "from tests.test_crud_environment import fingerprint; print(fingerprint())"
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, check=True, capture_output=True, text=True
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert found == {fingerprint()}

@@ -1,0 +1,62 @@
+"""What the expert notes before it writes code, so that a small model finds the right names. Pure."""
+
+from collections.abc import Iterator
+
+from trainer.environments.crud.crud_plans import Values
+from trainer.environments.crud.crud_programs import CrudSubject, where_rows_are
+
+
+def note_app(subject: CrudSubject) -> str:
+    if subject.form.goal == "info":
+        return f"It is about apis.{subject.api.name}."
+    return f"The {subject.collection.domain.nouns} are in apis.{subject.api.name}."
+
+
+def note_plan(subject: CrudSubject, values: Values) -> str:
+    """How to get at the rows, what each detail of the task is called there, and what is called."""
+    said = "; ".join(_parts(subject, values))
+    return f"{said[0].upper()}{said[1:]}."
+
+
+def _parts(subject: CrudSubject, values: Values) -> Iterator[str]:
+    form, api, fields = subject.form, subject.api, subject.collection.fields
+    token = "no token is needed" if api.shape.auth == "open" else "the password is the token"
+    yield f"here {token}" + (f", {_rows(subject)}" if subject.reads_rows else "")
+    if form.by in values and form.goal != "create":
+        yield f"{values[form.by]} is {fields[form.by]}"
+    if "state" in values:
+        yield f"{values['state']} is {fields['state']}"
+    if form.goal == "info":
+        yield f"{api.route('info').python} has {api.wire('version')}"
+    if form.goal == "read":
+        hidden = api.shape.rows == "partial" and form.field == subject.collection.hidden
+        yield (
+            f"only {api.route('show', subject.at).python} has {fields[form.field]}"
+            if hidden
+            else (f"I read {fields[form.field]}")
+        )
+    if subject.writes is not None:
+        verb = subject.verb if subject.writes == "act" else None
+        details = ", ".join(_set(subject, values))
+        given = f" with {details}" if details else ""
+        yield f"I call {api.route(subject.writes, subject.at, verb).python}{given}"
+
+
+def _rows(subject: CrudSubject) -> str:
+    key = where_rows_are(subject)
+    if subject.api.shape.is_keyed:
+        return f"{key or 'the answer'} maps each {subject.api.id_name} to a row"
+    return f"the rows are in {key}" if key else "the answer is the rows"
+
+
+def _set(subject: CrudSubject, values: Values) -> Iterator[str]:
+    """The fields that are written."""
+    form, fields = subject.form, subject.collection.fields
+    match form.goal:
+        case "create":
+            for name in ("title", *form.given):
+                yield f"{fields[name]} {values[name]}"
+        case "change":
+            yield f"{fields[form.field]} {values['new']}"
+        case "act" | "act_all" if subject.acts_by_update:
+            yield f"{fields['state']} {subject.verb.done}"

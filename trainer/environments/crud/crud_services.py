@@ -1,0 +1,173 @@
+"""The services of apps that keep records: the worlds, and what each operation does."""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from random import Random
+
+from app.records import Json
+from trainer.environments.crud.crud_apis import PAGE_SIZE, Collection, CrudApi, CrudRoute, RecordField
+from trainer.environments.crud.crud_plans import place_in, plan_of
+from trainer.environments.crud.crud_records import CrudRecord, Records, blank_record, initial_records, new_id
+from trainer.environments.gym.gym_documents import SUPERVISOR
+from trainer.environments.gym.spelling import spell
+from trainer.environments.world_services import ServiceRefusal, WorldRequest, WorldResponse, WorldServices
+
+
+class CrudState:
+    """The mutable state of one world."""
+
+    def __init__(self, world: str) -> None:
+        key, self.index = place_in(world)
+        self.plan = plan_of(key)
+        self.records: Records = initial_records(self.plan, self.index)
+        self.ids = self.plan.key.random(f"new ids {self.index}")
+
+    def password(self, app: str) -> str:
+        secret = f"{self.plan.key.text}-{self.index} {app} password"  # without the nonce: the same in all rollouts
+        return blake2b(secret.encode(), digest_size=5).hexdigest()
+
+
+class CrudWorlds:
+    """Worlds by id. They live until they are forgotten."""
+
+    def __init__(self) -> None:
+        self._alive: dict[str, CrudState] = {}
+
+    def get(self, world: str) -> CrudState:
+        """Raises NotFoundError for an id that names no world."""
+        if world not in self._alive:
+            self._alive[world] = CrudState(world)
+        return self._alive[world]
+
+    def forget(self, world: str) -> None:
+        self._alive.pop(world, None)
+
+
+class CrudServices(WorldServices):
+    def __init__(self, worlds: CrudWorlds) -> None:
+        super().__init__(lambda world, app, request: respond(worlds.get(world), app, request))
+
+
+def respond(state: CrudState, app: str, request: WorldRequest) -> WorldResponse:
+    """The answer of an app of a world."""
+    if app == SUPERVISOR:
+        return WorldResponse(200, {api.name: state.password(api.name) for api in state.plan.apis})
+    api = next((api for api in state.plan.apis if api.name == app), None)
+    if api is None:
+        return WorldResponse(404, {"message": f"no app {app}"})
+    try:
+        return _operate(state, api, request)
+    except ServiceRefusal as refusal:
+        return WorldResponse(refusal.status, {api.wire("error"): refusal.message})
+
+
+def _operate(state: CrudState, api: CrudApi, request: WorldRequest) -> WorldResponse:
+    route, identity = _match(api, request)
+    if api.shape.auth == "key" and request.headers.get(api.words["header"].lower()) != state.password(api.name):
+        raise ServiceRefusal(401, f"wrong {api.words['header']}")
+    if route.role == "info":
+        return WorldResponse(200, {api.wire("version"): api.version, "uptime": 4711})
+    collection, records = api.collections[route.collection], state.records[api.name, route.collection]
+    if route.role == "other":
+        return WorldResponse(200, {"job": len(records)})
+    if route.role == "list":
+        return WorldResponse(200, _listed(api, collection, records, request))
+    if route.role == "create":
+        return _create(api, collection, records, _changes(api, route, request), state.ids)
+    return _operate_on_one(api, route, records, identity, request)
+
+
+def _operate_on_one(
+    api: CrudApi, route: CrudRoute, records: list[CrudRecord], identity: str, request: WorldRequest
+) -> WorldResponse:
+    collection = api.collections[route.collection]
+    record = next((each for each in records if str(each.id) == identity), None)
+    if record is None:
+        raise ServiceRefusal(404, f"no {collection.domain.noun} {identity[:40]}")
+    if route.role == "delete":
+        records.remove(record)
+        return WorldResponse(204, None)
+    if route.role in ("act", "update"):
+        _change(record, {"state": route.verb.done} if route.verb else _changes(api, route, request))
+    return WorldResponse(200, _row(api, collection, record, whole=True))
+
+
+def _change(record: CrudRecord, changes: Mapping[RecordField, Json]) -> None:
+    if not changes:
+        raise ServiceRefusal(422, "nothing to change")
+    for field, value in changes.items():
+        setattr(record, field, value)
+
+
+def _match(api: CrudApi, request: WorldRequest) -> tuple[CrudRoute, str]:
+    for route in api.routes:
+        parts = route.path.strip("/").split("/")
+        if route.method != request.method or len(parts) != len(request.path):
+            continue
+        pairs = list(zip(parts, request.path, strict=True))
+        if all(part.startswith("{") or part == given for part, given in pairs):
+            return route, next((given for part, given in pairs if part.startswith("{")), "")
+    raise ServiceRefusal(404, "no such address")
+
+
+def _listed(api: CrudApi, collection: Collection, records: list[CrudRecord], request: WorldRequest) -> Json:
+    if api.shape.is_keyed:
+        by_id: Json = {str(each.id): _row(api, collection, each, whole=False) for each in records}
+        return by_id if api.shape.listing == "keyed" else {collection.resource: by_id}
+    if api.shape.paging == "page":
+        page = request.query.get(api.wire("page"), "1")
+        if not page.isdecimal() or not 0 < int(page) < 10_000:
+            raise ServiceRefusal(422, f"{api.wire('page')} must be at least 1")
+        records = records[(int(page) - 1) * PAGE_SIZE : int(page) * PAGE_SIZE]
+    rows: list[Json] = [_row(api, collection, each, whole=False) for each in records]
+    if api.shape.listing == "bare":
+        return rows
+    return {collection.resource if api.shape.listing == "named" else api.wire("data"): rows}
+
+
+def _row(api: CrudApi, collection: Collection, record: CrudRecord, *, whole: bool) -> dict[str, Json]:
+    """A record as the API shows it."""
+    shown = [
+        field for field in collection.fields if whole or api.shape.rows == "full" or field != collection.hidden
+    ]
+    rest: dict[str, Json] = {collection.fields[field]: getattr(record, field) for field in shown}
+    for words in collection.domain.distractors:
+        rest[spell(words, api.shape.style)] = f"{words[:2]}-{len(record.title) % 7}"
+    first: dict[str, Json] = {api.id_name: record.id}
+    return {**first, api.wire("group"): rest} if api.shape.nesting == "grouped" else {**first, **rest}
+
+
+def _create(
+    api: CrudApi, collection: Collection, records: list[CrudRecord], given: Mapping[RecordField, Json], ids: Random
+) -> WorldResponse:
+    if not given.get("title"):
+        raise ServiceRefusal(422, f"{collection.fields['title']} is required")
+    record = blank_record(collection, new_id(api, ids))
+    _change(record, given)
+    records.append(record)
+    if api.shape.created == "nothing":
+        return WorldResponse(204, None)
+    whole = _row(api, collection, record, whole=True)
+    return WorldResponse(200, whole if api.shape.created == "record" else {api.id_name: record.id})
+
+
+def _changes(api: CrudApi, route: CrudRoute, request: WorldRequest) -> dict[RecordField, Json]:
+    """What the body sets."""
+    collection, given = api.collections[route.collection], request.fields()
+    if api.shape.body == "wrapped":
+        inner = given.get(collection.singular)
+        if not isinstance(inner, dict):
+            raise ServiceRefusal(422, f"{collection.singular} is required")
+        given = inner
+    changes = {field: given[name] for field, name in collection.fields.items() if given.get(name) is not None}
+    for field, value in changes.items():
+        if not isinstance(value, int if field == "number" else str):
+            raise ServiceRefusal(422, f"{collection.fields[field]} has the wrong type")
+    if "state" in changes:
+        if route.role == "create" or api.shape.act == "path":
+            del changes["state"]  # only its own operation sets it
+        elif changes["state"] not in collection.states:
+            raise ServiceRefusal(
+                422, f"{collection.fields['state']} must be one of {', '.join(collection.states)}"
+            )
+    return changes
