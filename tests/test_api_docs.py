@@ -190,6 +190,16 @@ def test_a_map_shows_the_fields_of_its_values(word: str) -> None:
     assert shown == {"success": {"<key>": shape(MAIL)}}
 
 
+def test_an_argument_that_is_an_object_shows_its_fields() -> None:
+    whole = {"type": "object", "properties": {"mail": MAIL, "note": {"type": "string"}}, "required": ["mail"]}
+    body = {"required": True, "content": {"application/json": {"schema": whole}}}
+    document = {**DOCUMENT, "paths": {"/x": {"post": {"operationId": "send", "requestBody": body}}}}
+    catalog = Catalog({"mail": parse_document("mail", document)})
+    mail, note = show_api_doc(catalog, "mail", "send")["parameters"]
+    assert (mail["type"], mail["fields"]) == ("object", shape(MAIL))
+    assert "fields" not in note
+
+
 def test_the_place_within_an_argument_is_named() -> None:
     schema = {"type": "array", "items": MAIL}
     body = {"required": True, "content": {"application/json": {"schema": schema}}}

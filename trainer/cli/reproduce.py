@@ -82,9 +82,9 @@ def reproduce(
 ) -> None:
     """Train SAGE and its baselines from the same start, and write the table of results.
 
-    With the seed policy in a world of its own; with another model in the gym and the office by turns, from an
-    adapter, and with a table for each thing that its training never saw. Takes hours on two cores, or days with a
-    pretrained model. An interrupted experiment resumes when it is called again.
+    With the seed policy in a world of its own; with another model in the gym, crud and the office by turns, from
+    an adapter, and with a table for each thing that its training never saw. Takes hours on two cores, or days with
+    a pretrained model. An interrupted experiment resumes when it is called again.
     """
     from trainer.demo.reproduce.run import Experiment, check_memory  # noqa: PLC0415  torch takes seconds, which `--help` need not wait for
 

@@ -111,7 +111,7 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 PRETRAINED = ExperimentPlan(
     # The office as the adapter learned it: in free wording, with names of many.
-    environment="trainer.environments.mixed:load_environment?of=gym,office%3Fnames%3Dvaried%26wording%3Dfree",
+    environment="trainer.environments.mixed:load_environment?of=gym,crud,office%3Fnames%3Dvaried%26wording%3Dfree",
     exams=HELD_OUT,
     limits=RolloutLimits(turns=8, task_tokens=1024),  # twice the turns that a task needs
     steps=16,
