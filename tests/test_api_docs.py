@@ -190,6 +190,24 @@ def test_a_map_shows_the_fields_of_its_values(word: str) -> None:
     assert shown == {"success": {"<key>": shape(MAIL)}}
 
 
+def test_an_object_that_allows_no_fields_is_no_map() -> None:
+    closed = {"type": "object", "additionalProperties": False}
+    paths = {"/x": {"get": {"operationId": "ping", "responses": answer(closed)}}}
+    catalog = Catalog({"mail": parse_document("mail", {**DOCUMENT, "paths": paths})})
+    assert show_signatures(catalog, "mail") == "ping() -> object"
+    assert show_api_doc(catalog, "mail", "ping")["response_schemas"] == {"success": "object"}
+
+
+def test_the_forms_of_all_arguments_together_are_limited() -> None:
+    wide = {"type": "object", "properties": {f"f{at}": {"type": "string"} for at in range(3_000)}}
+    fields = {f"body{at}": {"$ref": "#/components/schemas/Wide"} for at in range(50)}
+    body = {"content": {"application/json": {"schema": {"type": "object", "properties": fields}}}}
+    paths = {"/x": {"post": {"operationId": "send", "requestBody": body}}}
+    document = {**DOCUMENT, "paths": paths, "components": {"schemas": {"Wide": wide}}}
+    shown = show_api_doc(Catalog({"mail": parse_document("mail", document)}), "mail", "send")["parameters"]
+    assert [len(each.get("fields", ())) for each in shown] == [3_000, *[0] * 49]
+
+
 def test_an_argument_that_is_an_object_shows_its_fields() -> None:
     whole = {"type": "object", "properties": {"mail": MAIL, "note": {"type": "string"}}, "required": ["mail"]}
     body = {"required": True, "content": {"application/json": {"schema": whole}}}

@@ -11,18 +11,28 @@ import pytest
 
 from app.records import Json
 from trainer.environment import Split, Verdict
-from trainer.environments.crud.crud_apis import AXES, CrudApi, CrudRoute, Role
+from trainer.environments.crud.crud_apis import AXES, CrudApi, CrudRoute, Role, held_out_pairs
 from trainer.environments.crud.crud_documents import document_of
 from trainer.environments.crud.crud_environment import CrudEnvironment, catalog_in
-from trainer.environments.crud.crud_phrases import FRAMES
-from trainer.environments.crud.crud_plans import ANSWERING, CRUD_GOALS, Axis, CrudPlan, place_in, plan_of
+from trainer.environments.crud.crud_phrases import BY_LINK, FRAMES, GIVEN, ONE, TITLED
+from trainer.environments.crud.crud_plans import (
+    ANSWERING,
+    CRUD_AXES,
+    CRUD_GOALS,
+    Axis,
+    CrudPlan,
+    place_in,
+    plan_of,
+)
+from trainer.environments.crud.crud_programs import subject_of, write_program
 from trainer.environments.crud.crud_records import CrudRecord, expected_answer, verify_records, wanted_records
 from trainer.environments.crud.crud_services import CrudState, respond
-from trainer.environments.gym.spelling import spell
+from trainer.environments.gym.pools import Pool
 from trainer.environments.world_services import WorldRequest, WorldResponse
 
 COUNT = 300
-FINGERPRINT = "f2b5915f1035cec102960af9b93ab5d6189d42d650f5e82812b5e14b683e2f21"
+POOLS: tuple[Pool, ...] = ("train", "validation", "test")
+FINGERPRINT = "af547f1a0533a41c707a0f1445f7e71e2b8875b64cd11e569442f4023b0329dd"
 
 
 def plans(split: Split, axis: Axis, count: int = COUNT) -> list[CrudPlan]:
@@ -91,16 +101,33 @@ def rename(records: list[CrudRecord]) -> None:
     records[0].title += " B"
 
 
-@pytest.mark.parametrize("spoil", [lose, rename])
+def note(records: list[CrudRecord]) -> None:
+    records[0].extra |= {"proxy": "none"}
+
+
+@pytest.mark.parametrize("spoil", [lose, rename, note])
 def test_what_nobody_asked_for_fails_the_task(
     trained: list[CrudPlan], spoil: Callable[[list[CrudRecord]], None]
 ) -> None:
-    for plan in trained[:100]:
+    for plan in trained[:60]:
+        for place in sorted(state_of(plan).records):
+            state = state_of(plan)
+            answer = finish(state)
+            if place != (plan.main.name, plan.collection):
+                spoil(state.records[place])
+                assert "changed without being asked" in str(verdict(state, answer).failures)
+
+
+@pytest.mark.parametrize("goal", ["read", "change", "delete", "act", "create"])
+def test_another_record_of_the_same_kind_must_stay(trained: list[CrudPlan], goal: str) -> None:
+    for plan in with_goal(trained, goal)[:20]:
+        place = (plan.main.name, plan.collection)
         state = state_of(plan)
         answer = finish(state)
-        for place in state.records.keys() - {(plan.main.name, plan.collection)}:
-            spoil(state.records[place])
-            assert "changed without being asked" in str(verdict(state, answer).failures)
+        started = [(each.id, each.facts) for each in state_of(plan).records[place]]
+        kept = [each for each in state.records[place] if (each.id, each.facts) in started]
+        kept[-1].number += 1
+        assert "changed without being asked" in str(verdict(state, answer).failures)
 
 
 def test_a_record_is_created_once_and_with_what_was_asked(trained: list[CrudPlan]) -> None:
@@ -165,17 +192,27 @@ def test_every_operation_is_in_the_catalog_under_the_name_that_the_expert_calls(
             assert {route.python for route in api.routes} == set(apps[api.name].operations)
 
 
-def test_no_two_fields_of_a_record_have_one_name(trained: list[CrudPlan]) -> None:
-    for collection in (each for plan in trained for api in plan.apis for each in api.collections):
-        words = (*collection.domain.distractors, *collection.spare)
-        names = [*collection.fields.values(), *(spell(each, collection.style) for each in words)]
-        assert len(set(names)) == len(names), names
+def every_plan(trained: list[CrudPlan]) -> list[CrudPlan]:
+    splits: tuple[Split, ...] = ("validation", "test")
+    return [*trained, *(plan for split in splits for axis in CRUD_AXES for plan in plans(split, axis))]
+
+
+def test_every_name_means_one_thing(trained: list[CrudPlan]) -> None:
+    for plan in every_plan(trained):
+        collections = [each for api in plan.apis for each in api.collections]
+        nouns = [each.domain.noun for each in collections]
+        assert len(set(nouns)) == len(nouns), nouns
+        for collection in collections:
+            names = [*collection.fields.values(), *collection.writable_extras]
+            assert len(set(names)) == len(names), names
+            assert set(collection.states).isdisjoint(collection.domain.values)
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_held_out_domains_share_no_word_with_training(trained: list[CrudPlan], split: Split) -> None:
     taught = set().union(*map(words_of, trained))
-    assert words_of(trained[0]) <= taught
+    assert len(taught) > 300
+    taught |= {words for plan in trained for api in plan.apis for each in api.collections for words in each.spare}
     for plan in plans(split, "domains"):
         assert words_of(plan).isdisjoint(taught), words_of(plan) & taught
 
@@ -195,8 +232,18 @@ def test_held_out_shapes_combine_values_that_never_meet_in_training(trained: lis
     taught = {pair for plan in trained for api in plan.apis for pair in pairs(api)}
     for plan in plans(split, "shapes"):
         assert pairs(plan.main) - taught
+        met = [all(depends_on(plan, axis) for axis in pair) for pair in held_out_pairs(plan.main.shape, split)]
+        assert any(met), f"the program of {plan.key.text} does not meet what is held out"
     for axis, values in AXES.items():
         assert {getattr(api.shape, axis) for plan in trained for api in plan.apis} == set(values)
+
+
+def depends_on(plan: CrudPlan, axis: str) -> bool:
+    """Whether another value of the axis would need another program."""
+    subject = subject_of(plan)
+    shapes = [msgspec.structs.replace(plan.main.shape, **{axis: value}) for value in AXES[axis]]
+    apis = [msgspec.structs.replace(plan.main, shape=shape) for shape in shapes]
+    return len({write_program(msgspec.structs.replace(subject, api=api)) for api in apis}) > 1
 
 
 def pairs(api: CrudApi) -> set[frozenset[tuple[str, str]]]:
@@ -205,9 +252,10 @@ def pairs(api: CrudApi) -> set[frozenset[tuple[str, str]]]:
 
 
 def test_held_out_phrasings_are_worded_otherwise() -> None:
-    for goal in CRUD_GOALS:
-        listed = [set(FRAMES[pool][goal]) for pool in ("train", "validation", "test")]
-        assert len(set().union(*listed)) == sum(map(len, listed))
+    lists = [[FRAMES[pool][goal] for pool in POOLS] for goal in CRUD_GOALS]
+    lists += [[phrases[pool] for pool in POOLS] for phrases in (ONE, BY_LINK, GIVEN, TITLED)]
+    for parts in lists:
+        assert len(set().union(*parts)) == sum(map(len, parts)), parts
 
 
 def fingerprint() -> str:

@@ -105,14 +105,14 @@ def test_trials_have_the_prompt_that_their_adapter_learned_with_unless_one_is_se
 async def test_scenarios_of_several_environments_come_by_turns_and_are_judged_by_their_own() -> None:
     environment = open_environment(PRETRAINED.environment)
     scenarios = environment.scenarios("train", 5, 3)
-    assert [each.id.partition(":")[0] for each in scenarios] == ["gym", "office", "gym", "office", "gym"]
-    assert [each.template.partition(":")[0] for each in scenarios] == ["gym", "office", "gym", "office", "gym"]
-    for scenario, own in zip(scenarios, ("gym", "office?names=varied&wording=free"), strict=False):
+    assert [each.id.partition(":")[0] for each in scenarios] == ["gym", "crud", "office", "gym", "crud"]
+    assert [each.template.partition(":")[0] for each in scenarios] == ["gym", "crud", "office", "gym", "crud"]
+    for scenario, own in zip(scenarios, ("gym", "crud", "office?names=varied&wording=free"), strict=False):
         alone = open_environment(own).scenarios("train", 3, 3)[0]
         assert [task.instruction for task in scenario.tasks] == [task.instruction for task in alone.tasks]
         async with environment.open(scenario, scenario.tasks[0]) as world:
             assert world.task.instruction == scenario.tasks[0].instruction
-            assert len(world.catalog.apps) > 1
+            assert world.catalog.apps
 
 
 @pytest.mark.parametrize("names", ["", "gym,gym", ",", "office,office?names=varied"])

@@ -35,10 +35,17 @@ def _listed(apps: Mapping[str, str]) -> str:
 def _entry(name: str, description: str) -> str:
     """The name last, so that a small policy finds it by what it is for, and after a dot: its tokens are code's.
 
-    >>> _entry("pages", "# Pages\\n\\nREST API for what is read.")  # descriptions are Markdown
-    'Pages: apis.pages'
+    >>> _entry("pages", "# Pages API\\n\\nKeeps what is read.\\n\\n## Log-in")  # descriptions are Markdown
+    'Keeps what is read: apis.pages'
     """
-    about = " ".join(description.strip().partition("\n\n")[0].lstrip("# ").split()).rstrip(".")
+    about = " ".join(_first_paragraph(description).split()).rstrip(".")
     if len(about) > _DESCRIPTION:
         about = f"{about[:_DESCRIPTION].rpartition(' ')[0]} ..."
     return f"{about}: apis.{name}" if about else f"apis.{name}"
+
+
+def _first_paragraph(markdown: str) -> str:
+    """Of what is no heading; the first heading if there is nothing else."""
+    lines = markdown.strip().splitlines()
+    text = "\n".join(line.strip() for line in lines if not line.startswith("#")).strip()
+    return text.partition("\n\n")[0] or "".join(lines[:1]).lstrip("# ")

@@ -52,14 +52,16 @@ def show_api_doc(catalog: Catalog, app_name: str, api_name: str) -> dict[str, Js
     operation = app.operations.get(api_name)
     if operation is None:
         raise HostError("LookupError", f"no API {api_name!r} in {app_name}: {nearest(api_name, app.operations)}")
+    shapes = _Shape()
+    returned = shapes.of(operation.returns, _SHAPE_DEPTH)
     return {
         "app_name": app.name,
         "api_name": operation.name,
         "path": operation.path,
         "method": operation.method,
         "description": operation.description or operation.summary,
-        "parameters": [_parameter(parameter) for parameter in operation.parameters[:_SHOWN]],
-        "response_schemas": {"success": shape(operation.returns)},
+        "parameters": [_parameter(parameter, shapes) for parameter in operation.parameters[:_SHOWN]],
+        "response_schemas": {"success": returned},
     }
 
 
@@ -108,6 +110,8 @@ def shape(schema: dict[str, Json]) -> Json:
 
 
 class _Shape:
+    """Of several schemas, with a limited number of fields in all: those that are left have their types alone."""
+
     def __init__(self) -> None:
         self._left = _SHAPE_FIELDS
 
@@ -131,18 +135,23 @@ def _app(catalog: Catalog, name: str) -> App:
     return app
 
 
-def _parameter(parameter: Parameter) -> dict[str, Json]:
+def _parameter(parameter: Parameter, shapes: _Shape) -> dict[str, Json]:
     schema = parameter.schema
-    form = shape(schema)
+    form = shapes.of(schema, _SHAPE_DEPTH)
     return {
         "name": parameter.name,
         "type": type_name(schema),
-        **({} if isinstance(form, str) else {"fields": form}),
+        **({"fields": form} if _has_fields(form) else {}),
         "required": parameter.required,
         "description": parameter.description or schema.get("description", ""),
         "default": schema.get("default"),
         "constraints": [text.format(_bound(schema[word])) for word, text in _BOUNDS.items() if word in schema],
     }
+
+
+def _has_fields(form: Json) -> bool:
+    """Whether an example is an object, or a list of objects."""
+    return isinstance(form, dict) or (isinstance(form, list) and any(map(_has_fields, form)))
 
 
 def _bound(value: Json) -> str:

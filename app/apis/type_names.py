@@ -4,6 +4,7 @@ from app.apis.binary_values import is_binary
 from app.records import Json
 
 _ALTERNATIVES = 100  # that the name of a type is made of
+_NOTHING: dict[str, Json] = {"not": {}}  # the schema `false`
 
 
 def type_name(schema: dict[str, Json]) -> str:
@@ -25,7 +26,7 @@ def map_values(schema: dict[str, Json]) -> dict[str, Json] | None:
         return None
     patterns = schema.get("patternProperties")
     values = next(iter(patterns.values()), None) if patterns else schema.get("additionalProperties")
-    return values if isinstance(values, dict) and values else None
+    return values if isinstance(values, dict) and values not in ({}, _NOTHING) else None
 
 
 class _Types:

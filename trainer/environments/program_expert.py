@@ -55,12 +55,12 @@ class ProgramExpert(ABC):
             episodes.append(await runner.run_task(scenario, task, library, offers, hooks=engine))
         return episodes
 
-    def lists(self, app: str, catalog: Catalog, task: Task) -> bool:
-        """Whether the prompt tells that there is this app."""
+    def says(self, words: str, catalog: Catalog, task: Task) -> bool:
+        """Whether the prompt has these words, such as the name of an app, before the task."""
         apps = {each.name: each.description for each in with_builtins(catalog).apps.values()}
         blank = msgspec.structs.replace(task, instruction="")
         text = "\n".join(message.content for message in self.context.profile.opening(blank, [], apps))
-        return app in text
+        return words in text
 
     async def _offers(self, library: InMemoryLibrary, scenario: Scenario, task: Task, rng: Random) -> list[Offer]:
         crowded, withheld = rng.random() < self.crowded, rng.random() < self.withheld

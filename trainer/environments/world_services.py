@@ -3,8 +3,8 @@
 It is plain ASGI: the addresses differ from world to world, and a rollout makes thousands of calls.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -41,8 +41,51 @@ class ServiceRefusal(Exception):  # noqa: N818 - an answer of a service, as its 
         self.message = message
 
 
+State = TypeVar("State")
+
 Respond: TypeAlias = Callable[[str, str, WorldRequest], WorldResponse]
 """The answer to a request, given the ids of the world and the app. Raises NotFoundError for an unknown world."""
+
+
+class LiveWorlds(Generic[State]):
+    """Live worlds by id: created when they are first asked for, isolated, and alive until they are forgotten."""
+
+    def __init__(self, create: Callable[[str], State]) -> None:
+        self._create = create
+        self._alive: dict[str, State] = {}
+
+    def get(self, world: str) -> State:
+        """Raises NotFoundError for an id that names no world."""
+        if world not in self._alive:
+            self._alive[world] = self._create(world)
+        return self._alive[world]
+
+    def forget(self, world: str) -> None:
+        self._alive.pop(world, None)
+
+
+class Addressed(Protocol):
+    """An operation's address; parts in braces are of any value."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+
+
+AnyRoute = TypeVar("AnyRoute", bound=Addressed)
+
+
+def match_route(routes: Iterable[AnyRoute], request: WorldRequest) -> tuple[AnyRoute, str]:
+    """The route of a request, and the id in its address, if there is one. Raises ServiceRefusal."""
+    for route in sorted(routes, key=lambda each: "{" in each.path):  # `/tickets/feed` is no ticket
+        parts = route.path.strip("/").split("/")
+        if route.method != request.method or len(parts) != len(request.path):
+            continue
+        pairs = list(zip(parts, request.path, strict=True))
+        if all(part.startswith("{") or part == given for part, given in pairs):
+            return route, next((given for part, given in pairs if part.startswith("{")), "")
+    raise ServiceRefusal(404, "no such address")
 
 
 class WorldServices:

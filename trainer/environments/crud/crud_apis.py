@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias, get_args, get_type_hints
 
 import msgspec
 
-from app.apis.names import argument_name, operation_name
+from app.apis.names import operation_name
 from trainer.environments.gym.domains import Domain, Verb
 from trainer.environments.gym.pools import Pool
 from trainer.environments.gym.spelling import Style, spell
@@ -41,7 +41,7 @@ _OTHERS = (
 )  # fmt: skip
 _OPTIONS = ("sort by", "order", "verbose", "with archived", "locale", "expand")  # of lists
 _SPARE_FIELDS = (
-    "proxy", "time zone", "interval", "retries", "webhook", "method", "headers", "ignore text", "extract rule",
+    "proxy", "time zone", "interval", "retries", "webhook", "http verb", "headers", "ignore text", "extract rule",
     "muted", "processor", "max length", "cc list", "external key", "icon", "folder path", "sort index",
     "owner group",
 )  # fmt: skip
@@ -88,22 +88,27 @@ AXES: dict[str, tuple[str, ...]] = {
 }
 _HELD_OUT: dict[Pool, tuple[dict[str, str], ...]] = {
     "test": (
-        {"listing": "keyed", "body": "wrapped"},
+        {"listing": "keyed", "act": "field"},
         {"listing": "named", "paging": "page"},
-        {"update": "PUT", "act": "field"},
+        {"listing": "named_keyed", "body": "wrapped"},
         {"auth": "key", "listing": "data"},
     ),
-    "validation": ({"listing": "bare", "paging": "page"}, {"nesting": "grouped", "update": "PATCH"}),
+    "validation": ({"listing": "bare", "paging": "page"}, {"auth": "key", "nesting": "grouped"}),
 }
 """Pairs of values that never meet in training; each by itself does."""
 
 
+def held_out_pairs(shape: CrudShape, pool: Pool) -> list[dict[str, str]]:
+    """Those that a pool holds out and the shape has."""
+    return [
+        pair
+        for pair in _HELD_OUT.get(pool, ())
+        if all(getattr(shape, axis) == value for axis, value in pair.items())
+    ]
+
+
 def pool_of_shape(shape: CrudShape) -> Pool:
-    for pool in ("test", "validation"):
-        for pair in _HELD_OUT[pool]:
-            if all(getattr(shape, axis) == value for axis, value in pair.items()):
-                return pool
-    return "train"
+    return next((pool for pool in _HELD_OUT if held_out_pairs(shape, pool)), "train")
 
 
 def draw_shape(pool: Pool, rng: Random) -> CrudShape:
@@ -164,6 +169,15 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             "date": domain.date,
             "state": domain.progress,
         }
+
+    @property
+    def distractors(self) -> list[str]:
+        """The wire names of fields that rows show, and that no task asks for."""
+        return [spell(words, self.style) for words in self.domain.distractors]
+
+    @property
+    def writable_extras(self) -> list[str]:
+        return [*self.distractors, *(spell(words, self.style) for words in self.spare)]
 
     @property
     def verbs(self) -> tuple[Verb, ...]:
@@ -267,14 +281,15 @@ class CrudApi(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         )
 
 
-def argument(wire_name: str) -> str:
-    """The name of a parameter in the agent's code."""
-    return argument_name(wire_name)
-
-
 def other_words(kind: str, chosen: str, rng: Random) -> str:
     """A name that the makers of the API could have chosen, and did not."""
     return rng.choice([words for words in _WORDS[kind] if words != chosen])
+
+
+def words_of(kind: str, collection: Collection) -> list[str]:
+    """The names that the makers of the API could have chosen for a field, and that none of its fields has."""
+    taken = {*collection.prose.values(), *collection.domain.distractors}
+    return [words for words in dict.fromkeys(_WORDS[kind]) if words not in taken]
 
 
 def draw_api(name: str, domains: tuple[Domain, ...], shape: CrudShape, rng: Random) -> CrudApi:
@@ -299,7 +314,7 @@ def draw_api(name: str, domains: tuple[Domain, ...], shape: CrudShape, rng: Rand
             f"keeps {nouns}",
             f"API for {nouns}",
             f"# {name.title()}\n\nManage {nouns} over REST.",
-            f"## {name.title()} {nouns} API\n\nAll endpoints speak JSON.",
+            f"## {name.title()} API\n\nKeeps {nouns}.\n\nAll endpoints speak JSON.",
         )
     )
     return CrudApi(

@@ -82,11 +82,11 @@ def _parts(api: CrudApi, route: CrudRoute) -> tuple[str, dict[str, Json], list[s
             created = {"record": record, "id": object_of({api.id_name: _id(api)}), "nothing": {}}[
                 api.shape.created
             ]
-            return f"create a {noun}", _writable(api, collection, state=False), [title], created
+            return f"create a {noun}", _writable(collection, state=False), [title], created
         case "update":
             states = api.shape.act == "field"
             choices = f"; {collection.fields['state']}: {', '.join(collection.states)}" if states else ""
-            return f"change a {noun}{choices}", _writable(api, collection, state=states), [], record
+            return f"change a {noun}{choices}", _writable(collection, state=states), [], record
         case "delete":
             return f"delete a {noun}", {}, [], {}
         case "other":
@@ -99,7 +99,7 @@ def record_schema(api: CrudApi, collection: Collection, *, whole: bool) -> dict[
     for field, name in collection.fields.items():
         if whole or api.shape.rows == "full" or field != collection.hidden:
             kinds[name] = {**STRING, "enum": [*collection.states]} if field == "state" else _SIMPLE[field]
-    kinds |= {spell(words, api.shape.style): STRING for words in collection.domain.distractors}
+    kinds |= dict.fromkeys(collection.distractors, STRING)
     first = {api.id_name: _id(api)}
     return object_of(
         {**first, api.wire("group"): object_of(kinds)} if api.shape.nesting == "grouped" else first | kinds
@@ -121,12 +121,11 @@ def _list(api: CrudApi, collection: Collection, record: dict[str, Json]) -> dict
     return rows
 
 
-def _writable(api: CrudApi, collection: Collection, *, state: bool) -> dict[str, Json]:
+def _writable(collection: Collection, *, state: bool) -> dict[str, Json]:
     fields = {name: _SIMPLE[field] for field, name in collection.fields.items() if field in _SIMPLE}
     if state:
         fields[collection.fields["state"]] = {**STRING, "enum": [*collection.states]}
-    spare = (*collection.domain.distractors, *collection.spare)
-    return {**fields, **{spell(words, api.shape.style): STRING for words in spare}}
+    return {**fields, **dict.fromkeys(collection.writable_extras, STRING)}
 
 
 def _id(api: CrudApi) -> dict[str, Json]:

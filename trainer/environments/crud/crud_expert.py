@@ -16,9 +16,8 @@ from trainer.environments.crud.crud_plans import CrudPlan, draw_form, draw_value
 from trainer.environments.crud.crud_programs import subject_of, write_program
 from trainer.environments.crud.crud_script import CrudScript
 from trainer.environments.expert_engine import Script
-from trainer.environments.gym.gym_expert import Part
-from trainer.environments.gym.gym_script import GymHabits
 from trainer.environments.program_expert import ProgramExpert
+from trainer.environments.program_script import Habits, Part
 from trainer.rollouts.expert import ExpertContext
 
 
@@ -38,18 +37,19 @@ async def load_expert(
     """
     if not isinstance(context.environment, CrudEnvironment):
         raise InvalidError("the expert crud knows the environment crud only: name that one, or another expert")
-    habits = GymHabits(inline=inline, mistake=mistake, trust=trust)
+    habits = Habits(inline=inline, mistake=mistake, trust=trust)
     yield CrudExpert(context, context.environment, crowded, withheld, habits=habits)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrudExpert(ProgramExpert):
-    habits: GymHabits
+    habits: Habits
 
     def script(self, task: Task, offers: Sequence[Offer], rng: Random) -> Script:
         key, index = place_in(task.variables["world"])
         plan = plan_of(key)
-        knows_apps = self.lists(plan.main.name, catalog_in(key), task)
+        named = plan.main.name if plan.form.goal == "info" else plan.target.domain.nouns
+        knows_apps = self.says(named, catalog_in(key), task)
         return CrudScript(plan, index, offers, habits=self.habits, rng=rng, knows_apps=knows_apps)
 
     def unfitting(self, task: Task, count: int, rng: Random) -> Sequence[Offer]:

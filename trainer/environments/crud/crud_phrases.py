@@ -121,7 +121,7 @@ FRAMES: dict[Pool, dict[CrudGoal, tuple[str, ...]]] = {
     },
 }
 
-_ONE: dict[Pool, tuple[str, ...]] = {
+ONE: dict[Pool, tuple[str, ...]] = {
     "train": (
         'the {noun} "{value}"',
         'the {noun} with the {by} "{value}"',
@@ -134,17 +134,17 @@ _ONE: dict[Pool, tuple[str, ...]] = {
     "validation": ('the {noun} that goes by "{value}"',),
     "test": ('the {noun} titled "{value}"', 'the one of our {nouns} that says "{value}"'),
 }
-_BY_LINK: dict[Pool, tuple[str, ...]] = {
+BY_LINK: dict[Pool, tuple[str, ...]] = {
     "train": ("the {noun} with the {by} {value}", "the {noun} whose {by} is {value}", "the {noun} of {value}"),
     "validation": ("the {noun} that points to {value}",),
     "test": ("the {noun} at {value}",),
 }
-_GIVEN: dict[Pool, tuple[str, ...]] = {
+GIVEN: dict[Pool, tuple[str, ...]] = {
     "train": ("with the {field} {value}", "with {field} {value}", "whose {field} is {value}"),
     "validation": ("that has {value} as {field}",),
     "test": ("where the {field} says {value}",),
 }
-_TITLED: dict[Pool, tuple[str, ...]] = {
+TITLED: dict[Pool, tuple[str, ...]] = {
     "train": (
         'with the {field} "{value}"',
         'called "{value}"',
@@ -164,13 +164,13 @@ def instruction_of(plan: CrudPlan, index: int) -> str:
     domain, prose = target.domain, target.prose
     one = ""
     if form.by in values:
-        frames = _BY_LINK[pool] if form.by == "link" else _ONE[pool]
+        frames = BY_LINK[pool] if form.by == "link" else ONE[pool]
         one = rng.choice(frames).format(
             noun=domain.noun, nouns=domain.nouns, by=prose[form.by], value=values[form.by]
         )
     fields: tuple[RecordField, ...] = ("title", *form.given)
     parts = [
-        rng.choice(_TITLED[pool] if field == "title" else _GIVEN[pool]).format(
+        rng.choice(TITLED[pool] if field == "title" else GIVEN[pool]).format(
             field=prose[field], value=values[field]
         )
         for field in (fields if form.goal == "create" else ())

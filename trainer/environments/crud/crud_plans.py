@@ -14,9 +14,11 @@ from trainer.environments.crud.crud_apis import (
     RECORD_FIELDS,
     Collection,
     CrudApi,
+    CrudShape,
     RecordField,
     draw_api,
     draw_shape,
+    held_out_pairs,
     verbs_of,
 )
 from trainer.environments.gym.app_names import draw_names
@@ -96,7 +98,7 @@ class CrudForm(msgspec.Struct, frozen=True, kw_only=True):
         return ()
 
 
-class CrudPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+class CrudPlan(msgspec.Struct, frozen=True, kw_only=True):
     key: CrudKey
     form: CrudForm
     main: CrudApi
@@ -135,15 +137,18 @@ def plan_of(key: CrudKey) -> CrudPlan:
     rng = key.random("plan")
     words, shapes = key.pool("domains"), key.pool("shapes")
     names = draw_names(words, 3, rng)
-    domains = _domains(words, rng)
+    first, second, *spare = _domains(words, 4, rng)
+    domains = (first, second)[: rng.randint(1, 2)]
     main = draw_api(names[0], domains, draw_shape(shapes, rng), rng)
     others = tuple(
-        draw_api(name, _domains(words, rng)[:1], draw_shape("train", rng), rng)
-        for name in names[1 : 1 + rng.randint(0, 2)]
+        draw_api(name, (domain,), draw_shape("train", rng), rng)
+        for name, domain in zip(names[1 : 1 + rng.randint(0, 2)], spare, strict=False)
     )
     at = rng.randrange(len(domains))
     target = main.collections[at]
     form = draw_form(target, rng)
+    while shapes != "train" and not _meets(form, main.shape, shapes):
+        form = draw_form(target, rng)
     return CrudPlan(
         key=key,
         form=form,
@@ -155,14 +160,30 @@ def plan_of(key: CrudKey) -> CrudPlan:
     )
 
 
-def _domains(pool: Pool, rng: Random) -> tuple[Domain, ...]:
-    """One or two kinds of records, each with something that can be done to it."""
-    found: list[Domain] = []
-    while len(found) < 2:
-        domain = draw_domain(pool, rng, found[0] if found else None)
-        if verbs_of(domain):
-            found.append(domain)
-    return tuple(found[: rng.randint(1, 2)])
+def _domains(pool: Pool, count: int, rng: Random) -> list[Domain]:
+    """Different kinds of records, each with something that can be done to it. No label is a state, too."""
+    found: dict[str, Domain] = {}
+    while len(found) < count:
+        domain = draw_domain(pool, rng)
+        verbs = verbs_of(domain)
+        states = {domain.initial, *(verb.done for verb in verbs)}
+        if verbs and states.isdisjoint(domain.values):
+            found.setdefault(domain.noun, domain)
+    return list(found.values())
+
+
+def _meets(form: CrudForm, shape: CrudShape, pool: Pool) -> bool:
+    """Whether a program for tasks of this form meets both values of a pair that the pool holds out."""
+    used = {"auth"}
+    if form.goal not in ("create", "info"):
+        used |= {"listing", "paging"}
+    if form.goal in SINGLE or form.goal in ("count_state", "delete_state"):
+        used.add("nesting")
+    if form.goal in ("act", "act_all"):
+        used.add("act")
+    if form.goal in ("create", "change") or ("act" in used and shape.act == "field"):
+        used.add("body")
+    return any(used >= pair.keys() for pair in held_out_pairs(shape, pool))
 
 
 def draw_form(target: Collection, rng: Random) -> CrudForm:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from trainer.environments.crud.crud_apis import Collection, CrudApi, RecordField, Role, argument
+from app.apis.names import argument_name
+from trainer.environments.crud.crud_apis import Collection, CrudApi, RecordField, Role
 from trainer.environments.crud.crud_plans import CrudForm, CrudPlan
 from trainer.environments.gym.api_calls import indent
 from trainer.environments.gym.domains import Verb
@@ -23,6 +24,12 @@ class CrudSubject(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def collection(self) -> Collection:
         return self.api.collections[self.at]
+
+    def with_title(self, words: str) -> "CrudSubject":
+        """The subject, if titles had another name."""
+        named = msgspec.structs.replace(self.collection, words={**self.collection.words, "title": words})
+        every = tuple(named if at == self.at else each for at, each in enumerate(self.api.collections))
+        return msgspec.structs.replace(self, api=msgspec.structs.replace(self.api, collections=every))
 
     @property
     def reads_rows(self) -> bool:
@@ -84,8 +91,8 @@ def function_name(subject: CrudSubject) -> str:
 def parameter_name(subject: CrudSubject, name: str) -> str:
     prose = subject.collection.prose
     if name == "new":
-        return argument(spell(f"new {prose[subject.form.field]}", "snake"))
-    return argument(spell(prose[_field(subject, name)], "snake"))
+        return argument_name(spell(f"new {prose[subject.form.field]}", "snake"))
+    return argument_name(spell(prose[_field(subject, name)], "snake"))
 
 
 def _field(subject: CrudSubject, parameter: str) -> RecordField:
@@ -113,7 +120,7 @@ def _log_in(subject: CrudSubject) -> list[str]:
 def _body(subject: CrudSubject) -> tuple[list[str], str]:  # noqa: C901 - one case for each goal
     """The lines, and the result."""
     form, api = subject.form, subject.api
-    key, identity = _key(subject), argument(api.id_name)
+    key, identity = _key(subject), argument_name(api.id_name)
     state = parameter_name(subject, "state")
     match form.goal:
         case "info":
@@ -163,7 +170,7 @@ def _value(subject: CrudSubject, key: str) -> str:
     api = subject.api
     if api.shape.rows == "full" or subject.form.field != subject.collection.hidden:
         return access(subject, subject.form.field)
-    return access(subject, subject.form.field, call(subject, "show", {argument(api.id_name): key}))
+    return access(subject, subject.form.field, call(subject, "show", {argument_name(api.id_name): key}))
 
 
 def access(subject: CrudSubject, field: RecordField, row: str = "row") -> str:
@@ -176,14 +183,14 @@ def call(subject: CrudSubject, role: Role, arguments: Mapping[str, str] | None =
     """A call with these arguments, as expressions by Python name, and the key of the app."""
     api, given = subject.api, dict(arguments or {})
     if api.shape.auth == "key":
-        given = {argument(api.words["header"]): "token", **given}
+        given = {argument_name(api.words["header"]): "token", **given}
     listed = ", ".join(f"{name}={value}" for name, value in given.items())
     verb = subject.verb if role == "act" else None
     return f"apis.{api.name}.{api.route(role, subject.at, verb).python}({listed})"
 
 
 def _act(subject: CrudSubject, identity: str) -> str:
-    target = {argument(subject.api.id_name): identity}
+    target = {argument_name(subject.api.id_name): identity}
     if subject.acts_by_update:
         return _writing(subject, "update", target, {"state": f'"{subject.verb.done}"'})
     return call(subject, "act", target)
@@ -193,9 +200,9 @@ def _writing(subject: CrudSubject, role: Role, target: Mapping[str, str], given:
     """A call that writes fields, as expressions, to a record."""
     fields = {subject.collection.fields[_field(subject, name)]: value for name, value in given.items()}
     if subject.api.shape.body == "flat":
-        return call(subject, role, {**target, **{argument(name): value for name, value in fields.items()}})
+        return call(subject, role, {**target, **{argument_name(name): value for name, value in fields.items()}})
     whole = ", ".join(f'"{name}": {value}' for name, value in fields.items())
-    return call(subject, role, {**target, argument(subject.collection.singular): f"{{{whole}}}"})
+    return call(subject, role, {**target, argument_name(subject.collection.singular): f"{{{whole}}}"})
 
 
 def where_rows_are(subject: CrudSubject) -> str:
@@ -219,6 +226,6 @@ def for_each_row(subject: CrudSubject, body: list[str]) -> list[str]:
         return [f"for key, row in {_rows(subject)}.items():", *indent(body)]
     if subject.api.shape.paging == "whole":
         return [f"for row in {_rows(subject)}:", *indent(body)]
-    page = _rows(subject, {argument(subject.api.wire("page")): "page"})
+    page = _rows(subject, {argument_name(subject.api.wire("page")): "page"})
     loop = ["for row in rows:", *indent(body), "page += 1"]
     return ["page = 1", f"while rows := {page}:", *indent(loop)]

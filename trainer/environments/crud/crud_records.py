@@ -1,5 +1,6 @@
 """The records of a world: at its start, as a task wants them at its end, and what its answer is."""
 
+from collections.abc import Container
 from random import Random
 
 import msgspec
@@ -26,6 +27,7 @@ class CrudRecord(msgspec.Struct):
     number: int
     date: str
     state: str
+    extra: dict[str, Json]  # by wire name, what no task asks for
 
     @property
     def facts(self) -> tuple[object, ...]:
@@ -54,9 +56,12 @@ def _any_records(
 ) -> list[CrudRecord]:
     pool = plan.key.pool("domains")
     drawn = {field: draw_field(field, count, collection, pool, rng) for field in collection.fields}
+    ids: set[RecordId] = set()
+    while len(ids) < count:
+        ids.add(new_id(api, ids, rng))
     return [
         CrudRecord(
-            id=new_id(api, rng),
+            id=identity,
             title=str(drawn["title"][at]),
             link=str(drawn["link"][at]) if collection.has_link else "",
             person=str(drawn["person"][at]),
@@ -64,13 +69,17 @@ def _any_records(
             number=int(drawn["number"][at]),
             date=str(drawn["date"][at]),
             state=rng.choice(collection.states),
+            extra={name: f"{name[:2]}-{rng.randrange(7)}" for name in collection.distractors},
         )
-        for at in range(count)
+        for at, identity in enumerate(sorted(ids, key=str))
     ]
 
 
-def new_id(api: CrudApi, rng: Random) -> RecordId:
-    return rng.randint(100, 99_999) if api.shape.ids == "number" else f"{rng.getrandbits(40):010x}"
+def new_id(api: CrudApi, taken: Container[RecordId], rng: Random) -> RecordId:
+    while True:
+        drawn = rng.randint(100, 99_999) if api.shape.ids == "number" else f"{rng.getrandbits(40):010x}"
+        if drawn not in taken:
+            return drawn
 
 
 def _set_task(records: list[CrudRecord], plan: CrudPlan, values: Values, rng: Random) -> None:
@@ -96,8 +105,9 @@ def _set_meant(records: list[CrudRecord], plan: CrudPlan, values: Values, rng: R
     setattr(meant, form.by, values[form.by])
     if form.goal == "act":
         meant.state = _other_state(plan, rng)
-    if form.goal == "change" and form.field == "label" and meant.label == values["new"]:
-        meant.label = next(label for label in plan.target.domain.values if label != values["new"])
+    if form.goal == "change" and getattr(meant, form.field) == values["new"]:
+        every = (getattr(each, form.field) for each in records)
+        setattr(meant, form.field, next(each for each in every if each != values["new"]))
 
 
 def _other_state(plan: CrudPlan, rng: Random) -> str:
@@ -151,7 +161,8 @@ def wanted_records(plan: CrudPlan, index: int) -> Records:  # noqa: C901 - one c
 
 def blank_record(collection: Collection, identity: RecordId) -> CrudRecord:
     """A new record, before anything is known of it."""
-    return CrudRecord(identity, "", "", "", collection.domain.values[0], 0, "", collection.domain.initial)
+    extra: dict[str, Json] = dict.fromkeys(collection.distractors, "")
+    return CrudRecord(identity, "", "", "", collection.domain.values[0], 0, "", collection.domain.initial, extra)
 
 
 def verify_records(plan: CrudPlan, index: int, found: Records, answer: Json, *, completed: bool) -> Verdict:

@@ -1,16 +1,23 @@
 """The services of apps that keep records: the worlds, and what each operation does."""
 
-from collections.abc import Mapping
 from hashlib import blake2b
 from random import Random
+
+import msgspec
 
 from app.records import Json
 from trainer.environments.crud.crud_apis import PAGE_SIZE, Collection, CrudApi, CrudRoute, RecordField
 from trainer.environments.crud.crud_plans import place_in, plan_of
 from trainer.environments.crud.crud_records import CrudRecord, Records, blank_record, initial_records, new_id
 from trainer.environments.gym.gym_documents import SUPERVISOR
-from trainer.environments.gym.spelling import spell
-from trainer.environments.world_services import ServiceRefusal, WorldRequest, WorldResponse, WorldServices
+from trainer.environments.world_services import (
+    LiveWorlds,
+    ServiceRefusal,
+    WorldRequest,
+    WorldResponse,
+    WorldServices,
+    match_route,
+)
 
 
 class CrudState:
@@ -27,20 +34,9 @@ class CrudState:
         return blake2b(secret.encode(), digest_size=5).hexdigest()
 
 
-class CrudWorlds:
-    """Worlds by id. They live until they are forgotten."""
-
+class CrudWorlds(LiveWorlds[CrudState]):
     def __init__(self) -> None:
-        self._alive: dict[str, CrudState] = {}
-
-    def get(self, world: str) -> CrudState:
-        """Raises NotFoundError for an id that names no world."""
-        if world not in self._alive:
-            self._alive[world] = CrudState(world)
-        return self._alive[world]
-
-    def forget(self, world: str) -> None:
-        self._alive.pop(world, None)
+        super().__init__(CrudState)
 
 
 class CrudServices(WorldServices):
@@ -62,7 +58,7 @@ def respond(state: CrudState, app: str, request: WorldRequest) -> WorldResponse:
 
 
 def _operate(state: CrudState, api: CrudApi, request: WorldRequest) -> WorldResponse:
-    route, identity = _match(api, request)
+    route, identity = match_route(api.routes, request)
     if api.shape.auth == "key" and request.headers.get(api.words["header"].lower()) != state.password(api.name):
         raise ServiceRefusal(401, f"wrong {api.words['header']}")
     if route.role == "info":
@@ -88,26 +84,16 @@ def _operate_on_one(
         records.remove(record)
         return WorldResponse(204, None)
     if route.role in ("act", "update"):
-        _change(record, {"state": route.verb.done} if route.verb else _changes(api, route, request))
+        _change(record, _Changes({"state": route.verb.done}) if route.verb else _changes(api, route, request))
     return WorldResponse(200, _row(api, collection, record, whole=True))
 
 
-def _change(record: CrudRecord, changes: Mapping[RecordField, Json]) -> None:
-    if not changes:
+def _change(record: CrudRecord, changes: "_Changes") -> None:
+    if not changes.fields and not changes.extra:
         raise ServiceRefusal(422, "nothing to change")
-    for field, value in changes.items():
+    for field, value in changes.fields.items():
         setattr(record, field, value)
-
-
-def _match(api: CrudApi, request: WorldRequest) -> tuple[CrudRoute, str]:
-    for route in api.routes:
-        parts = route.path.strip("/").split("/")
-        if route.method != request.method or len(parts) != len(request.path):
-            continue
-        pairs = list(zip(parts, request.path, strict=True))
-        if all(part.startswith("{") or part == given for part, given in pairs):
-            return route, next((given for part, given in pairs if part.startswith("{")), "")
-    raise ServiceRefusal(404, "no such address")
+    record.extra |= changes.extra
 
 
 def _listed(api: CrudApi, collection: Collection, records: list[CrudRecord], request: WorldRequest) -> Json:
@@ -131,18 +117,17 @@ def _row(api: CrudApi, collection: Collection, record: CrudRecord, *, whole: boo
         field for field in collection.fields if whole or api.shape.rows == "full" or field != collection.hidden
     ]
     rest: dict[str, Json] = {collection.fields[field]: getattr(record, field) for field in shown}
-    for words in collection.domain.distractors:
-        rest[spell(words, api.shape.style)] = f"{words[:2]}-{len(record.title) % 7}"
+    rest |= record.extra
     first: dict[str, Json] = {api.id_name: record.id}
     return {**first, api.wire("group"): rest} if api.shape.nesting == "grouped" else {**first, **rest}
 
 
 def _create(
-    api: CrudApi, collection: Collection, records: list[CrudRecord], given: Mapping[RecordField, Json], ids: Random
+    api: CrudApi, collection: Collection, records: list[CrudRecord], given: "_Changes", ids: Random
 ) -> WorldResponse:
-    if not given.get("title"):
+    if not given.fields.get("title"):
         raise ServiceRefusal(422, f"{collection.fields['title']} is required")
-    record = blank_record(collection, new_id(api, ids))
+    record = blank_record(collection, new_id(api, {each.id for each in records}, ids))
     _change(record, given)
     records.append(record)
     if api.shape.created == "nothing":
@@ -151,23 +136,30 @@ def _create(
     return WorldResponse(200, whole if api.shape.created == "record" else {api.id_name: record.id})
 
 
-def _changes(api: CrudApi, route: CrudRoute, request: WorldRequest) -> dict[RecordField, Json]:
-    """What the body sets."""
+class _Changes(msgspec.Struct, frozen=True):
+    """What a body sets."""
+
+    fields: dict[RecordField, Json]
+    extra: dict[str, Json] = {}
+
+
+def _changes(api: CrudApi, route: CrudRoute, request: WorldRequest) -> _Changes:
     collection, given = api.collections[route.collection], request.fields()
     if api.shape.body == "wrapped":
         inner = given.get(collection.singular)
         if not isinstance(inner, dict):
             raise ServiceRefusal(422, f"{collection.singular} is required")
         given = inner
-    changes = {field: given[name] for field, name in collection.fields.items() if given.get(name) is not None}
-    for field, value in changes.items():
+    fields = {field: given[name] for field, name in collection.fields.items() if given.get(name) is not None}
+    for field, value in fields.items():
         if not isinstance(value, int if field == "number" else str):
             raise ServiceRefusal(422, f"{collection.fields[field]} has the wrong type")
-    if "state" in changes:
+    if "state" in fields:
         if route.role == "create" or api.shape.act == "path":
-            del changes["state"]  # only its own operation sets it
-        elif changes["state"] not in collection.states:
+            del fields["state"]  # only its own operation sets it
+        elif fields["state"] not in collection.states:
             raise ServiceRefusal(
                 422, f"{collection.fields['state']} must be one of {', '.join(collection.states)}"
             )
-    return changes
+    extra = {name: given[name] for name in collection.writable_extras if given.get(name) is not None}
+    return _Changes(fields, extra)

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
-from typing import Annotated
 from uuid import UUID
 
 import msgspec
@@ -15,13 +14,12 @@ from trainer.environments.expert_engine import Script
 from trainer.environments.gym.expert_programs import draw_style, write_program
 from trainer.environments.gym.gym_environment import GymEnvironment, catalog_in
 from trainer.environments.gym.gym_plans import ScenarioPlan, draw_values, place_in, plan_of
-from trainer.environments.gym.gym_script import GymHabits, GymScript, subject_of
+from trainer.environments.gym.gym_script import GymScript, subject_of
 from trainer.environments.gym.instructions import instruction_of
 from trainer.environments.gym.task_forms import forms_of
 from trainer.environments.program_expert import ProgramExpert
+from trainer.environments.program_script import Habits, Part
 from trainer.rollouts.expert import ExpertContext
-
-Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 @asynccontextmanager
@@ -35,24 +33,24 @@ async def load_expert(
     withheld: Part = 0.15,
 ) -> AsyncIterator["GymExpert"]:
     """The plug-in `gym`. `crowded` and `withheld` as in `ProgramExpert`; the others are the probabilities in
-    `GymHabits`.
+    `Habits`.
 
     Raises InvalidError for another environment than the gym.
     """
     if not isinstance(context.environment, GymEnvironment):
         raise InvalidError("the expert gym knows the environment gym only: name that one, or another expert")
-    habits = GymHabits(inline=inline, mistake=mistake, trust=trust)
+    habits = Habits(inline=inline, mistake=mistake, trust=trust)
     yield GymExpert(context, context.environment, crowded, withheld, habits=habits)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GymExpert(ProgramExpert):
-    habits: GymHabits
+    habits: Habits
 
     def script(self, task: Task, offers: Sequence[Offer], rng: Random) -> Script:
         key, index = place_in(task.variables["world"])
         plan = plan_of(key)
-        knows_apps = self.lists(plan.main.name, catalog_in(key), task)
+        knows_apps = self.says(plan.main.name, catalog_in(key), task)
         return GymScript(plan, index, offers, habits=self.habits, rng=rng, knows_apps=knows_apps)
 
     def unfitting(self, task: Task, count: int, rng: Random) -> Sequence[Offer]:

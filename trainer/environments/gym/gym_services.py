@@ -6,7 +6,13 @@ from trainer.environments.gym.gym_documents import SUPERVISOR
 from trainer.environments.gym.gym_items import GymItem
 from trainer.environments.gym.gym_lists import list_page, row_of
 from trainer.environments.gym.gym_worlds import GymState, GymWorlds
-from trainer.environments.world_services import ServiceRefusal, WorldRequest, WorldResponse, WorldServices
+from trainer.environments.world_services import (
+    ServiceRefusal,
+    WorldRequest,
+    WorldResponse,
+    WorldServices,
+    match_route,
+)
 
 
 class GymServices(WorldServices):
@@ -37,7 +43,7 @@ def _refused(api: GymApi, refusal: ServiceRefusal) -> WorldResponse:
 
 
 def _operate(state: GymState, api: GymApi, request: WorldRequest) -> WorldResponse:
-    route, identity = _match(api, request)
+    route, identity = match_route(api.routes, request)
     given = request.fields()
     if route.role == "login":
         if given.get("password") != state.password(api.name):
@@ -64,17 +70,6 @@ def _read(state: GymState, api: GymApi, identity: str, request: WorldRequest) ->
         raise ServiceRefusal(422, page)
     link = () if page.link is None else (("link", f'<{page.link}>; rel="next"'),)
     return WorldResponse(200, page.content, link)
-
-
-def _match(api: GymApi, request: WorldRequest) -> tuple[Route, str]:
-    for route in api.routes:
-        parts = route.path.strip("/").split("/")
-        if route.method != request.method or len(parts) != len(request.path):
-            continue
-        pairs = list(zip(parts, request.path, strict=True))
-        if all(part in ("{id}", given) for part, given in pairs):
-            return route, next((given for part, given in pairs if part == "{id}"), "")
-    raise ServiceRefusal(404, "no such address")
 
 
 def _authorize(state: GymState, api: GymApi, request: WorldRequest) -> None:

@@ -4,6 +4,7 @@ from hashlib import blake2b
 
 from trainer.environments.gym.gym_items import GymItem, initial_items
 from trainer.environments.gym.gym_plans import place_in, plan_of
+from trainer.environments.world_services import LiveWorlds
 
 
 class GymState:
@@ -36,17 +37,6 @@ class GymState:
         return count % 3 == 1
 
 
-class GymWorlds:
-    """Worlds by id. They live until they are forgotten."""
-
+class GymWorlds(LiveWorlds[GymState]):
     def __init__(self) -> None:
-        self._alive: dict[str, GymState] = {}
-
-    def get(self, name: str) -> GymState:
-        """Raises NotFoundError for an id that names no world."""
-        if name not in self._alive:
-            self._alive[name] = GymState(name)
-        return self._alive[name]
-
-    def forget(self, name: str) -> None:
-        self._alive.pop(name, None)
+        super().__init__(GymState)

@@ -1,0 +1,103 @@
+"""The turns of experts that write programs: they use a skill that fits, or solve the task and complete it."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Sequence
+from random import Random
+from typing import Annotated
+
+import msgspec
+
+from app.records import Offer
+from trainer.environments.gym.expert_programs import Program
+
+Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+_SENTENCES = {
+    "apps": ("I see which apps there are.", "First I look for the right app.", "Which apps are there?"),
+    "look": (
+        "I look at what the answer contains.",
+        "What does the list look like?",
+        "Check its shape.",
+    ),
+    "try": ("I try it.", "Let me see whether this works.", "A first attempt."),
+    "again": ("There is no such name: I look again.", "I use a name that is listed.", "That name was wrong."),
+    "use": ("A function for this is there already.", "Use the skill.", "The given function fits: I call it."),
+    "done": ("Done.", "That is all.", "The task is complete."),
+}
+_RAISED = re.compile(r"[A-Z]\w*(Error|Exception)(: |$)")  # the last line of a traceback
+
+
+class Habits(msgspec.Struct, frozen=True, kw_only=True):
+    """The probability of each variation."""
+
+    inline: Part = 0.0  # solves the task without a function
+    mistake: Part = 0.0  # makes a mistake first, which is noticed and repaired
+    trust: Part = 0.0  # completes the task in the turn that uses a skill
+
+
+class ProgramScript(ABC):
+    """Works on one task. `right` is the program that solves it, `values` its arguments as Python; `answers`: the
+    task wants its result.
+    """
+
+    def __init__(
+        self,
+        right: Program,
+        values: Sequence[str],
+        offers: Sequence[Offer],
+        *,
+        answers: bool,
+        habits: Habits,
+        rng: Random,
+    ) -> None:
+        self._right, self._values, self._rng = right, tuple(values), rng
+        self._completion = f"apis.supervisor.complete_task({'answer=result' if answers else ''})"
+        self._fits = any(each.name == right.name for each in offers)
+        self._inline = rng.random() < habits.inline
+        self._mistaken = rng.random() < habits.mistake
+        self._trusting = rng.random() < habits.trust
+        self._turns = self._play()
+        self._begun = False
+
+    def next_turn(self, observations: Sequence[str]) -> str:
+        """The next message: a sentence and a Python block."""
+        if not self._begun:
+            self._begun = True
+            return next(self._turns)
+        return self._turns.send(observations[-1])
+
+    @abstractmethod
+    def solve(self) -> Generator[str, str, None]:
+        """The turns that solve the task without a skill; each is sent what it printed."""
+
+    def _play(self) -> Generator[str, str, None]:
+        solved = False
+        if self._fits:
+            ending = f"\n{self._completion}" if self._trusting else ""
+            solved = not raised((yield self.say("use", f"{self._right.call(self._values)}{ending}")))
+        if not solved:
+            yield from self.solve()
+        while True:  # the rollout ends when the task is completed
+            yield self.say("done", self._completion)
+
+    def code(self, program: Program) -> str:
+        if self._inline:
+            return program.inline(self._values)
+        return f"{program.function}\n\n{program.call(self._values)}"
+
+    def say(self, kind: str, code: str) -> str:
+        return turn_of(self._rng.choice(_SENTENCES[kind]), code)
+
+
+def turn_of(sentence: str, code: str) -> str:
+    return f"{sentence}\n```python\n{code}\n```"
+
+
+def raised(observation: str) -> bool:
+    return _RAISED.match(observation.rpartition("\n")[2]) is not None
+
+
+def signatures_of(*apps: str) -> str:
+    """Code that shows the operations of these apps."""
+    return "\n".join(f'print(apis.api_docs.show_signatures("{app}"))' for app in apps)
