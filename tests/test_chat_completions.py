@@ -1,15 +1,11 @@
 """The routes of OpenAI's API: its official client against the real application, with a real runner."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from typing import Any
 from uuid import UUID, uuid4
 
 import httpx
 import openai
 import pytest
-from openai import AsyncOpenAI
 
 from app.agent.limits import RolloutLimits
 from app.api.chat_completions.chat_outcome import outcome_of
@@ -18,52 +14,12 @@ from app.db import models
 from app.db.database import Sessions
 from app.db.models import TaskState
 from app.records import Stop
-from tests.api_app import ApiApp, open_api_app
+from tests.api_app import open_api_app
 from tests.approving import WRITE, WRITES, ApprovingProject
+from tests.chats import ANSWER, HELLO, all_tasks, asked, connected, task_of
 from tests.ledger_project import until
 from tests.listening_app import listening_app
 from tests.scripted_engine import ScriptedEngine, block
-
-ANSWER = "apis.supervisor.complete_task(answer=apis.ledger.add_entry(text='one'))"
-HELLO: Any = [{"role": "user", "content": "write one into the ledger"}]
-
-
-@asynccontextmanager
-async def connected(api: ApiApp, *scopes: str, **key: Any) -> AsyncIterator[AsyncOpenAI]:
-    """The official client with a new key of these scopes, as people use it: with its retries."""
-    headers = await api.key(*(scopes or ("tasks",)), **key)
-    secret = headers["Authorization"].removeprefix("Bearer ")
-    async with (
-        listening_app(api.app, lifespan="off") as url,
-        AsyncOpenAI(base_url=f"{url}/v1", api_key=secret, timeout=30) as client,
-    ):
-        yield client
-
-
-async def asked(client: AsyncOpenAI, stream: bool) -> None:
-    """Ask, and read the answer to its end."""
-    answer: Any = await client.chat.completions.create(model="demo", messages=HELLO, stream=stream)
-    if stream:
-        [_ async for _ in answer]
-
-
-def task_of(completion_id: str) -> UUID:
-    return UUID(completion_id.removeprefix("chatcmpl-"))
-
-
-async def all_tasks(demo: ApprovingProject) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = (await demo.api.client.get("/v1/tasks")).json()["tasks"]
-    return found
-
-
-async def ended_as(demo: ApprovingProject, state: TaskState) -> models.Task:
-    """The only task, once it has this state."""
-
-    async def holds() -> bool:
-        return [each["state"] for each in await all_tasks(demo)] == [state]
-
-    await until(holds)
-    return await demo.project.row(UUID((await all_tasks(demo))[0]["id"]))
 
 
 async def test_a_chat_is_a_task_that_answers_at_its_end(demo: ApprovingProject) -> None:
@@ -230,74 +186,6 @@ async def test_a_chat_whose_task_waits_for_a_person_says_so_and_a_stream_goes_on
                 said += "[is approved]"
     assert said.endswith("Done.")
     assert demo.written() == ["one"]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_hangs_up_cancels_its_task(demo: ApprovingProject, stream: bool) -> None:
-    headers = await demo.api.key("tasks")
-    body = {"model": "demo", "messages": HELLO, "stream": stream}
-    async with (
-        listening_app(demo.api.app, lifespan="off") as url,
-        httpx.AsyncClient(base_url=url, headers=headers, timeout=30) as client,
-    ):
-        asking = asyncio.create_task(_read(client, body))
-        await ended_as(demo, TaskState.ACCEPTED)
-        asking.cancel()
-        row = await ended_as(demo, TaskState.CANCELLED)
-        assert [kind for kind, _ in await demo.project.events(row.id)] == ["done"]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_does_not_wait_for_the_first_byte_cancels_its_task(
-    demo: ApprovingProject, stream: bool
-) -> None:
-    """Its connection is closed when the answer begins."""
-    headers = await demo.api.key("tasks")
-    body = {"model": "demo", "messages": HELLO, "stream": stream}
-
-    async def hung_up(scope: Any, receive: Any, send: Any) -> None:
-        async def request() -> AsyncIterator[Any]:
-            while (part := await receive()).get("more_body"):
-                yield part
-            yield part
-            while True:
-                yield {"type": "http.disconnect"}
-
-        await demo.api.app(scope, request().__anext__, send)
-
-    transport = httpx.ASGITransport(hung_up)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
-        with suppress(AssertionError):  # of the transport, which wants a whole answer
-            await client.post("/v1/chat/completions", json=body)
-    await ended_as(demo, TaskState.CANCELLED)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_with_an_idempotency_key_the_task_goes_on_and_the_request_can_be_repeated(
-    demo: ApprovingProject, stream: bool
-) -> None:
-    headers = await demo.api.key("tasks") | {"Idempotency-Key": "once"}
-    body = {"model": "demo", "messages": HELLO, "stream": stream}
-    async with (
-        listening_app(demo.api.app, lifespan="off") as url,
-        httpx.AsyncClient(base_url=url, headers=headers, timeout=30) as client,
-    ):
-        asking = asyncio.create_task(_read(client, body))
-        await ended_as(demo, TaskState.ACCEPTED)
-        asking.cancel()
-        async with demo.project.runner(demo.engine(WRITE, ANSWER)):
-            first, second = [await _read(client, body) for _ in range(2)]
-        assert first == second
-        assert '{\\"id\\":2}' in first
-        other = await client.post("/v1/chat/completions", json={**body, "messages": HELLO * 2})
-    assert (other.status_code, other.json()["error"]["code"]) == (409, "idempotency_conflict")
-    assert other.headers["x-should-retry"] == "false"
-    assert demo.written() == ["one", "one"]
-
-
-async def _read(client: httpx.AsyncClient, body: dict[str, Any]) -> str:
-    async with client.stream("POST", "/v1/chat/completions", json=body) as response:
-        return "".join([line async for line in response.aiter_lines() if not line.startswith(":")])
 
 
 @pytest.mark.parametrize("stream", [False, True])
