@@ -119,7 +119,7 @@ async def test_the_scripted_expert_makes_the_requested_mistakes(tmp_path: Path) 
     ("arguments", "message"),
     [
         ([], "Missing option '--expert'"),
-        (["--expert", "teacher"], "has no 'teacher', it has chat, gym, scripted"),
+        (["--expert", "teacher"], "has no 'teacher', it has chat, crud, gym, scripted"),
         (["--expert", "chat?url=http://x"], "chat needs the option model"),
         (
             ["--expert", "chat?url=http://x&model=m&page=0.1"],
@@ -130,7 +130,7 @@ async def test_the_scripted_expert_makes_the_requested_mistakes(tmp_path: Path) 
             ["--expert", "chat?url=http://x&model=m", "--api-key-env", "NONE"],
             "the environment variable NONE is not set",
         ),
-        (["--expert", "scripted", "--environment", "moon"], "has no 'moon', it has exam, gym, office"),
+        (["--expert", "scripted", "--environment", "moon"], "has no 'moon', it has crud, exam, gym, office"),
         (
             ["--expert", "scripted", "--environment", "tests.counting_environment.counting:load_environment"],
             "the scripted expert knows the environment office only",

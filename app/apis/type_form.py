@@ -19,7 +19,7 @@ def type_form(schema: dict[str, Json]) -> str:
     >>> type_form(rows), type_form({"properties": {"data": rows, "more": {}}}), type_form({"type": "integer"})
     ('list[Flow{id, name}]', '{data: list[Flow{id, name}], more}', 'integer')
     >>> type_form({"type": "object", "additionalProperties": rows["items"]})
-    'dict[str, Flow{id, name}]'
+    'dict[string, Flow{id, name}]'
     """
     return _form(schema, _FIELDS, _DEPTH) if schema else ""
 
@@ -29,7 +29,7 @@ def _form(schema: dict[str, Json], limit: int, depth: int) -> str:
         items = schema.get("items")
         return f"list[{_form(items, limit, depth)}]" if isinstance(items, dict) and items and depth else "list"
     if depth and (values := map_values(schema)) is not None:
-        return f"dict[str, {_form(values, limit, depth)}]"
+        return f"dict[string, {_form(values, limit, depth)}]"
     fields = schema.get("properties")
     if not fields or not depth:
         return type_name(schema)[:_CHARS]
