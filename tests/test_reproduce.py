@@ -13,6 +13,7 @@ from app.adapters.files import WEIGHTS
 from app.model_catalog import SEED
 from app.settings import Settings
 from trainer.cli.reproduce import reproduce
+from trainer.demo.reproduce import run
 from trainer.demo.reproduce.chart import draw
 from trainer.demo.reproduce.experiment_model import experiment_settings
 from trainer.demo.reproduce.findings import LABELS, as_json, as_markdown, differences, read_rows
@@ -288,16 +289,21 @@ async def test_the_start_may_be_taught_beside_skills_that_do_not_fit(tmp_path: P
 
 
 @pytest.mark.slow
-async def test_a_second_call_of_a_tiny_experiment_has_nothing_left_to_do(tmp_path: Path) -> None:
+async def test_a_second_call_of_a_tiny_experiment_has_nothing_left_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_LOOK_SECONDS", 0.05)
     plan = ExperimentPlan(steps=1, pairs=1, group=2, lrs=(1e-3,), validate_every=1, validation=2, exam=2, seeds=1)
     sft = msgspec.structs.replace(plan.sft, steps=1)
     plan = msgspec.structs.replace(plan, only=("sage",), demonstrated=2, sft=sft)
     conflicting_values(tmp_path, plan)
     await make_start(plan, tmp_path, Settings(data_dir=tmp_path, model=SEED), lambda _: None)
     finished: list[str] = []
-    experiment = Experiment(plan, tmp_path, finished.append)
+    told: list[str] = []
+    experiment = Experiment(plan, tmp_path, finished.append, told.append)
     await experiment.execute(2)
     assert len(finished) == experiment.size()
+    assert told == ["train sage 0 0.001: step 1 of 1"]
     for row in ("sft_skills_off", "sage_skills_off"):  # as if the process was interrupted before its last row
         results_file(tmp_path, row, 0).unlink()
     await experiment.execute(2)

@@ -106,7 +106,7 @@ def reproduce(
                 bar.set_postfix_str(name, refresh=False)
                 bar.update()
 
-            experiment = Experiment(plan, work, report)
+            experiment = Experiment(plan, work, report, bar.set_postfix_str)
             bar.reset(experiment.size())
             asyncio.run(experiment.execute(at_once))
     _write_findings(plan, work, out)

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from asyncio.subprocess import Process
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -20,11 +21,16 @@ from trainer.demo.reproduce.plan import (
     repeated_trials,
     search_trials,
 )
-from trainer.demo.reproduce.trial import TrialResult, exam_titles, results_file, trial_file
+from trainer.demo.reproduce.trial import TrialResult, exam_titles, results_file, trained_steps, trial_file
 from trainer.runs.run_memory import check_run_memory
 
 Report = Callable[[str], object]
 """Called with the name of each process that has finished."""
+
+Tell = Callable[[str], object]
+"""Called with what a process has done meanwhile."""
+
+_LOOK_SECONDS = 5
 
 
 class TrialError(AppError):
@@ -45,8 +51,8 @@ def check_memory(plan: ExperimentPlan, work: Path, at_once: int) -> None:
 class Experiment:
     """One plan in one directory."""
 
-    def __init__(self, plan: ExperimentPlan, work: Path, report: Report) -> None:
-        self.plan, self.work, self._report = plan, work, report
+    def __init__(self, plan: ExperimentPlan, work: Path, report: Report, tell: Tell = lambda _: None) -> None:
+        self.plan, self.work, self._report, self._tell = plan, work, report, tell
 
     def size(self) -> int:
         """The number of processes in all, finished ones included."""
@@ -131,13 +137,25 @@ class Experiment:
                 preexec_fn=end_with_parent,
             )
         try:
-            code = await process.wait()
+            code = await self._ended(process, order)
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGTERM)
                 await process.wait()
         if code:
             raise TrialError(f"{' '.join(order)} ended with code {code}: see {log}, then run the command again")
+
+    async def _ended(self, process: Process, order: Sequence[str]) -> int:
+        """The code of the process. Tells of each step that it trains."""
+        ending, told = asyncio.create_task(process.wait()), 0
+        while not (await asyncio.wait([ending], timeout=_LOOK_SECONDS))[0]:
+            if order[0] != "train":
+                continue
+            step = trained_steps(self.work, Trial(order[1], int(order[2]), float(order[3])))
+            if step > told:
+                self._tell(f"{' '.join(order)}: step {step} of {self.plan.steps}")
+                told = step
+        return ending.result()
 
 
 def _first(failed: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -65,6 +65,16 @@ def trial_file(work: Path, trial: Trial) -> Path:
     return work / "trials" / trial.name / "trained.json"
 
 
+def trained_steps(work: Path, trial: Trial) -> int:
+    """How many steps have been trained so far."""
+    points = _Curve(_curve_file(work, trial)).points
+    return int(points[-1]["step"]) if points else 0
+
+
+def _curve_file(work: Path, trial: Trial) -> Path:
+    return work / "trials" / trial.name / "curve.json"
+
+
 def results_file(work: Path, row: str, seed: int, exam: str = "") -> Path:
     return work / "exams" / file_name(exam) / f"{row}-{seed}.json"
 
@@ -86,7 +96,7 @@ class TrialRunner:
     async def train(self, trial: Trial) -> None:
         rules = self.plan.settings(trial)
         directory = self.work / "trials" / trial.name
-        curve = _Curve(directory / "curve.json")
+        curve = _Curve(_curve_file(self.work, trial))
         directory.mkdir(parents=True, exist_ok=True)
         device, model_dir = update_device(self.plan, self.settings), self.settings.model_dir
         base = load_model(model_dir, device, dtype=base_dtype("auto", device, model_dir))
