@@ -1,14 +1,16 @@
 """Which dtype is served, and how its distributions are compared."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from app.engine.embedded import model_dtype
 from app.engine.embedded.decoder import Decoder, load_model
-from app.engine.embedded.model_dtype import TOLERANCE, fast_bfloat16, moved_mass, resolve_dtype
+from app.engine.embedded.model_dtype import TOLERANCE, fast_bfloat16, moved_mass, product_seconds, resolve_dtype
 from tests.tiny_model import make_model_dir
 
 
@@ -59,10 +61,23 @@ def test_a_model_with_a_large_vocabulary_is_served_in_bfloat16() -> None:
     assert moved_mass(got, expected[[4, 5]]) < TOLERANCE[torch.bfloat16]
 
 
+@pytest.fixture(params=[0.5, 2.0])
+def times_as_fast(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[float]:
+    """A CPU that has the instructions, and multiplies bfloat16 so many times as fast as float32."""
+    seconds = {torch.float32: 1.0, torch.bfloat16: 1 / request.param}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    monkeypatch.setattr(model_dtype, "product_seconds", seconds.__getitem__)
+    model_dtype._multiplies_bfloat16_faster.cache_clear()
+    yield request.param
+    model_dtype._multiplies_bfloat16_faster.cache_clear()
+
+
 @pytest.mark.parametrize("saved", ["float32", "bfloat16"])
-def test_auto_takes_bfloat16_only_for_weights_saved_so_and_where_it_is_fast(tmp_path: Path, saved: str) -> None:
+def test_auto_takes_bfloat16_only_for_weights_saved_so_and_where_it_is_fast(
+    tmp_path: Path, saved: str, times_as_fast: float
+) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"dtype": saved}))
-    fast = saved == "bfloat16" and torch.cpu.get_capabilities().get("avx512_bf16", False)
+    fast = saved == "bfloat16" and times_as_fast > 1
     assert resolve_dtype("auto", "cpu", tmp_path) == torch.float32
     assert resolve_dtype("auto", "cpu", tmp_path, "many") == (torch.bfloat16 if fast else torch.float32)
     assert resolve_dtype("auto", "mps", tmp_path) == torch.float32
@@ -72,9 +87,12 @@ def test_auto_takes_bfloat16_only_for_weights_saved_so_and_where_it_is_fast(tmp_
     assert not fast_bfloat16("mps", "many")
 
 
-def test_what_is_fast_for_a_few_rows_is_fast_for_many() -> None:
-    assert fast_bfloat16("cpu", "many") >= fast_bfloat16("cpu")
-    assert fast_bfloat16("cpu", "many") >= torch.cpu.get_capabilities().get("avx512_bf16", False)
+def test_what_is_fast_is_measured_where_the_cpu_has_instructions_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(product_seconds(dtype) > 0 for dtype in (torch.float32, torch.bfloat16))
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    model_dtype._multiplies_bfloat16_faster.cache_clear()
+    assert not fast_bfloat16("cpu", "many")
+    model_dtype._multiplies_bfloat16_faster.cache_clear()
 
 
 def test_a_tiny_model_runs_in_bfloat16(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from app.engine.embedded.model_dtype import fast_bfloat16
 from tests.distributed_process import SETTINGS, new_learner, round_of
 from tests.tiny_model import make_model_dir
 from tests.trajectory_samples import rollout, sample_of
@@ -35,8 +36,8 @@ def test_the_base_of_an_exact_model_is_bfloat16_on_cuda_alone_unless_a_setting_s
 
 def test_a_base_saved_in_half_precision_is_trained_in_it_where_the_cpu_multiplies_it_fast(tmp_path: Path) -> None:
     load_model(make_model_dir(tmp_path), CPU).bfloat16().save_pretrained(tmp_path)
-    fast = any(torch.cpu.get_capabilities().get(name) for name in ("amx_bf16", "avx512_bf16"))
-    assert base_dtype("auto", CPU, tmp_path) == (torch.bfloat16 if fast else torch.float32)
+    fast = torch.bfloat16 if fast_bfloat16("cpu", "many") else torch.float32
+    assert base_dtype("auto", CPU, tmp_path) == fast
     assert base_dtype("auto", torch.device("mps"), tmp_path) == torch.float32
 
 

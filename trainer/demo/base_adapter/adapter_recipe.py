@@ -48,7 +48,7 @@ class AdapterRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     held_out_scenarios: Positive = 40  # of validation, for the loss
     mix: tuple[MixPart, ...] = MIX
     profile: str = "brief"
-    dtype: Literal["float32", "bfloat16"] = "bfloat16"  # of the frozen base; faster where processors have it
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # of the frozen base: what is faster on this machine
     rank: Positive = 16
     alpha: Positive = 32
     lr: Share = 1e-3  # peak
