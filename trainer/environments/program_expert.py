@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from uuid import UUID
 
 import msgspec
 
@@ -15,6 +16,7 @@ from app.records import Offer, Policy, Task
 from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Environment, Scenario
 from trainer.environments.expert_engine import ExpertEngine, Script
+from trainer.environments.gym.expert_programs import Program
 from trainer.rollouts.episode import Episode, EpisodeRunner
 from trainer.rollouts.expert import ExpertContext
 
@@ -70,3 +72,16 @@ class ProgramExpert(ABC):
         offers = [*found, *self.unfitting(task, rng.randint(1, _OFFERED - len(found[:2])), rng)][:_OFFERED]
         rng.shuffle(offers)
         return offers
+
+
+def offer_of(skill_id: UUID, program: Program, instruction: str) -> Offer:
+    """The program as a skill that a library offers."""
+    given = ", ".join(f"{name}: {kind}" for name, kind in program.parameters)
+    return Offer(
+        skill_id=skill_id,
+        name=program.name,
+        version=1,
+        signature=f"{program.name}({given}) -> {program.returns}",
+        source=program.function,
+        instruction=instruction,
+    )

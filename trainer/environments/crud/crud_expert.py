@@ -16,7 +16,7 @@ from trainer.environments.crud.crud_plans import CrudPlan, draw_form, draw_value
 from trainer.environments.crud.crud_programs import subject_of, write_program
 from trainer.environments.crud.crud_script import CrudScript
 from trainer.environments.expert_engine import Script
-from trainer.environments.program_expert import ProgramExpert
+from trainer.environments.program_expert import ProgramExpert, offer_of
 from trainer.environments.program_script import Habits, Part
 from trainer.rollouts.expert import ExpertContext
 
@@ -70,12 +70,5 @@ def _offer(plan: CrudPlan, rng: Random) -> Offer:
     values = draw_values(plan.key, form, plan.target)
     other = msgspec.structs.replace(plan, form=form, verb=verb, values=values)
     program = write_program(subject_of(other))
-    given = ", ".join(f"{name}: {kind}" for name, kind in program.parameters)
-    return Offer(
-        skill_id=UUID(int=rng.getrandbits(128)),
-        name=program.name,
-        version=1,
-        signature=f"{program.name}({given}) -> {program.returns}",
-        source=program.function,
-        instruction=instruction_of(other, rng.randrange(len(values))),
-    )
+    skill_id = UUID(int=rng.getrandbits(128))
+    return offer_of(skill_id, program, instruction_of(other, rng.randrange(len(values))))

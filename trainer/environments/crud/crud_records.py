@@ -8,12 +8,12 @@ import msgspec
 from app.records import Json
 from trainer.environment import Verdict
 from trainer.environments.crud.crud_apis import Collection, CrudApi
-from trainer.environments.crud.crud_plans import ANSWERING, CrudPlan, Values, draw_field
+from trainer.environments.crud.crud_plans import CrudPlan, Values, draw_field
+from trainer.environments.gym.final_state import wrong_answer
 
 RecordId = int | str
 _COUNTS = range(5, 11)  # of the collection that the task is about
 _FEWER = range(3, 6)
-_SOME = 0.5
 
 
 class CrudRecord(msgspec.Struct):
@@ -183,7 +183,7 @@ def verify_records(plan: CrudPlan, index: int, found: Records, answer: Json, *, 
     others += [] if new else added
     if others:
         failures.append(f"changed without being asked: {', '.join(map(_name, others))}")
-    if wrong := _wrong_answer(plan, index, answer, completed):
+    if wrong := wrong_answer(expected_answer(plan, index), answer, completed=completed):
         failures.append(wrong)
     total = len(changing) + 2
     return Verdict(total - len(failures), total, tuple(failures))
@@ -198,13 +198,3 @@ def _by_place(records: Records) -> dict[Place, tuple[object, ...]]:
 
 def _name(place: Place) -> str:
     return f"{place[0]} {place[2]}"
-
-
-def _wrong_answer(plan: CrudPlan, index: int, answer: Json, completed: bool) -> str | None:
-    if not completed:
-        return "the task was not completed"
-    if plan.form.goal not in ANSWERING:
-        return None if answer in (None, "") else "an answer was given where none was expected"
-    expected = expected_answer(plan, index)
-    right = not isinstance(answer, bool) and str(answer).strip() == str(expected)
-    return None if right else f"expected the answer {expected}, got {str(answer)[:60]}"

@@ -5,7 +5,6 @@ from trainer.environment import Verdict
 from trainer.environments.gym.gym_items import GymItem, initial_items, selected
 from trainer.environments.gym.gym_plans import ScenarioPlan
 from trainer.environments.gym.gym_worlds import GymState
-from trainer.environments.gym.task_forms import ANSWERED
 
 
 def expected_answer(plan: ScenarioPlan, index: int) -> str | int | None:
@@ -37,7 +36,7 @@ def verify_state(state: GymState, answer: Json, *, completed: bool) -> Verdict:
     others = [_name(place) for place in found if place not in changing and found[place] != start[place]]
     if others:
         failures.append(f"changed without being asked: {', '.join(others)}")
-    if wrong := _wrong_answer(plan, index, answer, completed):
+    if wrong := wrong_answer(expected_answer(plan, index), answer, completed=completed):
         failures.append(wrong)
     total = len(changing) + 2
     return Verdict(total - len(failures), total, tuple(failures))
@@ -70,11 +69,11 @@ def _name(place: tuple[str, int | str]) -> str:
     return f"{place[0]} {place[1]}"
 
 
-def _wrong_answer(plan: ScenarioPlan, index: int, answer: Json, completed: bool) -> str | None:
+def wrong_answer(expected: str | int | None, answer: Json, *, completed: bool) -> str | None:
+    """What is wrong with an answer, if anything; `expected` is None where none is asked for."""
     if not completed:
         return "the task was not completed"
-    if plan.form.goal not in ANSWERED:
+    if expected is None:
         return None if answer in (None, "") else "an answer was given where none was expected"
-    expected = expected_answer(plan, index)
     right = not isinstance(answer, bool) and str(answer).strip() == str(expected)
     return None if right else f"expected the answer {expected}, got {str(answer)[:60]}"

@@ -17,7 +17,7 @@ from trainer.environments.gym.gym_plans import ScenarioPlan, draw_values, place_
 from trainer.environments.gym.gym_script import GymScript, subject_of
 from trainer.environments.gym.instructions import instruction_of
 from trainer.environments.gym.task_forms import forms_of
-from trainer.environments.program_expert import ProgramExpert
+from trainer.environments.program_expert import ProgramExpert, offer_of
 from trainer.environments.program_script import Habits, Part
 from trainer.rollouts.expert import ExpertContext
 
@@ -69,12 +69,5 @@ def _offer(plan: ScenarioPlan, rng: Random) -> Offer:
     values, _ = draw_values(plan.key, plan.form, plan.main, joined)
     other = msgspec.structs.replace(plan, joined=joined, values=values)
     program = write_program(subject_of(other), draw_style(rng))
-    given = ", ".join(f"{name}: {kind}" for name, kind in program.parameters)
-    return Offer(
-        skill_id=UUID(int=rng.getrandbits(128)),
-        name=program.name,
-        version=1,
-        signature=f"{program.name}({given}) -> {program.returns}",
-        source=program.function,
-        instruction=instruction_of(other, rng.randrange(len(values))),
-    )
+    skill_id = UUID(int=rng.getrandbits(128))
+    return offer_of(skill_id, program, instruction_of(other, rng.randrange(len(values))))
