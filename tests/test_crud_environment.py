@@ -11,7 +11,7 @@ import pytest
 
 from app.records import Json
 from trainer.environment import Split, Verdict
-from trainer.environments.crud.crud_apis import AXES, CrudApi, CrudRoute, Role, held_out_pairs
+from trainer.environments.crud.crud_apis import CrudApi, CrudRoute, Role
 from trainer.environments.crud.crud_documents import document_of
 from trainer.environments.crud.crud_environment import CrudEnvironment, catalog_in
 from trainer.environments.crud.crud_phrases import BY_LINK, FRAMES, GIVEN, ONE, TITLED
@@ -27,6 +27,7 @@ from trainer.environments.crud.crud_plans import (
 from trainer.environments.crud.crud_programs import subject_of, write_program
 from trainer.environments.crud.crud_records import CrudRecord, expected_answer, verify_records, wanted_records
 from trainer.environments.crud.crud_services import CrudState, respond
+from trainer.environments.crud.crud_shapes import AXES, held_out_pairs
 from trainer.environments.gym.pools import Pool
 from trainer.environments.world_services import WorldRequest, WorldResponse
 

@@ -14,13 +14,11 @@ from trainer.environments.crud.crud_apis import (
     RECORD_FIELDS,
     Collection,
     CrudApi,
-    CrudShape,
     RecordField,
     draw_api,
-    draw_shape,
-    held_out_pairs,
     verbs_of,
 )
+from trainer.environments.crud.crud_shapes import CrudShape, draw_shape, held_out_pairs
 from trainer.environments.gym.app_names import draw_names
 from trainer.environments.gym.domains import Domain, Verb, draw_domain
 from trainer.environments.gym.person_names import people, projects
