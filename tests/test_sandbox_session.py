@@ -14,7 +14,8 @@ from app.records import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.launch import find_bwrap
 from app.sandbox.protocol import Function, Observation, RunStop, SessionLimits
-from tests.processes import descendants
+from tests.processes import descendants, gone
+from tests.zygote_limits import zygote_pid
 
 _LIMITS = SessionLimits(cpu_seconds=0.5, wall_seconds=30, calls=5, output_chars=1000, frame_bytes=1 << 16)
 _APIS = {"mail": ["send", "search"], "api_docs": ["show_api_descriptions", "show_app_descriptions"]}
@@ -218,10 +219,10 @@ async def test_a_sandbox_that_was_closed_opens_no_session() -> None:
 async def test_a_dead_zygote_is_replaced_at_the_next_open() -> None:
     async with ForkedSandbox() as sandbox:
         session = await sandbox.open(_APIS, _call, _LIMITS)
-        zygote = sandbox._zygote
-        assert zygote is not None
-        os.kill(zygote.process.pid, signal.SIGKILL)
-        await zygote.process.wait()
+        zygote = zygote_pid(sandbox)
+        sessions = descendants(zygote)
+        os.kill(zygote, signal.SIGKILL)
+        await gone([zygote, *sessions])  # what it started is killed by the kernel, a little later
         assert (await session.run("print(1)")).stop == RunStop.CRASH
         (seen,) = await _run(sandbox, "print('again')")
         assert seen.stdout == "again\n"
