@@ -11,9 +11,10 @@ from tests.listening_app import listening_app
 from trainer.environments.gym.api_shapes import AXES
 from trainer.environments.gym.gym_apis import GymApi
 from trainer.environments.gym.gym_environment import GymEnvironment, catalog_in
-from trainer.environments.gym.gym_services import GymServices
-from trainer.environments.gym.gym_worlds import GymWorlds
+from trainer.environments.gym.gym_services import respond
+from trainer.environments.gym.gym_worlds import GymState
 from trainer.environments.gym.spelling import spell
+from trainer.environments.world_services import LiveWorlds, WorldServices
 
 
 def apis(count: int) -> Iterator[tuple[GymApi, dict[str, Operation]]]:
@@ -45,7 +46,7 @@ async def test_the_services_answer_over_a_real_socket() -> None:
     [scenario] = GymEnvironment().scenarios("train", 1, seed=1)
     world = scenario.tasks[0].variables["world"]
     async with (
-        listening_app(GymServices(GymWorlds()), lifespan="off") as url,
+        listening_app(WorldServices(LiveWorlds(GymState), respond), lifespan="off") as url,
         httpx.AsyncClient(base_url=url) as client,
     ):
         passwords = (await client.get(f"/{world}/supervisor/passwords")).json()

@@ -4,7 +4,7 @@ It is plain ASGI: the addresses differ from world to world, and a rollout makes 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -42,9 +42,6 @@ class ServiceRefusal(Exception):  # noqa: N818 - an answer of a service, as its 
 
 
 State = TypeVar("State")
-
-Respond: TypeAlias = Callable[[str, str, WorldRequest], WorldResponse]
-"""The answer to a request, given the ids of the world and the app. Raises NotFoundError for an unknown world."""
 
 
 class LiveWorlds(Generic[State]):
@@ -88,10 +85,13 @@ def match_route(routes: Iterable[AnyRoute], request: WorldRequest) -> tuple[AnyR
     raise ServiceRefusal(404, "no such address")
 
 
-class WorldServices:
-    """The ASGI application: `/{world}/{app}/...`."""
+class WorldServices(Generic[State]):
+    """The ASGI application: `/{world}/{app}/...`. `respond` answers for an app of a world."""
 
-    def __init__(self, respond: Respond) -> None:
+    def __init__(
+        self, worlds: LiveWorlds[State], respond: Callable[[State, str, WorldRequest], WorldResponse]
+    ) -> None:
+        self._worlds = worlds
         self._respond = respond
 
     async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
@@ -121,6 +121,6 @@ class WorldServices:
             body=body,
         )
         try:
-            return self._respond(parts[0], parts[1], request)
+            return self._respond(self._worlds.get(parts[0]), parts[1], request)
         except NotFoundError as error:
             return WorldResponse(404, {"message": str(error)})

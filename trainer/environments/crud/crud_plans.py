@@ -19,6 +19,7 @@ from trainer.environments.crud.crud_apis import (
     verbs_of,
 )
 from trainer.environments.crud.crud_shapes import CrudShape, draw_shape, held_out_pairs
+from trainer.environments.generated_environment import TASKS
 from trainer.environments.gym.app_names import draw_names
 from trainer.environments.gym.domains import Domain, Verb, draw_domain
 from trainer.environments.gym.person_names import people, projects
@@ -35,7 +36,6 @@ CRUD_AXES: tuple[Axis, ...] = get_args(Axis)
 CRUD_GOALS: tuple[CrudGoal, ...] = get_args(CrudGoal)
 ANSWERING: frozenset[CrudGoal] = frozenset({"count", "count_state", "read", "info"})
 SINGLE: frozenset[CrudGoal] = frozenset({"read", "change", "delete", "act"})  # of one record
-TASKS = 3  # of a scenario
 _WEIGHTS: dict[CrudGoal, int] = {
     "count": 1, "count_state": 1, "read": 3, "create": 4, "change": 4, "delete": 2, "act": 3, "act_all": 1,
     "delete_state": 1, "info": 1,

@@ -10,14 +10,7 @@ from trainer.environments.crud.crud_apis import PAGE_SIZE, Collection, CrudApi, 
 from trainer.environments.crud.crud_plans import place_in, plan_of
 from trainer.environments.crud.crud_records import CrudRecord, Records, blank_record, initial_records, new_id
 from trainer.environments.gym.gym_documents import SUPERVISOR
-from trainer.environments.world_services import (
-    LiveWorlds,
-    ServiceRefusal,
-    WorldRequest,
-    WorldResponse,
-    WorldServices,
-    match_route,
-)
+from trainer.environments.world_services import ServiceRefusal, WorldRequest, WorldResponse, match_route
 
 
 class CrudState:
@@ -32,16 +25,6 @@ class CrudState:
     def password(self, app: str) -> str:
         secret = f"{self.plan.key.text}-{self.index} {app} password"  # without the nonce: the same in all rollouts
         return blake2b(secret.encode(), digest_size=5).hexdigest()
-
-
-class CrudWorlds(LiveWorlds[CrudState]):
-    def __init__(self) -> None:
-        super().__init__(CrudState)
-
-
-class CrudServices(WorldServices):
-    def __init__(self, worlds: CrudWorlds) -> None:
-        super().__init__(lambda world, app, request: respond(worlds.get(world), app, request))
 
 
 def respond(state: CrudState, app: str, request: WorldRequest) -> WorldResponse:

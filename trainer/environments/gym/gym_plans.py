@@ -10,6 +10,7 @@ import msgspec
 
 from app.errors import NotFoundError
 from trainer.environment import Split
+from trainer.environments.generated_environment import TASKS
 from trainer.environments.gym.api_shapes import draw_shape
 from trainer.environments.gym.app_names import directory_name, draw_names
 from trainer.environments.gym.domains import Verb, draw_directory, draw_domain
@@ -21,7 +22,6 @@ from trainer.environments.gym.task_forms import Parameter, TaskForm, draw_form
 Axis: TypeAlias = Literal["domains", "shapes", "compositions", "phrasings"]
 
 AXES: tuple[Axis, ...] = get_args(Axis)
-TASKS = 3  # of a scenario
 PEOPLE = 7  # of a task
 _WORLD = re.compile(
     r"(train|validation|test)-(domains|shapes|compositions|phrasings)-(\d{1,12})-([0-2])(?:-x[0-9a-z]{1,16})?"

@@ -5,19 +5,8 @@ from trainer.environments.gym.gym_apis import GymApi, Route
 from trainer.environments.gym.gym_documents import SUPERVISOR
 from trainer.environments.gym.gym_items import GymItem
 from trainer.environments.gym.gym_lists import list_page, row_of
-from trainer.environments.gym.gym_worlds import GymState, GymWorlds
-from trainer.environments.world_services import (
-    ServiceRefusal,
-    WorldRequest,
-    WorldResponse,
-    WorldServices,
-    match_route,
-)
-
-
-class GymServices(WorldServices):
-    def __init__(self, worlds: GymWorlds) -> None:
-        super().__init__(lambda world, app, request: respond(worlds.get(world), app, request))
+from trainer.environments.gym.gym_worlds import GymState
+from trainer.environments.world_services import ServiceRefusal, WorldRequest, WorldResponse, match_route
 
 
 def respond(state: GymState, app: str, request: WorldRequest) -> WorldResponse:

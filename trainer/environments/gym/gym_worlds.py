@@ -4,7 +4,6 @@ from hashlib import blake2b
 
 from trainer.environments.gym.gym_items import GymItem, initial_items
 from trainer.environments.gym.gym_plans import place_in, plan_of
-from trainer.environments.world_services import LiveWorlds
 
 
 class GymState:
@@ -35,8 +34,3 @@ class GymState:
         """Counts a change; every third is refused, from the first on."""
         count = self._writes[app] = self._writes.get(app, 0) + 1
         return count % 3 == 1
-
-
-class GymWorlds(LiveWorlds[GymState]):
-    def __init__(self) -> None:
-        super().__init__(GymState)
