@@ -20,16 +20,16 @@ serve: install
 	@exec $(BIN)/sage up
 
 test: lint
-	$(BIN)/pytest -q -rs -n 3 --dist loadfile --no-loadscope-reorder -m "not gpu"
+	$(BIN)/pytest -q -rs -n 3 --dist loadfile --no-loadscope-reorder
 
 test-vllm: install $(VLLM)/.installed
-	$(BIN)/pytest -q tests/vllm --timeout 900 -m "not gpu"
+	$(BIN)/pytest -q tests/vllm --timeout 900
 
 test-chart: install $(CHART)/.installed
 	$(BIN)/pytest -q tests/chart
 
 test-servers: install
-	TRY_ALL_SERVERS=1 $(BIN)/pytest -q tests/servers --timeout 3600 -m "not gpu"
+	TRY_ALL_SERVERS=1 $(BIN)/pytest -q tests/servers --timeout 3600
 
 lint: install
 	$(BIN)/ruff check .
