@@ -17,7 +17,7 @@ from trainer.environments.gym.gym_items import initial_items
 
 FINGERPRINTS = {
     "gym": "5a83ad40eccc2d1f6f8c9f7297f883923fb9a00db843c584f359154d84fcfad9",
-    "crud": "af547f1a0533a41c707a0f1445f7e71e2b8875b64cd11e569442f4023b0329dd",
+    "crud": "b31c40959c92f51012f96905a398946894ad28442e9359c252130822907023a7",
 }
 
 

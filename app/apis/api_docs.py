@@ -6,8 +6,8 @@ from app.apis.catalog import App, Catalog, Parameter
 from app.apis.names import nearest
 from app.apis.operation_index import index_of, ranked
 from app.apis.query_words import read_query
+from app.apis.short_signature import LEFT_OUT, page_of_signatures
 from app.apis.short_text import short_repr
-from app.apis.signature import signature
 from app.apis.type_names import map_values, type_name
 from app.errors import HostError
 from app.records import Json
@@ -17,7 +17,6 @@ _SHAPE_FIELDS = 5_000
 _SHOWN = 2_000  # parameters of one operation
 _BOUND_CHARS = 4_000  # of one constraint
 SIGNATURE_CHARS = 5_400  # of all signatures at once: at most some 2,000 tokens, of 2.7 characters
-_LINE_CHARS = 4_000  # of one
 _FOUND = 30
 _SUMMARY_CHARS = 200
 _BOUNDS = {
@@ -65,28 +64,25 @@ def show_api_doc(catalog: Catalog, app_name: str, api_name: str) -> dict[str, Js
     }
 
 
-def show_signatures(catalog: Catalog, app_name: str, start: int = 0) -> str:
+def show_signatures(catalog: Catalog, app_name: str, start: int = 0, *, instruction: str = "") -> str:
     """One line per operation: `fetch_mails(access_token, page) -> id, sender: list mails`.
 
-    At most some 2,000 tokens: what is left out is said in a last line, and shown from another `start` on.
+    At most some 2,000 tokens. Of lines too long for that, arguments and fields are left out, last those that the
+    instruction of a task names. Operations left out are said in a last line, and shown from another `start` on.
     """
     app = _app(catalog, app_name)
     operations = list(islice(app.operations.values(), start, None))
-    lines: list[str] = []
-    left = SIGNATURE_CHARS
-    for operation in operations:
-        line = signature(operation, typed=app.typed)
-        line = line if len(line) <= _LINE_CHARS else f"{line[:_LINE_CHARS]}..."
-        left -= len(line) + 1
-        if left < 0 and lines:
-            break
-        lines.append(line)
-    if len(lines) < len(operations):
-        lines.append(
-            f"[{start + len(lines)} of {len(app.operations)} operations; the others: "
-            f"show_signatures(app_name={app_name!r}, start={start + len(lines)}), or search(query=...)]"
+    page = page_of_signatures(app, operations, instruction, SIGNATURE_CHARS)
+    notes = []
+    if page.is_cut:
+        notes.append(f"[{LEFT_OUT}: more, which show_api_doc(app_name={app_name!r}, api_name=...) shows]")
+    if len(page.lines) < len(operations):
+        end = start + len(page.lines)
+        notes.append(
+            f"[{end} of {len(app.operations)} operations; the others: "
+            f"show_signatures(app_name={app_name!r}, start={end}), or search(query=...)]"
         )
-    return "\n".join(lines)
+    return "\n".join([*page.lines, *notes])
 
 
 def search(catalog: Catalog, query: str, limit: int = 10) -> list[Json]:

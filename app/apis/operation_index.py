@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from app.apis.catalog import App, Operation
 from app.apis.query_words import KIND_OF, OperationQuery
-from app.apis.words import singular, split_words
+from app.apis.words import is_beginning, singular, split_words
 
 _WEIGHTS: Mapping[str, float] = {
     "name": 4.0,
@@ -21,7 +21,6 @@ _FIELD_CHARS = {"description": 400}
 _TEXT_CHARS = 2_000  # of any other field
 _INDEXED_CHARS = 4_000_000  # of an app
 _SATURATION = 3.0  # weight at which a word counts half of what it can
-_PREFIX_CHARS = 4
 _PREFIX_WORTH = 0.7  # of a word that begins as another does: repo, repository
 _SIMILAR = 0.6  # share of n-grams that a misspelled word has in common
 _SIMILAR_WORTH = 0.5
@@ -82,7 +81,7 @@ class OperationIndex:
             yield term, 1.0
         grams, alike = _ngrams(term), False
         for word in self._postings:
-            if _is_beginning(word, term):
+            if is_beginning(word, term):
                 alike = True
                 yield word, _PREFIX_WORTH
         if term in self._postings or alike:
@@ -99,12 +98,6 @@ class OperationIndex:
             fit *= _AS_MANY if query.many == _is_many(self._operations[number]) else _NOT_AS_MANY
         covered = len(named & matched) / len(named) if named else 1.0
         return fit * (1 - _COVERED + _COVERED * covered)
-
-
-def _is_beginning(word: str, term: str) -> bool:
-    """Whether one begins the other, and they differ."""
-    enough = word != term and min(len(word), len(term)) >= _PREFIX_CHARS
-    return enough and (word.startswith(term) or term.startswith(word))
 
 
 def _fit_of_kind(kind: str, wanted: str) -> float:

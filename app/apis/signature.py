@@ -5,7 +5,7 @@ from itertools import islice
 
 from app.apis.catalog import Operation, Parameter
 from app.apis.short_text import short_repr
-from app.apis.type_form import type_form
+from app.apis.type_form import FieldRank, type_form
 from app.apis.type_names import map_values, type_name
 from app.records import Json
 
@@ -13,20 +13,20 @@ _SHOWN_CHARS = 4_000  # of one default value, or of the fields of a result
 _RESULT_FIELDS = 1_000
 
 
-def signature(operation: Operation, *, typed: bool = False) -> str:
+def signature(operation: Operation, *, typed: bool = False, rank: FieldRank | None = None) -> str:
     """`fetch_mails(access_token, page=1) -> id, sender: list mails`; an optional argument shows its default.
 
-    If `typed`, it is `-> list[{id, sender}]`, and bodies have types, too.
+    If `typed`, it is `-> list[{id, sender}]`, the fields chosen by `rank`, and bodies have types, too.
     """
     line = call_form(operation, typed=typed)
-    if given := type_form(operation.returns) if typed else result(operation.returns):
+    if given := type_form(operation.returns, rank) if typed else result(operation.returns):
         line += f" -> {given}"
     return f"{line}: {operation.summary}" if operation.summary else line
 
 
 def call_form(operation: Operation, *, typed: bool = False) -> str:
     """`fetch_mails(access_token, page=1)`."""
-    return f"{operation.name}({', '.join(_argument(each, typed=typed) for each in operation.parameters)})"
+    return f"{operation.name}({', '.join(argument(each, typed=typed) for each in operation.parameters)})"
 
 
 def result(schema: dict[str, Json]) -> str:
@@ -35,21 +35,29 @@ def result(schema: dict[str, Json]) -> str:
     >>> result({"type": "object", "additionalProperties": {"properties": {"id": {}, "title": {}}}})
     'map of id, title'
     """
+    start, fields = result_fields(schema)
+    return f"{start}{_cut(', '.join(fields))}"
+
+
+def result_fields(schema: dict[str, Json]) -> tuple[str, list[str]]:
+    """The fields of a result, and what stands before them, or without any the type."""
     if not schema:
-        return ""
+        return "", []
     if (values := map_values(schema)) is not None:
-        return f"map of {_fields(values) or type_name(values)}"
+        fields = _fields(values)
+        return f"map of {'' if fields else type_name(values)}", fields
     rows = schema.get("items", {}) if "array" in type_name(schema).split() else schema
     if fields := _fields(rows):
-        return fields
-    return f"list of {type_name(rows)}" if rows is not schema and rows else type_name(schema)
+        return "", fields
+    return f"list of {type_name(rows)}" if rows is not schema and rows else type_name(schema), []
 
 
-def _fields(schema: dict[str, Json]) -> str:
-    return _cut(", ".join(islice(schema.get("properties", ()), _RESULT_FIELDS)))
+def _fields(schema: dict[str, Json]) -> list[str]:
+    return list(islice(schema.get("properties", ()), _RESULT_FIELDS))
 
 
-def _argument(parameter: Parameter, *, typed: bool) -> str:
+def argument(parameter: Parameter, *, typed: bool) -> str:
+    """`page=1`, or `page` if it is required."""
     if parameter.required:
         form = type_form(parameter.schema) if typed and parameter.place == "body" else ""
         return f"{parameter.name}: {form}" if "[" in form or "{" in form else parameter.name

@@ -5,6 +5,7 @@ import re
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _PLURAL_ACRONYM = re.compile(r"(?<![A-Z])([A-Z])([A-Z]+)s(?![a-z])")
 _WORD = re.compile(r"[0-9A-Za-z]+")
+_PREFIX_CHARS = 4
 
 
 def word_set(text: str) -> frozenset[str]:
@@ -49,3 +50,13 @@ def singular(word: str) -> str:
     if word.endswith("ies") and len(word) > 4:
         return word[:-3] + "y"
     return word[:-2] if word.endswith(("sses", "shes", "ches", "xes")) else word[:-1]
+
+
+def is_beginning(word: str, term: str) -> bool:
+    """Whether one begins the other, and they differ.
+
+    >>> is_beginning("repo", "repository"), is_beginning("paused", "pause"), is_beginning("in", "inner")
+    (True, True, False)
+    """
+    enough = word != term and min(len(word), len(term)) >= _PREFIX_CHARS
+    return enough and (word.startswith(term) or term.startswith(word))

@@ -16,13 +16,14 @@ _LOOK_UPS: Final[dict[str, Callable[..., Json]]] = {
     "show_app_descriptions": api_docs.show_app_descriptions,
     "show_api_descriptions": api_docs.show_api_descriptions,
     "show_api_doc": api_docs.show_api_doc,
-    "show_signatures": api_docs.show_signatures,
     "search": api_docs.search,
 }
 
 
-def look_up(catalog: Catalog, operation: Operation, arguments: Mapping[str, Json]) -> Json:
-    """Raises HostError for what the catalog lacks."""
+def look_up(catalog: Catalog, operation: Operation, arguments: Mapping[str, Json], instruction: str) -> Json:
+    """`instruction` is that of the task. Raises HostError for what the catalog lacks."""
+    if operation.name == "show_signatures":
+        return api_docs.show_signatures(catalog, **arguments, instruction=instruction)
     return _LOOK_UPS[operation.name](catalog, **arguments)
 
 

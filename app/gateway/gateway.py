@@ -40,8 +40,9 @@ _NO_VARIABLES: Final[Mapping[str, str]] = {}
 class Gateway:
     """Fulfils `HostCall` for one rollout. Not for concurrent use: a session has one call in flight.
 
-    `variables` fill the servers' URLs, `allowed` decides which "app.operation" may be called, `read_only` permits
-    only safe operations that need no approval, `approvals` decides which calls wait for a person, and `max_calls`
+    `instruction`, that of the task, says what to show of a long document, `variables` fill the servers' URLs,
+    `allowed` decides which "app.operation" may be called, `read_only` permits only safe operations that need no
+    approval, `approvals` decides which calls wait for a person, and `max_calls`
     limits the calls sent. Safe calls are repeated after a `Retry-After` that ends within `patience` seconds.
     With a `recording` none is sent, and one that it cannot answer is in doubt. Look-ups and the completion of the
     task are answered here: they are neither counted nor recorded. `secrets` collects what must not be stored in
@@ -53,6 +54,7 @@ class Gateway:
         catalog: Catalog,
         client: httpx.AsyncClient,
         *,
+        instruction: str = "",
         variables: Mapping[str, str] = _NO_VARIABLES,
         credentials: Credentials | None = None,
         journal: CallJournal | None = None,
@@ -68,6 +70,7 @@ class Gateway:
         callers: Mapping[str, Caller] | None = None,
     ) -> None:
         self._catalog = with_builtins(catalog)
+        self._instruction = instruction
         self._variables = variables
         self._journal = journal
         self._allowed = allowed
@@ -219,7 +222,7 @@ class Gateway:
 
     def _built_in(self, operation: Operation, arguments: dict[str, Json]) -> Json:
         if operation is not COMPLETE_TASK:
-            return look_up(self._catalog, operation, arguments)
+            return look_up(self._catalog, operation, arguments, self._instruction)
         self.answer = checked_answer(arguments.get("answer"))
         self.completed = True
         self.status = arguments.get("status", "success")

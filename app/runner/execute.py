@@ -213,6 +213,7 @@ class TaskExecutor:
         return Gateway(
             context.catalog,
             self.client,
+            instruction=row.instruction,
             variables=row.variables,
             credentials=StoredCredentials(self.sessions, self.client, context.apis, row.principal),
             journal=journal,

@@ -72,6 +72,7 @@ def _gateway(
     return Gateway(
         context.catalog,
         executor.client,
+        instruction=row.instruction,
         variables=row.variables,
         read_only=read_only,
         max_calls=executor.agent.limits.calls,

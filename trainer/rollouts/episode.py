@@ -120,4 +120,7 @@ class EpisodeRunner:
 def _gateway(world: World, calls: int) -> Gateway:
     if isinstance(world, OpensGateway):
         return world.open_gateway(calls)
-    return Gateway(world.catalog, world.client, variables=world.task.variables, max_calls=calls)
+    task = world.task
+    return Gateway(
+        world.catalog, world.client, instruction=task.instruction, variables=task.variables, max_calls=calls
+    )

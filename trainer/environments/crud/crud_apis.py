@@ -41,10 +41,13 @@ _OTHERS = (
 )  # fmt: skip
 _OPTIONS = ("sort by", "order", "verbose", "with archived", "locale", "expand")  # of lists
 _SPARE_FIELDS = (
-    "proxy", "time zone", "interval", "retries", "webhook", "http verb", "headers", "ignore text", "extract rule",
-    "muted", "processor", "max length", "cc list", "external key", "icon", "folder path", "sort index",
+    "proxy", "time zone", "interval", "retries", "webhook", "http verb", "headers", "batch size", "footer",
+    "muted", "priority rank", "max length", "cc list", "external key", "icon", "folder path", "sort index",
     "owner group",
+    *(f"{what} {part}" for what in ("alert", "sync", "cache", "layout", "export", "quota")
+      for part in ("body", "format", "mode", "limit", "enabled", "threshold", "text", "ids")),
 )  # fmt: skip
+_FEW = 8  # fields that no task asks for
 _TAKEN = frozenset(word for role in ("list", "show", "create", "update", "delete") for word in _WORDS[role])
 
 
@@ -93,6 +96,10 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             "date": domain.date,
             "state": domain.progress,
         }
+
+    @property
+    def is_wide(self) -> bool:
+        return len(self.spare) > _FEW
 
     @property
     def distractors(self) -> list[str]:
@@ -227,7 +234,7 @@ def draw_api(name: str, domains: tuple[Domain, ...], shape: CrudShape, rng: Rand
             words={kind: words[kind] for kind in ("title", "link")},
             has_link=rng.random() < 0.6,
             hidden=rng.choice(hidden),
-            spare=tuple(rng.sample(_SPARE_FIELDS, rng.choice((0, 0, 1, 3, 8)))),
+            spare=tuple(rng.sample(_SPARE_FIELDS, rng.choice((0, 1, 3, _FEW, 40)))),
         )
         for domain in domains
     )

@@ -99,7 +99,7 @@ def record_schema(api: CrudApi, collection: Collection, *, whole: bool) -> dict[
     for field, name in collection.fields.items():
         if whole or api.shape.rows == "full" or field != collection.hidden:
             kinds[name] = {**STRING, "enum": [*collection.states]} if field == "state" else _SIMPLE[field]
-    kinds |= dict.fromkeys(collection.distractors, STRING)
+    kinds = _in_order(collection, kinds | dict.fromkeys(collection.writable_extras, STRING))
     first = {api.id_name: _id(api)}
     return object_of(
         {**first, api.wire("group"): object_of(kinds)} if api.shape.nesting == "grouped" else first | kinds
@@ -125,7 +125,12 @@ def _writable(collection: Collection, *, state: bool) -> dict[str, Json]:
     fields = {name: _SIMPLE[field] for field, name in collection.fields.items() if field in _SIMPLE}
     if state:
         fields[collection.fields["state"]] = {**STRING, "enum": [*collection.states]}
-    return {**fields, **dict.fromkeys(collection.writable_extras, STRING)}
+    return _in_order(collection, {**fields, **dict.fromkeys(collection.writable_extras, STRING)})
+
+
+def _in_order(collection: Collection, fields: dict[str, Json]) -> dict[str, Json]:
+    """By name if there are many, as generated documents have them."""
+    return dict(sorted(fields.items())) if collection.is_wide else fields
 
 
 def _id(api: CrudApi) -> dict[str, Json]:

@@ -129,6 +129,7 @@ class ApiWorld:
         return Gateway(
             self.catalog,
             self.client,
+            instruction=self.task.instruction,
             variables=self.task.variables,
             credentials=self._trials.credentials,
             store=self._trials.store,

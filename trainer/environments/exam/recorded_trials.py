@@ -102,6 +102,7 @@ class RecordedWorld:
         return Gateway(
             self.catalog,
             self.client,
+            instruction=self.task.instruction,
             variables=self.task.variables,
             store=_NoSecrets(),
             read_only=read_only,

@@ -1,0 +1,110 @@
+"""Signatures in less room: of many optional arguments and fields, those that a task seems to need. Pure."""
+
+from collections.abc import Collection, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from app.apis.catalog import App, Operation
+from app.apis.query_words import read_query
+from app.apis.signature import argument, result_fields, signature
+from app.apis.type_form import type_form
+from app.apis.words import is_beginning, singular, split_words
+
+LEFT_OUT = "..."
+_SHORTEST = 320  # characters to which a line may be cut
+_CONSIDERED = 300  # arguments or fields of one operation
+
+
+class SignatureWords:
+    """What the arguments and fields of an app are chosen by: the words of a task, and what operations require."""
+
+    def __init__(self, app: App, instruction: str) -> None:
+        self._terms = read_query(instruction).terms
+        self._required = {
+            each.name for operation in app.operations.values() for each in operation.parameters if each.required
+        }
+
+    def rank(self, name: str) -> tuple[int, bool, int]:
+        """The first are the most likely to be needed: named in the task, required somewhere, of few words."""
+        words = [singular(word) for word in split_words(name)]
+        named = sum(any(word == term or is_beginning(word, term) for term in self._terms) for word in words)
+        return -named, name not in self._required, len(words)
+
+
+class SignaturePage(NamedTuple):
+    lines: list[str]
+    is_cut: bool  # whether there is more to some of them
+
+
+def page_of_signatures(app: App, operations: Sequence[Operation], instruction: str, chars: int) -> SignaturePage:
+    """A line for each of the first operations: as many as fit if long lines are cut, and these as long as fits."""
+    lines: list[str] = []
+    left, words = chars, SignatureWords(app, instruction)
+    for operation in operations:
+        line = signature(operation, typed=app.typed, rank=words.rank)
+        left -= min(len(line), _SHORTEST) + 1
+        if left < 0 and lines:
+            break
+        lines.append(line)
+    limit = max(_SHORTEST, _fair_limit([len(line) + 1 for line in lines], chars))
+    if all(len(line) <= limit for line in lines):
+        return SignaturePage(lines, is_cut=False)
+    short = [
+        line if len(line) <= limit else short_signature(operation, limit, words, typed=app.typed)
+        for line, operation in zip(lines, operations, strict=False)
+    ]
+    return SignaturePage(short, is_cut=True)
+
+
+def short_signature(operation: Operation, limit: int, words: SignatureWords, *, typed: bool = False) -> str:
+    """At most `limit` characters, `create_tag(title, color=None, ...) -> id, title, ...: Create a tag`.
+
+    All required arguments are shown, unless they are too many.
+    """
+    required = [argument(each, typed=typed) for each in operation.parameters if each.required]
+    optional = {each.name: argument(each, typed=typed) for each in operation.parameters if not each.required}
+    start, fields = (type_form(operation.returns, words.rank), []) if typed else result_fields(operation.returns)
+    line = _line(operation, [*required, *([LEFT_OUT] if optional else [])], start, [LEFT_OUT] if fields else [])
+    left = limit - len(line)
+    of_fields = sum(len(each) + 2 for each in fields)
+    shown = _chosen(optional, words, left - min(of_fields, left // 2))
+    left -= sum(len(optional[name]) + 2 for name in shown)
+    kept = _chosen({name: name for name in fields}, words, left)
+    arguments = [*required, *_marked([optional[each] for each in optional if each in shown], optional)]
+    line = _line(operation, arguments, start, _marked([each for each in fields if each in kept], fields))
+    return line if len(line) <= limit else f"{line[: limit - len(LEFT_OUT)]}{LEFT_OUT}"
+
+
+def _line(operation: Operation, arguments: Sequence[str], start: str, fields: Sequence[str]) -> str:
+    returned = f"{start}{', '.join(fields)}"
+    line = f"{operation.name}({', '.join(arguments)}){f' -> {returned}' if returned else ''}"
+    return f"{line}: {operation.summary}" if operation.summary else line
+
+
+def _chosen(texts: dict[str, str], words: SignatureWords, left: int) -> set[str]:
+    """The names of those that fit, the most likely first."""
+    chosen = set[str]()
+    for name in sorted(islice(texts, _CONSIDERED), key=words.rank):
+        if len(texts[name]) + 2 <= left:
+            left -= len(texts[name]) + 2
+            chosen.add(name)
+    return chosen
+
+
+def _marked(shown: list[str], every: Collection[str]) -> list[str]:
+    return shown if len(shown) == len(every) else [*shown, LEFT_OUT]
+
+
+def _fair_limit(lengths: list[int], chars: int) -> int:
+    """How long lines may be, so that all take `chars`.
+
+    >>> _fair_limit([10, 80, 90], 100), _fair_limit([10, 20], 100)
+    (45, 100)
+    """
+    left = chars
+    for rank, length in enumerate(sorted(lengths)):
+        share = left // (len(lengths) - rank)
+        if length > share:
+            return share
+        left -= length
+    return chars
