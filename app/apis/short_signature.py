@@ -12,6 +12,7 @@ from app.apis.words import is_beginning, singular, split_words
 
 LEFT_OUT = "..."
 _SHORTEST = 320  # characters to which a line may be cut
+_SUMMARY = 120
 _CONSIDERED = 300  # arguments or fields of one operation
 
 
@@ -78,7 +79,10 @@ def short_signature(operation: Operation, limit: int, words: SignatureWords, *, 
 def _line(operation: Operation, arguments: Sequence[str], start: str, fields: Sequence[str]) -> str:
     returned = f"{start}{', '.join(fields)}"
     line = f"{operation.name}({', '.join(arguments)}){f' -> {returned}' if returned else ''}"
-    return f"{line}: {operation.summary}" if operation.summary else line
+    summary = operation.summary
+    if len(summary) > _SUMMARY:
+        summary = f"{summary[: _SUMMARY - len(LEFT_OUT)]}{LEFT_OUT}"
+    return f"{line}: {summary}" if summary else line
 
 
 def _chosen(texts: dict[str, str], words: SignatureWords, left: int) -> set[str]:
