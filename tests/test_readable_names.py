@@ -19,6 +19,9 @@ REPO = "/repos/{owner}/{repo}"
     [
         ("listMails", "GET /mails", "list_mails"),
         ("sendMail", "POST /mails/{id}/send", "send_mail"),
+        # a list that is no verb
+        ("new_price_list", "POST /price-lists", "new_price_list"),
+        ("price_list_list", "GET /price-lists", "list_price_list"),
         ("getURLsOfVPCs", "GET /vpcs/urls", "get_urls_of_vpcs"),
         # FastAPI appends the path and the method
         ("read_flows_flows_filter_post", "POST /flows/filter", "read_flows"),

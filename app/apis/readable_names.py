@@ -117,13 +117,14 @@ def _parts(identifier: str, words: list[str], method: str) -> _Parts | None:
     spelled = split_words(last)
     if groups and spelled[0] in ALL:
         return _split([word for group in groups for word in split_words(group)], spelled)
-    if words[-1] in LAST and agrees(words[-1], method) and (words[-1] != "list" or method.upper() == "GET"):
+    is_noun = words[-1] == "list" and method.upper() != "GET"  # as in `new_price_list`
+    if words[-1] in LAST and agrees(words[-1], method) and not is_noun:
         start = len(words) - 1
         while start > 1 and words[start - 1] in _JOINED:
             start -= 2 if words[start - 1] in ("or", "and") else 1
         return _Parts(words[:start], words[start:], []) if start > 0 else None
     tokens = [each for each in map(split_words, _TOKEN.split(identifier)) if each]
-    for number, token in enumerate(tokens[1:], start=1):
+    for number, token in enumerate(tokens[1 : -1 if is_noun else None], start=1):
         if token[0] in CLEAR and agrees(token[0], method):
             owner = [word for each in tokens[:number] for word in each]
             return _split(owner, [word for each in tokens[number:] for word in each])
