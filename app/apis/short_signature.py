@@ -47,7 +47,7 @@ def page_of_signatures(app: App, operations: Sequence[Operation], instruction: s
         if left < 0 and lines:
             break
         lines.append(line)
-    limit = max(_SHORTEST, _fair_limit([len(line) + 1 for line in lines], chars))
+    limit = max(_SHORTEST, _fair_limit([len(line) for line in lines], chars - len(lines)))
     if all(len(line) <= limit for line in lines):
         return SignaturePage(lines, is_cut=False)
     short = [
