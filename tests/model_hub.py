@@ -43,7 +43,8 @@ def publish(hub: FileServer, name: str, directory: Path, *, size: int = 0) -> No
     for file, content in files.items():
         lfs = {"sha256": hashlib.sha256(content).hexdigest(), "size": size or len(content), "pointerSize": 1}
         kept = {"lfs": lfs} if file.endswith(".safetensors") else {}
-        siblings.append({"rfilename": file, "size": size or len(content), **kept})
+        blob = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+        siblings.append({"rfilename": file, "size": size or len(content), "blobId": blob, **kept})
     info = {"_id": "1", "id": name, "sha": COMMIT, "siblings": siblings}
     hub.files[f"/api/models/{name}"] = json.dumps(info).encode()
     hub.files[f"/api/models/{name}/revision/{COMMIT}"] = json.dumps(info).encode()

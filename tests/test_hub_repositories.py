@@ -87,15 +87,21 @@ def test_weights_that_broke_off_go_on_where_they_ended(hub: FileServer, tmp_path
     assert not list((tmp_path / "models" / ".downloads").iterdir())
 
 
-def test_weights_with_another_hash_are_not_installed(hub: FileServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "message"), [("model.safetensors", "has the SHA-256"), ("tokenizer.json", "has the git object id")]
+)
+def test_a_file_with_another_hash_is_not_installed(
+    hub: FileServer, tmp_path: Path, file: str, message: str
+) -> None:
     publish(hub, "nobody/tiny", make_model_dir(tmp_path / "model"))
-    right = hub.files[weights_of("nobody/tiny")]
-    hub.files[weights_of("nobody/tiny")] = right[:-1] + bytes([right[-1] ^ 1])
+    path = weights_of("nobody/tiny").replace("model.safetensors", file)
+    right = hub.files[path]
+    hub.files[path] = right[:-1] + bytes([right[-1] ^ 1])
     done = sage(tmp_path, hub.url, "models", "pull", "nobody/tiny")
     assert done.returncode == 1
-    assert "has the SHA-256" in done.stderr
+    assert message in done.stderr
     assert not list((tmp_path / "models").glob("nobody*"))
-    hub.files[weights_of("nobody/tiny")] = right
+    hub.files[path] = right
     assert sage(tmp_path, hub.url, "models", "pull", "nobody/tiny").returncode == 0
 
 

@@ -17,6 +17,7 @@ from app.publish import publish
 
 _TIMEOUT = 30.0  # seconds of silence
 _ATTEMPTS = 5  # in a row that bring nothing new
+_GIT_DIGITS = 40
 _BUSY = (408, 429, 500, 502, 503, 504)
 
 
@@ -41,25 +42,26 @@ def open_client(certificates: str = "", token: str = "") -> Iterator[httpx.Clien
         yield client
 
 
-def download(client: httpx.Client, url: str, target: Path, sha256: str = "") -> None:
+def download(client: httpx.Client, url: str, target: Path, digest: str = "") -> None:
     """Make `target`, from where an earlier attempt ended if the server still has the same file.
 
-    A file that is there is kept if it has the hash. Without a hash, the caller has to check the content. Raises
+    `digest` is the SHA-256 in 64 hexadecimal digits, or git's object id in 40. A file that is there is kept if it
+    has it. Without one, the caller has to check the content. Raises
     ModelDownloadError, and ModelHashError for another content, of which nothing is kept, and StorageError for a
     full disk.
     """
-    if target.exists() and (not sha256 or file_hash(target) == sha256):
+    kind, digest_of = ("SHA-256", file_hash) if len(digest) != _GIT_DIGITS else ("git object id", _git_id)
+    if target.exists() and (not digest or digest_of(target) == digest):
         return
     part = target.with_name(f"{target.name}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _receive(client, url, part)
-        if sha256 and (found := file_hash(part)) != sha256:
+        if digest and (found := digest_of(part)) != digest:
             part.unlink()
             _tag(part).unlink(missing_ok=True)
             raise ModelHashError(
-                f"{without_password(url)} has the SHA-256 {found}, not {sha256}: it was deleted. Try another "
-                "source"
+                f"{without_password(url)} has the {kind} {found}, not {digest}: it was deleted. Try another source"
             )
         publish(part, target)
         _tag(part).unlink(missing_ok=True)
@@ -82,6 +84,13 @@ def without_password(text: str) -> str:
 def file_hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _git_id(path: Path) -> str:
+    """Of the file as a blob, as hubs name files that are not in Git LFS."""
+    digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: digest).hexdigest()
 
 
 def progress_bar(name: str, total: int | None, done: int = 0) -> "tqdm[Any]":

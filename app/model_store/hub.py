@@ -144,9 +144,9 @@ def _download(name: str, found: ModelInfo, files: Iterable[RepoSibling], folder:
     with open_hub() as client:
         for each in files:
             url = hf_hub_url(found.id, each.rfilename, revision=found.sha)
-            sha256 = str(each.lfs.sha256) if each.lfs else ""
+            digest = str(each.lfs.sha256) if each.lfs else each.blob_id or ""
             try:
-                download(client, url, folder / each.rfilename, sha256)
+                download(client, url, folder / each.rfilename, digest)
             except ModelDownloadError as error:
                 cause = error.__cause__
                 refused = isinstance(cause, httpx.HTTPStatusError) and cause.response.status_code in _REFUSED
