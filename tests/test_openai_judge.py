@@ -70,7 +70,7 @@ async def shop(session: AsyncSession, tmp_path: Path) -> ServedProject:
 @pytest.fixture
 def setting(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     monkeypatch.setenv("JUDGE_KEY", KEY)
-    return lambda url: f"openai?url={url}&model=wise-1&key_env=JUDGE_KEY&group_size=3&timeout=0.5"
+    return lambda url: f"openai?url={url}&model=wise-1&key_env=JUDGE_KEY&group_size=3&timeout=2"
 
 
 async def served(shop: ServedProject, *outputs: str, score: float | None = None) -> list[models.Task]:
@@ -174,7 +174,7 @@ async def test_a_judge_is_asked_about_what_the_run_can_learn_from_and_what_peopl
         ("all of them are fine", "stop", 0.0, "the judge answered nonsense"),
         ('{"scores": [' + "[" * 5_000 + "}", "stop", 0.0, "the judge answered nonsense"),
         ('{"scores": [1', "length", 0.0, "the judge's answer was cut off"),
-        ('{"scores": [1]}', "stop", 3.0, "did not answer within 0.5 s"),
+        ('{"scores": [1]}', "stop", 5.0, "did not answer within 2 s"),
     ],
 )
 async def test_a_judge_without_an_answer_scores_nothing_and_the_log_names_the_reason(  # noqa: PLR0913
