@@ -100,7 +100,7 @@ def project_of(server: SageClient, watches: httpx.Client) -> str:
     api = {
         "project": project,
         "name": _NAME,
-        "server": f"{watches.base_url}api/v1",
+        "server": f"{str(watches.base_url).rstrip('/')}/api/v1",
         "document": _document(watches),
         "bind": {_KEY.replace("-", "_"): f"secret:{_NAME}"},
     }
