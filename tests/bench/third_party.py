@@ -105,6 +105,9 @@ def project_of(server: SageClient, watches: httpx.Client) -> str:
         "bind": {_KEY.replace("-", "_"): f"secret:{_NAME}"},
     }
     server.request("POST", "/v1/apis", api)
+    tried = server.request("POST", f"/v1/apis/{_NAME}/test", {"operation": "get_system_info"}, project=project)
+    if not tried["ok"]:
+        raise click.ClickException(f"tasks cannot be solved: {tried['error'] or tried['answer']}")
     return project
 
 
