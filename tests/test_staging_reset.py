@@ -133,7 +133,9 @@ async def test_a_secret_that_signs_nothing_is_named(stage: Stage, secret: str, e
         ({"reset_url": "https://ci.test/reset"}, "`reset_url` and `reset_secret` need each other"),
         ({"reset": "wipe", "reset_url": "https://a.test", "reset_secret": "s"}, "either `reset` or `reset_url`"),
         ({"reset": "wipe", "stateless": True}, "`stateless` needs no reset"),
-        ({"reset_url": "https://me@ci.test/", "reset_secret": "s"}, "without a user or fragment"),
+        ({"reset_url": "https://me@ci.test/", "reset_secret": "s"}, "`reset_url`: write http://host/path"),
+        ({"server": "http://127.0.0.1:8195api/v1"}, "`server`: write http://host/path"),
+        ({"server": "https://[broken/x"}, "`server`: write http://host/path"),
     ],
 )
 async def test_a_reset_that_is_half_described_is_refused(
