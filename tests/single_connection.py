@@ -1,6 +1,5 @@
 """A database with a pool of one connection, which a test can take away for a while."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -15,13 +14,17 @@ class SingleConnection:
         self._engine = engine
         self.sessions: Sessions = sessions_on(engine)
 
-    async def starve(self, seconds: float) -> None:
-        """Hold the only connection for so many seconds."""
-        while True:
+    @asynccontextmanager
+    async def starved(self) -> AsyncIterator[None]:
+        """Hold the only connection in this block."""
+        connection = None
+        while connection is None:
             with suppress(NoConnectionError):  # in use at this moment
-                async with self._engine.connect():
-                    await asyncio.sleep(seconds)
-                    return
+                connection = await self._engine.connect()
+        try:
+            yield
+        finally:
+            await connection.close()
 
 
 @asynccontextmanager

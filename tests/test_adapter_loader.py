@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import numpy as np
@@ -238,10 +239,11 @@ async def test_active_adapters_are_loaded_ahead_after_the_database_was_away(
     setup: LoaderSetup, database_url: str
 ) -> None:
     async with single_connection(database_url) as database:
-        starving = asyncio.create_task(database.starve(0.5))
-        await asyncio.sleep(0.1)
+        starving = AsyncExitStack()
+        await starving.enter_async_context(database.starved())
         async with setup.adapters.loader(setup.engine, database.sessions) as loader:
-            await starving
+            await asyncio.sleep(0.5)
+            await starving.aclose()
             await setup.release("a", ReleaseState.ACTIVE)
             loader.wake()
             async with asyncio.timeout(20):

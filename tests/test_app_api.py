@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -219,11 +220,9 @@ async def test_an_unavailable_database_is_a_503() -> None:
 async def test_a_request_that_gets_no_database_connection_is_a_503(committed: Sessions, database_url: str) -> None:
     del committed  # it empties the tables
     async with single_connection(database_url) as database, open_api_app(database.sessions, database_url) as api:
-        starving = asyncio.create_task(database.starve(1.5))
-        await asyncio.sleep(0.3)
-        answer = await api.client.get("/v1/tasks")
-        assert (answer.status_code, problem(answer)["error"]) == (503, "DatabaseError")
-        await starving
+        async with database.starved():
+            answer = await api.client.get("/v1/tasks")
+            assert (answer.status_code, problem(answer)["error"]) == (503, "DatabaseError")
         assert (await api.client.get("/v1/tasks")).status_code == 200
 
 
@@ -231,9 +230,16 @@ async def test_a_request_that_gets_no_database_connection_is_a_503(committed: Se
     ("method", "body"), [("GET", None), ("PATCH", {"bind": {}}), ("PATCH", {"bind": {"q": "secret:q"}})]
 )
 async def test_requests_that_wait_for_a_document_to_be_read_hold_no_connection(
-    committed: Sessions, database_url: str, method: str, body: object
+    committed: Sessions, database_url: str, method: str, body: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del committed  # it empties the tables
+    arrived, read = asyncio.Event(), DocumentReader._read
+
+    async def arriving(self: DocumentReader, *given: Any) -> Any:
+        arrived.set()
+        return await read(self, *given)
+
+    monkeypatch.setattr(DocumentReader, "_read", arriving)
     async with (
         single_connection(database_url) as database,
         open_api_app(database.sessions, database_url, documents_at_once=0) as api,
@@ -241,7 +247,8 @@ async def test_requests_that_wait_for_a_document_to_be_read_hold_no_connection(
         async with database.sessions.begin() as session:
             await apis.put(session, api.demo.id, "mail", source="upload", document={}, digest="d")
         waiting = asyncio.create_task(api.client.request(method, "/v1/apis/mail", json=body))
-        await asyncio.sleep(0.3)
+        async with asyncio.timeout(20):
+            await arrived.wait()
         assert not waiting.done()
         assert (await api.client.get("/v1/tasks")).status_code == 200
         waiting.cancel()

@@ -63,8 +63,9 @@ async def test_after_the_time_out_the_task_continues_without_the_call(demo: Appr
         ApprovalExpiry(demo.project.sessions, pause=0.05),
         ApprovalExpiry(demo.project.sessions, pause=0.05),
     ):
-        approval = await demo.waiting(task_id)
         await demo.project.ended(task_id)
+    [approval] = (await demo.api.client.get("/v1/approvals")).json()["approvals"]
+    assert approval["state"] == "expired"
     assert (
         "refused: ledger.add_entry was not called: nobody approved it in time"
         in (await demo.observations(task_id))[0]

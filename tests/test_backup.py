@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 from alembic import command
-from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy import NullPool, create_engine, make_url, text
 
 from app.adapters.store import AdapterStore
 from app.datasets.dataset_store import digest_of
@@ -178,6 +178,19 @@ async def test_a_damaged_or_truncated_backup_changes_nothing(
     assert not target.data_dir.exists()
 
 
+async def _left(url: str) -> None:
+    """Wait until the connections that were closed have ended on the server, too."""
+    own = make_url(url).set(database="postgres")
+    others = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = :name AND backend_type = 'client backend'"
+    )
+    engine = create_engine(own, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    async with asyncio.timeout(30):
+        with engine.connect() as connection:
+            while connection.scalar(others, {"name": make_url(url).database}):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
 async def test_a_database_or_data_directory_in_use_is_refused_unless_replaced(
     source: Settings, target: Settings, tmp_path: Path
 ) -> None:
@@ -189,16 +202,19 @@ async def test_a_database_or_data_directory_in_use_is_refused_unless_replaced(
             text("INSERT INTO projects (id, name, skill_rev) VALUES (gen_random_uuid(), 'mine', 0)")
         )
     before = _rows(target.database_url)
+    await _left(target.database_url)
     with pytest.raises(ConflictError, match=r"not empty \(projects has rows\)"):
         await _restore(path, target)
     write_key_file(target.data_dir / "secret.key", [mine := new_key()], replace=False)
     with pytest.raises(ConflictError, match=r"secret.key exists"):
         await _restore(path, target)
+    await _left(target.database_url)
     with engine.connect() as connection:
         connection.execute(text("SELECT 1"))
         with pytest.raises(ConflictError, match="1 other connections use the database"):
             await _restore(path, target, replace=True)
     assert _rows(target.database_url) == before
+    await _left(target.database_url)
     await _restore(path, target, replace=True)
     assert _rows(target.database_url) == _rows(source.database_url)
     own = (source.data_dir / "secret.key").read_text().split()
@@ -211,6 +227,7 @@ async def test_a_database_of_something_else_is_never_replaced(
     path, _ = await _save(source, tmp_path)
     with create_engine(target.database_url, poolclass=NullPool).begin() as connection:
         connection.execute(text("CREATE TABLE invoices (id int)"))
+    await _left(target.database_url)
     with pytest.raises(ConflictError, match="other tables"):
         await _restore(path, target, replace=True)
     assert _rows(target.database_url) == {"invoices": []}

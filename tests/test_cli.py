@@ -190,8 +190,8 @@ async def test_an_idle_worker_logs_nothing_and_stops_on_sigterm(database_url: st
     worker = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "app.cli", "worker"), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    async with asyncio.timeout(30):
-        while not (tmp_path / "broker" / "control").is_dir():  # noqa: ASYNC110  files send no events
+    async with asyncio.timeout(90):
+        while not (tmp_path / "broker" / "control" / "lock").exists():  # noqa: ASYNC110  it consumes from then on
             await asyncio.sleep(0.05)
         await asyncio.sleep(2)  # idle
         assert worker.returncode is None

@@ -39,7 +39,7 @@ class Connection(NamedTuple):
 
     async def trickle(self, data: bytes, seconds: float = 0.1) -> bytes:
         """Send byte by byte, again and again, until the server closes. Returns what it sent."""
-        answer = asyncio.create_task(self.rest(10))
+        answer = asyncio.create_task(self.rest(30))
         while not answer.done():
             for byte in data:
                 if answer.done():
@@ -65,7 +65,7 @@ def post(api: ApiApp, *headers: str) -> bytes:
 
 async def test_a_connection_that_sends_nothing_is_closed(api: ApiApp) -> None:
     async with served(api, **_SECONDS) as client, connected(client) as idle:
-        assert await idle.rest(3) == b""
+        assert await idle.rest(20) == b""
 
 
 async def test_a_client_that_hangs_up_while_it_sends_is_no_error_of_the_server(
@@ -87,7 +87,7 @@ async def test_headers_that_arrive_byte_by_byte_are_cut_off_in_time(api: ApiApp)
         await slow.send(b"GET /healthz HTTP/1.1\r\nHost: test\r\nX-Slow: ")
         before = time.monotonic()
         assert (await slow.trickle(b"a")).startswith(b"HTTP/1.1 408 ")
-        assert time.monotonic() - before < 3
+        assert time.monotonic() - before < 8
 
 
 async def test_empty_lines_do_not_keep_a_connection_open(api: ApiApp) -> None:
@@ -111,11 +111,11 @@ async def test_a_body_that_nobody_reads_is_cut_off_too(api: ApiApp) -> None:
 
 
 async def test_a_body_that_makes_progress_may_take_longer_than_the_time_for_a_slow_one(api: ApiApp) -> None:
-    body = b'{"instruction": "tidy up"' + b" " * 20_000 + b"}"
+    body = b'{"instruction": "tidy up"' + b" " * 60_000 + b"}"
     async with served(api, **_SECONDS) as client, connected(client) as steady:
         await steady.send(post(api, f"Content-Length: {len(body)}", "Connection: close"))
-        for start in range(0, len(body), 4_000):
-            await steady.send(body[start : start + 4_000])
+        for start in range(0, len(body), 12_000):
+            await steady.send(body[start : start + 12_000])
             await asyncio.sleep(0.2)
         assert (await steady.rest()).startswith(b"HTTP/1.1 202 ")
 

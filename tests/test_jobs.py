@@ -47,19 +47,19 @@ async def test_a_worker_reports_its_environments_when_it_starts(host: WorkerHost
 
 async def test_a_run_is_executed_in_a_process_of_its_own_and_stores_its_steps(host: WorkerHost) -> None:
     worker = await host.worker()
-    run_id = await host.queue()
+    run_id = await host.queue(steps=30)
     began = await host.started(run_id)
-    assert began.steps == 4
+    assert began.steps == 30
     [process] = [pid for pid in descendants(worker.pid) if str(run_id) in command_of(pid)]
     assert os.getpgid(process) == process
     run = await host.ended(run_id)
-    assert (run.state, run.failure, run.attempt, run.step) == (RunState.DONE, None, 1, 4)
+    assert (run.state, run.failure, run.attempt, run.step) == (RunState.DONE, None, 1, 30)
     assert run.result is not None
     assert run.result["adapter"] == "f00d"
     async with host.sessions() as session:
-        assert [(each.index, each.metrics) for each in await runs.steps(session, run_id, after=2)] == [
-            (3, {"reward": 0.3}),
-            (4, {"reward": 0.4}),
+        assert [(each.index, each.metrics) for each in await runs.steps(session, run_id, after=28)] == [
+            (29, {"reward": 2.9}),
+            (30, {"reward": 3.0}),
         ]
 
 
@@ -126,12 +126,12 @@ async def test_a_run_that_kills_every_process_fails(host: WorkerHost) -> None:
 
 async def test_a_killed_worker_ends_its_training_process_and_another_resumes_the_run(host: WorkerHost) -> None:
     worker = await host.worker()
-    run_id = await host.queue(steps=15)
+    run_id = await host.queue(steps=40)
     await host.started(run_id)
     process = next(pid for pid in descendants(worker.pid) if str(run_id) in command_of(pid))
     worker.kill()
     await worker.wait()
-    await gone([process], seconds=2)
+    await gone([process])
     await host.worker()
     run = await host.ended(run_id)
     assert (run.state, run.attempt) == (RunState.DONE, 2)
@@ -143,8 +143,8 @@ async def test_a_worker_that_stops_requeues_its_run_without_counting_the_attempt
     run_id = await host.queue("deaf", steps=3)
     await host.wait_for(run_id, lambda run: run.step == 2)
     worker.terminate()
-    assert await asyncio.wait_for(worker.wait(), 8) == 0
-    run = await host.wait_for(run_id, lambda run: run.state == RunState.QUEUED, seconds=1)
+    assert await asyncio.wait_for(worker.wait(), 30) == 0
+    run = await host.wait_for(run_id, lambda run: run.state == RunState.QUEUED)
     assert (run.attempt, run.owner) == (0, None)
 
 
@@ -156,13 +156,13 @@ async def test_a_process_that_was_suspended_beyond_its_lease_writes_nothing(host
     os.kill(int(sleeper), signal.SIGSTOP)
     await host.wait_for(run_id, lambda run: run.attempt == 2 and run.step > 1)
     os.kill(int(sleeper), signal.SIGCONT)
-    await gone([int(sleeper)], seconds=3)
+    await gone([int(sleeper)])
     assert ((await host.ended(run_id)).state, len(host.notes(run_id))) == (RunState.DONE, 3)
 
 
 async def test_a_stopped_process_is_killed_and_its_only_worker_resumes_the_run(host: WorkerHost) -> None:
     await host.only_worker(SAGE_HANG_SECONDS="3")
-    run_id = await host.queue(steps=8)
+    run_id = await host.queue(steps=40)
     await host.started(run_id)
     [[_, _, sleeper]] = host.notes(run_id)
     os.kill(int(sleeper), signal.SIGSTOP)
@@ -208,10 +208,10 @@ async def test_a_cancelled_run_ends_within_seconds_even_if_it_blocks(host: Worke
     for run_id in (kind, deaf):
         async with host.sessions.begin() as session:
             await runs.request_cancel(session, run_id)
-    await host.wait_for(kind, lambda run: run.state == RunState.CANCELLED, seconds=2)
-    await host.wait_for(deaf, lambda run: run.state == RunState.CANCELLED, seconds=8)
+    await host.wait_for(kind, lambda run: run.state == RunState.CANCELLED, seconds=20)
+    await host.wait_for(deaf, lambda run: run.state == RunState.CANCELLED, seconds=30)
     [[_, _, process]] = host.notes(deaf)
-    await gone([int(process)], seconds=1)
+    await gone([int(process)])
 
 
 async def test_two_workers_execute_every_run_once_and_one_per_project_at_a_time(host: WorkerHost) -> None:
@@ -240,7 +240,7 @@ async def test_the_worker_fires_schedules(host: WorkerHost) -> None:
             session, project.id, schedules.NewSchedule(every_hours=1 / 3600, settings=RunSettings(steps=1))
         )
     await host.worker()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while True:
             async with host.sessions() as session:
                 found = (await runs.page(session, project.id, state=RunState.DONE)).items

@@ -68,9 +68,10 @@ async def shop(session: AsyncSession, tmp_path: Path) -> ServedProject:
 
 
 @pytest.fixture
-def setting(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+def setting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     monkeypatch.setenv("JUDGE_KEY", KEY)
-    return lambda url: f"openai?url={url}&model=wise-1&key_env=JUDGE_KEY&group_size=3&timeout=2"
+    options = "model=wise-1&key_env=JUDGE_KEY&group_size=3"
+    return lambda url, timeout=60: f"openai?url={url}&{options}&timeout={timeout}"
 
 
 async def served(shop: ServedProject, *outputs: str, score: float | None = None) -> list[models.Task]:
@@ -94,7 +95,7 @@ async def judge(shop: ServedProject, sessions: Sessions, text: str, **settings: 
 
 
 async def test_unscored_tasks_are_compared_in_groups_under_the_rubric_of_the_project(
-    shop: ServedProject, sessions: Sessions, setting: Callable[[str], str]
+    shop: ServedProject, sessions: Sessions, setting: Callable[..., str]
 ) -> None:
     await projects.change_settings(shop.session, shop.project.id, {"rubric": "The rent is paid once."})
     await served(shop, "paid", "refused", "paid", "refused")
@@ -114,7 +115,7 @@ async def test_unscored_tasks_are_compared_in_groups_under_the_rubric_of_the_pro
 
 
 async def test_what_a_person_scored_is_judged_beside_it_to_compare(
-    shop: ServedProject, sessions: Sessions, setting: Callable[[str], str]
+    shop: ServedProject, sessions: Sessions, setting: Callable[..., str]
 ) -> None:
     await served(shop, "paid", score=0.0)
     async with JudgeServer(by_output).listening() as url:
@@ -125,7 +126,7 @@ async def test_what_a_person_scored_is_judged_beside_it_to_compare(
 
 
 async def test_another_judge_scores_what_the_former_one_scored(
-    shop: ServedProject, sessions: Sessions, setting: Callable[[str], str]
+    shop: ServedProject, sessions: Sessions, setting: Callable[..., str]
 ) -> None:
     alone, overruled = await served(shop, "paid", "paid")
     for row, score in ((alone, 0.25), (overruled, 0.75)):
@@ -152,7 +153,7 @@ async def test_a_score_that_no_judge_gave_stays_the_overruled_one(shop: ServedPr
 
 
 async def test_a_judge_is_asked_about_what_the_run_can_learn_from_and_what_people_scored(
-    shop: ServedProject, sessions: Sessions, setting: Callable[[str], str]
+    shop: ServedProject, sessions: Sessions, setting: Callable[..., str]
 ) -> None:
     await served(shop, "paid", score=1.0)
     await served(shop, *["paid"] * 11)
@@ -180,7 +181,7 @@ async def test_a_judge_is_asked_about_what_the_run_can_learn_from_and_what_peopl
 async def test_a_judge_without_an_answer_scores_nothing_and_the_log_names_the_reason(  # noqa: PLR0913
     shop: ServedProject,
     sessions: Sessions,
-    setting: Callable[[str], str],
+    setting: Callable[..., str],
     capsys: pytest.CaptureFixture[str],
     answer: str,
     finish: str,
@@ -189,7 +190,7 @@ async def test_a_judge_without_an_answer_scores_nothing_and_the_log_names_the_re
 ) -> None:
     await served(shop, "paid")
     async with JudgeServer(lambda _: answer, pause=pause, finish=finish).listening() as url:
-        [task] = await judge(shop, sessions, setting(url))
+        [task] = await judge(shop, sessions, setting(url, 2 if pause else 60))
     assert (task.score, task.score_source, task.judged_by) == (None, None, None)
     logged = capsys.readouterr().out
     assert "tasks could not be judged" in logged
@@ -197,7 +198,7 @@ async def test_a_judge_without_an_answer_scores_nothing_and_the_log_names_the_re
 
 
 async def test_after_a_refusal_the_judge_is_not_asked_on(
-    shop: ServedProject, sessions: Sessions, setting: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    shop: ServedProject, sessions: Sessions, setting: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JUDGE_KEY", "a bad key")
     await served(shop, *["paid"] * 30)
@@ -209,7 +210,7 @@ async def test_after_a_refusal_the_judge_is_not_asked_on(
 
 
 async def test_a_project_with_a_verifier_is_not_judged(
-    shop: ServedProject, sessions: Sessions, setting: Callable[[str], str]
+    shop: ServedProject, sessions: Sessions, setting: Callable[..., str]
 ) -> None:
     shop.project.settings = {"verifier": {"url": "https://example.org/"}}
     await served(shop, "paid")

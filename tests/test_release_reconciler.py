@@ -168,7 +168,8 @@ async def test_a_reconciler_without_a_connection_for_a_while_continues(
         single_connection(database_url) as database,
         ReleaseReconciler(database.sessions, promoter, PROMPT, pause=0.05) as reconciler,
     ):
-        await database.starve(0.5)
+        async with database.starved():
+            await asyncio.sleep(0.5)
         release_id = await setup.approve()
         reconciler.wake()
         await setup.until(release_id, serves)

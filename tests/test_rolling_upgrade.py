@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from app.db.database import Sessions
+from app.engine.tokenizer import ChatTokenizer
 from tests.ledger import Ledger
 from tests.ledger_project import ledger_key, until
 from tests.processes import free_ports
@@ -36,6 +37,19 @@ class Slow(ScriptedEngine):
 
     async def _next(self, prompt: str) -> Answer:
         await asyncio.sleep(0.3)
+        return await super()._next(prompt)
+
+
+class Held(Slow):
+    """Lets no task go beyond its first turn until `gate` is open."""
+
+    def __init__(self, tokenizer: ChatTokenizer, **given: Any) -> None:
+        super().__init__(tokenizer, **given)
+        self.gate = asyncio.Event()
+
+    async def _next(self, prompt: str) -> Answer:
+        if prompt.count("<|im_start|>assistant") > 1:
+            await self.gate.wait()
         return await super()._next(prompt)
 
 
@@ -126,7 +140,7 @@ async def test_a_rolling_upgrade_loses_no_task_repeats_no_write_and_refuses_no_r
             "ENGINE_URLS": await stack.enter_async_context(scripted_server(engine)),
             "SAGE_LEASE_SECONDS": "20",
             "SAGE_DRAIN_SECONDS": "1",
-            "SAGE_SHUTDOWN_DELAY_SECONDS": "1.5",
+            "SAGE_SHUTDOWN_DELAY_SECONDS": "6",
         }
 
         async def start(command: str, version: dict[str, str], port: int = 0) -> asyncio.subprocess.Process:
@@ -172,7 +186,7 @@ async def failures_of(balancer: Balancer, task: dict[str, Any]) -> list[str]:
 async def test_a_runner_that_drains_is_not_ready_at_once_and_lets_its_task_end(
     committed: Sessions, database_url: str, tmp_path: Path
 ) -> None:
-    ledger, engine = Ledger(), Slow(byte_tokenizer(tmp_path), script=script)
+    ledger, engine = Ledger(), Held(byte_tokenizer(tmp_path), script=script)
     (port,) = free_ports(1)
     async with (
         ledger.listening() as services,
@@ -187,8 +201,9 @@ async def test_a_runner_that_drains_is_not_ready_at_once_and_lets_its_task_end(
             answer = await client.post("/v1/tasks", json={"instruction": "write t0 now", "use_skills": False})
             await until(lambda: len(ledger.entries) == 1, 150)
             runner.send_signal(signal.SIGTERM)
-            await until(lambda: shutting_down(client), 10)
+            await until(lambda: shutting_down(client), 60)
             assert runner.returncode is None
+            engine.gate.set()
             assert await runner.wait() == 0
             task = (await client.get(f"/v1/tasks/{answer.json()['id']}")).json()
     assert (task["state"], task["attempt"]) == ("done", 1)

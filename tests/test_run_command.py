@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from app.db import events
 from app.db.models import TaskState
 from tests.approving import WRITE, WRITES, ApprovingProject
 from tests.cut_proxy import Address, CutProxy
@@ -108,10 +109,14 @@ async def test_an_interrupted_command_leaves_the_task_running_and_says_how_to_ca
     async with demo.project.runner(engine):
         process = await shell.start("run", "write hello into it")
         await until(lambda: engine.pending == 1)
+        assert process.stderr is not None
+        task_id = (await asyncio.wait_for(process.stderr.readline(), 60)).decode().removeprefix("task ").strip()
+        async with demo.api.sessions.begin() as session:
+            await events.append(session, UUID(task_id), "remark", {"text": "it listens"})
+        await asyncio.wait_for(process.stderr.readuntil(b"it listens\n"), 60)
         process.send_signal(signal.SIGINT)
         interrupted = await shell.ended(process)
         assert interrupted.code == 130, interrupted.err
-        task_id = interrupted.err.splitlines()[0].removeprefix("task ")
         assert f"cancel it:  sage tasks {task_id} --cancel" in interrupted.err
         assert (await demo.project.row(UUID(task_id))).state == TaskState.RUNNING
         following = await shell.start("tasks", task_id, "--follow")

@@ -1,6 +1,7 @@
 """Tasks from the queue to their end, with a real database, sandbox and API."""
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 from app.agent.limits import RolloutLimits
@@ -105,10 +106,12 @@ async def test_no_more_tasks_run_concurrently_than_allowed(project: LedgerProjec
 
 async def test_the_lease_of_a_running_task_is_renewed(project: LedgerProject) -> None:
     engine = Stuck(project.tokenizer)
-    async with project.runner(engine, RunnerOptions(lease_seconds=0.9, poll_seconds=0.05, grace_seconds=0.2)):
+    async with project.runner(engine, RunnerOptions(lease_seconds=6, poll_seconds=0.05, grace_seconds=0.2)):
         task_id = await project.submit()
         await until(lambda: engine.pending == 1)
-        await asyncio.sleep(2)
+        first = (await project.row(task_id)).lease_until
+        assert first is not None
+        await until(lambda: datetime.now(UTC) > first)
         async with project.sessions.begin() as session:
             assert await task_queue.claim(session, "another", 1) is None
         assert (await project.row(task_id)).attempt == 1
@@ -140,7 +143,8 @@ async def test_a_runner_recovers_after_a_while_without_a_connection(
     ):
         first = await project.submit()
         await until(lambda: engine.pending == 1)
-        await database.starve(1.5)
+        async with database.starved():
+            await asyncio.sleep(1.5)
         await project.submit()
         runner.wake()
         await until(lambda: engine.pending == 2)

@@ -231,7 +231,8 @@ async def test_shadows_continue_after_a_while_without_a_connection(
         single_connection(database_url) as database,
         ShadowRunner(database.sessions, project.executor(engine), lambda: True, pause=0.1) as working,
     ):
-        await database.starve(0.5)
+        async with database.starved():
+            await asyncio.sleep(0.5)
         await ask(project, release)
         working.wake()
 

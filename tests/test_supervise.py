@@ -15,18 +15,18 @@ import pytest
 from app.machine.child_process import ChildProcess
 from app.machine.logs import last_error, rotate
 from app.machine.supervise import ProcessError, Supervisor
+from tests.ledger_project import until
 from tests.processes import alive, free_ports, gone
 
-PRINT_PID = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+PRINT_PID = "import os, time; os.write(1, b'%d\\n' % os.getpid()); time.sleep(600)"  # one write: lines stay whole
 SERVE = "import http.server as h; h.HTTPServer(('127.0.0.1', {port}), h.SimpleHTTPRequestHandler).serve_forever()"
 READYZ_SERVER = """
-import http.server as h, json, sys, time
-began = []
+import http.server as h, json, sys
+asked = []
 class Handler(h.BaseHTTPRequestHandler):
     def do_GET(self):
-        began.append(time.monotonic())
-        passed = began[-1] - began[0]
-        engine = "is down" if passed < 1.2 else "is slow" if passed < 2 else "ready"
+        asked.append(self.path)  # at least 0.1 s apart
+        engine = "is down" if len(asked) <= 12 else "is slow" if len(asked) <= 20 else "ready"
         report = {{"ready": False, "components": {{"database": "ready", "engine": engine}}}}
         self.send_response(200 if engine == "ready" else 503)
         self.end_headers()
@@ -51,6 +51,11 @@ async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
     supervisor = Supervisor(tmp_path, stop_seconds=0.5)
     yield supervisor
     await supervisor.stop()
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def child(code: str, *, ready: str = "") -> ChildProcess:
@@ -114,7 +119,8 @@ async def test_stop_kills_children_that_ignore_sigterm_and_their_children(
     await gone(pids)
 
 
-async def test_a_child_gets_sigterm_before_sigkill(supervisor: Supervisor, tmp_path: Path) -> None:
+async def test_a_child_gets_sigterm_before_sigkill(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path, stop_seconds=20)
     handler = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (print('bye'), sys.exit())); "
     await supervisor.start([child(handler + "print('here'); time.sleep(600)")])
     await supervisor.ready()
@@ -165,6 +171,7 @@ async def test_a_child_that_does_not_get_ready_fails_with_its_last_response(tmp_
     (port,) = free_ports(1)
     slow = child(SERVE.format(port=port), ready=f"http://127.0.0.1:{port}/nothing-here")
     await supervisor.start([msgspec.structs.replace(slow, start_seconds=2)])
+    await until(lambda: answers(port))
     with pytest.raises(ProcessError, match=r"child is not ready after 2 s: .*404 [^\n]*$"):
         await supervisor.ready()
     await supervisor.stop()

@@ -1,6 +1,5 @@
 """Tasks that fail, and checks that break: of each only the one task is affected."""
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -68,9 +67,7 @@ async def test_a_task_without_a_connection_is_left_to_be_resumed(
         async with project.sessions.begin() as session:
             task = await task_queue.claim(session, "me", 30)
         assert task is not None
-        starving = asyncio.create_task(database.starve(2))
-        await asyncio.sleep(0.1)
-        with pytest.raises(NoConnectionError):
-            await executor.execute(task, "me", StopSignal())
-        await starving
+        async with database.starved():
+            with pytest.raises(NoConnectionError):
+                await executor.execute(task, "me", StopSignal())
     assert (await project.row(task_id)).state == TaskState.RUNNING

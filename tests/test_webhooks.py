@@ -132,6 +132,7 @@ async def test_a_slow_receiver_delays_only_its_own_messages(api: ApiApp) -> None
             await end_task(api, other.id)
         async with sending(api.sessions, patient), sending(api.sessions, patient):
             await until(lambda: quick.count(3), 15)
+            await until(lambda: slow.count(2), 15)
             assert len(slow.received) == 2, "so many messages of one project are under way at once"
         row = (await deliveries(api, project="demo"))[-1]
     assert (row["state"], row["attempts"]) == ("pending", 0), "a message that was interrupted is sent again"

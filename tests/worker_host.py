@@ -34,7 +34,7 @@ class WorkerHost:
             "DATABASE_URL": database_url,
             "BROKER_URL": broker_url,
             "SAGE_DATA_DIR": str(directory),
-            "SAGE_LEASE_SECONDS": "2",
+            "SAGE_LEASE_SECONDS": "6",
         }
         self._workers: list[asyncio.subprocess.Process] = []
 

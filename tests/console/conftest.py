@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
 from app.db.migrate import migrate
 from app.sandbox.forked_sandbox import ForkedSandbox
@@ -14,6 +14,8 @@ from tests.conftest import new_database
 from tests.console.console_server import Console, ConsoleServer, console_server
 from tests.console.grown_console import GrownConsole, grown_console
 from tests.console.page_checks import PageWatch, check_everywhere
+
+expect.set_options(timeout=15_000)
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
