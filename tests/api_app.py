@@ -147,7 +147,7 @@ async def open_api_app(  # noqa: PLR0913  what a test replaces
     first_release: FirstRelease = BASE_ALONE,
     model_scope: ModelScope = ModelScope(),  # noqa: B008  frozen
     tokenizer: ChatTokenizer | None = None,
-    chat_wait_seconds: float = 5.0,
+    chat_wait_seconds: float = 60.0,
     mcp_commands: Mapping[str, McpCommand] = MappingProxyType({}),
 ) -> AsyncIterator[ApiApp]:
     wakes, search, loads = WakeRecorder(), StubSkillSearch(), RecordingSwapper()

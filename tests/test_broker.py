@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from base64 import b64decode
 from concurrent.futures import ThreadPoolExecutor
@@ -52,12 +53,16 @@ def test_a_broker_without_its_folders_raises_no_error(tmp_path: Path) -> None:
 
 def test_a_message_is_never_read_half_written_and_goes_to_one_worker(tmp_path: Path) -> None:
     sent = [str(n) * 2_000_000 for n in range(8)]
+    is_sent = threading.Event()
     with ThreadPoolExecutor(3) as threads:
-        takers = [threads.submit(_take, tmp_path, patience=2) for _ in range(2)]
-        with open_broker(Settings(data_dir=tmp_path)).connection() as connection:
-            queue = connection.SimpleQueue("training")
-            for each in sent:
-                queue.put(each)
+        takers = [threads.submit(_take, tmp_path, is_sent) for _ in range(2)]
+        try:
+            with open_broker(Settings(data_dir=tmp_path)).connection() as connection:
+                queue = connection.SimpleQueue("training")
+                for each in sent:
+                    queue.put(each)
+        finally:
+            is_sent.set()
         taken = [each for taker in takers for each in taker.result()]
     assert sorted(taken) == sent
 
@@ -73,20 +78,19 @@ def test_an_unreadable_message_is_skipped(tmp_path: Path) -> None:
     assert not list(folder.iterdir())
 
 
-def _take(directory: Path, patience: float = 0) -> list[Any]:
-    """The messages that a worker receives until none has come for `patience` seconds."""
+def _take(directory: Path, is_sent: threading.Event | None = None) -> list[Any]:
+    """The messages that a worker receives, until there are none and all are sent."""
     taken: list[Any] = []
     with open_broker(Settings(data_dir=directory)).connection() as connection:
         queue = connection.SimpleQueue("training")
-        until = time.monotonic() + patience
         while True:
+            is_last = is_sent is None or is_sent.is_set()
             try:
                 message = queue.get_nowait()
             except Empty:
-                if time.monotonic() >= until:
+                if is_last:
                     return taken
                 time.sleep(0.001)
             else:
                 message.ack()
                 taken.append(message.payload)
-                until = time.monotonic() + patience

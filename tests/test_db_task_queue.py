@@ -156,9 +156,9 @@ async def test_a_suspect_that_makes_progress_between_two_deaths_is_not_condemned
 
 async def test_a_task_that_is_put_back_waits_and_its_attempt_does_not_count(session: AsyncSession) -> None:
     task = await claimed_task(session, "a")
-    await task_queue.put_back(session, task.id, "a", seconds=0.2, sandbox_failures=1)
+    await task_queue.put_back(session, task.id, "a", seconds=3, sandbox_failures=1)
     assert await task_queue.claim(session, "b", LEASE) is None
-    await asyncio.sleep(0.25)
+    await asyncio.sleep(3.1)
     again = await task_queue.claim(session, "b", LEASE, abandoned=False)
     assert again is not None
     assert (again.attempt, again.deaths, again.sandbox_failures) == (1, 0, 1)

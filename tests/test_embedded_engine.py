@@ -190,11 +190,13 @@ async def test_the_only_allowed_token_is_sampled_with_the_models_own_logprob(
 
 async def test_a_cancelled_request_leaves_the_batch(engine: HttpEngine, http: httpx.AsyncClient) -> None:
     body = {"prompt": prompt_of(5, 8), "max_tokens": 500, "ignore_eos": True}
+    before = await metric(http, "vllm:generation_tokens_total")
     asking = [asyncio.create_task(http.post("/v1/completions", json=body)) for _ in range(8)]
     await until_running(http, 8, seconds=10)
     for task in asking:
         task.cancel()
-    await until_running(http, 0, seconds=0.5)
+    await until_running(http, 0, seconds=10)
+    assert await metric(http, "vllm:generation_tokens_total") - before < 8 * 500
     assert (await engine.complete([1, 2], model="base", sampling=Sampling(max_tokens=1))).finish == "length"
 
 

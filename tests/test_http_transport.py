@@ -122,9 +122,10 @@ async def test_a_kept_connection_that_was_closed_meanwhile_costs_no_get(
 @pytest.mark.parametrize("steps", [1, 2, 3, 4])
 async def test_a_cancelled_request_leaves_no_expired_connection_open(steps: int) -> None:
     """Of some that expired together, while a request that closes them is cancelled after so many steps."""
-    is_open = set[asyncio.StreamWriter]()
+    opened, is_open = set[asyncio.StreamWriter](), set[asyncio.StreamWriter]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.add(writer)
         is_open.add(writer)
         while await reader.readline():
             if (await reader.readuntil(b"\r\n\r\n")).endswith(b"\r\n\r\n"):
@@ -139,7 +140,7 @@ async def test_a_cancelled_request_leaves_no_expired_connection_open(steps: int)
     limits = httpx.Limits(keepalive_expiry=0.05)
     async with server, httpx.AsyncClient(transport=HttpTransport(limits)) as client:
         await asyncio.gather(*(client.get(url) for _ in range(_KEPT)))
-        before = set(is_open)
+        before = set(opened)
         assert len(before) == _KEPT
         await asyncio.sleep(0.1)
         request = asyncio.create_task(client.get(url))

@@ -73,6 +73,7 @@ async def test_a_server_that_lacks_only_what_another_process_unloaded_stays_live
 
 async def test_a_load_that_hangs_times_out_and_the_server_stays_live(one: FaultyProxy, tmp_path: Path) -> None:
     async with open_engine(one, load_timeout=0.5) as engine:
+        await until(lambda: engine.replicas[0].alive)  # a busy machine may fail a probe of half a second
         expected = await engine.complete([1], model="base", sampling=Sampling(max_tokens=4, seed=0))
         one.fault = hanging("/v1/load_lora_adapter")
         with pytest.raises(EngineError, match=r"in 0\.5 s.*SAGE_ENGINE_LOAD_TIMEOUT_SECONDS"):

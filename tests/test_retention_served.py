@@ -23,7 +23,8 @@ async def test_a_killed_and_restarted_server_still_deletes_what_its_project_does
     (port,) = free_ports(1)
     env = environment(tmp_path, database_url, port)
     headers = {"Authorization": f"Bearer {key}"}
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, trust_env=False) as client:
+    url = f"http://127.0.0.1:{port}"
+    async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=30) as client:
         async with sage_process("serve", env) as server:
             await until_up(client, server)
             days = {"keep_tasks": 3, "keep_events": 2}

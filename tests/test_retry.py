@@ -38,6 +38,6 @@ async def test_it_gives_up_after_its_time(tokenizer: ChatTokenizer) -> None:
     scripted = ScriptedEngine(tokenizer, *[DOWN] * 99)
     started = time.monotonic()
     with pytest.raises(EngineError, match="down"):
-        await RetryingEngine(scripted, seconds=0.2, pause=0.02).complete([1], model="base", sampling=SAMPLING)
+        await RetryingEngine(scripted, seconds=4, pause=0.4).complete([1], model="base", sampling=SAMPLING)
     assert time.monotonic() - started < 9
     assert 3 <= len(scripted.prompts) <= 5

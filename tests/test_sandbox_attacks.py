@@ -78,7 +78,7 @@ async def test_an_attack_is_contained(attack: Attack, outcomes: dict[str, Outcom
     first = outcome.observations[0]
     shown = f"{first.stop} {first.stdout[-500:]!r} {first.error}"
     assert not any("ESCAPED" in (seen.stdout + _last_line(seen)) for seen in outcome.observations), shown
-    assert outcome.seconds < len(outcome.observations) * (_LIMITS.wall_seconds + 2)
+    assert outcome.seconds < len(outcome.observations) * (_LIMITS.wall_seconds + 30)
     assert all(len(seen.stdout) <= _LIMITS.output_chars + 100 for seen in outcome.observations)
     assert not any(
         use.inherited for seen in outcome.observations for use in seen.uses if use.function != "offered"

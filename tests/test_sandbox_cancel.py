@@ -42,6 +42,8 @@ async def test_a_warm_process_that_is_cancelled_as_it_starts_ends(seconds: float
         opening = asyncio.ensure_future(sandbox.open({}, no_call, SessionLimits()))
         while not (started := set(descendants(os.getpid())) - others):  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0)
+        for pid in started:
+            os.kill(pid, signal.SIGSTOP)  # it stays in its start until it is called off
         await asyncio.sleep(seconds)
         opening.cancel()
         await asyncio.wait([opening])

@@ -113,7 +113,7 @@ async def test_counting_is_invisible_to_code(sandbox: ForkedSandbox) -> None:
 
 
 async def test_a_function_stopped_by_the_cpu_limit_did_not_return(sandbox: ForkedSandbox) -> None:
-    session = await sandbox.open({}, _call, SessionLimits(cpu_seconds=0.2))
+    session = await sandbox.open({}, _call, SessionLimits(cpu_seconds=1))
     seen = await session.run("def spin():\n    while True: pass\nspin()")
     assert seen.uses == (Use("spin", False, 1, 0),)
     await session.close()

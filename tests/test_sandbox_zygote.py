@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -27,8 +28,18 @@ async def _no_call(api: str, args: list[Json], kwargs: dict[str, Json], **_: obj
 
 @pytest_asyncio.fixture
 async def sandbox() -> AsyncIterator[ForkedSandbox]:
-    async with ForkedSandbox(bwrap=False, fork_seconds=_FORK_SECONDS) as sandbox:
+    async with ForkedSandbox(bwrap=False) as sandbox:
         yield sandbox
+
+
+@contextmanager
+def _impatient(sandbox: ForkedSandbox) -> Iterator[None]:
+    """Forks have little time in this block."""
+    usual, sandbox._fork_seconds = sandbox._fork_seconds, _FORK_SECONDS
+    try:
+        yield
+    finally:
+        sandbox._fork_seconds = usual
 
 
 async def _open(sandbox: ForkedSandbox) -> ForkedSession:
@@ -86,7 +97,8 @@ async def test_a_slow_fork_fails_its_request_alone_and_its_late_answer_is_given_
 ) -> None:
     living, zygote = await _open(sandbox), zygote_pid(sandbox)
     with _stopped(zygote):
-        late = await asyncio.gather(*(_open(sandbox) for _ in range(3)), return_exceptions=True)
+        with _impatient(sandbox):
+            late = await asyncio.gather(*(_open(sandbox) for _ in range(3)), return_exceptions=True)
         assert all(
             isinstance(each, SandboxError) and "0.3 s: the machine is overloaded" in str(each) for each in late
         )
@@ -104,21 +116,26 @@ async def test_a_slow_fork_fails_its_request_alone_and_its_late_answer_is_given_
 
 async def test_a_fork_that_comes_just_as_its_time_ends_is_used(sandbox: ForkedSandbox) -> None:
     assert sandbox._zygote is not None
-    opening = asyncio.ensure_future(_open(sandbox))
-    while not sandbox._zygote.requests.silent_seconds():  # noqa: ASYNC110 - there is no event
-        await asyncio.sleep(0)
+    with _impatient(sandbox):
+        opening = asyncio.ensure_future(_open(sandbox))
+        while not sandbox._zygote.requests.silent_seconds():  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(0)
     _block_the_loop(_FORK_SECONDS + 1)
+    select.select([sandbox._zygote.requests._control], [], [], 60)  # its answer is there
     assert await _says(await opening, "new")
 
 
 async def test_a_warm_process_that_stays_silent_is_replaced_once_no_session_lives(sandbox: ForkedSandbox) -> None:
     living, zygote = await _open(sandbox), zygote_pid(sandbox)
     os.kill(zygote, signal.SIGSTOP)
-    for _ in range(4):
-        with pytest.raises(SandboxError, match="overloaded"):
-            await _open(sandbox)
+    with _impatient(sandbox):
+        for _ in range(4):
+            with pytest.raises(SandboxError, match="overloaded"):
+                await _open(sandbox)
     assert await _says(living, "on"), "while a session lives, it is kept"
     await living.close()
+    with _impatient(sandbox):
+        await sandbox._living_zygote()  # a launch has more time
     assert await _says(await _open(sandbox), "new")
     assert zygote_pid(sandbox) != zygote
 

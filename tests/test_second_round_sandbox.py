@@ -195,6 +195,7 @@ class Contained(msgspec.Struct, frozen=True):
     observations: list[Observation]
     calls: list[tuple[str, str]]  # (what the call said, whose it was)
     seconds: float
+    late: float = 0.0  # how many seconds this process, which kills what computes for too long, was late at most
 
 
 class _Recorder:
@@ -209,16 +210,25 @@ class _Recorder:
         return args[0]
 
 
+async def _note_lateness(late: list[float]) -> None:
+    while True:
+        before = monotonic()
+        await asyncio.sleep(0.01)
+        late.append(monotonic() - before - 0.01)
+
+
 async def _attack(sandbox: ForkedSandbox, source: str, turns: list[str], gate: asyncio.Semaphore) -> Contained:
     async with gate:
-        host, started = _Recorder(), monotonic()
+        host, started, late = _Recorder(), monotonic(), [0.0]
+        watching = asyncio.create_task(_note_lateness(late))
         session = await sandbox.open(_APIS, host, _LIMITS, prelude=[Function("f", source)])
         observations = []
         for turn in [_SECRET, *turns]:
             if session.alive:
                 observations.append(await session.run(turn))
         await session.close()
-        return Contained(observations, host.seen, monotonic() - started)
+        watching.cancel()
+        return Contained(observations, host.seen, monotonic() - started, max(late))
 
 
 @pytest_asyncio.fixture(scope="module")
@@ -241,7 +251,9 @@ def _check(outcome: Contained) -> None:
     shown = [(str(each.stop), each.stdout[-300:], each.error) for each in outcome.observations]
     assert not any("ESCAPED" in each.stdout for each in outcome.observations), shown
     assert all(len(each.stdout) <= _LIMITS.output_chars + 200 for each in outcome.observations)
-    assert all(each.cpu_ms < 3_000 * _LIMITS.cpu_seconds for each in outcome.observations), shown
+    assert all(
+        each.cpu_ms < 3_000 * _LIMITS.cpu_seconds + 1_000 * outcome.late for each in outcome.observations
+    ), shown
     assert all(("skill" in said) == bool(whose) for said, whose in outcome.calls), outcome.calls
     assert len(outcome.calls) <= _LIMITS.calls
     for each in outcome.observations:

@@ -44,7 +44,7 @@ class Served(NamedTuple):
         return await self._beyond(task, "accepted")
 
     async def _beyond(self, task: str, *states: str) -> dict[str, Any]:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(200):
             while True:
                 found: dict[str, Any] = (await self.client.get(f"/v1/tasks/{task}")).json()
                 if found["state"] not in states:

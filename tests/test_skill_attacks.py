@@ -166,7 +166,11 @@ async def test_what_a_skill_attempted_in_a_turn_that_is_suspended_takes_it_from_
         async def is_waiting() -> bool:
             return (await project.row(task_id)).state is TaskState.WAITING
 
+        async def is_refused() -> bool:
+            return bool(await skill_events(project, task_id, "refused"))
+
         await until(is_waiting)
+        await until(is_refused)  # it is written after the suspension
     assert len(await skill_events(project, task_id, "refused")) == 1
     assert await versions(project, "write_entry") == [(1, SkillState.QUARANTINED, True)]
 

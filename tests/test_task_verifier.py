@@ -23,7 +23,7 @@ from tests.listening_app import listening_app
 from tests.rows import LEASE, trajectory_of, turn_of
 from tests.webhook_receiver import SECRET, Received, is_signed
 
-FAST = VerifierOptions(poll_seconds=0.05, timeout=0.5, delays=(0.05,))
+FAST = VerifierOptions(poll_seconds=0.05, timeout=30, delays=(0.05,))
 
 
 class VerifierServer:
@@ -78,18 +78,19 @@ async def shown(api: ApiApp, task_id: UUID) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def asking(api: ApiApp, *, private: bool = True) -> AsyncIterator[None]:
-    async with open_client(allow_private_hosts=private) as client, VerifierSender(api.sessions, client, FAST):
+async def asking(api: ApiApp, *, private: bool = True, patience: float = 30) -> AsyncIterator[None]:
+    options = msgspec.structs.replace(FAST, timeout=patience)
+    async with open_client(allow_private_hosts=private) as client, VerifierSender(api.sessions, client, options):
         yield
 
 
-async def verified(api: ApiApp, task_id: UUID, *, private: bool = True) -> dict[str, Any]:
+async def verified(api: ApiApp, task_id: UUID, **options: Any) -> dict[str, Any]:
     """The task once the question about it is settled."""
 
     async def settled() -> bool:
         return bool((await shown(api, task_id))["verification"]["state"] != "pending")
 
-    async with asking(api, private=private):
+    async with asking(api, **options):
         await until(settled)
     return await shown(api, task_id)
 
@@ -128,7 +129,7 @@ async def test_it_is_asked_only_about_tasks_that_are_done_and_had_no_check(api: 
 @pytest.mark.parametrize(
     ("body", "status", "pause", "cause"),
     [
-        (b'{"score": 1}', 200, 5.0, "the verifier timed out: no answer within 0.5 seconds"),
+        (b'{"score": 1}', 200, 30.0, "the verifier timed out: no answer within 2 seconds"),
         (b'{"score": 1.5}', 200, 0.0, "the verifier answered nonsense: Expected `float` <= 1.0"),
         (b'{"score": "1"}', 200, 0.0, "the verifier answered nonsense: Expected `float | null`"),
         (b'{"score": true}', 200, 0.0, "the verifier answered nonsense: Expected `float | null`"),
@@ -148,7 +149,7 @@ async def test_a_verifier_without_an_answer_leaves_the_task_unscored_and_names_t
     server = VerifierServer(body, status, pause)
     async with server.listening() as url:
         await set_verifier(api, url)
-        task = await verified(api, await end_task(api))
+        task = await verified(api, await end_task(api), patience=2 if pause else 30)
     assert (task["score"], task["score_source"]) == (None, None)
     assert (task["verification"]["state"], task["verification"]["attempts"]) == ("failed", 2)
     assert cause in task["verification"]["problem"]

@@ -46,17 +46,23 @@ async def test_train_follows_the_run_and_tells_what_it_left(shell: SageCommand) 
 
 
 async def test_train_shows_how_much_is_done_of_what_the_run_does_now(shell: SageCommand) -> None:
-    training = asyncio.create_task(shell.run("train"))
+    training = await shell.start("train")
     run_id, at = await shell.run_id(), datetime(2026, 11, 26, tzinfo=UTC)
     async with shell.api.sessions.begin() as session:
         await run_queue.claim(session, "worker", 30, run_id)
         await run_queue.extend(session, run_id, "worker", 30, part=RunPart("exam tasks", 3, 12, at))
     shown = (await shell.api.client.get(f"/v1/training-runs/{run_id}")).json()["part"]
     assert shown == {"phase": "exam tasks", "done": 3, "total": 12, "at": "2026-11-26T00:00:00Z"}
-    await asyncio.sleep(1)  # the bar is redrawn at most ten times a second
+    assert training.stderr is not None
+    told = b""
+    async with asyncio.timeout(60):
+        while b"exam tasks 3/12" not in told:
+            more = await training.stderr.read(4096)
+            assert more, told.decode()
+            told += more
     async with shell.api.sessions.begin() as session:
         await run_queue.finish(session, run_id, "worker", RunState.DONE, result={"decision": "passed"})
-    assert "exam tasks 3/12" in (await training).err
+    assert (await shell.ended(training)).code == 0
     assert (await shell.api.client.get(f"/v1/training-runs/{run_id}")).json()["part"] is None
 
 

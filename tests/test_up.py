@@ -98,6 +98,7 @@ async def running(env: Mapping[str, str], directory: Path) -> AsyncIterator[Up]:
             await process.wait()
 
 
+@pytest.mark.timeout(900)
 async def test_killed_processes_are_restarted_and_stopped_ones_stay_gone(tmp_path: Path) -> None:
     env = settings(tmp_path)
     async with running(env, tmp_path) as up:
@@ -124,8 +125,8 @@ async def test_killed_processes_are_restarted_and_stopped_ones_stay_gone(tmp_pat
         began = time.monotonic()
         up.process.terminate()
         assert await up.process.wait() == 0
-        assert time.monotonic() - began < 15
-        await gone(born, seconds=1)
+        assert time.monotonic() - began < 60
+        await gone(born)
 
 
 def client_of(env: Mapping[str, str], key: str) -> httpx.AsyncClient:
