@@ -10,7 +10,7 @@ from app.records import Json
 from trainer.environment import Split, Verdict
 from trainer.environments.crud.crud_apis import CrudApi, CrudRoute, Role
 from trainer.environments.crud.crud_environment import CrudEnvironment, catalog_in
-from trainer.environments.crud.crud_phrases import BY_LINK, FRAMES, GIVEN, ONE, TITLED
+from trainer.environments.crud.crud_phrases import BY_LINK, FRAMES, GIVEN, LINKED, ONE, TITLED
 from trainer.environments.crud.crud_plans import (
     ANSWERING,
     CRUD_AXES,
@@ -249,6 +249,6 @@ def pairs(api: CrudApi) -> set[frozenset[tuple[str, str]]]:
 
 def test_held_out_phrasings_are_worded_otherwise() -> None:
     lists = [[FRAMES[pool][goal] for pool in POOLS] for goal in CRUD_GOALS]
-    lists += [[phrases[pool] for pool in POOLS] for phrases in (ONE, BY_LINK, GIVEN, TITLED)]
+    lists += [[phrases[pool] for pool in POOLS] for phrases in (ONE, BY_LINK, GIVEN, TITLED, LINKED)]
     for parts in lists:
         assert len(set().union(*parts)) == sum(map(len, parts)), parts

@@ -47,6 +47,11 @@ _SPARE_FIELDS = (
     *(f"{what} {part}" for what in ("alert", "sync", "cache", "layout", "export", "quota")
       for part in ("body", "format", "mode", "limit", "enabled", "threshold", "text", "ids")),
 )  # fmt: skip
+_STATUS = (
+    "queue size", "workers", "region", "disk free", "new version available", "base url", "users", "mode",
+    "cluster", "log level",
+)  # fmt: skip
+_BY_LINK_ALONE = 0.35  # of kinds with links
 _FEW = 8  # fields that no task asks for
 _TAKEN = frozenset(word for role in ("list", "show", "create", "update", "delete") for word in _WORDS[role])
 
@@ -74,6 +79,7 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     style: Style
     words: dict[str, str]
     has_link: bool
+    required: Literal["title", "link"]  # of a new one
     spare: tuple[str, ...]  # fields that can be written, and that no task asks for
     hidden: RecordField  # that list rows lack, if they are partial
 
@@ -142,10 +148,15 @@ class CrudApi(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     others: tuple[str, ...]  # operations that no task needs
     options: tuple[str, ...]  # of lists
     version: str  # of the server
+    status: tuple[str, ...]  # what else it says of itself
     about: str
 
     def wire(self, word: str) -> str:
         return spell(self.words[word], self.shape.style)
+
+    @property
+    def status_names(self) -> list[str]:
+        return [spell(words, self.shape.style) for words in self.status]
 
     @property
     def id_name(self) -> str:
@@ -226,13 +237,14 @@ def words_of(kind: str, collection: Collection) -> list[str]:
 def draw_api(name: str, domains: tuple[Domain, ...], shape: CrudShape, rng: Random) -> CrudApi:
     taken = {words for domain in domains for words in _words_of(domain)}
     words = {kind: rng.choice([each for each in known if each not in taken]) for kind, known in _WORDS.items()}
-    hidden: tuple[RecordField, ...] = ("person", "label", "number", "date")
+    hidden: tuple[RecordField, ...] = ("person", "label", "number", "date", "state")
     collections = tuple(
         Collection(
             domain=domain,
             style=shape.style,
             words={kind: words[kind] for kind in ("title", "link")},
-            has_link=rng.random() < 0.6,
+            has_link=(has_link := rng.random() < 0.6),
+            required="link" if has_link and rng.random() < _BY_LINK_ALONE else "title",
             hidden=rng.choice(hidden),
             spare=tuple(rng.sample(_SPARE_FIELDS, rng.choice((0, 1, 3, _FEW, 40)))),
         )
@@ -256,6 +268,7 @@ def draw_api(name: str, domains: tuple[Domain, ...], shape: CrudShape, rng: Rand
         others=tuple(rng.sample(_OTHERS, rng.choice((0, 1, 2, 5)))),
         options=tuple(rng.sample(_OPTIONS, rng.choice((0, 0, 1, 2)))),
         version=f"{rng.randint(0, 9)}.{rng.randint(0, 30)}.{rng.randint(0, 40)}",
+        status=tuple(rng.sample(_STATUS, rng.choice((0, 0, 3, 7)))),
         about=about,
     )
 

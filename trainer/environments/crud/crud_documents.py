@@ -68,9 +68,10 @@ def _operation(api: CrudApi, route: CrudRoute) -> Json:
 def _parts(api: CrudApi, route: CrudRoute) -> tuple[str, dict[str, Json], list[str], dict[str, Json]]:
     """Summary, fields of the body, those that are required, and the answer."""
     if route.role == "info":
-        return "status of the server", {}, [], object_of({api.wire("version"): STRING, "uptime": INTEGER})
+        shown = dict.fromkeys(sorted([api.wire("version"), *api.status_names]), STRING)
+        return "status of the server", {}, [], object_of({**shown, "uptime": INTEGER})
     collection = api.collections[route.collection]
-    noun, nouns, title = collection.domain.noun, collection.domain.nouns, collection.fields["title"]
+    noun, nouns, required = collection.domain.noun, collection.domain.nouns, collection.fields[collection.required]
     record: dict[str, Json] = {"$ref": f"#/components/schemas/{spell(noun, 'pascal')}"}
     match route.role:
         case "list":
@@ -82,7 +83,7 @@ def _parts(api: CrudApi, route: CrudRoute) -> tuple[str, dict[str, Json], list[s
             created = {"record": record, "id": object_of({api.id_name: _id(api)}), "nothing": {}}[
                 api.shape.created
             ]
-            return f"create a {noun}", _writable(collection, state=False), [title], created
+            return f"create a {noun}", _writable(collection, state=False), [required], created
         case "update":
             states = api.shape.act == "field"
             choices = f"; {collection.fields['state']}: {', '.join(collection.states)}" if states else ""
@@ -97,7 +98,7 @@ def _parts(api: CrudApi, route: CrudRoute) -> tuple[str, dict[str, Json], list[s
 def record_schema(api: CrudApi, collection: Collection, *, whole: bool) -> dict[str, Json]:
     kinds: dict[str, Json] = {}
     for field, name in collection.fields.items():
-        if whole or api.shape.rows == "full" or field != collection.hidden:
+        if whole or field != collection.hidden:
             kinds[name] = {**STRING, "enum": [*collection.states]} if field == "state" else _SIMPLE[field]
     kinds = _in_order(collection, kinds | dict.fromkeys(collection.writable_extras, STRING))
     first = {api.id_name: _id(api)}
@@ -107,7 +108,7 @@ def record_schema(api: CrudApi, collection: Collection, *, whole: bool) -> dict[
 
 
 def _list(api: CrudApi, collection: Collection, record: dict[str, Json]) -> dict[str, Json]:
-    row = record if api.shape.rows == "full" else record_schema(api, collection, whole=False)
+    row = record_schema(api, collection, whole=False) if api.shape.rows == "partial" else record
     rows: dict[str, Json] = {"type": "array", "items": row}
     match api.shape.listing:
         case "keyed":

@@ -28,13 +28,10 @@ def _parts(subject: CrudSubject, values: Values) -> Iterator[str]:
         yield f"{values['state']} is {fields['state']}"
     if form.goal == "info":
         yield f"{api.route('info').python} has {api.wire('version')}"
-    if form.goal == "read":
-        hidden = api.shape.rows == "partial" and form.field == subject.collection.hidden
-        yield (
-            f"only {api.route('show', subject.at).python} has {fields[form.field]}"
-            if hidden
-            else (f"I read {fields[form.field]}")
-        )
+    if subject.read is not None and subject.is_hidden:
+        yield f"only {api.route('show', subject.at).python} has {fields[subject.read]}"
+    elif form.goal == "read":
+        yield f"I read {fields[form.field]}"
     if subject.writes is not None:
         verb = subject.verb if subject.writes == "act" else None
         details = ", ".join(_set(subject, values))
@@ -54,7 +51,7 @@ def _set(subject: CrudSubject, values: Values) -> Iterator[str]:
     form, fields = subject.form, subject.collection.fields
     match form.goal:
         case "create":
-            for name in ("title", *form.given):
+            for name in form.written:
                 yield f"{fields[name]} {values[name]}"
         case "change":
             yield f"{fields[form.field]} {values['new']}"

@@ -155,6 +155,12 @@ TITLED: dict[Pool, tuple[str, ...]] = {
     "validation": ('that goes by "{value}"',),
     "test": ('titled "{value}"',),
 }
+LINKED: dict[Pool, tuple[str, ...]] = {
+    "train": ("for {value}", "with the {field} {value}", "with {field} {value}", "whose {field} is {value}"),
+    "validation": ("that points to {value}",),
+    "test": ("on {value}",),
+}
+_FRAMES_OF: dict[RecordField, dict[Pool, tuple[str, ...]]] = {"title": TITLED, "link": LINKED}
 
 
 def instruction_of(plan: CrudPlan, index: int) -> str:
@@ -168,12 +174,9 @@ def instruction_of(plan: CrudPlan, index: int) -> str:
         one = rng.choice(frames).format(
             noun=domain.noun, nouns=domain.nouns, by=prose[form.by], value=values[form.by]
         )
-    fields: tuple[RecordField, ...] = ("title", *form.given)
     parts = [
-        rng.choice(TITLED[pool] if field == "title" else GIVEN[pool]).format(
-            field=prose[field], value=values[field]
-        )
-        for field in (fields if form.goal == "create" else ())
+        rng.choice(_FRAMES_OF.get(field, GIVEN)[pool]).format(field=prose[field], value=values[field])
+        for field in (form.written if form.goal == "create" else ())
     ]
     return rng.choice(FRAMES[pool][form.goal]).format(
         noun=domain.noun,

@@ -41,6 +41,7 @@ _WEIGHTS: dict[CrudGoal, int] = {
     "delete_state": 1, "info": 1,
 }  # fmt: skip
 _BY_LINK = 0.3
+_TITLED = 0.4  # of new records that need no title
 _WORLD = re.compile(
     r"crud-(train|validation|test)-(domains|shapes|phrasings)-(\d{1,12})-([0-2])(?:-x[0-9a-z]{1,16})?"
 )
@@ -67,17 +68,27 @@ class CrudKey(msgspec.Struct, frozen=True):
 class CrudForm(msgspec.Struct, frozen=True, kw_only=True):
     """All tasks of a scenario have the same form; their values differ.
 
-    `by` names the one record of a task, `field` is read or changed, `given` are written beside the title.
+    `by` names the one record of a task, `field` is read or changed, `given` are written, and a title as well.
     """
 
     goal: CrudGoal
     by: By = "title"
     field: RecordField = "title"
+    is_titled: bool = True
     given: tuple[RecordField, ...] = ()
 
     @property
+    def written(self) -> tuple[RecordField, ...]:
+        """The fields of a new record."""
+        return ("title", *self.given) if self.is_titled else self.given
+
+    @property
     def name(self) -> str:
-        detail = {"read": self.field, "change": self.field, "create": "_".join(self.given)}.get(self.goal, "")
+        detail = {
+            "read": self.field,
+            "change": self.field,
+            "create": "_".join(self.given if self.is_titled else ("untitled", *self.given)),
+        }.get(self.goal, "")
         by = self.by if self.goal in SINGLE else ""
         return ".".join(filter(None, (self.goal, detail, by)))
 
@@ -88,7 +99,7 @@ class CrudForm(msgspec.Struct, frozen=True, kw_only=True):
             case "count_state" | "delete_state":
                 return ("state",)
             case "create":
-                return ("title", *self.given)
+                return self.written
             case "change":
                 return (self.by, "new")
             case "read" | "delete" | "act":
@@ -199,7 +210,11 @@ def draw_form(target: Collection, rng: Random) -> CrudForm:
                 [each for each in writable if each not in ("title", "link")], rng.choice((0, 1, 1, 2))
             )
             given = [*(["link"] if target.has_link else []), *more]
-            return CrudForm(goal=goal, given=tuple(each for each in RECORD_FIELDS if each in given))
+            return CrudForm(
+                goal=goal,
+                is_titled=target.required == "title" or rng.random() < _TITLED,
+                given=tuple(each for each in RECORD_FIELDS if each in given),
+            )
     return CrudForm(goal=goal, by=by)
 
 

@@ -36,6 +36,18 @@ class CrudSubject(msgspec.Struct, frozen=True, kw_only=True):
         return self.form.goal not in ("create", "info")
 
     @property
+    def read(self) -> RecordField | None:
+        """The field of rows that the task is about, besides the one that names a record."""
+        if self.form.goal in ("count_state", "delete_state"):
+            return "state"
+        return self.form.field if self.form.goal == "read" else None
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether rows of lists lack what the task is about."""
+        return self.api.shape.lacks_field and self.read == self.collection.hidden
+
+    @property
     def acts_by_update(self) -> bool:
         return self.api.shape.act == "field"
 
@@ -127,18 +139,18 @@ def _body(subject: CrudSubject) -> tuple[list[str], str]:  # noqa: C901 - one ca
             return [], f'{call(subject, "info")}["{api.wire("version")}"]'
         case "create":
             given = {field: parameter_name(subject, field) for field in form.parameters}
-            return [_writing(subject, "create", {}, given)], parameter_name(subject, "title")
+            return [_writing(subject, "create", {}, given)], parameter_name(subject, form.written[0])
         case "count" if api.shape.paging == "whole":
             return [f"rows = {_rows(subject)}"], "len(rows)"
         case "count":
             return ["count = 0", *for_each_row(subject, ["count += 1"])], "count"
         case "count_state":
-            hit = [f"if {access(subject, 'state')} == {state}:", "    count += 1"]
+            hit = [f"if {_value(subject, key)} == {state}:", "    count += 1"]
             return ["count = 0", *for_each_row(subject, hit)], "count"
         case "act_all":
             return ["count = 0", *for_each_row(subject, [_act(subject, key), "count += 1"])], "count"
         case "delete_state":
-            hit = [f"if {access(subject, 'state')} == {state}:", f"    chosen.append({key})"]
+            hit = [f"if {_value(subject, key)} == {state}:", f"    chosen.append({key})"]
             delete = call(subject, "delete", {identity: "each"})
             return [
                 "chosen = []",
@@ -166,11 +178,11 @@ def _key(subject: CrudSubject) -> str:
 
 
 def _value(subject: CrudSubject, key: str) -> str:
-    """What is read of the row that was found."""
-    api = subject.api
-    if api.shape.rows == "full" or subject.form.field != subject.collection.hidden:
-        return access(subject, subject.form.field)
-    return access(subject, subject.form.field, call(subject, "show", {argument_name(api.id_name): key}))
+    """What is read of a row."""
+    field = subject.read or "state"
+    if not subject.is_hidden:
+        return access(subject, field)
+    return access(subject, field, call(subject, "show", {argument_name(subject.api.id_name): key}))
 
 
 def access(subject: CrudSubject, field: RecordField, row: str = "row") -> str:

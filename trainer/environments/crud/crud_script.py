@@ -43,25 +43,36 @@ class CrudScript(ProgramScript):
         )
 
     def solve(self) -> Generator[str, str, None]:
-        name, look, beliefs = self._subject.api.name, self._look, list(_beliefs(self._subject))
+        beliefs = list(_beliefs(self._subject))
         mistake = self._mistake(beliefs)
+        yield from self._find_app(mistake)
+        if mistake == "code":
+            wrong = self.say("try", self.code(write_program(self._rng.choice(beliefs))))
+            if not raised((yield wrong)):
+                return
+        yield from self._look_up(mistake)
+        if self._is_surprised and not raised((yield self._solution(_believed(self._subject, rows="full")))):
+            return
+        solution = self._solution(self._subject)
+        if raised((yield solution)):
+            yield solution
+
+    def _find_app(self, mistake: Mistake | None) -> Generator[str, str, None]:
         if not self._knows_apps:
             yield self.say("apps", "print(apis.api_docs.show_app_descriptions())")
         if mistake == "app":
             yield self.say("try", signatures_of(self._subject.collection.resource))
-        yield turn_of(note_app(self._subject), signatures_of(name))
-        if mistake == "code":
-            wrong = write_program(self._rng.choice(beliefs))
-            if not raised((yield self.say("try", self.code(wrong)))):
-                return
+        yield turn_of(note_app(self._subject), signatures_of(self._subject.api.name))
+
+    def _look_up(self, mistake: Mistake | None) -> Generator[str, str, None]:
         if mistake == "word":
             yield self.say("look", _look(self._subject, _misnamed(self._subject, self._rng)))
-            yield self.say("again", look)
-        elif look:
-            yield self.say("look", look)
-        solution = turn_of(note_plan(self._subject, self._given), self.code(self._right))
-        if raised((yield solution)):
-            yield solution
+            yield self.say("again", self._look)
+        elif self._look:
+            yield self.say("look", self._look)
+
+    def _solution(self, subject: CrudSubject) -> str:
+        return turn_of(note_plan(subject, self._given), self.code(write_program(subject)))
 
     def _mistake(self, beliefs: Sequence[CrudSubject]) -> Mistake | None:
         """One that something refuses."""
@@ -72,7 +83,13 @@ class CrudScript(ProgramScript):
             possible.append("word")
         if beliefs:
             possible.append("code")
-        return self._rng.choice(possible) if self._mistaken and possible else None
+        wants = self._mistaken and not self._is_surprised  # one mistake is enough
+        return self._rng.choice(possible) if wants and possible else None
+
+    @property
+    def _is_surprised(self) -> bool:
+        """Whether rows lack what the documents promise."""
+        return self._subject.is_hidden and self._subject.api.shape.rows == "undocumented"
 
     @property
     def _look(self) -> str:

@@ -45,7 +45,8 @@ def _operate(state: CrudState, api: CrudApi, request: WorldRequest) -> WorldResp
     if api.shape.auth == "key" and request.headers.get(api.words["header"].lower()) != state.password(api.name):
         raise ServiceRefusal(401, f"wrong {api.words['header']}")
     if route.role == "info":
-        return WorldResponse(200, {api.wire("version"): api.version, "uptime": 4711})
+        status: dict[str, Json] = {name: f"{name[:2]}-{len(name)}" for name in api.status_names}
+        return WorldResponse(200, {**status, api.wire("version"): api.version, "uptime": 4711})
     collection, records = api.collections[route.collection], state.records[api.name, route.collection]
     if route.role == "other":
         return WorldResponse(200, {"job": len(records)})
@@ -97,7 +98,7 @@ def _listed(api: CrudApi, collection: Collection, records: list[CrudRecord], req
 def _row(api: CrudApi, collection: Collection, record: CrudRecord, *, whole: bool) -> dict[str, Json]:
     """A record as the API shows it."""
     shown = [
-        field for field in collection.fields if whole or api.shape.rows == "full" or field != collection.hidden
+        field for field in collection.fields if whole or not api.shape.lacks_field or field != collection.hidden
     ]
     rest: dict[str, Json] = {collection.fields[field]: getattr(record, field) for field in shown}
     rest |= record.extra
@@ -108,8 +109,8 @@ def _row(api: CrudApi, collection: Collection, record: CrudRecord, *, whole: boo
 def _create(
     api: CrudApi, collection: Collection, records: list[CrudRecord], given: "_Changes", ids: Random
 ) -> WorldResponse:
-    if not given.fields.get("title"):
-        raise ServiceRefusal(422, f"{collection.fields['title']} is required")
+    if not given.fields.get(collection.required):
+        raise ServiceRefusal(422, f"{collection.fields[collection.required]} is required")
     record = blank_record(collection, new_id(api, {each.id for each in records}, ids))
     _change(record, given)
     records.append(record)

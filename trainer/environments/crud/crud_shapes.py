@@ -21,8 +21,13 @@ class CrudShape(msgspec.Struct, frozen=True, kw_only=True):
     body: Literal["flat", "wrapped"]
     act: Literal["path", "field"]  # an operation of its own, or an update of the state
     created: Literal["record", "id", "nothing"]  # what the answer to a creation has
-    rows: Literal["full", "partial"]  # in lists: partial ones lack a field that only one record's own address has
+    rows: Literal["full", "partial", "undocumented"]  # in lists, see `lacks_field`
     style: Style
+
+    @property
+    def lacks_field(self) -> bool:
+        """Whether rows of lists lack a field that only one record's own address has, documented or not."""
+        return self.rows != "full"
 
     @property
     def is_keyed(self) -> bool:
@@ -39,7 +44,7 @@ SHARES: dict[str, dict[str, int]] = {
     "body": {"flat": 82, "wrapped": 18},
     "act": {"path": 55, "field": 45},
     "created": {"record": 50, "id": 30, "nothing": 20},
-    "rows": {"full": 80, "partial": 20},
+    "rows": {"full": 70, "partial": 20, "undocumented": 10},
     "style": {"snake": 45, "camel": 30, "kebab": 10, "pascal": 15},
 }
 """In percent."""
