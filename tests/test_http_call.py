@@ -3,10 +3,12 @@
 from collections.abc import AsyncIterator
 
 import httpx
+import msgspec
 import pytest
 
 from app.apis.api_documents import download
 from app.apis.authentication import Authentication
+from app.apis.catalog import Catalog
 from app.apis.credentials import FixedCredentials, bearer
 from app.errors import ApiDocumentError
 from app.gateway.http_client import open_client
@@ -116,8 +118,12 @@ async def test_an_address_that_is_too_long_with_its_key_is_an_api_error(setup: E
 
 @pytest.mark.parametrize("server", ["http://127.0.0.1:99999", "http://xn--"])
 async def test_an_address_that_is_none_is_an_api_error(server: str) -> None:
+    """A variable of the server's address, for one, may make it so."""
     async with open_client(allow_private_hosts=True) as client:
-        error = await raised(EchoSetup(Echo(), server, client).gateway(), "echo.answer", "text")
+        setup = EchoSetup(Echo(), "http://echo.test", client)
+        app = msgspec.structs.replace(setup.catalog.apps["echo"], server=server)
+        setup.catalog = Catalog({"echo": app})
+        error = await raised(setup.gateway(), "echo.answer", "text")
         assert (error.kind, error.message.startswith("the server cannot be reached: ")) == ("ApiError", True)
 
 

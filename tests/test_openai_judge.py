@@ -268,9 +268,9 @@ async def test_a_judge_that_always_says_yes_is_not_trusted(shop: ServedProject) 
 
 
 def test_a_prompt_is_bounded_however_long_the_trajectories_are() -> None:
-    long = msgspec.structs.replace(trajectory(), answer="x" * 1_000_000)
-    turn = msgspec.structs.replace(turn_of("z" * 1_000_000), observation="y" * 1_000_000)
-    group: list[Trajectory] = [msgspec.structs.replace(long, turns=(turn,) * 500)] * 8
+    long = msgspec.structs.replace(trajectory(), answer="x" * 100_000)
+    turn = msgspec.structs.replace(turn_of("z" * 100_000), observation="y" * 100_000)
+    group: list[Trajectory] = [msgspec.structs.replace(long, turns=(turn,) * 50)] * 8
     assert sum(len(each.content) for each in judge_messages("", group)) < 65_000
 
 

@@ -151,6 +151,10 @@ class CrudApi(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     status: tuple[str, ...]  # what else it says of itself
     about: str
 
+    def with_word(self, kind: str, words: str) -> "CrudApi":
+        """The API, if its makers had chosen another name."""
+        return msgspec.structs.replace(self, words={**self.words, kind: words})
+
     def wire(self, word: str) -> str:
         return spell(self.words[word], self.shape.style)
 

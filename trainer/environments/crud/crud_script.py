@@ -124,6 +124,7 @@ def _beliefs(subject: CrudSubject) -> Iterator[CrudSubject]:
     shape = subject.api.shape
     if shape.auth == "key":
         yield _believed(subject, auth="open")
+    yield from _other_names(subject)
     if not subject.reads_rows or subject.form.goal == "count":
         return
     if shape.listing == "bare":
@@ -132,6 +133,13 @@ def _beliefs(subject: CrudSubject) -> Iterator[CrudSubject]:
         yield _believed(subject, listing="bare")
     if subject.form.goal in SINGLE and subject.form.by == "title":
         yield from map(subject.with_title, words_of("title", subject.collection))
+
+
+def _other_names(subject: CrudSubject) -> Iterator[CrudSubject]:
+    """Of the operation that tells about the server, if it is called."""
+    for name in words_of("info", subject.collection) if subject.form.goal == "info" else ():
+        if name != subject.api.words["info"]:
+            yield msgspec.structs.replace(subject, api=subject.api.with_word("info", name))
 
 
 def _believed(subject: CrudSubject, **axes: str) -> CrudSubject:
