@@ -20,7 +20,6 @@ from typing import Any
 
 import click
 import httpx
-import yaml
 
 from app.client.options import server_options
 from app.client.sage_client import SageClient
@@ -96,28 +95,18 @@ def project_of(server: SageClient, watches: httpx.Client) -> str:
     """A project of its own, so that no task finds another one's skills."""
     project = f"watches-{secrets.token_hex(3)}"
     server.request("POST", "/v1/projects", {"name": project})
-    server.request("PUT", f"/v1/secrets/{_NAME}", {"value": watches.headers[_KEY]}, project=project)
     api = {
         "project": project,
         "name": _NAME,
         "server": f"{str(watches.base_url).rstrip('/')}/api/v1",
-        "document": _document(watches),
-        "bind": {_KEY.replace("-", "_"): f"secret:{_NAME}"},
+        "document": watches.get("/api/v1/full-spec").raise_for_status().text,
+        "credentials": {"ApiKeyAuth": {"value": watches.headers[_KEY]}},
     }
     server.request("POST", "/v1/apis", api)
     tried = server.request("POST", f"/v1/apis/{_NAME}/test", {"operation": "get_system_info"}, project=project)
     if not tried["ok"]:
         raise click.ClickException(f"tasks cannot be solved: {tried['error'] or tried['answer']}")
     return project
-
-
-def _document(watches: httpx.Client) -> dict[str, Any]:
-    """The server's own, with its key as the parameter that it is."""
-    document: dict[str, Any] = yaml.safe_load(watches.get("/api/v1/full-spec").raise_for_status().text)
-    for path in document["paths"].values():
-        key = {"name": _KEY, "in": "header", "required": True, "schema": {"type": "string"}}
-        path["parameters"] = [*path.get("parameters", ()), key]
-    return document
 
 
 def solve(server: SageClient, watches: httpx.Client, project: str, asked: WatchTask) -> dict[str, Any]:
