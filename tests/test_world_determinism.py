@@ -17,7 +17,7 @@ from trainer.environments.gym.gym_items import initial_items
 
 FINGERPRINTS = {
     "gym": "5a83ad40eccc2d1f6f8c9f7297f883923fb9a00db843c584f359154d84fcfad9",
-    "crud": "5be156711d61a008cd692b4f10736a1ee9c34c23aefa1b0ccd0f3abc08919b9a",
+    "crud": "c7047cac4cdb436e28453acd4f2cb900cc2923a5d4f229eb105d929c94d0c2c3",
 }
 
 

@@ -11,7 +11,7 @@ from trainer.environments.crud.crud_shapes import CrudShape
 from trainer.environments.gym.domains import Domain, Verb
 from trainer.environments.gym.spelling import Style, spell
 
-Role: TypeAlias = Literal["list", "show", "create", "update", "delete", "act", "info", "other"]
+Role: TypeAlias = Literal["list", "show", "create", "update", "delete", "act", "info", "search", "other"]
 Method: TypeAlias = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 RecordField: TypeAlias = Literal["title", "link", "person", "label", "number", "date", "state"]
 
@@ -149,6 +149,10 @@ class CrudApi(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     options: tuple[str, ...]  # of lists
     version: str  # of the server
     status: tuple[str, ...]  # what else it says of itself
+    has_search: bool  # which no task needs
+    order: (
+        int  # of the operations in its document: 0, one kind of records after the other; 1, by address; else any
+    )
     about: str
 
     def with_word(self, kind: str, words: str) -> "CrudApi":
@@ -171,7 +175,12 @@ class CrudApi(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         info = CrudRoute(
             role="info", id=self._spelled("info"), method="GET", path=f"/{spell(self.words['info'], 'kebab')}"
         )
-        return (*(route for at in range(len(self.collections)) for route in self._routes(at)), info)
+        routes = [*(route for at in range(len(self.collections)) for route in self._routes(at)), info]
+        if self.order == 1:
+            routes.sort(key=lambda each: (each.path, each.method))
+        elif self.order:
+            Random(self.order).shuffle(routes)
+        return tuple(routes)
 
     def route(self, role: Role, collection: int = 0, verb: Verb | None = None) -> CrudRoute:
         return next(
@@ -209,6 +218,9 @@ class CrudApi(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 )
                 for verb in verbs
             ]
+        if self.has_search:
+            name = spell(f"search {domain.nouns}", self.shape.style)
+            routes.append(CrudRoute(role="search", id=name, method="GET", path=f"{many}/search", collection=at))
         return [*routes, *(self._other(words, at) for words in self.others)]
 
     def _other(self, words: str, at: int) -> CrudRoute:
@@ -273,6 +285,8 @@ def draw_api(name: str, domains: tuple[Domain, ...], shape: CrudShape, rng: Rand
         options=tuple(rng.sample(_OPTIONS, rng.choice((0, 0, 1, 2)))),
         version=f"{rng.randint(0, 9)}.{rng.randint(0, 30)}.{rng.randint(0, 40)}",
         status=tuple(rng.sample(_STATUS, rng.choice((0, 0, 3, 7)))),
+        has_search=words["list"] != "search" and rng.random() < 0.3,
+        order=rng.choice((0, 1, 1, rng.randrange(2, 1000))),
         about=about,
     )
 

@@ -47,6 +47,8 @@ def _operation(api: CrudApi, route: CrudRoute) -> Json:
         parameters.append(parameter_of(api.id_name, "path", _id(api)))
     if route.role == "list" and api.shape.paging == "page":
         parameters.append(optional_of(api.wire("page"), {**INTEGER, "default": 1}))
+    if route.role == "search":
+        parameters.append(parameter_of("q", "query", STRING))
     if route.role == "list":
         parameters += [optional_of(spell(words, api.shape.style), STRING) for words in api.options]
     summary, body, required, answer = _parts(api, route)
@@ -74,9 +76,9 @@ def _parts(api: CrudApi, route: CrudRoute) -> tuple[str, dict[str, Json], list[s
     noun, nouns, required = collection.domain.noun, collection.domain.nouns, collection.fields[collection.required]
     record: dict[str, Json] = {"$ref": f"#/components/schemas/{spell(noun, 'pascal')}"}
     match route.role:
-        case "list":
-            pages = ", pages start at 1" if api.shape.paging == "page" else ""
-            return f"list {nouns}{pages}", {}, [], _list(api, collection, record)
+        case "list" | "search":
+            pages = ", pages start at 1" if api.shape.paging == "page" and route.role == "list" else ""
+            return f"{route.role} {nouns}{pages}", {}, [], _list(api, collection, record)
         case "show":
             return f"one {noun}", {}, [], record
         case "create":

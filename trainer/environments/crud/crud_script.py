@@ -80,7 +80,7 @@ class CrudScript(ProgramScript):
         if self._subject.form.goal != "info":
             possible.append("app")
         if self._look:
-            possible.append("word")
+            possible += ["word", "word"]  # what is wrong most often
         if beliefs:
             possible.append("code")
         wants = self._mistaken and not self._is_surprised  # one mistake is enough

@@ -50,7 +50,10 @@ def _operate(state: CrudState, api: CrudApi, request: WorldRequest) -> WorldResp
     collection, records = api.collections[route.collection], state.records[api.name, route.collection]
     if route.role == "other":
         return WorldResponse(200, {"job": len(records)})
-    if route.role == "list":
+    if route.role == "search":
+        words = request.query.get("q", "").lower()
+        records = [each for each in records if words in each.title.lower()]
+    if route.role in ("list", "search"):
         return WorldResponse(200, _listed(api, collection, records, request))
     if route.role == "create":
         return _create(api, collection, records, _changes(api, route, request), state.ids)
