@@ -2,8 +2,9 @@
 
 import pytest
 
-from app.apis.address import address
+from app.apis.address import address, check_reachable
 from app.apis.api_documents import parse_document
+from app.errors import ApiDocumentError
 from app.records import Json
 
 
@@ -57,3 +58,26 @@ def test_only_values_listed_in_the_document_may_be_chosen() -> None:
 
 def test_a_scheme_may_be_a_variable() -> None:
     assert at("{scheme}://shop.test/v1", {}, scheme={"default": "http"}) == "http://shop.test/v1"
+
+
+@pytest.mark.parametrize(
+    ("url", "cause"),
+    [
+        ("http://127.0.0.1:8195api/v1", "Invalid port"),
+        ("http://a.test:99999/x", "Port out of range"),
+        ("https://[broken/x", "Invalid IPv6 URL"),
+        ("http://a b/x", "no server has the host and port"),
+        ("http://a.test:0", "no server has the host and port"),
+        ("http://{host}:8x/v1", "Invalid port"),
+    ],
+)
+def test_a_server_that_no_client_can_reach_is_refused(url: str, cause: str) -> None:
+    with pytest.raises(ApiDocumentError, match=cause):
+        check_reachable(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://{region}.a.test:{port}/v1", "{scheme}://a.test/{v}", "http://[::1]:8/x", "https://é.test"]
+)
+def test_a_server_may_have_variables_anywhere(url: str) -> None:
+    check_reachable(url)

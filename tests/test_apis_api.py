@@ -151,6 +151,16 @@ async def test_a_server_that_does_not_answer_is_remarked_on_and_not_replaced(api
     assert uploaded.json()["remarks"] == []
 
 
+@pytest.mark.parametrize("how", ["document", "server"])
+async def test_a_server_that_no_client_can_reach_is_refused(api: ApiApp, how: str) -> None:
+    url = "http://127.0.0.1:8195api/v1"
+    named = {"server": url} if how == "server" else {"document": DOCUMENT | {"servers": [{"url": url}]}}
+    answer = await api.client.post("/v1/apis", json={"name": "mail", "document": DOCUMENT, **named})
+    assert answer.status_code == 400
+    assert "is not an address" in str(problem(answer)["detail"])
+    assert (await api.client.get("/v1/apis")).json() == []
+
+
 async def test_the_first_other_server_that_answers_is_proposed(api: ApiApp) -> None:
     dead = [f"http://127.0.0.1:{port}" for port in free_ports(2)]
     async with raw_server(http_answer(b"{}", "Content-Type: application/json")) as alive:

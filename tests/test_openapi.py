@@ -175,31 +175,6 @@ def test_a_relative_server_is_resolved_against_the_source() -> None:
         parse_document("mail", nowhere, source="/tmp/openapi.json")
 
 
-@pytest.mark.parametrize(
-    ("url", "cause"),
-    [
-        ("http://127.0.0.1:8195api/v1", "Invalid port"),
-        ("http://a.test:99999/x", "Port out of range"),
-        ("https://[broken/x", "Invalid IPv6 URL"),
-        ("http://a b/x", "no server has the host and port"),
-        ("http://a.test:0", "no server has the host and port"),
-        ("http://{host}:8x/v1", "Invalid port"),
-    ],
-)
-def test_a_server_that_no_client_can_reach_is_refused(url: str, cause: str) -> None:
-    with pytest.raises(ApiDocumentError, match=cause):
-        parse_document("mail", PLAIN, server=url)
-    with pytest.raises(ApiDocumentError, match=cause):
-        parse_document("mail", {**PLAIN, "servers": [{"url": url}]})
-
-
-@pytest.mark.parametrize(
-    "url", ["https://{region}.a.test:{port}/v1", "{scheme}://a.test/{v}", "http://[::1]:8/x", "https://é.test"]
-)
-def test_a_server_may_have_variables_anywhere(url: str) -> None:
-    assert parse_document("mail", PLAIN, server=url).server == url
-
-
 def test_an_operation_may_have_another_server() -> None:
     operation = {"operationId": "upload", "servers": [{"url": "http://files.test/"}]}
     document = {**PLAIN, "paths": {"/up": {"post": operation}}}

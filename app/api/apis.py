@@ -20,6 +20,7 @@ from app.api.document_access import fetch_for, untrusted_remarks
 from app.api.json_request import DocumentRequest
 from app.api.problem import problems
 from app.api.validation import ProjectName
+from app.apis.address import check_reachable
 from app.apis.app_view import AppView
 from app.apis.document_reader import DocumentReader
 from app.apis.presentation import AS_WRITTEN, Presentation
@@ -129,6 +130,7 @@ async def register_api(
     former = await _former(session, document_reader, project.id, data.name)
     request = _request(data, former, model_scope)
     app, document = await document_reader.read(request, content, fetch)
+    check_reachable(app.base_url)
     prepared = [
         await prepare(name, each, app.schemes, app.default_url, http_client)
         for name, each in data.credentials.items()

@@ -4,12 +4,15 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 import httpx
 
 from app.apis.catalog import App
+from app.errors import ApiDocumentError
 
 VARIABLE = re.compile(r"\{([^{}]+)\}")
+_SCHEME_VARIABLE = re.compile(r"^\{\w+\}(?=://)")
 _SAFE = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*")  # cannot change the rest of the URL
 _HOST = re.compile(r"[^/]*//[^/]*")  # of a URL, with the scheme
 _DOMAIN = re.compile(r"(\.[A-Za-z0-9-]+){2,}(:(\d+|\{\w+\}))?")  # the part of the host that the document fixes
@@ -60,6 +63,18 @@ def has_name(url: str) -> bool:
         return bool(httpx.URL(url).userinfo)
     except httpx.InvalidURL:
         return False
+
+
+def check_reachable(server: str) -> None:
+    """Raises ApiDocumentError for the address of a server that no client can call, whatever its variables are."""
+    filled = VARIABLE.sub("1", _SCHEME_VARIABLE.sub("http", server))
+    try:
+        parts = urlsplit(filled)
+        httpx.URL(filled)  # as the client that sends a call will read it
+        if parts.port == 0 or re.search(r"\s", parts.hostname or ""):
+            raise ApiDocumentError(f"servers: no server has the host and port of {server!r}")
+    except (ValueError, httpx.InvalidURL) as error:
+        raise ApiDocumentError(f"servers: {server!r} is not an address: {error}") from error
 
 
 def same_origin(url: str, other: str) -> bool:

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis.address import end_of_host
+from app.apis.address import check_reachable, end_of_host
 from app.apis.app_view import AppView, OperationTraits
 from app.apis.catalog import App
 from app.apis.credentials import Credentials
@@ -90,6 +90,7 @@ def _fetch(sessions: Sessions, client: httpx.AsyncClient, row: models.Api, old: 
 
 def _check_server(before: str, now: str, token_origins: Collection[str]) -> None:
     """Raises ApiDocumentError for a document that leads calls, and so the credentials of the API, elsewhere."""
+    check_reachable(now)
     if before[: end_of_host(before)] != now[: end_of_host(now)] and not is_trusted(now, before, token_origins):
         raise ApiDocumentError(
             f"it names another server now, {now} in place of {before}, which would get the API's credentials: "
