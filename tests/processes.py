@@ -21,6 +21,12 @@ def free_ports(count: int) -> list[int]:
         return ports
 
 
+def is_open(port: int) -> bool:
+    """Whether a server of this machine listens there."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
 def alive(pid: int) -> bool:
     """False for zombies, which may not be reaped here."""
     try:

@@ -1,13 +1,12 @@
 """What a command starts ends with it, even if the command is killed."""
 
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from tests.processes import free_ports
+from tests.processes import free_ports, is_open
 
 SUITE = """
 import sys, time
@@ -25,14 +24,9 @@ def test_the_services_of_a_simulation_that_is_killed_leave_their_port_free(tmp_p
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as command:
         assert command.stdout is not None
         assert command.stdout.readline() == "served\n"
-        assert _is_open(port)
+        assert is_open(port)
         command.send_signal(signal.SIGKILL)
     until = time.monotonic() + 10
-    while _is_open(port):
+    while is_open(port):
         assert time.monotonic() < until, "the services outlived the command"
         time.sleep(0.05)
-
-
-def _is_open(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0

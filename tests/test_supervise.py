@@ -16,7 +16,7 @@ from app.machine.child_process import ChildProcess
 from app.machine.logs import last_error, rotate
 from app.machine.supervise import ProcessError, Supervisor
 from tests.ledger_project import until
-from tests.processes import alive, free_ports, gone
+from tests.processes import alive, free_ports, gone, is_open
 
 PRINT_PID = "import os, time; os.write(1, b'%d\\n' % os.getpid()); time.sleep(600)"  # one write: lines stay whole
 SERVE = "import http.server as h; h.HTTPServer(('127.0.0.1', {port}), h.SimpleHTTPRequestHandler).serve_forever()"
@@ -51,11 +51,6 @@ async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
     supervisor = Supervisor(tmp_path, stop_seconds=0.5)
     yield supervisor
     await supervisor.stop()
-
-
-def answers(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def child(code: str, *, ready: str = "") -> ChildProcess:
@@ -171,7 +166,7 @@ async def test_a_child_that_does_not_get_ready_fails_with_its_last_response(tmp_
     (port,) = free_ports(1)
     slow = child(SERVE.format(port=port), ready=f"http://127.0.0.1:{port}/nothing-here")
     await supervisor.start([msgspec.structs.replace(slow, start_seconds=2)])
-    await until(lambda: answers(port))
+    await until(lambda: is_open(port))
     with pytest.raises(ProcessError, match=r"child is not ready after 2 s: .*404 [^\n]*$"):
         await supervisor.ready()
     await supervisor.stop()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from app.apis.catalog import App, Operation
 from app.apis.query_words import read_query
-from app.apis.signature import argument, result_fields, signature
+from app.apis.signature import argument, result_fields, signature, signature_line
 from app.apis.type_form import type_form
 from app.apis.words import is_beginning, singular, split_words
 
@@ -73,16 +73,16 @@ def short_signature(operation: Operation, limit: int, words: SignatureWords, *, 
     kept = _chosen({name: name for name in fields}, words, left)
     arguments = [*required, *_marked([optional[each] for each in optional if each in shown], optional)]
     line = _line(operation, arguments, start, _marked([each for each in fields if each in kept], fields))
-    return line if len(line) <= limit else f"{line[: limit - len(LEFT_OUT)]}{LEFT_OUT}"
+    return _cut(line, limit)
 
 
 def _line(operation: Operation, arguments: Sequence[str], start: str, fields: Sequence[str]) -> str:
-    returned = f"{start}{', '.join(fields)}"
-    line = f"{operation.name}({', '.join(arguments)}){f' -> {returned}' if returned else ''}"
-    summary = operation.summary
-    if len(summary) > _SUMMARY:
-        summary = f"{summary[: _SUMMARY - len(LEFT_OUT)]}{LEFT_OUT}"
-    return f"{line}: {summary}" if summary else line
+    call = f"{operation.name}({', '.join(arguments)})"
+    return signature_line(call, f"{start}{', '.join(fields)}", _cut(operation.summary, _SUMMARY))
+
+
+def _cut(text: str, chars: int) -> str:
+    return text if len(text) <= chars else f"{text[: chars - len(LEFT_OUT)]}{LEFT_OUT}"
 
 
 def _chosen(texts: dict[str, str], words: SignatureWords, left: int) -> set[str]:

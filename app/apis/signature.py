@@ -18,10 +18,16 @@ def signature(operation: Operation, *, typed: bool = False, rank: FieldRank | No
 
     If `typed`, it is `-> list[{id, sender}]`, the fields chosen by `rank`, and bodies have types, too.
     """
-    line = call_form(operation, typed=typed)
-    if given := type_form(operation.returns, rank) if typed else result(operation.returns):
-        line += f" -> {given}"
-    return f"{line}: {operation.summary}" if operation.summary else line
+    returned = type_form(operation.returns, rank) if typed else result(operation.returns)
+    return signature_line(call_form(operation, typed=typed), returned, operation.summary)
+
+
+def signature_line(call: str, returned: str, summary: str) -> str:
+    """
+    >>> signature_line("ping()", "", ""), signature_line("ping()", "string", "say hello")
+    ('ping()', 'ping() -> string: say hello')
+    """
+    return f"{call}{f' -> {returned}' if returned else ''}{f': {summary}' if summary else ''}"
 
 
 def call_form(operation: Operation, *, typed: bool = False) -> str:

@@ -42,11 +42,11 @@ class Gateway:
 
     `instruction`, that of the task, says what to show of a long document, `variables` fill the servers' URLs,
     `allowed` decides which "app.operation" may be called, `read_only` permits only safe operations that need no
-    approval, `approvals` decides which calls wait for a person, and `max_calls`
-    limits the calls sent. Safe calls are repeated after a `Retry-After` that ends within `patience` seconds.
-    With a `recording` none is sent, and one that it cannot answer is in doubt. Look-ups and the completion of the
-    task are answered here: they are neither counted nor recorded. `secrets` collects what must not be stored in
-    the clear. `callers` are the senders of protocols that are not plain HTTP.
+    approval, `approvals` decides which calls wait for a person, and `max_calls` limits the calls sent. Safe calls
+    are repeated after a `Retry-After` that ends within `patience` seconds. With a `recording` none is sent, and
+    one that it cannot answer is in doubt. Look-ups and the completion of the task are answered here: they are
+    neither counted nor recorded. `secrets` collects what must not be stored in the clear. `callers` are the
+    senders of protocols that are not plain HTTP.
     """
 
     def __init__(  # noqa: PLR0913 - the only way out, with many rules

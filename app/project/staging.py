@@ -64,10 +64,9 @@ class StagingApi(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError("`stateless` needs no reset: leave one of them out")
         if (self.reset_url is None) != (self.reset_secret is None):
             raise ValueError("`reset_url` and `reset_secret` need each other: the POST is signed with the secret")
-        if not is_callable_url(self.server):
-            raise ValueError("`server`: write http://host/path or https://, without a user or fragment")
-        if self.reset_url is not None and not is_callable_url(self.reset_url):
-            raise ValueError("`reset_url`: write http://host/path or https://, without a user or fragment")
+        for name, url in (("server", self.server), ("reset_url", self.reset_url)):
+            if url is not None and not is_callable_url(url):
+                raise ValueError(f"`{name}`: write http://host/path or https://, without a user or fragment")
 
     @property
     def is_restored(self) -> bool:

@@ -68,6 +68,7 @@ async def refresh_api(
         content = await fetch(row.source)
         named = msgspec.structs.replace(request, names=old.names)
         app, document = await reader.read(named, content, fetch, check=False)
+        check_reachable(app.default_url)
         _check_server(old.default_url, app.default_url, row.token_origins)
     except ApiDocumentError as error:
         async with sessions.begin() as session:
@@ -90,7 +91,6 @@ def _fetch(sessions: Sessions, client: httpx.AsyncClient, row: models.Api, old: 
 
 def _check_server(before: str, now: str, token_origins: Collection[str]) -> None:
     """Raises ApiDocumentError for a document that leads calls, and so the credentials of the API, elsewhere."""
-    check_reachable(now)
     if before[: end_of_host(before)] != now[: end_of_host(now)] and not is_trusted(now, before, token_origins):
         raise ApiDocumentError(
             f"it names another server now, {now} in place of {before}, which would get the API's credentials: "

@@ -59,9 +59,9 @@ State = TypeVar("State")
 class GeneratedWorld(Generic[Plan, State]):
     """One task in a world of its own. Implements `World`."""
 
-    def __init__(self, task: Task, environment: "GeneratedEnvironment[Any, Plan, State]") -> None:
+    def __init__(self, task: Task, plan: Plan, environment: "GeneratedEnvironment[Any, Plan, State]") -> None:
         self.task = task
-        self.plan, _ = environment.place(task.variables["world"])
+        self.plan = plan
         self.client = environment.client
         self.now = _NOW
         self._environment = environment
@@ -122,7 +122,7 @@ class GeneratedEnvironment(ABC, Generic[Axis, Plan, State]):
         plan, index = self.place(task.variables["world"])
         world = plan.world(index, secrets.token_hex(4))
         try:
-            yield GeneratedWorld(msgspec.structs.replace(task, variables={"world": world}), self)
+            yield GeneratedWorld(msgspec.structs.replace(task, variables={"world": world}), plan, self)
         finally:
             self.worlds.forget(world)
 
