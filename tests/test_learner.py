@@ -281,6 +281,7 @@ def test_the_whole_optimizer_state_is_restored_on_the_device_of_the_weights(mode
     learner.update(round_of(1))
     learner.save(tmp_path / "it.checkpoint")
     elsewhere = Learner(with_lora(load_model(model, torch.device("cpu")), 4, 8).to("meta"), SETTINGS)
+    assert elsewhere._processes.device.type == "meta"  # not that of the learner before it
     elsewhere.restore(tmp_path / "it.checkpoint")
     states = elsewhere._optimizer.state.values()
     assert states

@@ -3,23 +3,24 @@
 from collections.abc import Sequence
 
 import torch
-from accelerate import Accelerator, DistributedType
+from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.utils import clip_grad_norm_
 
 
 class ProcessGroup:
     """The collective operations of an update. Every call must be made by all processes."""
 
-    def __init__(self, accelerator: Accelerator, shard: bool | None = None) -> None:
+    def __init__(self, accelerator: Accelerator | None, device: torch.device, *, shard: bool = False) -> None:
+        """None: this process alone. Accelerators of a process share the device of its first one."""
         self._accelerator = accelerator
-        requested = accelerator.distributed_type is DistributedType.FSDP if shard is None else shard
-        self.sharded = requested and accelerator.num_processes > 1
-        self.count = accelerator.num_processes
-        self.index = accelerator.process_index
-        self.device = accelerator.device
+        self.device = device
+        self.count = 1 if accelerator is None else accelerator.num_processes
+        self.index = 0 if accelerator is None else accelerator.process_index
+        self.sharded = shard and self.count > 1
 
     def place(self, module: nn.Module, units: Sequence[nn.Module]) -> None:
         """Shard the module's weights over the processes, if they are to share them.
@@ -35,11 +36,11 @@ class ProcessGroup:
 
     def backward(self, loss: Tensor) -> None:
         """Compute gradients: sharded ones are means over processes, others stay local; `add_up` sums both."""
-        self._accelerator.backward(loss * self.count if self.sharded else loss)
+        (loss * self.count if self.sharded else loss).backward()
 
     def add_up(self, parameters: Sequence[nn.Parameter]) -> None:
         """Sum the gradients of all processes, in one message. A process without any contributes zeros."""
-        if self.sharded or self.count == 1:
+        if self.sharded or self._accelerator is None:
             return
         grads = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
         total = self._accelerator.reduce(torch.cat([each.flatten() for each in grads]), "sum")
@@ -48,17 +49,20 @@ class ProcessGroup:
 
     def clip(self, parameters: Sequence[nn.Parameter], limit: float) -> float:
         """Scale gradients down to a norm of at most `limit`. Returns the norm before."""
-        norm = self._accelerator.clip_grad_norm_(parameters, limit)
+        norm = clip_grad_norm_(parameters, limit)
         return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         """The values of every process, by rank."""
+        if self._accelerator is None:
+            return [list(values)]
         row = torch.tensor([values], dtype=torch.float64, device=self.device)
         gathered: list[list[float]] = self._accelerator.gather(row).tolist()
         return gathered
 
     def wait(self) -> None:
-        self._accelerator.wait_for_everyone()
+        if self._accelerator is not None:
+            self._accelerator.wait_for_everyone()
 
 
 def gather_full(tensor: Tensor) -> Tensor:

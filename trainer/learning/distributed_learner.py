@@ -95,7 +95,7 @@ def open_learner(spec: LearnerSpec, team: Team) -> Iterator[Learner]:
     Raises ModelError, InvalidError if `start` does not fit the model, LearnerLostError if processes are missing.
     """
     if team.local + team.remote == 1:
-        yield Learner(_whole_policy(spec, torch.device(spec.device)), spec.settings, shard=False)
+        yield Learner(_whole_policy(spec, torch.device(spec.device)), spec.settings)
         return
     host, port = parse_address(team.rendezvous) if team.remote else ("127.0.0.1", 0)
     store, rendezvous = meeting.serve(host, port, team.local, team.remote)
@@ -117,7 +117,7 @@ def open_learner(spec: LearnerSpec, team: Team) -> Iterator[Learner]:
 def new_learner(kind: Callable[..., Learner], spec: LearnerSpec, accelerator: Accelerator) -> Learner:
     """The learner of one of several processes."""
     if not spec.shard:
-        return kind(_whole_policy(spec, accelerator.device), spec.settings, accelerator, shard=False)
+        return kind(_whole_policy(spec, accelerator.device), spec.settings, accelerator)
     settings, device = spec.settings, accelerator.device
     model = empty_model(
         spec.model_dir, base_dtype(spec.dtype, device, spec.model_dir), device, liger=settings.liger

@@ -50,12 +50,12 @@ class Learner:
         settings: RunSettings,
         accelerator: Accelerator | None = None,
         *,
-        shard: bool | None = None,
+        shard: bool = False,
         read_weights: Callable[[PeftModel], None] | None = None,
     ) -> None:
         """Build the learner.
 
-        `shard` decides whether processes share the weights; None leaves it to how `accelerate` was launched.
+        `accelerator` joins several processes, and `shard` makes them share the weights. None: this one alone.
         `read_weights` fills a model that was built without weights, after it was sharded.
         """
         self.settings = settings
@@ -67,7 +67,7 @@ class Learner:
         self._logprob_model.train(settings.gradient_checkpointing)
         if settings.gradient_checkpointing:
             checkpoint_activations(self._base)
-        self._processes = ProcessGroup(accelerator or Accelerator(cpu=model.device.type == "cpu"), shard)
+        self._processes = ProcessGroup(accelerator, model.device, shard=shard)
         self._processes.place(self._logprob_model, shard_units(model) if self._processes.sharded else ())
         if read_weights is not None:
             read_weights(model)
