@@ -164,7 +164,8 @@ def refusals(state: CrudState) -> Iterator[tuple[int, WorldResponse]]:
     yield 422, ask(state, route("update"), known, body())
     yield 422, ask(state, route("update"), known, body(**{collection.fields["number"]: "many"}))
     if api.shape.act == "field":
-        yield 422, ask(state, route("update"), known, body(**{collection.fields["state"]: "unheard of"}))
+        name = collection.flags[0] if collection.has_flags else collection.fields["state"]
+        yield 422, ask(state, route("update"), known, body(**{name: "unheard of"}))
     if api.shape.auth == "key":
         yield 401, ask(state, route("list"), key="wrong")
     if api.shape.body == "wrapped":
@@ -179,6 +180,21 @@ def test_bad_requests_are_refused_and_change_nothing(trained: list[CrudPlan]) ->
             assert response.status == status, (plan.key.text, response)
             assert plan.main.wire("error") in response.content
         assert msgspec.json.encode(list(state.records.values())) == before
+
+
+def test_a_flag_is_shown_set_and_cleared(trained: list[CrudPlan]) -> None:
+    flagged = [each for each in trained if each.target.has_flags and each.main.shape.act == "field"]
+    for plan in [each for each in flagged if each.main.shape.nesting == each.main.shape.body == "flat"][:20]:
+        state, flag = state_of(plan), plan.verb.done
+        known = state.records[plan.main.name, plan.collection][0].id
+        for value in (True, False):
+            changed = ask(state, plan.main.route("update", plan.collection), known, {flag: value}).content
+            shown = ask(state, plan.main.route("show", plan.collection), known).content
+            assert isinstance(shown, dict)
+            assert changed == shown
+            assert {name: shown[name] for name in plan.target.flags} == {
+                name: value and name == flag for name in plan.target.flags
+            }
 
 
 def test_every_operation_is_in_the_catalog_under_the_name_that_the_expert_calls(trained: list[CrudPlan]) -> None:
@@ -199,7 +215,7 @@ def test_every_name_means_one_thing(trained: list[CrudPlan]) -> None:
         nouns = [each.domain.noun for each in collections]
         assert len(set(nouns)) == len(nouns), nouns
         for collection in collections:
-            names = [*collection.fields.values(), *collection.writable_extras]
+            names = [*collection.fields.values(), *collection.flags, *collection.writable_extras]
             assert len(set(names)) == len(names), names
             assert set(collection.states).isdisjoint(collection.domain.values)
 

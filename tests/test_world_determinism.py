@@ -17,7 +17,7 @@ from trainer.environments.gym.gym_items import initial_items
 
 FINGERPRINTS = {
     "gym": "5a83ad40eccc2d1f6f8c9f7297f883923fb9a00db843c584f359154d84fcfad9",
-    "crud": "c7047cac4cdb436e28453acd4f2cb900cc2923a5d4f229eb105d929c94d0c2c3",
+    "crud": "556213ce367ef47c13d152594ea7779ef89e6673ac07e1a2008e13f0558a7080",
 }
 
 

@@ -42,7 +42,7 @@ _OTHERS = (
 _OPTIONS = ("sort by", "order", "verbose", "with archived", "locale", "expand")  # of lists
 _SPARE_FIELDS = (
     "proxy", "time zone", "interval", "retries", "webhook", "http verb", "headers", "batch size", "footer",
-    "muted", "priority rank", "max length", "cc list", "external key", "icon", "folder path", "sort index",
+    "silent", "priority rank", "max length", "cc list", "external key", "icon", "folder path", "sort index",
     "owner group",
     *(f"{what} {part}" for what in ("alert", "sync", "cache", "layout", "export", "quota")
       for part in ("body", "format", "mode", "limit", "enabled", "threshold", "text", "ids")),
@@ -51,6 +51,10 @@ _STATUS = (
     "queue size", "workers", "region", "disk free", "new version available", "base url", "users", "mode",
     "cluster", "log level",
 )  # fmt: skip
+_QUALIFIERS = (
+    "page", "web", "team", "shared", "daily", "project", "customer", "site", "user", "group", "service", "saved",
+)  # fmt: skip
+_DESCRIBED, _CALLED = 0.4, 0.15  # of kinds: with a qualifier in the app's description, and in operations' names
 _BY_LINK_ALONE = 0.35  # of kinds with links
 _FEW = 8  # fields that no task asks for
 _TAKEN = frozenset(word for role in ("list", "show", "create", "update", "delete") for word in _WORDS[role])
@@ -73,21 +77,27 @@ class CrudRoute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Collection(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Records of one kind. `has_link`: they have an address on the web."""
+    """Records of one kind.
+
+    `has_link`: they have an address on the web. `has_flags`: a boolean for each state, instead of one field.
+    """
 
     domain: Domain
     style: Style
+    has_flags: bool
     words: dict[str, str]
     has_link: bool
     required: Literal["title", "link"]  # of a new one
     spare: tuple[str, ...]  # fields that can be written, and that no task asks for
     hidden: RecordField  # that list rows lack, if they are partial
+    described: str  # before the noun in the description of the app, such as "page", or nothing
+    called: str  # before the noun in the names of operations
 
     @cached_property
     def fields(self) -> dict[RecordField, str]:
         """The wire names."""
-        known = {field: words for field, words in self.prose.items() if field != "link" or self.has_link}
-        return {field: spell(words, self.style) for field, words in known.items()}
+        lacking = {"link": not self.has_link, "state": self.has_flags}
+        return {field: spell(words, self.style) for field, words in self.prose.items() if not lacking.get(field)}
 
     @property
     def prose(self) -> dict[RecordField, str]:
@@ -100,7 +110,7 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             "label": domain.label,
             "number": domain.number,
             "date": domain.date,
-            "state": domain.progress,
+            "state": "flag" if self.has_flags else domain.progress,
         }
 
     @property
@@ -124,6 +134,32 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def states(self) -> list[str]:
         return [self.domain.initial, *(verb.done for verb in self.verbs)]
+
+    @property
+    def described_noun(self) -> str:
+        return f"{self.described} {self.domain.noun}".strip()
+
+    @property
+    def described_nouns(self) -> str:
+        return f"{self.described} {self.domain.nouns}".strip()
+
+    @property
+    def called_noun(self) -> str:
+        return f"{self.called} {self.domain.noun}".strip()
+
+    @property
+    def called_nouns(self) -> str:
+        return f"{self.called} {self.domain.nouns}".strip()
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The wire names of booleans, each a state."""
+        return tuple(verb.done for verb in self.verbs) if self.has_flags else ()
+
+    @property
+    def asked_states(self) -> list[str]:
+        """Those that a task may ask for: no flag says that nothing was done."""
+        return [*self.flags] or self.states
 
     @property
     def resource(self) -> str:
@@ -193,24 +229,26 @@ class CrudApi(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return spell(" ".join([self.words[word], *rest]), self.shape.style)
 
     def _routes(self, at: int) -> list[CrudRoute]:
-        domain, verbs = self.collections[at].domain, self.collections[at].verbs
-        many, one = f"/{spell(domain.nouns, 'kebab')}", f"/{spell(domain.nouns, 'kebab')}/{{{self.id_name}}}"
+        collection = self.collections[at]
+        noun, nouns, verbs = collection.called_noun, collection.called_nouns, collection.verbs
+        many = f"/{spell(nouns, 'kebab')}"
+        one = f"{many}/{{{self.id_name}}}"
         places: list[tuple[Role, str, Method, str]] = [
-            ("list", domain.nouns, "GET", many),
-            ("create", domain.noun, "POST", many),
-            ("show", domain.noun, "GET", one),
-            ("update", domain.noun, self.shape.update, one),
-            ("delete", domain.noun, "DELETE", one),
+            ("list", nouns, "GET", many),
+            ("create", noun, "POST", many),
+            ("show", noun, "GET", one),
+            ("update", noun, self.shape.update, one),
+            ("delete", noun, "DELETE", one),
         ]
         routes = [
-            CrudRoute(role=role, id=self._spelled(role, noun), method=method, path=path, collection=at)
-            for role, noun, method, path in places
+            CrudRoute(role=role, id=self._spelled(role, words), method=method, path=path, collection=at)
+            for role, words, method, path in places
         ]
         if self.shape.act == "path":
             routes += [
                 CrudRoute(
                     role="act",
-                    id=spell(f"{verb.base} {domain.noun}", self.shape.style),
+                    id=spell(f"{verb.base} {noun}", self.shape.style),
                     method="POST",
                     path=f"{one}/{spell(verb.base, 'kebab')}",
                     collection=at,
@@ -219,16 +257,16 @@ class CrudApi(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 for verb in verbs
             ]
         if self.has_search:
-            name = spell(f"search {domain.nouns}", self.shape.style)
+            name = spell(f"search {nouns}", self.shape.style)
             routes.append(CrudRoute(role="search", id=name, method="GET", path=f"{many}/search", collection=at))
         return [*routes, *(self._other(words, at) for words in self.others)]
 
     def _other(self, words: str, at: int) -> CrudRoute:
-        domain = self.collections[at].domain
+        noun, nouns = self.collections[at].called_noun, self.collections[at].called_nouns
         method, _, name = words.partition(" ")
-        many = f"/{spell(domain.nouns, 'kebab')}"
+        many = f"/{spell(nouns, 'kebab')}"
         place = f"{many}/{{{self.id_name}}}" if "{noun}" in name else many
-        said = name.format(noun=domain.noun, nouns=domain.nouns)
+        said = name.format(noun=noun, nouns=nouns)
         slug = spell(name.format(noun="", nouns=""), "kebab")
         return CrudRoute(
             role="other",
@@ -239,9 +277,9 @@ class CrudApi(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         )
 
 
-def other_words(kind: str, chosen: str, rng: Random) -> str:
-    """A name that the makers of the API could have chosen, and did not."""
-    return rng.choice([words for words in _WORDS[kind] if words != chosen])
+def other_words(kind: str, chosen: str) -> list[str]:
+    """The names that the makers of the API could have chosen, and did not."""
+    return [words for words in _WORDS[kind] if words != chosen]
 
 
 def words_of(kind: str, collection: Collection) -> list[str]:
@@ -253,20 +291,24 @@ def words_of(kind: str, collection: Collection) -> list[str]:
 def draw_api(name: str, domains: tuple[Domain, ...], shape: CrudShape, rng: Random) -> CrudApi:
     taken = {words for domain in domains for words in _words_of(domain)}
     words = {kind: rng.choice([each for each in known if each not in taken]) for kind, known in _WORDS.items()}
-    hidden: tuple[RecordField, ...] = ("person", "label", "number", "date", "state")
+    has_flags = shape.states == "flags" and all(map(_have_flags, domains))
+    hidden: tuple[RecordField, ...] = ("person", "label", "number", "date", *(() if has_flags else ("state",)))
     collections = tuple(
         Collection(
             domain=domain,
             style=shape.style,
+            has_flags=has_flags,
             words={kind: words[kind] for kind in ("title", "link")},
             has_link=(has_link := rng.random() < 0.6),
             required="link" if has_link and rng.random() < _BY_LINK_ALONE else "title",
             hidden=rng.choice(hidden),
             spare=tuple(rng.sample(_SPARE_FIELDS, rng.choice((0, 1, 3, _FEW, 40)))),
+            described=rng.choice(_QUALIFIERS) if rng.random() < _DESCRIBED else "",
+            called=rng.choice(_QUALIFIERS) if rng.random() < _CALLED else "",
         )
         for domain in domains
     )
-    nouns = " and ".join(domain.nouns for domain in domains)
+    nouns = " and ".join(each.described_nouns for each in collections)
     about = rng.choice(
         (
             f"{nouns}",
@@ -289,6 +331,11 @@ def draw_api(name: str, domains: tuple[Domain, ...], shape: CrudShape, rng: Rand
         order=rng.choice((0, 1, 1, rng.randrange(2, 1000))),
         about=about,
     )
+
+
+def _have_flags(domain: Domain) -> bool:
+    """Whether each state is one word, which is a flag's name in most styles, too."""
+    return not any(" " in verb.done for verb in verbs_of(domain))
 
 
 def _words_of(domain: Domain) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from app.records import Json
 from trainer.environments.crud.crud_apis import Collection, CrudApi, CrudRoute, RecordField
 from trainer.environments.gym.schema_parts import (
+    BOOLEAN,
     INTEGER,
     STRING,
     answer_of,
@@ -88,7 +89,8 @@ def _parts(api: CrudApi, route: CrudRoute) -> tuple[str, dict[str, Json], list[s
             return f"create a {noun}", _writable(collection, state=False), [required], created
         case "update":
             states = api.shape.act == "field"
-            choices = f"; {collection.fields['state']}: {', '.join(collection.states)}" if states else ""
+            named = states and not collection.has_flags
+            choices = f"; {collection.fields['state']}: {', '.join(collection.states)}" if named else ""
             return f"change a {noun}{choices}", _writable(collection, state=states), [], record
         case "delete":
             return f"delete a {noun}", {}, [], {}
@@ -102,6 +104,7 @@ def record_schema(api: CrudApi, collection: Collection, *, whole: bool) -> dict[
     for field, name in collection.fields.items():
         if whole or field != collection.hidden:
             kinds[name] = {**STRING, "enum": [*collection.states]} if field == "state" else _SIMPLE[field]
+    kinds |= dict.fromkeys(collection.flags, BOOLEAN)
     kinds = _in_order(collection, kinds | dict.fromkeys(collection.writable_extras, STRING))
     first = {api.id_name: _id(api)}
     return object_of(
@@ -126,7 +129,9 @@ def _list(api: CrudApi, collection: Collection, record: dict[str, Json]) -> dict
 
 def _writable(collection: Collection, *, state: bool) -> dict[str, Json]:
     fields = {name: _SIMPLE[field] for field, name in collection.fields.items() if field in _SIMPLE}
-    if state:
+    if state and collection.has_flags:
+        fields |= dict.fromkeys(collection.flags, BOOLEAN)
+    elif state:
         fields[collection.fields["state"]] = {**STRING, "enum": [*collection.states]}
     return _in_order(collection, {**fields, **dict.fromkeys(collection.writable_extras, STRING)})
 

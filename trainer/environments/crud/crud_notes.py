@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from trainer.environments.crud.crud_plans import Values
-from trainer.environments.crud.crud_programs import CrudSubject, where_rows_are
+from trainer.environments.crud.crud_programs import CrudSubject, state_of, where_rows_are
 
 
 def note_app(subject: CrudSubject) -> str:
     if subject.form.goal == "info":
         return f"It is about apis.{subject.api.name}."
-    return f"The {subject.collection.domain.nouns} are in apis.{subject.api.name}."
+    return f"The {subject.collection.described_nouns} are in apis.{subject.api.name}."
 
 
 def note_plan(subject: CrudSubject, values: Values) -> str:
@@ -25,7 +25,7 @@ def _parts(subject: CrudSubject, values: Values) -> Iterator[str]:
     if form.by in values and form.goal != "create":
         yield f"{values[form.by]} is {fields[form.by]}"
     if "state" in values:
-        yield f"{values['state']} is {fields['state']}"
+        yield f"{values['state']} is {fields.get('state', 'a flag')}"
     if form.goal == "info":
         yield f"{api.route('info').python} has {api.wire('version')}"
     if subject.read is not None and subject.is_hidden:
@@ -56,4 +56,4 @@ def _set(subject: CrudSubject, values: Values) -> Iterator[str]:
         case "change":
             yield f"{fields[form.field]} {values['new']}"
         case "act" | "act_all" if subject.acts_by_update:
-            yield f"{fields['state']} {subject.verb.done}"
+            yield " ".join(state_of(subject))

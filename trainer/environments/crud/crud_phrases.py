@@ -160,6 +160,7 @@ LINKED: dict[Pool, tuple[str, ...]] = {
     "validation": ("that points to {value}",),
     "test": ("on {value}",),
 }
+_IN_FULL = 0.3  # of tasks call the records what the description of the app does
 _FRAMES_OF: dict[RecordField, dict[Pool, tuple[str, ...]]] = {"title": TITLED, "link": LINKED}
 
 
@@ -167,20 +168,20 @@ def instruction_of(plan: CrudPlan, index: int) -> str:
     """The same for the same task. The tasks of a scenario may be worded differently."""
     rng, pool = plan.key.random(f"wording {index}"), plan.key.pool("phrasings")
     form, target, values = plan.form, plan.target, plan.values[index]
-    domain, prose = target.domain, target.prose
-    one = ""
+    prose, one = target.prose, ""
+    noun, nouns = target.domain.noun, target.domain.nouns
+    if rng.random() < _IN_FULL:
+        noun, nouns = target.described_noun, target.described_nouns
     if form.by in values:
         frames = BY_LINK[pool] if form.by == "link" else ONE[pool]
-        one = rng.choice(frames).format(
-            noun=domain.noun, nouns=domain.nouns, by=prose[form.by], value=values[form.by]
-        )
+        one = rng.choice(frames).format(noun=noun, nouns=nouns, by=prose[form.by], value=values[form.by])
     parts = [
         rng.choice(_FRAMES_OF.get(field, GIVEN)[pool]).format(field=prose[field], value=values[field])
         for field in (form.written if form.goal == "create" else ())
     ]
     return rng.choice(FRAMES[pool][form.goal]).format(
-        noun=domain.noun,
-        nouns=domain.nouns,
+        noun=noun,
+        nouns=nouns,
         app=plan.main.name,
         one=one,
         One=f"{one[:1].upper()}{one[1:]}",

@@ -222,7 +222,7 @@ def draw_values(key: CrudKey, form: CrudForm, target: Collection) -> tuple[Value
     """The values of each task. No two tasks share a value, as far as there are enough."""
     rng, pool = key.random("values"), key.pool("domains")
     drawn = {field: draw_field(field, 2 * TASKS, target, pool, rng) for field in RECORD_FIELDS}
-    states = rng.sample(target.states, min(TASKS, len(target.states)))
+    states = rng.sample(target.asked_states, min(TASKS, len(target.asked_states)))
     tasks: list[Values] = []
     for index in range(TASKS):
         known: Values = {field: drawn[field][index] for field in RECORD_FIELDS}

@@ -87,14 +87,14 @@ def function_name(subject: CrudSubject) -> str:
     by, verb = f"by {prose[form.by]}", subject.verb.base
     names = {
         "count": f"count {domain.nouns}",
-        "count_state": f"count {domain.nouns} by {domain.progress}",
+        "count_state": f"count {domain.nouns} by {prose['state']}",
         "read": f"{prose[form.field]} of {domain.noun} {by}",
         "create": f"create {domain.noun}" + "".join(f" with {prose[field]}" for field in form.given),
         "change": f"change {prose[form.field]} of {domain.noun} {by}",
         "delete": f"delete {domain.noun} {by}",
         "act": f"{verb} {domain.noun} {by}",
         "act_all": f"{verb} all {domain.nouns}",
-        "delete_state": f"delete {domain.nouns} by {domain.progress}",
+        "delete_state": f"delete {domain.nouns} by {prose['state']}",
         "info": f"{subject.api.words['version']} of {subject.api.name}",
     }
     return spell(names[form.goal], "snake")
@@ -131,26 +131,25 @@ def _log_in(subject: CrudSubject) -> list[str]:
 
 def _body(subject: CrudSubject) -> tuple[list[str], str]:  # noqa: C901 - one case for each goal
     """The lines, and the result."""
-    form, api = subject.form, subject.api
+    form, api, fields = subject.form, subject.api, subject.collection.fields
     key, identity = _key(subject), argument_name(api.id_name)
-    state = parameter_name(subject, "state")
     match form.goal:
         case "info":
             return [], f'{call(subject, "info")}["{api.wire("version")}"]'
         case "create":
-            given = {field: parameter_name(subject, field) for field in form.parameters}
+            given = {fields[field]: parameter_name(subject, field) for field in form.written}
             return [_writing(subject, "create", {}, given)], parameter_name(subject, form.written[0])
         case "count" if api.shape.paging == "whole":
             return [f"rows = {_rows(subject)}"], "len(rows)"
         case "count":
             return ["count = 0", *for_each_row(subject, ["count += 1"])], "count"
         case "count_state":
-            hit = [f"if {_value(subject, key)} == {state}:", "    count += 1"]
+            hit = [f"if {_is_in_state(subject, key)}:", "    count += 1"]
             return ["count = 0", *for_each_row(subject, hit)], "count"
         case "act_all":
             return ["count = 0", *for_each_row(subject, [_act(subject, key), "count += 1"])], "count"
         case "delete_state":
-            hit = [f"if {_value(subject, key)} == {state}:", f"    chosen.append({key})"]
+            hit = [f"if {_is_in_state(subject, key)}:", f"    chosen.append({key})"]
             delete = call(subject, "delete", {identity: "each"})
             return [
                 "chosen = []",
@@ -163,7 +162,7 @@ def _body(subject: CrudSubject) -> tuple[list[str], str]:  # noqa: C901 - one ca
     find = ["found = None", *for_each_row(subject, [test, f"    found = {value}"])]
     match form.goal:
         case "change":
-            new = {"new": parameter_name(subject, "new")}
+            new = {fields[form.field]: parameter_name(subject, "new")}
             return [*find, _writing(subject, "update", {identity: "found"}, new)], "found"
         case "delete":
             return [*find, call(subject, "delete", {identity: "found"})], "found"
@@ -185,10 +184,20 @@ def _value(subject: CrudSubject, key: str) -> str:
     return access(subject, field, call(subject, "show", {argument_name(subject.api.id_name): key}))
 
 
+def _is_in_state(subject: CrudSubject, key: str) -> str:
+    """Whether a row is in the state that is given: its name, or that of its flag."""
+    state = parameter_name(subject, "state")
+    return f"{_fields(subject)}[{state}]" if subject.collection.has_flags else f"{_value(subject, key)} == {state}"
+
+
 def access(subject: CrudSubject, field: RecordField, row: str = "row") -> str:
     """The value of a field of a row."""
-    group = f'["{subject.api.wire("group")}"]' if subject.api.shape.nesting == "grouped" else ""
-    return f'{row}{group}["{subject.collection.fields[field]}"]'
+    return f'{_fields(subject, row)}["{subject.collection.fields[field]}"]'
+
+
+def _fields(subject: CrudSubject, row: str = "row") -> str:
+    """What has the fields of a row."""
+    return f'{row}["{subject.api.wire("group")}"]' if subject.api.shape.nesting == "grouped" else row
 
 
 def call(subject: CrudSubject, role: Role, arguments: Mapping[str, str] | None = None) -> str:
@@ -204,16 +213,22 @@ def call(subject: CrudSubject, role: Role, arguments: Mapping[str, str] | None =
 def _act(subject: CrudSubject, identity: str) -> str:
     target = {argument_name(subject.api.id_name): identity}
     if subject.acts_by_update:
-        return _writing(subject, "update", target, {"state": f'"{subject.verb.done}"'})
+        field, value = state_of(subject)
+        return _writing(subject, "update", target, {field: value if value == "True" else f'"{value}"'})
     return call(subject, "act", target)
 
 
+def state_of(subject: CrudSubject) -> tuple[str, str]:
+    """The field that an update sets for the task's verb, and its value."""
+    done = subject.verb.done
+    return (done, "True") if subject.collection.has_flags else (subject.collection.fields["state"], done)
+
+
 def _writing(subject: CrudSubject, role: Role, target: Mapping[str, str], given: Mapping[str, str]) -> str:
-    """A call that writes fields, as expressions, to a record."""
-    fields = {subject.collection.fields[_field(subject, name)]: value for name, value in given.items()}
+    """A call that writes fields, expressions by wire name, to a record."""
     if subject.api.shape.body == "flat":
-        return call(subject, role, {**target, **{argument_name(name): value for name, value in fields.items()}})
-    whole = ", ".join(f'"{name}": {value}' for name, value in fields.items())
+        return call(subject, role, {**target, **{argument_name(name): value for name, value in given.items()}})
+    whole = ", ".join(f'"{name}": {value}' for name, value in given.items())
     return call(subject, role, {**target, argument_name(subject.collection.singular): f"{{{whole}}}"})
 
 

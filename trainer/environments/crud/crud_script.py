@@ -66,7 +66,8 @@ class CrudScript(ProgramScript):
 
     def _look_up(self, mistake: Mistake | None) -> Generator[str, str, None]:
         if mistake == "word":
-            yield self.say("look", _look(self._subject, _misnamed(self._subject, self._rng)))
+            for name in _misnamed(self._subject, self._rng):
+                yield self.say("look", _look(self._subject, name))
             yield self.say("again", self._look)
         elif self._look:
             yield self.say("look", self._look)
@@ -111,12 +112,20 @@ def _look(subject: CrudSubject, operation: str) -> str:
     return f'print(apis.api_docs.show_api_doc("{subject.api.name}", "{operation}"){part})'
 
 
-def _misnamed(subject: CrudSubject, rng: Random) -> str:
-    """The operation under a name that others give it."""
-    kind = "list" if subject.reads_rows else "create"
-    domain = subject.collection.domain
-    word = other_words(kind, subject.api.words[kind], rng)
-    return spell(f"{word} {domain.nouns if kind == 'list' else domain.noun}", "snake")
+def _misnamed(subject: CrudSubject, rng: Random) -> list[str]:
+    """The operation under one or two names that others give it, or that the description of the app suggests."""
+    collection, words = subject.collection, subject.api.words
+    if subject.reads_rows:
+        kind, called, described = "list", collection.called_nouns, collection.described_nouns
+    else:
+        kind, called, described = "create", collection.called_noun, collection.described_noun
+    known = {route.python for route in subject.api.routes}
+    verbs = [spell(f"{word} {called}", "snake") for word in other_words(kind, words[kind])]
+    wrong = [rng.choice([name for name in verbs if name not in known])]
+    suggested = spell(f"{words[kind]} {described}", "snake")
+    if suggested not in known:
+        wrong.append(suggested)
+    return rng.sample(wrong, rng.randint(1, len(wrong)))
 
 
 def _beliefs(subject: CrudSubject) -> Iterator[CrudSubject]:

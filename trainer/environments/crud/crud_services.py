@@ -1,5 +1,6 @@
 """The services of apps that keep records: the worlds, and what each operation does."""
 
+from collections.abc import Mapping
 from hashlib import blake2b
 from random import Random
 
@@ -104,6 +105,7 @@ def _row(api: CrudApi, collection: Collection, record: CrudRecord, *, whole: boo
         field for field in collection.fields if whole or not api.shape.lacks_field or field != collection.hidden
     ]
     rest: dict[str, Json] = {collection.fields[field]: getattr(record, field) for field in shown}
+    rest |= {flag: record.state == flag for flag in collection.flags}
     rest |= record.extra
     first: dict[str, Json] = {api.id_name: record.id}
     return {**first, api.wire("group"): rest} if api.shape.nesting == "grouped" else {**first, **rest}
@@ -121,6 +123,16 @@ def _create(
         return WorldResponse(204, None)
     whole = _row(api, collection, record, whole=True)
     return WorldResponse(200, whole if api.shape.created == "record" else {api.id_name: record.id})
+
+
+def _flagged(collection: Collection, given: Mapping[str, Json]) -> dict[RecordField, Json]:
+    """The state that the first given flag stands for."""
+    for flag in collection.flags:
+        if (value := given.get(flag)) is not None:
+            if not isinstance(value, bool):
+                raise ServiceRefusal(422, f"{flag} has the wrong type")
+            return {"state": flag if value else collection.domain.initial}
+    return {}
 
 
 class _Changes(msgspec.Struct, frozen=True):
@@ -141,6 +153,7 @@ def _changes(api: CrudApi, route: CrudRoute, request: WorldRequest) -> _Changes:
     for field, value in fields.items():
         if not isinstance(value, int if field == "number" else str):
             raise ServiceRefusal(422, f"{collection.fields[field]} has the wrong type")
+    fields |= _flagged(collection, given)
     if "state" in fields:
         if route.role == "create" or api.shape.act == "path":
             del fields["state"]  # only its own operation sets it

@@ -22,6 +22,7 @@ class CrudShape(msgspec.Struct, frozen=True, kw_only=True):
     act: Literal["path", "field"]  # an operation of its own, or an update of the state
     created: Literal["record", "id", "nothing"]  # what the answer to a creation has
     rows: Literal["full", "partial", "undocumented"]  # in lists, see `lacks_field`
+    states: Literal["word", "flags"]  # one field that names the state, or a boolean for each
     style: Style
 
     @property
@@ -45,6 +46,7 @@ SHARES: dict[str, dict[str, int]] = {
     "act": {"path": 55, "field": 45},
     "created": {"record": 50, "id": 30, "nothing": 20},
     "rows": {"full": 70, "partial": 20, "undocumented": 10},
+    "states": {"word": 70, "flags": 30},
     "style": {"snake": 45, "camel": 30, "kebab": 10, "pascal": 15},
 }
 """In percent."""
@@ -86,5 +88,7 @@ def draw_shape(pool: Pool, rng: Random) -> CrudShape:
 
 
 def is_possible(shape: CrudShape) -> bool:
-    """A map has no pages, and its keys are strings."""
+    """A map has no pages, and its keys are strings. Flags are called as people call the states."""
+    if shape.states == "flags" and shape.style == "pascal":
+        return False
     return not shape.is_keyed or (shape.paging == "whole" and shape.ids == "string")
