@@ -11,7 +11,9 @@ from trainer.demo.base_adapter.adapter_recipe import AdapterRecipe
 from trainer.demo.base_adapter.learning_curve import CurvePoint
 
 CARD = Path(__file__).parents[1] / "app" / "adapters" / "bundled" / DEFAULT_MODEL / "README.md"
-BUILT = re.compile(r"Built with `(.*)` at commit (\w+), by (\d+) processes")
+BUILT = re.compile(
+    r"Built with `(.*)` at commit (\w+), by (\d+) processes in \d+ CPU minutes of training(?:, each on (.*))?\.\n"
+)
 
 
 def test_the_card_is_what_the_code_writes() -> None:
@@ -28,7 +30,7 @@ def test_the_card_is_what_the_code_writes() -> None:
         dropped={},
         recipe=recipe,
     )
-    curve = [point(row) for row in rows(written, "## Learning curve")]
+    curve = [point(row, built[4] or "") for row in rows(written, "## Learning curve")]
     assert adapter_card(origin, curve, {}).partition("## Evaluation")[0] == written
 
 
@@ -50,7 +52,7 @@ def number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-def point(cells: list[str]) -> CurvePoint:
+def point(cells: list[str], device: str) -> CurvePoint:
     step, examples, tokens, learned = map(number, cells[:4])
     minutes, loss, held_out = map(float, cells[4:])
     return CurvePoint(
@@ -62,4 +64,5 @@ def point(cells: list[str]) -> CurvePoint:
         loss=loss,
         held_out_loss=held_out,
         adapter="",
+        device=device,
     )

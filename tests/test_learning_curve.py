@@ -26,7 +26,7 @@ def test_a_repeated_step_counts_once_and_a_line_cut_short_not_at_all(tmp_path: P
 
 def test_a_point_sums_from_the_start_and_averages_the_loss_since_the_last() -> None:
     records = [record(1, 4.0), record(2, 3.0), record(3, 2.0), record(4, 1.0), record(5, 9.0)]
-    point = point_at(4, records, since=2, held_out_loss=1.25, adapter="abc")
+    point = point_at(4, records, since=2, held_out_loss=1.25, adapter="abc", device="CPU")
     assert (point.examples, point.tokens, point.learned_tokens) == (8, 400, 160)
     assert point.cpu_minutes == pytest.approx(2.0)
     assert point.loss == pytest.approx(1.5)

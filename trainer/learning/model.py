@@ -1,5 +1,6 @@
 """Loading a policy's base model, and the one forward pass that every loss is made of."""
 
+import platform
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, cast
@@ -33,6 +34,13 @@ def pick_device(name: str = "auto") -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def describe(device: torch.device) -> str:
+    """What computes, as the records of a training say it."""
+    if device.type == "cuda":
+        return f"one {torch.cuda.get_device_name(device)}"
+    return f"{torch.get_num_threads()} threads of a {platform.machine()} processor"
 
 
 def load_model(

@@ -22,7 +22,7 @@ LoRA of rank {rank} on all linear layers, in bfloat16, content hash `{hash}`. It
 ({tokens:,} tokens, {learned:,} of them answers) of {demonstrations:,} demonstrations of experts. Each was executed
 and judged right. The scenarios below are of other splits.
 
-Built with `{command}` at commit {commit}, by {processes} processes in {minutes:.0f} CPU minutes of training.
+Built with `{command}` at commit {commit}, by {processes} processes in {cost}.
 
 {start}Recipe: `{recipe}`
 
@@ -78,7 +78,7 @@ def adapter_card(
         command=origin.command,
         commit=origin.commit,
         processes=origin.processes,
-        minutes=last.cpu_minutes,
+        cost=f"{last.cpu_minutes:.0f} CPU minutes of training" + (last.device and f", each on {last.device}"),
         start=_START.format(hash=recipe.start) if recipe.start else "",
         recipe=msgspec.json.encode(recipe).decode(),
         data=_data(origin),

@@ -31,6 +31,7 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     loss: float  # mean of the steps since the last point
     held_out_loss: float
     adapter: str  # its content hash
+    device: str = ""  # of each process
     exams: dict[str, PolicyMetrics] = {}  # by environment
 
 
@@ -57,7 +58,7 @@ def read_steps(path: Path) -> list[StepRecord]:
 
 
 def point_at(
-    step: int, records: Sequence[StepRecord], *, since: int, held_out_loss: float, adapter: str
+    step: int, records: Sequence[StepRecord], *, since: int, held_out_loss: float, adapter: str, device: str
 ) -> CurvePoint:
     """The point at a step, with the loss since another."""
     done = [each for each in records if each.step <= step]
@@ -71,6 +72,7 @@ def point_at(
         loss=sum(recent) / len(recent),
         held_out_loss=held_out_loss,
         adapter=adapter,
+        device=device,
     )
 
 

@@ -27,7 +27,7 @@ from trainer.learning.activation_memory import ACTIVATION_BYTES
 from trainer.learning.batch import Sample, pad, plan
 from trainer.learning.distributed import ProcessGroup
 from trainer.learning.lora import with_lora
-from trainer.learning.model import load_model, sampled_logprobs
+from trainer.learning.model import describe, load_model, sampled_logprobs
 from trainer.learning.precision import DtypeName, base_dtype
 from trainer.learning.publishing import publish
 from trainer.learning.rendezvous import LearnerLostError, Rank, Rendezvous
@@ -158,7 +158,12 @@ def _train(segment: SftSegment, device: torch.device, processes: ProcessGroup | 
     if first:
         adapter = publish(policy, segment.adapters, base=segment.base_name)
         point = point_at(
-            segment.until, read_steps(file), since=segment.since, held_out_loss=loss, adapter=adapter.hash
+            segment.until,
+            read_steps(file),
+            since=segment.since,
+            held_out_loss=loss,
+            adapter=adapter.hash,
+            device=describe(device),
         )
         write_atomically(msgspec.json.encode(point), segment.point)
 

@@ -5,7 +5,6 @@ It needs only torch, transformers and the work directory with the demonstrations
 """
 
 import argparse
-import platform
 import sys
 import time
 from pathlib import Path
@@ -23,7 +22,7 @@ from trainer.demo.seed_policy.recipe import MAX_LENGTH, Recipe
 from trainer.demo.seed_policy.samples import load_samples
 from trainer.demo.seed_policy.word_tokenizer import END, PAD
 from trainer.learning.batch import Sample
-from trainer.learning.model import pick_device
+from trainer.learning.model import describe, pick_device
 from trainer.learning.supervised import SftSettings, SftStep, train_sft
 
 _DRILL_WORDS = "drill_words.json"
@@ -75,7 +74,7 @@ def train(work: Path, recipe: Recipe, device: torch.device) -> None:
     _phase(work, "sft", model, demonstrations, recipe, recipe.steps)
     as_llama(model).save_pretrained(work / "model")
     record = TrainingCost(
-        parameters=model.num_parameters(), seconds=time.monotonic() - started, machine=_machine(device)
+        parameters=model.num_parameters(), seconds=time.monotonic() - started, machine=describe(device)
     )
     (work / _RECORD).write_bytes(msgspec.json.encode(record))
 
@@ -87,12 +86,6 @@ def is_trained(work: Path) -> bool:
 
 def read_record(work: Path) -> TrainingCost:
     return msgspec.json.decode((work / _RECORD).read_bytes(), type=TrainingCost)
-
-
-def _machine(device: torch.device) -> str:
-    if device.type == "cuda":
-        return f"one {torch.cuda.get_device_name(device)}"
-    return f"{torch.get_num_threads()} threads of a {platform.machine()} processor"
 
 
 def write_drill_words(work: Path, words: list[str]) -> None:
