@@ -32,6 +32,8 @@ def test_the_card_is_what_the_code_writes() -> None:
     )
     curve = [point(row, built[4] or "") for row in rows(written, "## Learning curve")]
     assert adapter_card(origin, curve, {}).partition("## Evaluation")[0] == written
+    on_gpu = [msgspec.structs.replace(each, device="one GPU") for each in curve]
+    assert found(r"each on (.*)\.\n", adapter_card(origin, on_gpu, {})) == "one GPU"
 
 
 def found(pattern: str, text: str) -> str:

@@ -67,7 +67,8 @@ class Learner:
         self._logprob_model.train(settings.gradient_checkpointing)
         if settings.gradient_checkpointing:
             checkpoint_activations(self._base)
-        self._processes = ProcessGroup(accelerator, model.device, shard=shard)
+        device = model.device if accelerator is None else accelerator.device  # that of an empty model is "meta"
+        self._processes = ProcessGroup(accelerator, device, shard=shard)
         self._processes.place(self._logprob_model, shard_units(model) if self._processes.sharded else ())
         if read_weights is not None:
             read_weights(model)

@@ -40,6 +40,8 @@ def describe(device: torch.device) -> str:
     """What computes, as the records of a training say it."""
     if device.type == "cuda":
         return f"one {torch.cuda.get_device_name(device)}"
+    if device.type != "cpu":
+        return f"the {device.type} device of a {platform.machine()} machine"
     return f"{torch.get_num_threads()} threads of a {platform.machine()} processor"
 
 
