@@ -57,7 +57,7 @@ def _operate(state: CrudState, api: CrudApi, request: WorldRequest) -> WorldResp
     if route.role in ("list", "search"):
         return WorldResponse(200, _listed(api, collection, records, request))
     if route.role == "create":
-        return _create(api, collection, records, _changes(api, route, request), state.ids)
+        return _create(api, collection, records, _changes(api, route, request, ""), state.ids)
     return _operate_on_one(api, route, records, identity, request)
 
 
@@ -72,7 +72,8 @@ def _operate_on_one(
         records.remove(record)
         return WorldResponse(204, None)
     if route.role in ("act", "update"):
-        _change(record, _Changes({"state": route.verb.done}) if route.verb else _changes(api, route, request))
+        done = _Changes({"state": route.verb.done}) if route.verb else None
+        _change(record, done or _changes(api, route, request, record.state))
     return WorldResponse(200, _row(api, collection, record, whole=True))
 
 
@@ -125,14 +126,16 @@ def _create(
     return WorldResponse(200, whole if api.shape.created == "record" else {api.id_name: record.id})
 
 
-def _flagged(collection: Collection, given: Mapping[str, Json]) -> dict[RecordField, Json]:
-    """The state that the first given flag stands for."""
-    for flag in collection.flags:
-        if (value := given.get(flag)) is not None:
-            if not isinstance(value, bool):
-                raise ServiceRefusal(422, f"{flag} has the wrong type")
-            return {"state": flag if value else collection.domain.initial}
-    return {}
+def _flagged(collection: Collection, given: Mapping[str, Json], state: str) -> dict[RecordField, Json]:
+    """The state of a record after its flags are set: one that it did not have, if any is, or none."""
+    flags = {flag: given[flag] for flag in collection.flags if given.get(flag) is not None}
+    if wrong := [flag for flag, value in flags.items() if not isinstance(value, bool)]:
+        raise ServiceRefusal(422, f"{wrong[0]} has the wrong type")
+    if not flags:
+        return {}
+    new = [flag for flag, value in flags.items() if value and flag != state]
+    kept = state if flags.get(state, True) else collection.domain.initial
+    return {"state": new[0] if new else kept}
 
 
 class _Changes(msgspec.Struct, frozen=True):
@@ -142,7 +145,8 @@ class _Changes(msgspec.Struct, frozen=True):
     extra: dict[str, Json] = {}
 
 
-def _changes(api: CrudApi, route: CrudRoute, request: WorldRequest) -> _Changes:
+def _changes(api: CrudApi, route: CrudRoute, request: WorldRequest, state: str) -> _Changes:
+    """`state` is that of the record, if there is one."""
     collection, given = api.collections[route.collection], request.fields()
     if api.shape.body == "wrapped":
         inner = given.get(collection.singular)
@@ -153,7 +157,7 @@ def _changes(api: CrudApi, route: CrudRoute, request: WorldRequest) -> _Changes:
     for field, value in fields.items():
         if not isinstance(value, int if field == "number" else str):
             raise ServiceRefusal(422, f"{collection.fields[field]} has the wrong type")
-    fields |= _flagged(collection, given)
+    fields |= _flagged(collection, given, state)
     if "state" in fields:
         if route.role == "create" or api.shape.act == "path":
             del fields["state"]  # only its own operation sets it
