@@ -163,3 +163,30 @@ def test_a_model_with_sliding_window_attention_is_refused(tmp_path: Path) -> Non
     config.write_text(config.read_text().replace('"full_attention"', '"sliding_attention"'))
     with pytest.raises(ModelError, match="sliding_attention layers: serve it with vLLM"):
         load_model(tmp_path, "cpu", torch.float32)
+
+
+def test_the_first_to_come_is_passed_over_by_what_is_admitted_and_not_for_ever(tmp_path: Path) -> None:
+    with scheduling(make_model_dir(tmp_path), kv_mb=1) as scheduler:
+        size = scheduler.memory.tokens
+        turn = [1 + token % 200 for token in range(size // 4)]
+        answer = begin(scheduler, turn, 4)().ids
+    first, other = waiting([7] * (size // 4), size - size // 4), waiting([8] * (size // 4), 4)
+    following = waiting([*turn, *answer, 9, 9], 4)
+    scheduler._waiting.extend([first, other, following])
+    assert scheduler._admit_batch() == 1
+    assert scheduler._rows == [following]
+    assert first.passed_over == 1
+    assert scheduler._admit_batch() == 0  # no room beside it: nothing is passed over
+    assert first.passed_over == 1
+    first.passed_over = 128
+    assert scheduler._next_waiting() is first
+
+
+def waiting(prompt: list[int], tokens: int) -> Generation:
+    return Generation(
+        np.asarray(prompt, np.int32),
+        adapter=0,
+        sampling=Sampling(max_tokens=tokens),
+        stops=frozenset(),
+        report=lambda _: None,
+    )

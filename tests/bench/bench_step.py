@@ -1,7 +1,7 @@
 """What one step of SAGE costs: collect, judge, update, publish, load. By default as large as the paper's.
 
     python -m tests.bench.bench_step [--model DIR] [--adapter DIR] [--environment NAME] [--pairs 24] [--group 8]
-        [--lr 1e-4] [--processes 1]
+        [--lr 1e-4] [--processes 1] [--no-update]
 
 With SAGE_ROLLOUT_ENGINE_URLS those model servers sample, else as many engines of its own as processes update. From
 the second step on the rollouts use the adapter that the first one made, as in training. Prints for each step its
@@ -102,7 +102,9 @@ async def take_steps(options: argparse.Namespace, stack: RolloutStack, learner: 
         chains = await collector.collect(draw_chains(stack.environment, "train", settings, step), step)
         costs.mark("rollouts")
         scored = [one for each in chains for one in each.scored]
-        stats = await asyncio.to_thread(learner.update, compute_advantages(with_signal(scored)))
+        stats = None
+        if not options.no_update:
+            stats = await asyncio.to_thread(learner.update, compute_advantages(with_signal(scored)))
         costs.mark("update")
         policy = await load(stack, learner, adapters)
         costs.mark("load")
@@ -152,6 +154,7 @@ def main() -> None:
     parser.add_argument("--task-tokens", type=int, default=RolloutLimits().task_tokens)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=128)
+    parser.add_argument("--no-update", action="store_true", help="rollouts alone")
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as adapters:

@@ -24,6 +24,11 @@ class BlockPool:
         self._rows = [0] * blocks.stop
         self._prefixes = [0] * blocks.stop
 
+    @property
+    def free(self) -> int:
+        """Blocks that nothing holds."""
+        return int(self._free.sum())
+
     def is_free(self, block: int) -> bool:
         return bool(self._free[block])
 

@@ -46,6 +46,8 @@ class Generation:
         self.logprobs: list[float] = []
         self.blocks: list[int] = []  # of the KV cache, while it runs
         self.computed = 0  # tokens of the prompt whose keys and values are in them
+        self.passed_over = 0  # how many that came later were admitted before it
+        self.cached, self.cached_version = 0, -1  # tokens of the prompt, while it waits
         self.drafter: LookupDrafter | None = None  # while it runs, if tokens are drafted
         self.cancelled = False
         self._report, self._stream, self._reported = report, stream, 0

@@ -53,6 +53,17 @@ class KvMemory:
                 count, blocks = shared, other.blocks
         return PrefixMatch(count, blocks) if count >= MIN_PREFIX else PrefixMatch(0, ())
 
+    def may_evict(self, generation: Generation) -> bool:
+        """Whether it may cost cached prefixes to admit it."""
+        return self._reserved + _most_blocks(generation) > self.pool.free
+
+    def cached_tokens(self, generation: Generation) -> int:
+        """How many of its first tokens are cached, as of now."""
+        if generation.cached_version != self.prefixes.version:
+            generation.cached = self.prefixes.shared_tokens(generation.adapter, generation.prompt)
+            generation.cached_version = self.prefixes.version
+        return generation.cached
+
     def admit(self, generation: Generation, match: PrefixMatch) -> bool:
         """False if it has to wait until others finish. Full blocks are shared, the last one is copied."""
         full, rest = divmod(match.tokens, BLOCK)

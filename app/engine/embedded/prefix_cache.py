@@ -28,17 +28,27 @@ class PrefixCache:
         self._entries: OrderedDict[int, CachedPrefix] = OrderedDict()
         self._by_start: dict[tuple[int, bytes], list[int]] = {}  # adapter and first ids -> numbers of entries
         self._next = 0
+        self.version = 0  # changes with every entry that is added or dropped
 
     def longest_match(self, adapter: int, ids: Ids) -> tuple[int, Sequence[int]]:
-        """The number of leading ids that the best entry shares, and its blocks."""
+        """The number of leading ids that the best entry shares, and its blocks. The entry counts as used."""
+        best, number = self._best(adapter, ids)
+        if number is None:
+            return 0, ()
+        self._entries.move_to_end(number)
+        return best, self._entries[number].blocks
+
+    def shared_tokens(self, adapter: int, ids: Ids) -> int:
+        """The number of leading ids that the best entry shares, until `version` changes."""
+        return self._best(adapter, ids)[0]
+
+    def _best(self, adapter: int, ids: Ids) -> tuple[int, int | None]:
+        """The most leading ids that an entry shares, and its number."""
         best, best_number = 0, None
         for number in self._by_start.get(start_key(adapter, ids), ()):
             if (shared := common_prefix(self._entries[number].ids, ids)) > best:
                 best, best_number = shared, number
-        if best_number is None:
-            return 0, ()
-        self._entries.move_to_end(best_number)
-        return best, self._entries[best_number].blocks
+        return best, best_number
 
     def add(self, adapter: int, ids: Ids, blocks: Sequence[int]) -> None:
         """Replace entries that the new row extends."""
@@ -48,6 +58,7 @@ class PrefixCache:
             cached = self._entries[number].ids
             if common_prefix(cached, ids) == len(cached):
                 self._drop(number)
+        self.version += 1
         self._keep(blocks)
         self._entries[self._next] = CachedPrefix(adapter, ids, blocks)
         self._by_start.setdefault(start_key(adapter, ids), []).append(self._next)
@@ -67,6 +78,7 @@ class PrefixCache:
             self._drop(number)
 
     def _drop(self, number: int) -> None:
+        self.version += 1
         entry = self._entries.pop(number)
         self._release(entry.blocks)
         start = start_key(entry.adapter, entry.ids)

@@ -4,7 +4,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from queue import Empty, SimpleQueue
 
 import torch
@@ -21,6 +21,8 @@ from app.engine.embedded.speculation import LookupDrafter, draft_lengths
 
 MAX_ROWS = 64
 _PREFILL_TOKENS = 2048  # of one pass; between two decoding steps fewer than twice as many
+_COMPARED = 64  # waiting requests
+_PASSED_OVER = 128  # later ones at most are admitted before the first
 _BATCH_TOKENS = 512  # of one prefill over several rows; a longer prompt has its own
 SWITCH_INTERVAL = 0.0005
 """For `sys.setswitchinterval` in a process with a scheduler. Python's 5 ms are longer than a pass of a small
@@ -133,7 +135,7 @@ class Scheduler:
                 self._finish(row, "abort")
 
     def _admit(self) -> None:
-        """First come, first served; limits the prefill tokens, so that running rows are not delayed."""
+        """Limits the prefill tokens, so that running rows are not delayed."""
         work = 0
         while work < self._prefill_tokens and (count := self._unfinished() or self._admit_batch()):
             work += self._prefill(count)
@@ -147,14 +149,14 @@ class Scheduler:
         return self._rows[:-1] if self._rows and not self._rows[-1].prefilled else self._rows
 
     def _admit_batch(self) -> int:
-        """Admit the first waiting request if memory allows, and those after it that fit one pass.
+        """Admit the next waiting request if memory allows, and those after it that fit one pass.
 
         Returns their number.
         """
         first, widest = len(self._rows), 0
         most = min(_BATCH_TOKENS, self._prefill_tokens)
         while self._waiting and len(self._rows) < self._max_rows:
-            generation = self._waiting[0]
+            generation = self._next_waiting()
             match = self.memory.match(generation, self._rows[:first])  # later rows run in the coming pass
             widest = max(widest, len(generation.prompt) - match.tokens)
             admitted = self._rows[first:]
@@ -166,8 +168,21 @@ class Scheduler:
             self._metrics.count_prompt(len(generation.prompt), match.tokens)
             if self._pass_seconds:
                 generation.drafter = LookupDrafter(generation.prompt.tolist())
-            self._rows.append(self._waiting.popleft())
+            if generation is not self._waiting[0]:
+                self._waiting[0].passed_over += 1
+            self._waiting.remove(generation)
+            self._rows.append(generation)
         return len(self._rows) - first
+
+    def _next_waiting(self) -> Generation:
+        """The first that came; once the cache is full, the one of which most is cached.
+
+        Agents take turns: in the order in which they came, each would drop what the next turn of another needs.
+        """
+        first = self._waiting[0]
+        if first.passed_over >= _PASSED_OVER or not self.memory.may_evict(first):
+            return first
+        return max(islice(self._waiting, _COMPARED), key=self.memory.cached_tokens)
 
     def _prefill(self, count: int) -> int:
         """Run the prompts of the last rows, or what a pass takes of a long one. Returns the tokens computed."""
