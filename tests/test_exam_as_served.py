@@ -11,6 +11,7 @@ from app.db import exams, skill_moves, skills
 from app.db.database import Sessions
 from app.db.models import ExamSource
 from app.engine.tokenizer import ChatTokenizer
+from app.errors import EngineError
 from app.settings import Settings
 from tests.counting_environment import counting
 from tests.rows import new_skill
@@ -51,9 +52,8 @@ async def keep_skills(shop: TrainingProject, instruction: str) -> None:
 async def test_its_prompts_offer_the_skills_that_tasks_would_be_offered(
     committed: Sessions, database_url: str, model: Path, tmp_path: Path, environment: str, instruction: str
 ) -> None:
-    engine = ScriptedEngine(
-        ChatTokenizer.load(model), script=lambda *_: block("apis.supervisor.complete_task(answer='hello')")
-    )
+    answer, failures = block("apis.supervisor.complete_task(answer='hello')"), iter([EngineError("it broke off")])
+    engine = ScriptedEngine(ChatTokenizer.load(model), script=lambda *_: next(failures, answer))
     async with scripted_server(engine) as url:
         settings = Settings(
             model=str(model),
@@ -80,6 +80,6 @@ async def test_its_prompts_offer_the_skills_that_tasks_would_be_offered(
     assert evaluation["temperature"] == 0.5
     assert result.evidence["candidate"]["scenarios"] == 30
     assert sorted(set(engine.models)) == sorted(["base", result.adapter])
-    assert len(engine.prompts) == 2 * 30
+    assert len(engine.prompts) == 2 * 30 + 1  # the one that failed was asked again
     assert all("fitting() -> None" in prompt for prompt in engine.prompts)
     assert not any("retired" in prompt or "other() -> None" in prompt for prompt in engine.prompts)

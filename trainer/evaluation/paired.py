@@ -21,10 +21,10 @@ _SPLIT: Split = "validation"
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates models with one agent, on one environment. The agent's own engine and temperature are not used."""
+    """Evaluates models with one agent, on one environment. The agent's own temperature is not used."""
 
     agent: Agent
-    engine: AdapterEngine
+    engine: AdapterEngine  # the agent's, which loads adapters
     environment: Environment
     adapters: Path  # the directory that holds every adapter under its hash
     new_library: LibraryFactory = InMemoryLibrary
@@ -62,7 +62,7 @@ class Evaluator:
                 self.report(done, total)
 
         await self.load(model)
-        agent = replace(self.agent, engine=self.engine, temperature=self.temperature)
+        agent = replace(self.agent, temperature=self.temperature)
         return await evaluate_scenarios(
             EpisodeRunner(agent, self.environment, Policy(model), guard_written=True),
             scenarios,
