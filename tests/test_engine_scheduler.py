@@ -1,7 +1,7 @@
 """The scheduler without HTTP: other architectures, adapters that overflow, and a clean stop."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from app.engine.embedded.decoder import Decoder, load_model
 from app.engine.embedded.generation import Generation, GenerationChunk
 from app.engine.embedded.lora_layers import AdapterSet
+from app.engine.embedded.prefix_cache import as_ids
 from app.engine.embedded.prometheus import EngineMetrics
 from app.engine.embedded.scheduler import Scheduler
 from app.engine.protocol import Sampling
@@ -47,6 +48,17 @@ def scheduling(
     scheduler.start()
     yield scheduler
     scheduler.stop()
+
+
+def asking(prompt: Sequence[int], tokens: int, adapter: int = 0) -> Generation:
+    """A request that nobody has submitted."""
+    return Generation(
+        as_ids(prompt),
+        adapter=adapter,
+        sampling=Sampling(max_tokens=tokens),
+        stops=frozenset(),
+        report=lambda _: None,
+    )
 
 
 def begin(
@@ -170,8 +182,8 @@ def test_the_first_to_come_is_passed_over_by_what_is_admitted_and_not_for_ever(t
         size = scheduler.memory.tokens
         turn = [1 + token % 200 for token in range(size // 4)]
         answer = begin(scheduler, turn, 4)().ids
-    first, other = waiting([7] * (size // 4), size - size // 4), waiting([8] * (size // 4), 4)
-    following = waiting([*turn, *answer, 9, 9], 4)
+    first, other = asking([7] * (size // 4), size - size // 4), asking([8] * (size // 4), 4)
+    following = asking([*turn, *answer, 9, 9], 4)
     scheduler._waiting.extend([first, other, following])
     assert scheduler._admit_batch() == 1
     assert scheduler._rows == [following]
@@ -180,13 +192,3 @@ def test_the_first_to_come_is_passed_over_by_what_is_admitted_and_not_for_ever(t
     assert first.passed_over == 1
     first.passed_over = 128
     assert scheduler._next_waiting() is first
-
-
-def waiting(prompt: list[int], tokens: int) -> Generation:
-    return Generation(
-        np.asarray(prompt, np.int32),
-        adapter=0,
-        sampling=Sampling(max_tokens=tokens),
-        stops=frozenset(),
-        report=lambda _: None,
-    )

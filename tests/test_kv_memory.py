@@ -12,12 +12,10 @@ from app.engine.embedded.decoder import MB, Decoder, load_model
 from app.engine.embedded.generation import Generation
 from app.engine.embedded.kv_cache import BLOCK, PagedCache
 from app.engine.embedded.kv_memory import KvMemory, PrefixMatch
-from app.engine.embedded.prefix_cache import as_ids
-from app.engine.protocol import Sampling
 from app.errors import ModelError
 from app.settings import Settings
 from tests.engine_process import engine_process
-from tests.test_engine_scheduler import begin, scheduling
+from tests.test_engine_scheduler import asking, begin, scheduling
 from tests.tiny_adapter import reference
 from tests.tiny_model import make_model_dir
 
@@ -35,16 +33,6 @@ def memory_of(blocks: int) -> KvMemory:
         max_bytes=(blocks + 1) * BLOCK * 2 * 4,
     )
     return KvMemory(cache)
-
-
-def asking(prompt: Sequence[int], tokens: int, adapter: int = 0) -> Generation:
-    return Generation(
-        as_ids(prompt),
-        adapter=adapter,
-        sampling=Sampling(max_tokens=tokens),
-        stops=frozenset(),
-        report=lambda _: None,
-    )
 
 
 def admitted(memory: KvMemory, generation: Generation, running: Sequence[Generation] = ()) -> bool:

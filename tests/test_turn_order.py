@@ -77,7 +77,8 @@ class Agents:
 def _words(number: int, turn: int, count: int) -> list[int]:
     """All begin as the others do, as with one system prompt."""
     rng = Random(TURNS * number + turn)
-    return [*range(20 if turn == 0 else 0), *(rng.randrange(250) for _ in range(count - 20 * (turn == 0)))]
+    shared = [*range(20)] if turn == 0 else []
+    return [*shared, *(rng.randrange(250) for _ in range(count - len(shared)))]
 
 
 def test_the_prompts_of_many_agents_are_not_computed_again_each_turn(

@@ -14,10 +14,11 @@ from torch.nn.utils import clip_grad_norm_
 class ProcessGroup:
     """The collective operations of an update. Every call must be made by all processes."""
 
-    def __init__(self, accelerator: Accelerator | None, device: torch.device, *, shard: bool = False) -> None:
-        """None: this process alone. Accelerators of a process share the device of its first one."""
+    def __init__(self, of: Accelerator | torch.device, *, shard: bool = False) -> None:
+        """Of a device: this process alone. Accelerators of a process share the device of its first one."""
+        accelerator = of if isinstance(of, Accelerator) else None
         self._accelerator = accelerator
-        self.device = device
+        self.device = of.device if isinstance(of, Accelerator) else of
         self.count = 1 if accelerator is None else accelerator.num_processes
         self.index = 0 if accelerator is None else accelerator.process_index
         self.sharded = shard and self.count > 1

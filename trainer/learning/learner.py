@@ -67,8 +67,7 @@ class Learner:
         self._logprob_model.train(settings.gradient_checkpointing)
         if settings.gradient_checkpointing:
             checkpoint_activations(self._base)
-        device = model.device if accelerator is None else accelerator.device  # that of an empty model is "meta"
-        self._processes = ProcessGroup(accelerator, device, shard=shard)
+        self._processes = ProcessGroup(accelerator or model.device, shard=shard)
         self._processes.place(self._logprob_model, shard_units(model) if self._processes.sharded else ())
         if read_weights is not None:
             read_weights(model)

@@ -133,7 +133,7 @@ def _run(segment: SftSegment, rendezvous: Rendezvous, rank: Rank, parent: int) -
         return _train(segment, torch.device(segment.device), None)
     store = meeting.connect(rendezvous.host, rendezvous.port)
     accelerator = meeting.join(store, rendezvous, rank, segment.device)
-    _train(segment, accelerator.device, ProcessGroup(accelerator, accelerator.device))
+    _train(segment, accelerator.device, ProcessGroup(accelerator))
     accelerator.end_training()
 
 

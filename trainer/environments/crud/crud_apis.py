@@ -2,7 +2,7 @@
 
 from functools import cached_property
 from random import Random
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
@@ -76,6 +76,13 @@ class CrudRoute(msgspec.Struct, frozen=True, kw_only=True):
         return operation_name(self.id, self.method, self.path)
 
 
+class Nouns(NamedTuple):
+    """What records are called."""
+
+    one: str
+    many: str
+
+
 class Collection(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Records of one kind.
 
@@ -90,8 +97,8 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     required: Literal["title", "link"]  # of a new one
     spare: tuple[str, ...]  # fields that can be written, and that no task asks for
     hidden: RecordField  # that list rows lack, if they are partial
-    described: str  # before the noun in the description of the app, such as "page", or nothing
-    called: str  # before the noun in the names of operations
+    described_by: str  # before the noun in the description of the app, such as "page", or nothing
+    called_by: str  # before the noun in the names of operations
 
     @cached_property
     def fields(self) -> dict[RecordField, str]:
@@ -136,20 +143,15 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return [self.domain.initial, *(verb.done for verb in self.verbs)]
 
     @property
-    def described_noun(self) -> str:
-        return f"{self.described} {self.domain.noun}".strip()
+    def described(self) -> "Nouns":
+        return self._qualified(self.described_by)
 
     @property
-    def described_nouns(self) -> str:
-        return f"{self.described} {self.domain.nouns}".strip()
+    def called(self) -> "Nouns":
+        return self._qualified(self.called_by)
 
-    @property
-    def called_noun(self) -> str:
-        return f"{self.called} {self.domain.noun}".strip()
-
-    @property
-    def called_nouns(self) -> str:
-        return f"{self.called} {self.domain.nouns}".strip()
+    def _qualified(self, qualifier: str) -> "Nouns":
+        return Nouns(*(f"{qualifier} {noun}".strip() for noun in (self.domain.noun, self.domain.nouns)))
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -230,7 +232,7 @@ class CrudApi(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def _routes(self, at: int) -> list[CrudRoute]:
         collection = self.collections[at]
-        noun, nouns, verbs = collection.called_noun, collection.called_nouns, collection.verbs
+        (noun, nouns), verbs = collection.called, collection.verbs
         many = f"/{spell(nouns, 'kebab')}"
         one = f"{many}/{{{self.id_name}}}"
         places: list[tuple[Role, str, Method, str]] = [
@@ -262,7 +264,7 @@ class CrudApi(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return [*routes, *(self._other(words, at) for words in self.others)]
 
     def _other(self, words: str, at: int) -> CrudRoute:
-        noun, nouns = self.collections[at].called_noun, self.collections[at].called_nouns
+        noun, nouns = self.collections[at].called
         method, _, name = words.partition(" ")
         many = f"/{spell(nouns, 'kebab')}"
         place = f"{many}/{{{self.id_name}}}" if "{noun}" in name else many
@@ -303,12 +305,12 @@ def draw_api(name: str, domains: tuple[Domain, ...], shape: CrudShape, rng: Rand
             required="link" if has_link and rng.random() < _BY_LINK_ALONE else "title",
             hidden=rng.choice(hidden),
             spare=tuple(rng.sample(_SPARE_FIELDS, rng.choice((0, 1, 3, _FEW, 40)))),
-            described=rng.choice(_QUALIFIERS) if rng.random() < _DESCRIBED else "",
-            called=rng.choice(_QUALIFIERS) if rng.random() < _CALLED else "",
+            described_by=rng.choice(_QUALIFIERS) if rng.random() < _DESCRIBED else "",
+            called_by=rng.choice(_QUALIFIERS) if rng.random() < _CALLED else "",
         )
         for domain in domains
     )
-    nouns = " and ".join(each.described_nouns for each in collections)
+    nouns = " and ".join(each.described.many for each in collections)
     about = rng.choice(
         (
             f"{nouns}",

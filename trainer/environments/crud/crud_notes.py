@@ -9,7 +9,7 @@ from trainer.environments.crud.crud_programs import CrudSubject, state_of, where
 def note_app(subject: CrudSubject) -> str:
     if subject.form.goal == "info":
         return f"It is about apis.{subject.api.name}."
-    return f"The {subject.collection.described_nouns} are in apis.{subject.api.name}."
+    return f"The {subject.collection.described.many} are in apis.{subject.api.name}."
 
 
 def note_plan(subject: CrudSubject, values: Values) -> str:
@@ -56,4 +56,4 @@ def _set(subject: CrudSubject, values: Values) -> Iterator[str]:
         case "change":
             yield f"{fields[form.field]} {values['new']}"
         case "act" | "act_all" if subject.acts_by_update:
-            yield " ".join(state_of(subject))
+            yield "{} {}".format(*state_of(subject))

@@ -171,7 +171,7 @@ def instruction_of(plan: CrudPlan, index: int) -> str:
     prose, one = target.prose, ""
     noun, nouns = target.domain.noun, target.domain.nouns
     if rng.random() < _IN_FULL:
-        noun, nouns = target.described_noun, target.described_nouns
+        noun, nouns = target.described
     if form.by in values:
         frames = BY_LINK[pool] if form.by == "link" else ONE[pool]
         one = rng.choice(frames).format(noun=noun, nouns=nouns, by=prose[form.by], value=values[form.by])

@@ -214,14 +214,14 @@ def _act(subject: CrudSubject, identity: str) -> str:
     target = {argument_name(subject.api.id_name): identity}
     if subject.acts_by_update:
         field, value = state_of(subject)
-        return _writing(subject, "update", target, {field: value if value == "True" else f'"{value}"'})
+        return _writing(subject, "update", target, {field: str(value) if value is True else f'"{value}"'})
     return call(subject, "act", target)
 
 
-def state_of(subject: CrudSubject) -> tuple[str, str]:
+def state_of(subject: CrudSubject) -> tuple[str, str | bool]:
     """The field that an update sets for the task's verb, and its value."""
     done = subject.verb.done
-    return (done, "True") if subject.collection.has_flags else (subject.collection.fields["state"], done)
+    return (done, True) if subject.collection.has_flags else (subject.collection.fields["state"], done)
 
 
 def _writing(subject: CrudSubject, role: Role, target: Mapping[str, str], given: Mapping[str, str]) -> str:

@@ -116,9 +116,9 @@ def _misnamed(subject: CrudSubject, rng: Random) -> list[str]:
     """The operation under one or two names that others give it, or that the description of the app suggests."""
     collection, words = subject.collection, subject.api.words
     if subject.reads_rows:
-        kind, called, described = "list", collection.called_nouns, collection.described_nouns
+        kind, called, described = "list", collection.called.many, collection.described.many
     else:
-        kind, called, described = "create", collection.called_noun, collection.described_noun
+        kind, called, described = "create", collection.called.one, collection.described.one
     known = {route.python for route in subject.api.routes}
     verbs = [spell(f"{word} {called}", "snake") for word in other_words(kind, words[kind])]
     wrong = [rng.choice([name for name in verbs if name not in known])]
