@@ -144,6 +144,14 @@ def test_an_adapter_is_only_for_another_model(adapter: Path) -> None:
     assert "name it with --model" in shown.output
 
 
+def test_conditions_choose_among_the_rates_of_the_call(model: Path, adapter: Path, tmp_path: Path) -> None:
+    order = ("--model", str(model), "--adapter", str(adapter), "--out", str(tmp_path), "--table-only")
+    assert call(*order, "--work", str(tmp_path / "two"), "--lr", "1e-4", "--lr", "1e-3").exit_code == 0
+    plan = msgspec.json.decode((tmp_path / "two" / "plan.json").read_bytes(), type=ExperimentPlan)
+    assert [trial.lr for trial in search_trials(plan) if trial.condition == "sage"] == [1e-4, 1e-3]
+    assert call(*order, "--work", str(tmp_path / "none"), "--lr", "0").exit_code == 2
+
+
 def test_each_split_has_its_table_and_its_differences(model: Path, adapter: Path, tmp_path: Path) -> None:
     order = ("--model", str(model), "--adapter", str(adapter), "--work", str(tmp_path / "work"), "--table-only")
     titles = list(HELD_OUT)

@@ -60,6 +60,14 @@ def _defaults(name: str) -> str:
 @click.option("--steps", type=click.IntRange(1), show_default=_defaults("steps"), help="of each trial")
 @click.option("--pairs", type=click.IntRange(1), show_default=_defaults("pairs"), help="chains of a step")
 @click.option("--group", type=click.IntRange(2), show_default=_defaults("group"), help="rollouts of a chain")
+@click.option(
+    "--lr",
+    "lrs",
+    type=click.FloatRange(0, min_open=True),
+    multiple=True,
+    show_default=_defaults("lrs"),
+    help="repeatable: learning rates from which each condition gets the best validated",
+)
 @click.option("--exam", type=click.IntRange(1), show_default=_defaults("exam"), help="scenarios per seed")
 @click.option("--validation", type=click.IntRange(1), show_default=_defaults("validation"), help="scenarios")
 @click.option(
@@ -78,7 +86,7 @@ def reproduce(
     at_once: int,
     only: tuple[str, ...],
     table_only: bool,
-    **sizes: float | None,
+    **sizes: float | tuple[float, ...] | None,
 ) -> None:
     """Train SAGE and its baselines from the same start, and write the table of results.
 
@@ -91,7 +99,7 @@ def reproduce(
     start = _find_start(model, adapter)
     if start is not None and sizes["crowded"] is not None:
         raise click.UsageError("--crowded is for the seed policy: the start of another model is an adapter")
-    plan = _plan(model, start, {name: value for name, value in sizes.items() if value is not None}, only)
+    plan = _plan(model, start, {name: value for name, value in sizes.items() if value not in (None, ())}, only)
     work = work.absolute()
     other = conflicting_values(work, plan)
     if other is not None:
@@ -123,7 +131,7 @@ def _find_start(model: str, adapter: Path | None) -> Path | None:
     return find_start(model, adapter)
 
 
-def _plan(model: str, start: Path | None, sizes: dict[str, float], only: tuple[str, ...]) -> ExperimentPlan:
+def _plan(model: str, start: Path | None, sizes: dict[str, Any], only: tuple[str, ...]) -> ExperimentPlan:
     base = ExperimentPlan() if start is None else PRETRAINED
     plan = msgspec.structs.replace(base, **_start_values(model, start), **sizes, only=())
     plan = msgspec.structs.replace(
