@@ -22,7 +22,7 @@ class Stop(StrEnum):
     TOKEN_LIMIT = "token_limit"  # generated tokens
     CONTEXT_FULL = "context_full"
     CALL_LIMIT = "call_limit"  # API calls
-    ERROR_LIMIT = "error_limit"  # turns whose code raised
+    ERROR_LIMIT = "error_limit"  # turns whose code raised, or the same one again and again
     WALL_LIMIT = "wall_limit"  # seconds
     CANCELLED = "cancelled"
     IN_DOUBT = "in_doubt"  # a call was sent, its result was lost, and it is not safe to repeat

@@ -90,6 +90,19 @@ async def test_each_limit_has_its_own_stop(bench: Bench) -> None:
     assert len(bench.ledger.entries) == 2
 
 
+async def test_an_agent_that_repeats_a_failing_turn_is_not_asked_again(bench: Bench) -> None:
+    failing = block("1 / 0")
+    stuck = await bench.run(failing, block("1 / 1"), *[failing] * 4)
+    assert (stuck.stop, len(stuck.turns)) == (Stop.ERROR_LIMIT, 5)
+    others = {
+        "other code": [failing, failing, block("2 / 0"), failing, failing],
+        "another error": [block("1 / n"), block("n = 0\n1 / n"), block("1 / n"), block("1 / n")],
+        "no error": [block("print(1)")] * 4,
+    }
+    for turns in others.values():
+        assert (await bench.run(*turns, block(DONE))).stop == Stop.COMPLETED
+
+
 async def test_the_last_allowed_call_does_not_end_the_rollout(bench: Bench) -> None:
     assert (await bench.run(block(WRITE), block(DONE), max_calls=1)).stop == Stop.COMPLETED
 
