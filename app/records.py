@@ -187,6 +187,11 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"{len(self.sampled_ids)} sampled tokens but {len(self.logprobs)} logprobs")
 
     @property
+    def failed(self) -> bool:
+        """Whether its code raised or was stopped."""
+        return self.outcome not in ("", "ok")
+
+    @property
     def full_text(self) -> str:
         """The text after the tag that opened its thought, so that it shows where the thought ends."""
         return self.opened + self.text

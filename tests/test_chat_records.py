@@ -15,7 +15,7 @@ from trainer.sft_data.chat_records import read_records, record_of, to_line, writ
 OPENING = [Message("system", "be good"), Message("user", "do it")]
 
 
-def turn(text: str, observation: str = "", *, finish: str = "stop", used: str = "") -> Turn:
+def turn(text: str, observation: str = "", *, finish: str = "stop", used: str = "", outcome: str = "") -> Turn:
     uses = (Use(used, inherited=True, calls=1, returned=1),) if used else ()
     return Turn(
         context_ids=(1,),
@@ -24,6 +24,7 @@ def turn(text: str, observation: str = "", *, finish: str = "stop", used: str = 
         text=text,
         observation=observation,
         finish=finish,
+        outcome=outcome,
         uses=uses,
     )
 
@@ -54,7 +55,7 @@ def line(messages: object, **about: object) -> bytes:
 
 
 def test_a_rollout_becomes_a_conversation() -> None:
-    done = trajectory(turn("look", "two", used="carry"), turn("end", "never shown"))
+    done = trajectory(turn("look", "two", used="carry"), turn("end", "never shown", outcome="error"))
     record = record_of(done, OPENING, {"score": 0.5})
     assert [(message.role, message.content) for message in record.messages] == [
         ("system", "be good"),
@@ -72,6 +73,7 @@ def test_a_rollout_becomes_a_conversation() -> None:
         "profile": "compact",
         "stop": "completed",
         "finish": ["stop", "stop"],
+        "outcome": ["", "error"],
         "offered": ["fetch", "carry"],
         "used": ["carry"],
         "score": 0.5,

@@ -16,14 +16,13 @@ from app.records import Trajectory
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.scripted_engine import byte_tokenizer
 from tests.test_served_model import THINKS
-from tests.trajectory_samples import sample_of
 from trainer.environments.office.expert_script import Faults
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scripted_rollouts import ScriptRunner, demonstrate
-from trainer.learning.batch import Sample
+from trainer.learning.batch import Sample, samples_of_turns
 from trainer.sft_data.answer_tokens import answer_ids, end_of_answer
 from trainer.sft_data.chat_records import record_of, to_line
-from trainer.sft_data.chat_samples import TOO_LONG, build_samples, samples_of
+from trainer.sft_data.chat_samples import FAILED, TOO_LONG, build_samples, samples_of
 
 FORGETFUL = """{%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' }}
@@ -71,6 +70,17 @@ def test_a_finish_column_of_another_format_is_ignored(tokenizer: ChatTokenizer) 
     plain = samples_of(record("q", "a"), tokenizer)
     assert samples_of(record("q", "a", finish="length"), tokenizer) == plain
     assert samples_of(record("q", "a", finish=["length", "stop"]), tokenizer) == plain
+
+
+def test_answers_whose_code_failed_are_context(tokenizer: ChatTokenizer) -> None:
+    failed = record("q", "a1", "o", "a2", "o", "a3", outcome=["ok", "error", ""])
+    (sample,) = samples_of(failed, tokenizer)
+    assert "assistant\na2<|im_end|>" in marked(sample, tokenizer)
+    assert [part.partition("<")[0] for part in marked(sample, tokenizer).split("[")[1:]] == ["a1", "a3"]
+    hopeless = record("q", "a", outcome=["cpu"])
+    assert build_samples([failed, hopeless], tokenizer).dropped == {FAILED: 1}
+    with pytest.raises(InvalidError, match="all 1 conversations are without an answer whose code worked"):
+        build_samples([hopeless], tokenizer)
 
 
 def test_a_prompt_cannot_end_its_own_message(tokenizer: ChatTokenizer) -> None:
@@ -180,6 +190,7 @@ async def rollouts() -> AsyncIterator[list[Trajectory]]:
 def test_a_rollout_exported_and_imported_is_the_sample_it_was(rollouts: list[Trajectory]) -> None:
     tokenizer = ChatTokenizer.load(SEED_DIR)
     assert len(rollouts) == 12
+    assert any(turn.failed for rollout in rollouts for turn in rollout.turns)
     for rollout in rollouts:
         line = to_line(record_of(rollout, Compact().opening(rollout.task, rollout.offered, {})))
-        assert samples_of(from_line(line), tokenizer) == [sample_of(rollout)]
+        assert samples_of(from_line(line), tokenizer) == samples_of_turns(rollout.turns, failed=False)

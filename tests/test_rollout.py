@@ -92,10 +92,10 @@ async def test_each_limit_has_its_own_stop(bench: Bench) -> None:
 
 async def test_an_agent_that_repeats_a_failing_turn_is_not_asked_again(bench: Bench) -> None:
     failing = block("1 / 0")
-    stuck = await bench.run(failing, block("1 / 1"), *[failing] * 4)
+    stuck = await bench.run(failing, block("1 / 1"), failing, block("2 / 0"), *[failing] * 2)
     assert (stuck.stop, len(stuck.turns)) == (Stop.ERROR_LIMIT, 5)
     others = {
-        "other code": [failing, failing, block("2 / 0"), failing, failing],
+        "other code": [failing, failing, block("2 / 0"), block("3 / 0")],
         "another error": [block("1 / n"), block("n = 0\n1 / n"), block("1 / n"), block("1 / n")],
         "no error": [block("print(1)")] * 4,
     }

@@ -21,7 +21,7 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     task_tokens: int = 8192  # generated in all turns
     calls: int = 200  # to live APIs; the gateway refuses further ones
     errors: int = 8  # turns whose code raised or was stopped
-    repeats: int = 3  # such turns in a row with the same code and the same observation
+    repeats: int = 3  # such turns with the same code and the same observation
     seconds: float = 300.0
     counts_generation: bool = True  # whether `seconds` run while the engine generates, or waits for its turn to
     session: SessionLimits = SessionLimits()
@@ -56,17 +56,13 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
             (turns[-1].finish == "length" and ends_in_thought(turns[-1].full_text), Stop.TOKEN_LIMIT),
             (extract_code(turns[-1].full_text) is None, Stop.NO_CODE),
             (turns[-1].outcome == RunStop.CALLS, Stop.CALL_LIMIT),
-            (sum(turn.outcome != RunStop.OK for turn in turns) >= self.errors, Stop.ERROR_LIMIT),
+            (sum(turn.failed for turn in turns) >= self.errors, Stop.ERROR_LIMIT),
             (self._repeats_an_error(turns), Stop.ERROR_LIMIT),
             (len(turns) >= self.turns, Stop.TURN_LIMIT),
         )
         return next((stop for is_reached, stop in limits if is_reached), None)
 
     def _repeats_an_error(self, turns: Sequence[Turn]) -> bool:
-        """An agent that does so seldom stops before another limit."""
-        last = turns[-self.repeats :]
-        return (
-            len(last) == self.repeats
-            and all(turn.outcome != RunStop.OK for turn in last)
-            and len({(extract_code(turn.full_text), turn.observation) for turn in last}) == 1
-        )
+        """An agent that does so seldom stops before another limit, even if it looks something up in between."""
+        failures = [(extract_code(turn.full_text), turn.observation) for turn in turns if turn.failed]
+        return turns[-1].failed and failures.count(failures[-1]) >= self.repeats

@@ -40,10 +40,11 @@ def samples_of(trajectory: Trajectory) -> list[Sample]:
     return samples_of_turns(trajectory.turns)
 
 
-def samples_of_turns(turns: Sequence[Turn]) -> list[Sample]:
+def samples_of_turns(turns: Sequence[Turn], *, failed: bool = True) -> list[Sample]:
     """The tokens of consecutive turns, in the order the engine saw them, each sampled one once.
 
-    A turn before which the chat template rewrote earlier ones, as some drop thoughts, begins another sample.
+    A turn before which the chat template rewrote earlier ones, as some drop thoughts, begins another sample. With
+    `failed=False`, turns whose code failed count as context: whoever imitates the rest does not learn to fail.
     """
     sequences: list[tuple[list[int], list[bool]]] = []
     for turn in turns:
@@ -51,7 +52,7 @@ def samples_of_turns(turns: Sequence[Turn]) -> list[Sample]:
             sequences.append(([], []))
         ids, sampled = sequences[-1]
         ids += [*turn.context_ids, *turn.sampled_ids]
-        sampled += [False] * len(turn.context_ids) + [True] * len(turn.sampled_ids)
+        sampled += [False] * len(turn.context_ids) + [failed or not turn.failed] * len(turn.sampled_ids)
     return [Sample(tuple(ids), tuple(sampled)) for ids, sampled in sequences if any(sampled)]
 
 

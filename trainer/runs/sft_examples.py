@@ -15,7 +15,7 @@ from trainer.experience.held_out_tasks import HeldOutTasks, read_held_out
 from trainer.experience.judging import judge_window
 from trainer.experience.read_experience import read_best
 from trainer.experience.snapshot import RecordTasks
-from trainer.learning.batch import Sample, samples_of
+from trainer.learning.batch import Sample, samples_of_turns
 from trainer.run_job import Job
 from trainer.runs.fetch_data import fetch_data
 from trainer.sft_data.chat_records import asked, prompt_lines, read_records
@@ -57,7 +57,8 @@ async def _read_served(job: Job, sessions: Sessions, base: BaseModel, record: Re
         async with sessions() as session:
             best = await read_best(session, job.project_id, job.settings, base)
         if await record([each.task.id for each in best.trajectories]):
-            samples = [sample for each in best.trajectories for sample in samples_of(each)]
+            turns = (each.turns for each in best.trajectories)
+            samples = [sample for each in turns for sample in samples_of_turns(each, failed=False)]
             return SftExamples(samples, msgspec.to_builtins(best.data))
 
 

@@ -34,6 +34,7 @@ def record_of(
         "profile": trajectory.profile,
         "stop": trajectory.stop.value,
         "finish": [turn.finish for turn in trajectory.turns],  # "length": the answer was cut off
+        "outcome": [turn.outcome for turn in trajectory.turns],  # other than "ok": its code failed
         "offered": [offer.name for offer in trajectory.offered],
         "used": [offer.name for offer in trajectory.used()],
     }

@@ -15,6 +15,7 @@ from trainer.learning.batch import Sample, samples_of_turns
 from trainer.sft_data.answer_tokens import answer_ids
 
 TOO_LONG = "longer than the model's context"
+FAILED = "without an answer whose code worked"
 
 
 class SftSamples(msgspec.Struct, frozen=True):
@@ -32,32 +33,37 @@ class SftSamples(msgspec.Struct, frozen=True):
 def build_samples(records: Sequence[ChatRecord], tokenizer: ChatTokenizer) -> SftSamples:
     """Samples of all conversations that fit the model's context.
 
-    Raises InvalidError where the model's tokenizer or chat template cannot represent one, or where none fits.
+    Raises InvalidError where the model's tokenizer or chat template cannot represent one, or where none is left.
     """
     samples: list[Sample] = []
     dropped = Counter[str]()
     for number, record in enumerate(records, start=1):
-        for sample in _numbered(record, tokenizer, number):
+        found = _numbered(record, tokenizer, number)
+        dropped[FAILED] += not found
+        for sample in found:
             if len(sample.ids) > tokenizer.max_length:
                 dropped[TOO_LONG] += 1
             else:
                 samples.append(sample)
+    if not samples and not dropped[TOO_LONG]:
+        raise InvalidError(f"all {len(records)} conversations are {FAILED}: there is nothing to imitate")
     if not samples:
         raise InvalidError(
             f"all {len(records)} conversations are {TOO_LONG} of {tokenizer.max_length} tokens: "
             "give shorter ones, or use a model with a longer context"
         )
-    return SftSamples(samples, dict(dropped))
+    return SftSamples(samples, dict(+dropped))
 
 
 def samples_of(record: ChatRecord, tokenizer: ChatTokenizer) -> list[Sample]:
     """One sample, or several if the chat template rewrites earlier messages, as some drop thoughts.
 
-    Only the assistant's tokens are marked, each in one sample, in the context in which it was generated.
+    Only the assistant's tokens are marked, each in one sample, in the context in which it was generated; not those
+    of answers whose code failed.
     """
     chat = Chat(tokenizer, record.opening)
     turns: list[Turn] = []
-    for written, observation, ended in _turns(record):
+    for written, observation, ended, outcome in _turns(record):
         prompt = chat.prompt()
         answer = after_thought(prompt.opened, written)
         ids = answer_ids(tokenizer, answer, ended=ended)
@@ -69,21 +75,27 @@ def samples_of(record: ChatRecord, tokenizer: ChatTokenizer) -> list[Sample]:
             opened=prompt.opened,
             extends=prompt.extends,
             observation=observation,
+            outcome=outcome,
         )
         chat.add(turn)
         turns.append(turn)
-    return samples_of_turns(turns)
+    return samples_of_turns(turns, failed=False)
 
 
-def _turns(record: ChatRecord) -> list[tuple[str, str, bool]]:
-    """Each answer, the observation after it, and whether the answer was complete."""
+def _turns(record: ChatRecord) -> list[tuple[str, str, bool, str]]:
+    """Each answer, the observation after it, whether the answer was complete, and the outcome of its code."""
     texts = [message.content for message in record.messages[len(record.opening) :]]
     answers, observations = texts[::2], [*texts[1::2], ""]
-    finish = record.about.get("finish")
-    if not isinstance(finish, list) or len(finish) != len(answers):
-        finish = ["stop"] * len(answers)
-    ended = [each != "length" for each in finish]
-    return list(zip(answers, observations, ended, strict=True))
+    ended = [each != "length" for each in _column(record, "finish", len(answers))]
+    return list(zip(answers, observations, ended, _column(record, "outcome", len(answers)), strict=True))
+
+
+def _column(record: ChatRecord, name: str, answers: int) -> list[str]:
+    """A fact about each answer, or "" where the record has none."""
+    values = record.about.get(name)
+    if not isinstance(values, list) or len(values) != answers:
+        return [""] * answers
+    return [value if isinstance(value, str) else "" for value in values]
 
 
 def _numbered(record: ChatRecord, tokenizer: ChatTokenizer, number: int) -> list[Sample]:

@@ -52,6 +52,7 @@ class _TurnView(msgspec.Struct, frozen=True):
     finish_reason: str
     observation: str
     uses: tuple[Use, ...]
+    outcome: str = ""
 
 
 class _TrajectoryView(msgspec.Struct, frozen=True):
@@ -137,4 +138,5 @@ def _turn(turn: _TurnView) -> Turn:
         finish=turn.finish_reason,
         observation=turn.observation,
         uses=turn.uses,
+        outcome=turn.outcome,
     )
