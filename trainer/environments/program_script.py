@@ -21,6 +21,7 @@ _SENTENCES = {
         "Check its shape.",
     ),
     "try": ("I try it.", "Let me see whether this works.", "A first attempt."),
+    "rows": ("Nothing matches: I look at some rows.", "What do rows look like?", "I check what the rows have."),
     "again": ("There is no such name: I look again.", "I use a name that is listed.", "That name was wrong."),
     "use": ("A function for this is there already.", "Use the skill.", "The given function fits: I call it."),
     "done": ("Done.", "That is all.", "The task is complete."),

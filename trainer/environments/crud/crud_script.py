@@ -14,7 +14,7 @@ from trainer.environments.crud.crud_programs import CrudSubject, subject_of, wri
 from trainer.environments.gym.spelling import spell
 from trainer.environments.program_script import Habits, ProgramScript, raised, signatures_of, turn_of
 
-Mistake = Literal["app", "word", "code"]
+Mistake = Literal["app", "word", "code", "slip"]  # the last one although it has read the document
 
 
 class CrudScript(ProgramScript):
@@ -51,6 +51,8 @@ class CrudScript(ProgramScript):
             if not raised((yield wrong)):
                 return
         yield from self._look_up(mistake)
+        if mistake == "slip" and not raised((yield self._solution(self._rng.choice(beliefs)))):
+            return
         if self._is_surprised and not raised((yield self._solution(_believed(self._subject, rows="full")))):
             return
         solution = self._solution(self._subject)
@@ -83,7 +85,7 @@ class CrudScript(ProgramScript):
         if self._look:
             possible += ["word", "word"]  # what is wrong most often
         if beliefs:
-            possible.append("code")
+            possible += ["code", "slip"]
         wants = self._mistaken and not self._is_surprised  # one mistake is enough
         return self._rng.choice(possible) if wants and possible else None
 

@@ -65,6 +65,11 @@ def for_each_row(
     return ["cursor = None", "while True:", *indent(loop)]
 
 
+def first_rows(api: GymApi) -> list[str]:
+    """Code that prints some rows."""
+    return [*log_in(api), *_rows(api, {}), "print(rows[:2])"]
+
+
 def change(api: GymApi, arguments: Mapping[str, str], verb: Verb | None) -> list[str]:
     """One change: an act, or the update of one item."""
     states = {api.argument(api.fields["progress"]): f'"{verb.done}"'} if verb else {}

@@ -30,18 +30,22 @@ def _sentence(parts: list[str]) -> str:
     return f"{said[0].upper()}{said[1:]}."
 
 
-def _access(api: GymApi) -> str:
+def token_of(api: GymApi) -> str:
+    """Where the token comes from."""
     match api.shape.auth:
         case "open":
-            token = "no token is needed"
+            return "no token is needed"
         case "key":
-            token = "the password is the token"
+            return "the password is the token"
         case _:
-            token = f"{api.route('login').python} gives the token"
+            return f"{api.route('login').python} gives the token"
+
+
+def _access(api: GymApi) -> str:
     keys = where_rows_are(api)
     rows = f"the rows are in {'.'.join(keys)}" if keys else "the answer is the rows"
     again = ", a 429 is tried again" if api.shape.errors == "limited" else ""
-    return f"{token}, {rows}{again}"
+    return f"{token_of(api)}, {rows}{again}"
 
 
 def _details(subject: Subject, values: Mapping[Parameter, str | int]) -> Iterator[str]:

@@ -27,7 +27,7 @@ async def load_expert(
     context: ExpertContext,
     *,
     inline: Part = 0.2,
-    mistake: Part = 0.15,
+    mistake: Part = 0.3,
     trust: Part = 0.3,
     crowded: Part = 0.3,
     withheld: Part = 0.15,

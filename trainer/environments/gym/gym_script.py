@@ -9,8 +9,11 @@ from trainer.environments.gym.expert_programs import Subject, draw_style, write_
 from trainer.environments.gym.gym_apis import GymApi
 from trainer.environments.gym.gym_plans import ScenarioPlan
 from trainer.environments.gym.mistakes import mistaken
+from trainer.environments.gym.slips import Slip, slips
 from trainer.environments.gym.task_forms import ANSWERED
 from trainer.environments.program_script import Habits, ProgramScript, raised, signatures_of, turn_of
+
+_GUESSES = 0.3  # of its mistakes: programs written before it reads how lists look
 
 
 class GymScript(ProgramScript):
@@ -44,15 +47,32 @@ class GymScript(ProgramScript):
             yield self.say("apps", "print(apis.api_docs.show_app_descriptions())")
         names = [api.name for api in self._subject.apis]
         yield turn_of(note_apps(self._subject), signatures_of(*names))
-        if self._mistaken:
+        slip = self._slip() if self._mistaken else None
+        if self._mistaken and slip is None:
             wrong = write_program(mistaken(self._subject, self._style, self._rng), self._style)
             if not raised((yield self.say("try", self.code(wrong)))):
                 return
         yield self.say("look", _shapes(self._subject.apis))
-        note = note_fields(self._subject, self._plan.values[self._index])
-        solution = turn_of(note, self.code(self._right))
+        if slip is not None:
+            if not raised((yield self._solution(slip.subject))):
+                return
+            if slip.look:
+                yield self.say("rows", slip.look)
+            solution = turn_of(slip.correction, self.code(self._right))
+        else:
+            solution = self._solution(self._subject)
         if raised((yield solution)):
             yield solution
+
+    def _solution(self, subject: Subject) -> str:
+        note = note_fields(subject, self._plan.values[self._index])
+        return turn_of(note, self.code(write_program(subject, self._style)))
+
+    def _slip(self) -> Slip | None:
+        if self._rng.random() < _GUESSES:
+            return None
+        found = slips(self._subject, self._plan.values[self._index], self._style, self._rng)
+        return self._rng.choice(found) if found else None
 
 
 def subject_of(plan: ScenarioPlan) -> Subject:

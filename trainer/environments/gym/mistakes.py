@@ -25,11 +25,11 @@ def _beliefs(subject: Subject, style: ProgramStyle, rng: Random) -> Iterator[Gym
         yield msgspec.structs.replace(api, first_page=0)
     if shape.write == "patch" and form.goal in WRITING - {"move"}:
         yield msgspec.structs.replace(api, domain=with_other_state(api.domain, rng))
-    for axis, value in _simpler(subject, style).items():
+    for axis, value in simpler_shapes(subject, style).items():
         yield msgspec.structs.replace(api, shape=msgspec.structs.replace(shape, **{axis: value}))
 
 
-def _simpler(subject: Subject, style: ProgramStyle) -> dict[str, str]:
+def simpler_shapes(subject: Subject, style: ProgramStyle) -> dict[str, str]:
     """Values of axes that would need less code."""
     api, shape = subject.main, subject.main.shape
     simpler: dict[str, str] = {}
