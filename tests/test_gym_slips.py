@@ -1,0 +1,54 @@
+"""The expert's slips: of every kind, each in a program of its own, corrected in a sentence."""
+
+from random import Random
+
+import pytest
+
+from trainer.environments.gym.expert_programs import draw_style, write_program
+from trainer.environments.gym.gym_plans import ScenarioKey, plan_of
+from trainer.environments.gym.gym_script import subject_of
+from trainer.environments.gym.slips import Slip, slips
+
+KINDS = {
+    "rows": "The rows have no ",
+    "nesting": "The fields of a row are in ",
+    "envelope": "The rows are in ",
+    "auth": "A token is needed: ",
+    "name": "There is no ",
+    "state": " is a value of ",
+    "label": " is ",
+}
+
+
+def kind_of(slip: Slip) -> str:
+    return next(kind for kind, words in KINDS.items() if words in slip.correction)
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[Slip]]:
+    """The slips of 300 scenarios; each makes another program than the right one."""
+    kinds: dict[str, list[Slip]] = {kind: [] for kind in KINDS}
+    for seed in range(300):
+        plan = plan_of(ScenarioKey("train", "domains", seed))
+        subject, style = subject_of(plan), draw_style(plan.key.random("style"))
+        right = write_program(subject, style)
+        for slip in slips(subject, plan.values[0], style, Random(seed)):
+            assert write_program(slip.subject, style) != right, (plan.key, slip.correction)
+            kinds[kind_of(slip)].append(slip)
+    return kinds
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_slip_occurs(found: dict[str, list[Slip]], kind: str) -> None:
+    assert len(found[kind]) >= 5
+
+
+def test_only_a_label_in_another_field_takes_a_look_at_rows(found: dict[str, list[Slip]]) -> None:
+    looks = {kind: {bool(slip.look) for slip in each} for kind, each in found.items()}
+    assert looks == {kind: {kind == "label"} for kind in KINDS}
+
+
+def test_a_correction_names_what_the_document_has(found: dict[str, list[Slip]]) -> None:
+    for slip in found["state"]:
+        api = slip.subject.main
+        assert slip.correction.removesuffix(".").rpartition(" ")[2] not in api.fields.values()
