@@ -8,6 +8,7 @@ import msgspec
 
 from app.apis.names import operation_name
 from trainer.environments.crud.crud_shapes import CrudShape
+from trainer.environments.crud.crud_words import OPTIONS, OTHERS, QUALIFIERS, SPARE_FIELDS, STATUS, TAKEN, WORDS
 from trainer.environments.gym.domains import Domain, Verb
 from trainer.environments.gym.spelling import Style, spell
 
@@ -17,47 +18,9 @@ RecordField: TypeAlias = Literal["title", "link", "person", "label", "number", "
 
 RECORD_FIELDS: tuple[RecordField, ...] = get_args(RecordField)
 PAGE_SIZE = 4
-_WORDS: dict[str, tuple[str, ...]] = {
-    "list": ("list", "get all", "search", "fetch", "get", "browse", "find"),
-    "show": ("get", "show", "read", "view", "fetch"),
-    "create": ("create", "add", "new", "post", "register"),
-    "update": ("update", "edit", "change", "modify", "set"),
-    "delete": ("delete", "remove", "drop", "destroy"),
-    "info": ("get system info", "show status", "server version", "get about", "read health"),
-    "version": ("version", "release", "build", "server version"),
-    "id": ("id", "uuid", "key", "id", "uid"),
-    "title": ("title", "name", "title", "display name", "subject"),
-    "link": ("url", "link", "url", "address", "web page"),
-    "data": ("items", "results", "data", "entries"),
-    "group": ("attributes", "details", "fields", "properties"),
-    "page": ("page", "page number"),
-    "header": ("X-Api-Key", "X-Token", "access_token", "X-Auth-Token"),
-    "error": ("error", "message", "detail"),
-}
-_OTHERS = (
-    "GET {noun} history", "POST import {nouns}", "POST export {nouns}", "GET {noun} comments",
-    "POST {noun} share link", "GET {nouns} settings", "GET {nouns} report", "POST {nouns} sync",
-    "GET {noun} permissions", "GET {nouns} feed",
-)  # fmt: skip
-_OPTIONS = ("sort by", "order", "verbose", "with archived", "locale", "expand")  # of lists
-_SPARE_FIELDS = (
-    "proxy", "time zone", "interval", "retries", "webhook", "http verb", "headers", "batch size", "footer",
-    "silent", "priority rank", "max length", "cc list", "external key", "icon", "folder path", "sort index",
-    "owner group",
-    *(f"{what} {part}" for what in ("alert", "sync", "cache", "layout", "export", "quota")
-      for part in ("body", "format", "mode", "limit", "enabled", "threshold", "text", "ids")),
-)  # fmt: skip
-_STATUS = (
-    "queue size", "workers", "region", "disk free", "new version available", "base url", "users", "mode",
-    "cluster", "log level",
-)  # fmt: skip
-_QUALIFIERS = (
-    "page", "web", "team", "shared", "daily", "project", "customer", "site", "user", "group", "service", "saved",
-)  # fmt: skip
 _DESCRIBED, _CALLED = 0.4, 0.15  # of kinds: with a qualifier in the app's description, and in operations' names
 _BY_LINK_ALONE = 0.35  # of kinds with links
 _FEW = 8  # fields that no task asks for
-_TAKEN = frozenset(word for role in ("list", "show", "create", "update", "delete") for word in _WORDS[role])
 
 
 class CrudRoute(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,7 +136,7 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 def verbs_of(domain: Domain) -> tuple[Verb, ...]:
-    return tuple(verb for verb in domain.verbs if verb.base not in _TAKEN)
+    return tuple(verb for verb in domain.verbs if verb.base not in TAKEN)
 
 
 class CrudApi(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -281,18 +244,18 @@ class CrudApi(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 def other_words(kind: str, chosen: str) -> list[str]:
     """The names that the makers of the API could have chosen, and did not."""
-    return [words for words in _WORDS[kind] if words != chosen]
+    return [words for words in WORDS[kind] if words != chosen]
 
 
 def words_of(kind: str, collection: Collection) -> list[str]:
     """The names that the makers of the API could have chosen for a field, and that none of its fields has."""
     taken = {*collection.prose.values(), *collection.domain.distractors}
-    return [words for words in dict.fromkeys(_WORDS[kind]) if words not in taken]
+    return [words for words in dict.fromkeys(WORDS[kind]) if words not in taken]
 
 
 def draw_api(name: str, domains: tuple[Domain, ...], shape: CrudShape, rng: Random) -> CrudApi:
     taken = {words for domain in domains for words in _words_of(domain)}
-    words = {kind: rng.choice([each for each in known if each not in taken]) for kind, known in _WORDS.items()}
+    words = {kind: rng.choice([each for each in known if each not in taken]) for kind, known in WORDS.items()}
     has_flags = shape.states == "flags" and all(map(_have_flags, domains))
     hidden: tuple[RecordField, ...] = ("person", "label", "number", "date", *(() if has_flags else ("state",)))
     collections = tuple(
@@ -304,9 +267,9 @@ def draw_api(name: str, domains: tuple[Domain, ...], shape: CrudShape, rng: Rand
             has_link=(has_link := rng.random() < 0.6),
             required="link" if has_link and rng.random() < _BY_LINK_ALONE else "title",
             hidden=rng.choice(hidden),
-            spare=tuple(rng.sample(_SPARE_FIELDS, rng.choice((0, 1, 3, _FEW, 40)))),
-            described_by=rng.choice(_QUALIFIERS) if rng.random() < _DESCRIBED else "",
-            called_by=rng.choice(_QUALIFIERS) if rng.random() < _CALLED else "",
+            spare=tuple(rng.sample(SPARE_FIELDS, rng.choice((0, 1, 3, _FEW, 40)))),
+            described_by=rng.choice(QUALIFIERS) if rng.random() < _DESCRIBED else "",
+            called_by=rng.choice(QUALIFIERS) if rng.random() < _CALLED else "",
         )
         for domain in domains
     )
@@ -325,10 +288,10 @@ def draw_api(name: str, domains: tuple[Domain, ...], shape: CrudShape, rng: Rand
         shape=shape,
         words=words,
         collections=collections,
-        others=tuple(rng.sample(_OTHERS, rng.choice((0, 1, 2, 5)))),
-        options=tuple(rng.sample(_OPTIONS, rng.choice((0, 0, 1, 2)))),
+        others=tuple(rng.sample(OTHERS, rng.choice((0, 1, 2, 5)))),
+        options=tuple(rng.sample(OPTIONS, rng.choice((0, 0, 1, 2)))),
         version=f"{rng.randint(0, 9)}.{rng.randint(0, 30)}.{rng.randint(0, 40)}",
-        status=tuple(rng.sample(_STATUS, rng.choice((0, 0, 3, 7)))),
+        status=tuple(rng.sample(STATUS, rng.choice((0, 0, 3, 7)))),
         has_search=words["list"] != "search" and rng.random() < 0.3,
         order=rng.choice((0, 1, 1, rng.randrange(2, 1000))),
         about=about,
