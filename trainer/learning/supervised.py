@@ -74,14 +74,16 @@ def sft_steps(
     """Train the parameters that require a gradient, in place: the whole model, or the LoRA layers in it.
 
     Called again after an interruption, it continues from `checkpoint` to the same weights. `until` ends this call
-    after that step, with a checkpoint. All of `processes` must call with the same arguments; each computes its
-    share of every step, and the first writes the checkpoints.
+    after that step, with a checkpoint. All of `processes`, by default this one alone, must call with the same
+    arguments; each computes its share of every step, and the first writes the checkpoints.
+
     Raises ValueError without samples: empty epochs would never end. Raises ModelMemoryError if the device has no
     memory left.
     """
     if not samples:
         raise ValueError("no samples to learn from")
     optimizer = AdamW(_decay_groups(model, settings.weight_decay), lr=settings.lr, betas=(0.9, 0.95), eps=1e-8)
+    processes = processes or ProcessGroup(model.device)
     done = _restore(checkpoint, model, optimizer)
     last = min(settings.steps, until or settings.steps)
     model.train()
@@ -106,17 +108,15 @@ def _step(
     samples: Sequence[Sample],
     settings: SftSettings,
     index: int,
-    processes: ProcessGroup | None,
+    processes: ProcessGroup,
     room: float,
 ) -> SftStep:
     learned = max(1, sum(sum(sample.sampled[1:]) for sample in samples))
-    mine = samples if processes is None else samples[processes.index :: processes.count]
     with within_memory():
-        loss, likely = _accumulate(model, mine, learned, room)
+        loss, likely = _accumulate(model, samples[processes.index :: processes.count], learned, room)
     trained = [each for each in model.parameters() if each.requires_grad]
-    if processes is not None:
-        processes.add_up(trained)
-        loss, likely = (sum(column) for column in zip(*processes.gather([loss, likely]), strict=True))
+    processes.add_up(trained)
+    loss, likely = (sum(column) for column in zip(*processes.gather([loss, likely]), strict=True))
     norm = clip_grad_norm_(trained, settings.grad_clip)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
@@ -187,10 +187,8 @@ def _decay_groups(model: PreTrainedModel, decay: float) -> list[dict[str, object
     return [{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
 
 
-def _save(
-    checkpoint: Path, index: int, model: PreTrainedModel, optimizer: AdamW, processes: ProcessGroup | None
-) -> None:
-    if processes is None or processes.index == 0:
+def _save(checkpoint: Path, index: int, model: PreTrainedModel, optimizer: AdamW, processes: ProcessGroup) -> None:
+    if processes.index == 0:
         state = {"step": index, "model": _trained_weights(model), "optimizer": optimizer.state_dict()}
         save_atomically(state, checkpoint)
 

@@ -130,20 +130,19 @@ def _await_all(team: Sequence[SpawnProcess]) -> None:
 def _run(segment: SftSegment, rendezvous: Rendezvous, rank: Rank, parent: int) -> None:
     exit_with_parent(parent)
     if rendezvous.count == 1:
-        return _train(segment, torch.device(segment.device), None)
+        return _train(segment, ProcessGroup(torch.device(segment.device)))
     store = meeting.connect(rendezvous.host, rendezvous.port)
     accelerator = meeting.join(store, rendezvous, rank, segment.device)
-    _train(segment, accelerator.device, ProcessGroup(accelerator))
+    _train(segment, ProcessGroup(accelerator))
     accelerator.end_training()
 
 
-def _train(segment: SftSegment, device: torch.device, processes: ProcessGroup | None) -> None:
-    settings = segment.settings
+def _train(segment: SftSegment, processes: ProcessGroup) -> None:
+    settings, device = segment.settings, processes.device
     base = load_model(segment.model_dir, device, dtype=base_dtype(segment.dtype, device, segment.model_dir))
     policy = with_lora(base, segment.rank, segment.alpha, segment.start, seed=settings.seed)
     model = cast(PreTrainedModel, policy.get_base_model())  # with the LoRA layers in it
     samples = read_training_set(segment.samples).samples
-    first = processes is None or processes.index == 0
     file = segment.work / "steps.jsonl"
     journal, before = StepJournal(file), time.process_time()
     steps = sft_steps(
@@ -151,11 +150,11 @@ def _train(segment: SftSegment, device: torch.device, processes: ProcessGroup | 
     )
     for step in steps:
         spent, before = time.process_time() - before, time.process_time()
-        seconds = spent if processes is None else sum(each[0] for each in processes.gather([spent]))
-        if first:
+        seconds = sum(each[0] for each in processes.gather([spent]))
+        if processes.index == 0:
             journal.add(_record(step, seconds))
     loss = mean_loss(model, read_training_set(segment.held_out).samples, settings.tokens, processes)
-    if first:
+    if processes.index == 0:
         adapter = publish(policy, segment.adapters, base=segment.base_name)
         point = point_at(
             segment.until,
@@ -173,13 +172,13 @@ def mean_loss(
     model: PreTrainedModel, samples: Sequence[Sample], tokens: int, processes: ProcessGroup | None = None
 ) -> float:
     """Nats per sampled token of all samples, read at most `tokens` at once. Processes share the work."""
+    processes = processes or ProcessGroup(model.device)
     groups = list(plan([len(each.ids) for each in samples], tokens, torch.Generator().manual_seed(0)))
-    mine = groups if processes is None else groups[processes.index :: processes.count]
     total, count = 0.0, 0
-    for group in mine:
+    for group in groups[processes.index :: processes.count]:
         logprobs = sampled_logprobs(model, pad([samples[row] for row in group], model.device))
         total, count = total - logprobs.sum().item(), count + logprobs.numel()
-    sums = [[total, float(count)]] if processes is None else processes.gather([total, float(count)])
+    sums = processes.gather([total, float(count)])
     return sum(each[0] for each in sums) / sum(each[1] for each in sums)
 
 
