@@ -77,6 +77,7 @@ def test_answers_whose_code_failed_are_context(tokenizer: ChatTokenizer) -> None
     (sample,) = samples_of(failed, tokenizer)
     assert "assistant\na2<|im_end|>" in marked(sample, tokenizer)
     assert [part.partition("<")[0] for part in marked(sample, tokenizer).split("[")[1:]] == ["a1", "a3"]
+    assert samples_of(record("q", "a", outcome=["bad"]), tokenizer) == samples_of(record("q", "a"), tokenizer)
     hopeless = record("q", "a", outcome=["cpu"])
     assert build_samples([failed, hopeless], tokenizer).dropped == {FAILED: 1}
     with pytest.raises(InvalidError, match="all 1 conversations are without an answer whose code worked"):

@@ -11,11 +11,13 @@ from app.datasets.chat_lines import ChatRecord
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError, ModelError
 from app.records import Turn
+from app.sandbox.protocol import RunStop
 from trainer.learning.batch import Sample, samples_of_turns
 from trainer.sft_data.answer_tokens import answer_ids
 
 TOO_LONG = "longer than the model's context"
 FAILED = "without an answer whose code worked"
+_OUTCOMES = frozenset(RunStop)  # a column of other programs may have the same name
 
 
 class SftSamples(msgspec.Struct, frozen=True):
@@ -87,11 +89,12 @@ def _turns(record: ChatRecord) -> list[tuple[str, str, bool, str]]:
     texts = [message.content for message in record.messages[len(record.opening) :]]
     answers, observations = texts[::2], [*texts[1::2], ""]
     ended = [each != "length" for each in _column(record, "finish", len(answers))]
-    return list(zip(answers, observations, ended, _column(record, "outcome", len(answers)), strict=True))
+    outcomes = [each if each in _OUTCOMES else "" for each in _column(record, "outcome", len(answers))]
+    return list(zip(answers, observations, ended, outcomes, strict=True))
 
 
 def _column(record: ChatRecord, name: str, answers: int) -> list[str]:
-    """A fact about each answer, or "" where the record has none."""
+    """A fact about each answer, as exported chats have it, or "" where the record has none."""
     values = record.about.get(name)
     if not isinstance(values, list) or len(values) != answers:
         return [""] * answers

@@ -13,7 +13,7 @@ from trainer.environments.gym.slips import Slip, slips
 from trainer.environments.gym.task_forms import ANSWERED
 from trainer.environments.program_script import Habits, ProgramScript, raised, signatures_of, turn_of
 
-_GUESSES = 0.3  # of its mistakes: programs written before it reads how lists look
+_UNREAD = 0.3  # of its mistakes: programs written before it reads how lists look
 
 
 class GymScript(ProgramScript):
@@ -69,7 +69,7 @@ class GymScript(ProgramScript):
         return turn_of(note, self.code(write_program(subject, self._style)))
 
     def _slip(self) -> Slip | None:
-        if self._rng.random() < _GUESSES:
+        if self._rng.random() < _UNREAD:
             return None
         found = slips(self._subject, self._plan.values[self._index], self._style, self._rng)
         return self._rng.choice(found) if found else None
