@@ -16,8 +16,8 @@ from trainer.environments.gym.gym_environment import GymEnvironment
 from trainer.environments.gym.gym_items import initial_items
 
 FINGERPRINTS = {
-    "gym": "5a83ad40eccc2d1f6f8c9f7297f883923fb9a00db843c584f359154d84fcfad9",
-    "crud": "556213ce367ef47c13d152594ea7779ef89e6673ac07e1a2008e13f0558a7080",
+    "gym": "6031ab547ca75a593554e9e0ed2f520566d8e6fc594f572e129a3233b9719c7b",
+    "crud": "b07d192472b3a6afc1369b6df4dce7f4d5aea2d51182bafc18e18eeb7203d9da",
 }
 
 

@@ -6,12 +6,22 @@ from random import Random
 import msgspec
 
 from trainer.environments.gym.person_names import projects
-from trainer.environments.gym.pools import Pool, part
-from trainer.environments.gym.word_lists import DISTRACTORS, THEMES
+from trainer.environments.gym.pools import Pool, part, split
+from trainer.environments.gym.word_lists import DISTRACTORS, MORE_DISTRACTORS, THEMES
 
+_COMPOSED = 0.8
 _LABELS = 5  # values of a label that are names of projects
 _PROGRESS = "state, progress, current state, work state, handling state"
 _INITIAL = "pending, new, untouched, raw, unprocessed"
+_STAGES = "state, status, stage, phase, step, level, standing, position"
+_QUALIFIERS = """
+review, order, record, process, item, internal, overall, flow, case, job, entry, desk, request, service, office,
+team, queue, filing, main, last known
+"""
+_MORE_INITIAL = """
+fresh, received, unread, unhandled, idle, todo, queued, incoming, logged, outstanding, unassigned, registered,
+entered, not started, unchecked, to be seen, undecided
+"""
 _DIRECTORY = """
     nouns: member, employee, contact, colleague, teammate
     persons: name, full name, known as, display name, nickname
@@ -19,6 +29,15 @@ _DIRECTORY = """
     numbers: desk number, extension, staff number, badge number, seat
     dates: joined on, hired on, start day, joining date, first day
     verbs: invite/invited, promote/promoted, notify/notified, retire/retired, greet/greeted
+"""
+_MORE_DIRECTORY = """
+    nouns: person, staff member, coworker, associate, representative, volunteer, technician, consultant, worker
+    nouns: specialist, delegate, crew member, profile, user, account, resident, trainee, partner, analyst, clerk
+    persons: legal name, real name, complete name, contact name, listed as, profile name, preferred name, person
+    labels: unit = *; chapter = *; cohort = *; group = *; section = *; cell = *; pod = *; tribe = *
+    labels: wing = *; corps = *; bureau = *; workgroup = *; committee = *; business unit = *; home base = *
+    numbers: locker number, room number, seniority, years of service, payroll number, vacation days, grade level
+    dates: employed since, contract start, entry date, member since, last review, account opened
 """
 
 
@@ -60,42 +79,59 @@ def plural(noun: str) -> str:
 
 def draw_domain(pool: Pool, rng: Random, besides: Domain | None = None) -> Domain:
     """A domain of one theme; its nouns are not those of `besides`."""
-    theme = _theme(rng.choice(THEMES))
-    return _domain(theme, pool, rng, besides)
+    return _domain(_theme(rng.choice(THEMES)), pool, rng, besides=besides)
 
 
 def draw_directory(pool: Pool, rng: Random) -> Domain:
     """The domain of an app that knows who is in which team."""
-    return _domain(_theme(_DIRECTORY), pool, rng, None)
+    return _domain(_theme(_DIRECTORY), pool, rng, more=_theme(_MORE_DIRECTORY))
 
 
 def with_other_state(domain: Domain, rng: Random) -> Domain:
     """The domain, with a name for the field of the state that its makers did not choose."""
-    others = [words for words in part(_PROGRESS, "train") if words != domain.progress]
-    return msgspec.structs.replace(domain, progress=rng.choice(others))
+    while (other := _progress("train", rng)) in (domain.progress, domain.label, domain.number):
+        pass
+    return msgspec.structs.replace(domain, progress=other)
 
 
-def _domain(theme: dict[str, str], pool: Pool, rng: Random, besides: Domain | None) -> Domain:
-    nouns = [noun for noun in part(theme["nouns"], pool) if besides is None or noun != besides.noun]
-    label, _, values = rng.choice(_kinds(theme["labels"], pool)).partition(" = ")
+def _domain(
+    theme: dict[str, str],
+    pool: Pool,
+    rng: Random,
+    *,
+    besides: Domain | None = None,
+    more: dict[str, str] | None = None,
+) -> Domain:
+    """`more` has words for training alone."""
+
+    def words(kind: str, separator: str = ",") -> tuple[str, ...]:
+        added = more.get(kind, "") if more and pool == "train" else ""
+        return part(theme[kind], pool, separator) + split(added, separator)
+
+    nouns = [noun for noun in words("nouns") if besides is None or noun != besides.noun]
+    label, _, values = rng.choice(words("labels", ";")).partition(" = ")
     names = tuple(projects(pool, _LABELS, rng))
-    verbs = rng.sample(part(theme["verbs"], pool), min(3, len(part(theme["verbs"], pool))))
+    verbs = rng.sample(words("verbs"), min(3, len(words("verbs"))))
+    distractors = part(DISTRACTORS, pool) + (split(MORE_DISTRACTORS) if pool == "train" else ())
     return Domain(
         noun=rng.choice(nouns),
-        person=rng.choice(part(theme["persons"], pool)),
+        person=rng.choice(words("persons")),
         label=label,
         values=names if values == "*" else tuple(values.split(", ")),
-        number=rng.choice(part(theme["numbers"], pool)),
-        date=rng.choice(part(theme["dates"], pool)),
-        progress=rng.choice(part(_PROGRESS, pool)),
-        initial=rng.choice(part(_INITIAL, pool)),
+        number=rng.choice(words("numbers")),
+        date=rng.choice(words("dates")),
+        progress=_progress(pool, rng),
+        initial=rng.choice(part(_INITIAL, pool) + (split(_MORE_INITIAL) if pool == "train" else ())),
         verbs=tuple(Verb(*verb.split("/")) for verb in verbs),
-        distractors=tuple(rng.sample(part(DISTRACTORS, pool), rng.randint(0, 2))),
+        distractors=tuple(rng.sample(distractors, rng.randint(0, 2))),
     )
 
 
-def _kinds(labels: str, pool: Pool) -> tuple[str, ...]:
-    return part(labels, pool, ";")
+def _progress(pool: Pool, rng: Random) -> str:
+    """In training one of hundreds of names: which field has the state is to be read from its values."""
+    if pool == "train" and rng.random() < _COMPOSED:
+        return f"{rng.choice(split(_QUALIFIERS))} {rng.choice(split(_STAGES))}"
+    return rng.choice(part(_PROGRESS, pool))
 
 
 @cache

@@ -7,7 +7,7 @@ small model copies tokens, not letters.
 from collections.abc import Iterator, Mapping
 
 from trainer.environments.gym.api_calls import where_rows_are
-from trainer.environments.gym.expert_programs import FIELDS, NUMERIC, Subject, needed_fields
+from trainer.environments.gym.expert_programs import FIELDS, NUMERIC, Subject, lacks_a_field
 from trainer.environments.gym.gym_apis import GymApi
 from trainer.environments.gym.task_forms import JOINED, PARAMETERS, WRITING, Parameter
 
@@ -56,7 +56,7 @@ def _details(subject: Subject, values: Mapping[Parameter, str | int]) -> Iterato
             yield f"{value} is {joined.fields['label']} in apis.{joined.name}"
         else:
             yield f"{value} is {main.fields[FIELDS[condition]]}"
-    if main.shape.rows == "partial" and main.hidden in needed_fields(subject):
+    if lacks_a_field(subject):
         yield f"only {main.route('show').python} has {main.fields[main.hidden]}"
     if goal in NUMERIC:
         yield f"the number is {main.fields['number']}"

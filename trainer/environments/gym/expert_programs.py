@@ -185,6 +185,11 @@ def needed_fields(subject: Subject) -> set[ItemField]:
     return needs | ({"person"} if subject.form.goal == "who" else set())
 
 
+def lacks_a_field(subject: Subject) -> bool:
+    """Whether rows lack a field that the program reads."""
+    return subject.main.shape.rows == "partial" and subject.main.hidden in needed_fields(subject)
+
+
 def _guard(condition: str, body: list[str]) -> list[str]:
     return [f"if {condition}:", *indent(body)] if condition else body
 

@@ -9,6 +9,7 @@ import msgspec
 from app.apis.names import argument_name, operation_name
 from trainer.environments.gym.api_shapes import ApiShape
 from trainer.environments.gym.domains import Domain, Verb
+from trainer.environments.gym.pools import Pool
 from trainer.environments.gym.spelling import spell
 
 Role: TypeAlias = Literal["login", "list", "show", "update", "act", "settings", "export"]
@@ -36,6 +37,28 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "ok": ("ok", "success"),
     "error": ("error", "message"),
 }
+
+_MORE_WORDS: dict[str, tuple[str, ...]] = {
+    "login": ("start session", "get token", "obtain token", "request access", "connect", "login"),
+    "list": ("query", "retrieve", "get all", "read", "enumerate", "collect", "show all"),
+    "show": ("fetch", "retrieve", "look up", "describe", "open"),
+    "update": ("modify", "set", "amend", "revise", "save", "alter"),
+    "token": ("auth token", "bearer", "session id", "api token", "credential", "secret", "jwt"),
+    "header": ("X-Access-Token", "X-Session-Token", "Api-Key", "X-Key", "api_key", "auth_token"),
+    "page": ("page index", "page no", "p", "current page"),
+    "offset": ("from index", "begin", "start at", "position"),
+    "limit": ("count", "page size", "max results", "top", "take", "rows"),
+    "cursor": ("continuation", "marker", "starting after", "cursor token"),
+    "next": ("next token", "continue from", "more", "next marker"),
+    "links": ("navigation", "pages", "link"),
+    "data": ("records", "rows", "content", "values", "objects", "hits", "elements", "list", "found"),
+    "outer": ("body", "answer", "envelope", "reply", "output"),
+    "group": ("values", "info", "data", "spec", "body", "record"),
+    "inner": ("display", "text", "person name", "title", "label"),
+    "ok": ("succeeded", "accepted", "done", "completed"),
+    "error": ("reason", "detail", "problem", "fault", "msg"),
+}
+"""For training alone, so that names are read, not known by heart."""
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,13 +150,15 @@ class GymApi(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self._route("act", many, "POST", f"{at}/{slug}-many", verb)
 
 
-def draw_api(name: str, domain: Domain, shape: ApiShape, rng: Random) -> GymApi:
+def draw_api(name: str, domain: Domain, shape: ApiShape, rng: Random, pool: Pool = "test") -> GymApi:
+    """With `pool` "train", from more words."""
+    more = _MORE_WORDS if pool == "train" else {}
     hidden: tuple[ItemField, ...] = ("label", "number", "date")
     return GymApi(
         name=name,
         domain=domain,
         shape=shape,
-        words={kind: rng.choice(words) for kind, words in _WORDS.items()},
+        words={kind: rng.choice(words + more.get(kind, ())) for kind, words in _WORDS.items()},
         first_page=rng.choice((0, 1)),
         hidden=rng.choice(hidden),
     )

@@ -85,14 +85,15 @@ def plan_of(key: ScenarioKey) -> ScenarioPlan:
     form = draw_form(key.pool("compositions"), rng)
     names = draw_names(words, 4, rng)
     domain = draw_domain(words, rng)
-    main = draw_api(names[0], domain, draw_shape(shapes, rng), rng)
+    main = draw_api(names[0], domain, draw_shape(shapes, rng), rng, words)
     joined = None
     if form.joined == "member":
-        joined = draw_api(directory_name(words, rng), draw_directory(words, rng), draw_shape(shapes, rng), rng)
+        directory = directory_name(words, rng)
+        joined = draw_api(directory, draw_directory(words, rng), draw_shape(shapes, rng), rng, words)
     elif form.joined == "other":
-        joined = draw_api(names[1], draw_domain(words, rng, domain), draw_shape(shapes, rng), rng)
+        joined = draw_api(names[1], draw_domain(words, rng, domain), draw_shape(shapes, rng), rng, words)
     others = tuple(
-        draw_api(name, draw_domain(words, rng, domain), draw_shape("train", rng), rng)
+        draw_api(name, draw_domain(words, rng, domain), draw_shape("train", rng), rng, words)
         for name in names[2 : 2 + rng.randint(0, 2)]
     )
     first, second, *_ = (*rng.sample(domain.verbs, min(2, len(domain.verbs))), domain.verbs[0])

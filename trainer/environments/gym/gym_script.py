@@ -5,8 +5,8 @@ from random import Random
 
 from app.records import Offer
 from trainer.environments.gym.expert_notes import note_apps, note_fields
-from trainer.environments.gym.expert_programs import Subject, draw_style, write_program
-from trainer.environments.gym.gym_apis import GymApi
+from trainer.environments.gym.expert_programs import Subject, draw_style, lacks_a_field, write_program
+from trainer.environments.gym.gym_apis import GymApi, Role
 from trainer.environments.gym.gym_plans import ScenarioPlan
 from trainer.environments.gym.mistakes import mistaken
 from trainer.environments.gym.slips import Slip, slips
@@ -52,17 +52,25 @@ class GymScript(ProgramScript):
             wrong = write_program(mistaken(self._subject, self._style, self._rng), self._style)
             if not raised((yield self.say("try", self.code(wrong)))):
                 return
-        yield self.say("look", _shapes(self._subject.apis))
+        noted = self._subject if slip is None else slip.subject
+        yield from self._look(noted)
+        solution = self._solution(noted)
         if slip is not None:
-            if not raised((yield self._solution(slip.subject))):
+            if not raised((yield solution)):
                 return
             if slip.look:
                 yield self.say("rows", slip.look)
             solution = turn_of(slip.correction, self.code(self._right))
-        else:
-            solution = self._solution(self._subject)
         if raised((yield solution)):
             yield solution
+
+    def _look(self, subject: Subject) -> Generator[str, str, None]:
+        """At what lists return, then at one item if their rows lack a field."""
+        yield self.say("look", "\n".join(_shape(api, "list") for api in subject.apis))
+        if lacks_a_field(subject):
+            main = subject.main
+            missing = f"The rows have no {main.fields[main.hidden]}: I look at one {main.domain.noun}."
+            yield turn_of(missing, _shape(main, "show"))
 
     def _solution(self, subject: Subject) -> str:
         note = note_fields(subject, self._plan.values[self._index])
@@ -79,10 +87,7 @@ def subject_of(plan: ScenarioPlan) -> Subject:
     return Subject(form=plan.form, main=plan.main, joined=plan.joined, verbs=plan.verbs)
 
 
-def _shapes(apis: Sequence[GymApi]) -> str:
-    """Code that shows what lists return: the line of an operation does not tell whether a field is an object."""
-    return "\n".join(
-        f'print(apis.api_docs.show_api_doc("{api.name}", "{api.route("list").python}")'
-        '["response_schemas"]["success"])'
-        for api in apis
-    )
+def _shape(api: GymApi, role: Role) -> str:
+    """Code that shows what an operation returns: its line does not tell whether a field is an object."""
+    answer = '["response_schemas"]["success"]'
+    return f'print(apis.api_docs.show_api_doc("{api.name}", "{api.route(role).python}"){answer})'

@@ -6,7 +6,7 @@ from random import Random
 import msgspec
 
 from trainer.environments.gym.domains import with_other_state
-from trainer.environments.gym.expert_programs import ProgramStyle, Subject, needed_fields
+from trainer.environments.gym.expert_programs import ProgramStyle, Subject, lacks_a_field
 from trainer.environments.gym.gym_apis import GymApi, other_words
 from trainer.environments.gym.task_forms import WRITING
 
@@ -31,7 +31,7 @@ def _beliefs(subject: Subject, style: ProgramStyle, rng: Random) -> Iterator[Gym
 
 def simpler_shapes(subject: Subject, style: ProgramStyle) -> dict[str, str]:
     """Values of axes that would need less code."""
-    api, shape = subject.main, subject.main.shape
+    shape = subject.main.shape
     simpler: dict[str, str] = {}
     if shape.nesting == "grouped":  # an object in place of a name would go unnoticed
         simpler["nesting"] = "flat"
@@ -43,6 +43,6 @@ def simpler_shapes(subject: Subject, style: ProgramStyle) -> dict[str, str]:
         simpler["errors"] = "strict"
     if shape.auth != "open":
         simpler["auth"] = "open"
-    if shape.rows == "partial" and api.hidden in needed_fields(subject):
+    if lacks_a_field(subject):
         simpler["rows"] = "full"
     return simpler

@@ -15,5 +15,13 @@ def part(words: str, pool: Pool, separator: str = ",") -> tuple[str, ...]:
     >>> part("a, b, c, d, e, f", "train"), part("a, b, c, d, e, f", "test")
     (('a', 'b', 'c', 'f'), ('e',))
     """
-    listed = [word.strip() for word in words.split(separator)]
-    return tuple(word for at, word in enumerate(listed) if _FIFTH.get(at % 5, "train") == pool)
+    return tuple(word for at, word in enumerate(split(words, separator)) if _FIFTH.get(at % 5, "train") == pool)
+
+
+@cache
+def split(words: str, separator: str = ",") -> tuple[str, ...]:
+    """
+    >>> split("a, b"), split("")
+    (('a', 'b'), ())
+    """
+    return tuple(word.strip() for word in words.split(separator)) if words else ()

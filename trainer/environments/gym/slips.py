@@ -11,7 +11,7 @@ import msgspec
 from trainer.environments.gym.api_calls import first_rows, where_rows_are
 from trainer.environments.gym.domains import Domain
 from trainer.environments.gym.expert_notes import token_of
-from trainer.environments.gym.expert_programs import ProgramStyle, Subject, needed_fields
+from trainer.environments.gym.expert_programs import ProgramStyle, Subject, needed_fields, write_program
 from trainer.environments.gym.gym_apis import GymApi, ItemField
 from trainer.environments.gym.mistakes import simpler_shapes
 from trainer.environments.gym.task_forms import WRITING, Parameter
@@ -41,9 +41,12 @@ def slips(subject: Subject, values: Mapping[Parameter, str | int], style: Progra
         *_states(subject, rng),
         *_labels(subject, values, style),
     ]
+    right = write_program(subject, style)
+    believed = [(msgspec.structs.replace(subject, main=api), correction, look) for api, correction, look in found]
     return [
-        Slip(subject=msgspec.structs.replace(subject, main=api), correction=correction, look=look)
-        for api, correction, look in found
+        Slip(subject=wrong, correction=correction, look=look)
+        for wrong, correction, look in believed
+        if write_program(wrong, style) != right
     ]
 
 

@@ -172,3 +172,12 @@ color, notes, locale, revision, checksum, source, external ref, etag, visibility
 sort key,
 thumbnail, summary, shortcut, weight class, origin system, sync state, batch code, internal hint
 """
+
+MORE_DISTRACTORS = """
+created by, updated at, tenant ref, slug, hash, language code, template, parent ref, position code, badge,
+flags, remarks, description, nickname code, timezone, currency code, unit code, serial, lot, shelf, barcode, alias,
+theme, icon name, short code, legacy id, crc, score band, priority hint, region code, storage class, mime,
+encoding, retention, policy ref, cost center, ledger code, audit mark, risk band, group ref, variant, edition,
+mirror, endpoint
+"""
+"""For training alone."""
