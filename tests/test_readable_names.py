@@ -99,7 +99,7 @@ def test_without_an_operation_id_method_and_path_make_the_name(place: str, name:
 def test_names_that_begin_with_their_verb_stay_as_models_were_trained_on_them() -> None:
     rng = Random(7)
     for _ in range(300):
-        drawn = draw_api("app", draw_domain("train", rng), draw_shape("train", rng), rng)
+        drawn = draw_api("app", draw_domain("train", rng), draw_shape("train", rng), rng, "test")
         for route in drawn.routes:
             assert readable_name(route.id, route.method, route.path) == route.python
 

@@ -41,7 +41,8 @@ def build_samples(records: Sequence[ChatRecord], tokenizer: ChatTokenizer) -> Sf
     dropped = Counter[str]()
     for number, record in enumerate(records, start=1):
         found = _numbered(record, tokenizer, number)
-        dropped[FAILED] += not found
+        if not found:
+            dropped[FAILED] += 1
         for sample in found:
             if len(sample.ids) > tokenizer.max_length:
                 dropped[TOO_LONG] += 1
@@ -54,7 +55,7 @@ def build_samples(records: Sequence[ChatRecord], tokenizer: ChatTokenizer) -> Sf
             f"all {len(records)} conversations are {TOO_LONG} of {tokenizer.max_length} tokens: "
             "give shorter ones, or use a model with a longer context"
         )
-    return SftSamples(samples, dict(+dropped))
+    return SftSamples(samples, dict(dropped))
 
 
 def samples_of(record: ChatRecord, tokenizer: ChatTokenizer) -> list[Sample]:

@@ -105,14 +105,13 @@ def _domain(
     """`more` has words for training alone."""
 
     def words(kind: str, separator: str = ",") -> tuple[str, ...]:
-        added = more.get(kind, "") if more and pool == "train" else ""
-        return part(theme[kind], pool, separator) + split(added, separator)
+        return part(theme[kind], pool, separator, (more or {}).get(kind, ""))
 
     nouns = [noun for noun in words("nouns") if besides is None or noun != besides.noun]
     label, _, values = rng.choice(words("labels", ";")).partition(" = ")
     names = tuple(projects(pool, _LABELS, rng))
     verbs = rng.sample(words("verbs"), min(3, len(words("verbs"))))
-    distractors = part(DISTRACTORS, pool) + (split(MORE_DISTRACTORS) if pool == "train" else ())
+    distractors = part(DISTRACTORS, pool, more=MORE_DISTRACTORS)
     return Domain(
         noun=rng.choice(nouns),
         person=rng.choice(words("persons")),
@@ -121,7 +120,7 @@ def _domain(
         number=rng.choice(words("numbers")),
         date=rng.choice(words("dates")),
         progress=_progress(pool, rng),
-        initial=rng.choice(part(_INITIAL, pool) + (split(_MORE_INITIAL) if pool == "train" else ())),
+        initial=rng.choice(part(_INITIAL, pool, more=_MORE_INITIAL)),
         verbs=tuple(Verb(*verb.split("/")) for verb in verbs),
         distractors=tuple(rng.sample(distractors, rng.randint(0, 2))),
     )

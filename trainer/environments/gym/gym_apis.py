@@ -86,6 +86,10 @@ class GymApi(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     first_page: Literal[0, 1]
     hidden: ItemField  # that list rows lack, if they are partial
 
+    def in_shape(self, axis: str, value: str) -> "GymApi":
+        """The API, if its makers had chosen another value on one axis of its shape."""
+        return msgspec.structs.replace(self, shape=msgspec.structs.replace(self.shape, **{axis: value}))
+
     def wire(self, word: str) -> str:
         """The chosen word of a kind, spelled."""
         return spell(self.words[word], self.shape.style)
@@ -150,7 +154,7 @@ class GymApi(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self._route("act", many, "POST", f"{at}/{slug}-many", verb)
 
 
-def draw_api(name: str, domain: Domain, shape: ApiShape, rng: Random, pool: Pool = "test") -> GymApi:
+def draw_api(name: str, domain: Domain, shape: ApiShape, rng: Random, pool: Pool) -> GymApi:
     """With `pool` "train", from more words."""
     more = _MORE_WORDS if pool == "train" else {}
     hidden: tuple[ItemField, ...] = ("label", "number", "date")

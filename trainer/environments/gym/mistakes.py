@@ -26,7 +26,7 @@ def _beliefs(subject: Subject, style: ProgramStyle, rng: Random) -> Iterator[Gym
     if shape.write == "patch" and form.goal in WRITING - {"move"}:
         yield msgspec.structs.replace(api, domain=with_other_state(api.domain, rng))
     for axis, value in simpler_shapes(subject, style).items():
-        yield msgspec.structs.replace(api, shape=msgspec.structs.replace(shape, **{axis: value}))
+        yield api.in_shape(axis, value)
 
 
 def simpler_shapes(subject: Subject, style: ProgramStyle) -> dict[str, str]:

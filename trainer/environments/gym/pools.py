@@ -9,13 +9,14 @@ _FIFTH: dict[int, Pool] = {3: "validation", 4: "test"}  # of each five, the othe
 
 
 @cache
-def part(words: str, pool: Pool, separator: str = ",") -> tuple[str, ...]:
-    """The words of a list that belong to a pool. Every list of five has words of each.
+def part(words: str, pool: Pool, separator: str = ",", more: str = "") -> tuple[str, ...]:
+    """The words of a list that belong to a pool, in training `more` too. Every list of five has words of each.
 
     >>> part("a, b, c, d, e, f", "train"), part("a, b, c, d, e, f", "test")
     (('a', 'b', 'c', 'f'), ('e',))
     """
-    return tuple(word for at, word in enumerate(split(words, separator)) if _FIFTH.get(at % 5, "train") == pool)
+    own = tuple(word for at, word in enumerate(split(words, separator)) if _FIFTH.get(at % 5, "train") == pool)
+    return own + split(more, separator) if pool == "train" else own
 
 
 @cache

@@ -61,8 +61,7 @@ def _shapes(subject: Subject, style: ProgramStyle) -> _Found:
     }
     for axis, value in simpler_shapes(subject, style).items():
         if axis in corrections:
-            shape = msgspec.structs.replace(api.shape, **{axis: value})
-            yield msgspec.structs.replace(api, shape=shape), corrections[axis], ""
+            yield api.in_shape(axis, value), corrections[axis], ""
 
 
 def _names(subject: Subject, rng: Random) -> _Found:
