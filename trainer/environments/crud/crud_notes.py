@@ -2,8 +2,12 @@
 
 from collections.abc import Iterator
 
-from trainer.environments.crud.crud_plans import Values
+from trainer.environments.crud.crud_plans import CrudGoal, Values
 from trainer.environments.crud.crud_programs import CrudSubject, state_of, where_rows_are
+
+_MEANT: dict[CrudGoal, str] = {
+    "count": "all rows", "count_state": "these rows", "act_all": "all rows", "delete_state": "these rows",
+}  # fmt: skip
 
 
 def note_app(subject: CrudSubject) -> str:
@@ -23,27 +27,36 @@ def _parts(subject: CrudSubject, values: Values) -> Iterator[str]:
     token = "no token is needed" if api.shape.auth == "open" else "the password is the token"
     yield f"here {token}" + (f", {_rows(subject)}" if subject.reads_rows else "")
     if form.by in values and form.goal != "create":
-        yield f"{values[form.by]} is {fields[form.by]}"
+        yield f"{values[form.by]} is {fields[form.by]} in {_place(subject, 'rows')}"
+    read = api.route("show", subject.at).python if subject.is_hidden else "rows"
     if "state" in values:
-        yield f"{values['state']} is {fields.get('state', 'a flag')}"
-    if form.goal == "info":
-        yield f"{api.route('info').python} has {api.wire('version')}"
-    if subject.read is not None and subject.is_hidden:
-        yield f"only {api.route('show', subject.at).python} has {fields[subject.read]}"
-    elif form.goal == "read":
-        yield f"I read {fields[form.field]}"
+        yield f"{values['state']} is {fields.get('state', 'a flag')} in {_place(subject, read)}"
+    match form.goal:
+        case "info":
+            yield f"I read {api.wire('version')} in {api.route('info').python}"
+        case "read":
+            yield f"I read {fields[form.field]} in {_place(subject, read)}"
+        case "count" | "count_state":
+            yield f"I count {_MEANT[form.goal]}"
     if subject.writes is not None:
         verb = subject.verb if subject.writes == "act" else None
         details = ", ".join(_set(subject, values))
         given = f" with {details}" if details else ""
-        yield f"I call {api.route(subject.writes, subject.at, verb).python}{given}"
+        meant = f" for {_MEANT[form.goal]}" if form.goal in _MEANT else ""
+        yield f"I call {api.route(subject.writes, subject.at, verb).python}{given}{meant}"
+
+
+def _place(subject: CrudSubject, where: str) -> str:
+    """Where a field is, in rows or in what an operation returns."""
+    return f"{subject.api.wire('group')} of {where}" if subject.api.shape.nesting == "grouped" else where
 
 
 def _rows(subject: CrudSubject) -> str:
-    key = where_rows_are(subject)
-    if subject.api.shape.is_keyed:
-        return f"{key or 'the answer'} maps each {subject.api.id_name} to a row"
-    return f"the rows are in {key}" if key else "the answer is the rows"
+    key, shape = where_rows_are(subject), subject.api.shape
+    pages = "" if shape.paging == "whole" else ", page by page"
+    if shape.is_keyed:
+        return f"{key or 'the answer'} maps each {subject.api.id_name} to a row{pages}"
+    return (f"the rows are in {key}" if key else "the answer is the rows") + pages
 
 
 def _set(subject: CrudSubject, values: Values) -> Iterator[str]:

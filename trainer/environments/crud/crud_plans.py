@@ -1,6 +1,7 @@
 """A scenario of the crud environment in full, derived from its key: apps, what the tasks ask, and their values."""
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from random import Random
 from typing import Literal, TypeAlias, get_args
@@ -40,6 +41,7 @@ _WEIGHTS: dict[CrudGoal, int] = {
     "count": 1, "count_state": 1, "read": 3, "create": 4, "change": 4, "delete": 2, "act": 3, "act_all": 1,
     "delete_state": 1, "info": 1,
 }  # fmt: skip
+_LESSON_WEIGHTS = {goal: max(weight, 2) for goal, weight in _WEIGHTS.items()}
 _BY_LINK = 0.3
 _TITLED = 0.4  # of new records that need no title
 _WORLD = re.compile(
@@ -155,7 +157,7 @@ def plan_of(key: CrudKey) -> CrudPlan:
     )
     at = rng.randrange(len(domains))
     target = main.collections[at]
-    form = draw_form(target, rng)
+    form = draw_form(target, rng, _LESSON_WEIGHTS if key.split == "train" else _WEIGHTS)
     while shapes != "train" and not _meets(form, main.shape, shapes):
         form = draw_form(target, rng)
     return CrudPlan(
@@ -195,8 +197,8 @@ def _meets(form: CrudForm, shape: CrudShape, pool: Pool) -> bool:
     return any(used >= pair.keys() for pair in held_out_pairs(shape, pool))
 
 
-def draw_form(target: Collection, rng: Random) -> CrudForm:
-    goal = rng.choices(CRUD_GOALS, [_WEIGHTS[each] for each in CRUD_GOALS])[0]
+def draw_form(target: Collection, rng: Random, weights: Mapping[CrudGoal, int] = _WEIGHTS) -> CrudForm:
+    goal = rng.choices(CRUD_GOALS, [weights[each] for each in CRUD_GOALS])[0]
     by: By = "link" if target.has_link and rng.random() < _BY_LINK else "title"
     readable = [each for each in RECORD_FIELDS if each in target.fields and each != by]
     writable = [each for each in readable if each != "state"]

@@ -7,8 +7,8 @@ small model copies tokens, not letters.
 from collections.abc import Iterator, Mapping
 
 from trainer.environments.gym.api_calls import where_rows_are
-from trainer.environments.gym.expert_programs import FIELDS, NUMERIC, Subject, lacks_a_field
-from trainer.environments.gym.gym_apis import GymApi
+from trainer.environments.gym.expert_programs import FIELDS, NUMERIC, Subject
+from trainer.environments.gym.gym_apis import GymApi, ItemField
 from trainer.environments.gym.task_forms import JOINED, PARAMETERS, WRITING, Parameter
 
 
@@ -53,20 +53,28 @@ def _details(subject: Subject, values: Mapping[Parameter, str | int]) -> Iterato
     for condition in subject.form.selection:
         value = values[PARAMETERS[condition]]
         if joined is not None and condition in JOINED:
-            yield f"{value} is {joined.fields['label']} in apis.{joined.name}"
+            yield f"{value} is {_field(joined, 'label')} of apis.{joined.name}"
+            yield f"{_field(joined, 'person')} there is {_field(main, 'person')} here"
         else:
-            yield f"{value} is {main.fields[FIELDS[condition]]}"
-    if lacks_a_field(subject):
-        yield f"only {main.route('show').python} has {main.fields[main.hidden]}"
+            yield f"{value} is {_field(main, FIELDS[condition])}"
     if goal in NUMERIC:
-        yield f"the number is {main.fields['number']}"
+        yield f"the number is {_field(main, 'number')}"
     if goal == "who":
-        yield f"the name is {main.fields['person']}"
+        yield f"the name is {_field(main, 'person')}"
     if goal in WRITING:
         again = " until it is done" if main.shape.errors == "soft" else ""
         yield f"I call {_change(subject, values)}{again}"
     if goal == "act_check":
         yield f"then I count all rows where {main.fields['progress']} is {main.domain.initial}"
+
+
+def _field(api: GymApi, field: ItemField) -> str:
+    """What a field is called, and what has it: rows, or only what the look-up of one item returns."""
+    place = api.route("show").python if api.shape.rows == "partial" and api.hidden == field else "rows"
+    if api.shape.nesting == "grouped":
+        place = f"{api.wire('group')} of {place}"
+    inner = f".{api.wire('inner')}" if api.shape.nesting == "object" and field == "person" else ""
+    return f"{api.fields[field]}{inner} in {place}"
 
 
 def _change(subject: Subject, values: Mapping[Parameter, str | int]) -> str:

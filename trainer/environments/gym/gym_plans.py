@@ -1,7 +1,7 @@
 """A scenario in full, derived from its key: the apps, the form of its tasks, and the values of each task."""
 
 import re
-from functools import lru_cache
+from functools import lru_cache, partial
 from random import Random
 from typing import Literal, TypeAlias, get_args
 from uuid import NAMESPACE_URL, UUID, uuid5
@@ -38,6 +38,10 @@ class ScenarioKey(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         return f"{self.split}-{self.axis}-{self.seed}"
+
+    @property
+    def is_lesson(self) -> bool:
+        return self.split == "train"
 
     def pool(self, axis: Axis) -> Pool:
         return self.split if axis == self.axis else "train"
@@ -82,16 +86,17 @@ def place_in(world: str) -> tuple[ScenarioKey, int]:
 def plan_of(key: ScenarioKey) -> ScenarioPlan:
     rng = key.random("plan")
     words, shapes = key.pool("domains"), key.pool("shapes")
-    form = draw_form(key.pool("compositions"), rng)
+    form = draw_form(key.pool("compositions"), rng, lesson=key.is_lesson)
+    shape = partial(draw_shape, shapes, rng, lesson=key.is_lesson)
     names = draw_names(words, 4, rng)
     domain = draw_domain(words, rng)
-    main = draw_api(names[0], domain, draw_shape(shapes, rng), rng, words)
+    main = draw_api(names[0], domain, shape(), rng, words)
     joined = None
     if form.joined == "member":
         directory = directory_name(words, rng)
-        joined = draw_api(directory, draw_directory(words, rng), draw_shape(shapes, rng), rng, words)
+        joined = draw_api(directory, draw_directory(words, rng), shape(), rng, words)
     elif form.joined == "other":
-        joined = draw_api(names[1], draw_domain(words, rng, domain), draw_shape(shapes, rng), rng, words)
+        joined = draw_api(names[1], draw_domain(words, rng, domain), shape(), rng, words)
     others = tuple(
         draw_api(name, draw_domain(words, rng, domain), draw_shape("train", rng), rng, words)
         for name in names[2 : 2 + rng.randint(0, 2)]

@@ -5,8 +5,8 @@ from random import Random
 
 from app.records import Offer
 from trainer.environments.gym.expert_notes import note_apps, note_fields
-from trainer.environments.gym.expert_programs import Subject, draw_style, lacks_a_field, write_program
-from trainer.environments.gym.gym_apis import GymApi, Role
+from trainer.environments.gym.expert_programs import Subject, draw_style, write_program
+from trainer.environments.gym.gym_apis import GymApi
 from trainer.environments.gym.gym_plans import ScenarioPlan
 from trainer.environments.gym.mistakes import mistaken
 from trainer.environments.gym.slips import Slip, slips
@@ -53,7 +53,7 @@ class GymScript(ProgramScript):
             if not raised((yield self.say("try", self.code(wrong)))):
                 return
         noted = self._subject if slip is None else slip.subject
-        yield from self._look(noted)
+        yield self.say("look", "\n".join(_shape(api) for api in noted.apis))
         solution = self._solution(noted)
         if slip is not None:
             if not raised((yield solution)):
@@ -63,14 +63,6 @@ class GymScript(ProgramScript):
             solution = turn_of(slip.correction, self.code(self._right))
         if raised((yield solution)):
             yield solution
-
-    def _look(self, subject: Subject) -> Generator[str, str, None]:
-        """At what lists return, then at one item if their rows lack a field."""
-        yield self.say("look", "\n".join(_shape(api, "list") for api in subject.apis))
-        if lacks_a_field(subject):
-            main = subject.main
-            missing = f"The rows have no {main.fields[main.hidden]}: I look at one {main.domain.noun}."
-            yield turn_of(missing, _shape(main, "show"))
 
     def _solution(self, subject: Subject) -> str:
         note = note_fields(subject, self._plan.values[self._index])
@@ -87,7 +79,7 @@ def subject_of(plan: ScenarioPlan) -> Subject:
     return Subject(form=plan.form, main=plan.main, joined=plan.joined, verbs=plan.verbs)
 
 
-def _shape(api: GymApi, role: Role) -> str:
-    """Code that shows what an operation returns: its line does not tell whether a field is an object."""
+def _shape(api: GymApi) -> str:
+    """Code that shows what a list returns: its line does not tell whether a field is an object."""
     answer = '["response_schemas"]["success"]'
-    return f'print(apis.api_docs.show_api_doc("{api.name}", "{api.route(role).python}"){answer})'
+    return f'print(apis.api_docs.show_api_doc("{api.name}", "{api.route("list").python}"){answer})'

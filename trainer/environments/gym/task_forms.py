@@ -32,6 +32,7 @@ PARAMETERS: dict[Condition, Parameter] = {
 
 _HELD_OUT: tuple[tuple[Pool, int], ...] = (("test", 28), ("validation", 12))
 _SIMPLE_WEIGHT = 3
+_JOINED_WEIGHT = 2  # in lessons, since two apps are hard
 _TAUGHT_AT_LEAST = 4  # forms of training with each goal, and with each selection
 
 
@@ -94,10 +95,11 @@ def forms_of(pool: Pool) -> tuple[TaskForm, ...]:
     return pools[pool]
 
 
-def draw_form(pool: Pool, rng: Random) -> TaskForm:
+def draw_form(pool: Pool, rng: Random, *, lesson: bool = False) -> TaskForm:
     """Simple forms are drawn more often than their number, as people ask."""
-    forms = forms_of(pool)
-    return rng.choices(forms, [_SIMPLE_WEIGHT if form.is_simple else 1 for form in forms])[0]
+    forms, joined = forms_of(pool), _JOINED_WEIGHT if lesson else 1
+    weights = [_SIMPLE_WEIGHT if form.is_simple else joined if form.joined else 1 for form in forms]
+    return rng.choices(forms, weights)[0]
 
 
 def _parts(form: TaskForm) -> list[str]:
