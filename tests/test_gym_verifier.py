@@ -64,7 +64,7 @@ MISTAKES = {
 
 
 def scenarios() -> Iterator[Scenario]:
-    yield from GymEnvironment().scenarios("train", 125, seed=21)
+    yield from GymEnvironment().scenarios("train", 180, seed=21)
     yield from GymEnvironment().scenarios("test", 55, seed=21)
 
 
