@@ -1,12 +1,13 @@
 """The `brief` prompt profile, for a small policy trained on APIs that it does not know by heart. Pure.
 
 It is `compact` after a line for each app: what it is for, then its name as code writes it. Without them a policy
-must guess which app has the tickets, or spend a turn on asking.
+must guess which app has the tickets, or spend a turn on asking. Exceptions come with the sandbox's hints.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from app.agent.observation import last_line
 from app.agent.prompt_compact import Compact
 from app.engine.tokenizer import Message
 from app.records import Offer, Task
@@ -24,6 +25,9 @@ class Brief(Compact, frozen=True):
     def opening(self, task: Task, offers: Sequence[Offer], apps: Mapping[str, str]) -> list[Message]:
         [message] = super().opening(task, offers, apps)
         return [Message("user", f"{_listed(apps)}\n{message.content}")]
+
+    def raised(self, traceback: str) -> str:
+        return last_line(traceback)
 
 
 def _listed(apps: Mapping[str, str]) -> str:

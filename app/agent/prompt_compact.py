@@ -8,6 +8,7 @@ import msgspec
 from app.agent.observation import cut, error_of, last_line
 from app.engine.tokenizer import Message
 from app.records import Offer, Task
+from app.sandbox.hints import HINT
 from app.sandbox.protocol import Observation
 
 _LIMIT = 2000
@@ -31,6 +32,10 @@ class Compact(msgspec.Struct, frozen=True):
     def observation(self, observation: Observation) -> str:
         """The output, then the exception in one line; `ok` if there is neither."""
         error = error_of(observation)
-        raised = cut(last_line(error), _ERROR_LIMIT) if error else ""
+        raised = cut(self.raised(error), _ERROR_LIMIT) if error else ""
         printed = cut(observation.stdout.rstrip(), _LIMIT - len(raised))
         return "\n".join(part for part in (printed, raised) if part) or "ok"
+
+    def raised(self, traceback: str) -> str:
+        """What is shown of an exception."""
+        return last_line(traceback).partition(HINT)[0]  # the tiny policy knows no hints

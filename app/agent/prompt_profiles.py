@@ -14,6 +14,7 @@ from app.agent.prompt_full import Full
 from app.engine.tokenizer import ChatTokenizer, Message, read_card
 from app.errors import SettingError
 from app.records import Json, Offer, Task
+from app.sandbox.hints import HINT
 from app.sandbox.protocol import Observation, RunStop
 
 
@@ -114,5 +115,6 @@ _OBSERVATIONS = (  # every way in which a turn can end
     Observation(stdout=_LONG),
     Observation(stdout="3\n", error=_TRACEBACK, stop=RunStop.ERROR),
     Observation(stdout="", error=_TRACEBACK + _LONG, stop=RunStop.ERROR),
+    Observation(stdout="", error=f"{_TRACEBACK.rstrip()}{HINT}the keys are 1\n", stop=RunStop.ERROR),
     *(Observation(stdout="", stop=stop, alive=alive) for stop in RunStop for alive in (True, False)),
 )

@@ -22,6 +22,7 @@ SLACK = 1 << 17  # of a frame around its value, and one chunk of output
 class HostChannel:
     def __init__(self, fd: int) -> None:
         self.run = ""  # the number that the host gave the run: every message of the run bears it
+        self.latest: tuple[str, Any] = ("", None)  # the API that was called last, and the value of its answer
         self._fd = fd
         self.frame_bytes = 1 << 20  # of the largest value that a message may carry
         self._kinds: dict[tuple[str, type[BaseException]], type[BaseException]] = {}
@@ -42,7 +43,9 @@ class HostChannel:
 
     def call(self, api: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The value of the answer. Raises what `answer` raises."""
-        return self.answer(api, args, kwargs)[0]
+        [value] = self.answer(api, args, kwargs)
+        self.latest = api, value
+        return value
 
     def answer(self, api: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, whole: bool = False) -> list[Any]:
         """The host's answer: [value], or [value, status, headers, next page] of a `whole` one.

@@ -28,7 +28,7 @@ def serve(channel: HostChannel, bpf: bytes) -> None:
     _seed(setup["seed"])
     apis = Apis(channel, setup["apis"])
     namespace = _namespace(apis, channel.kind(API_ERROR))
-    execution = Execution(cpu, output)
+    execution = Execution(channel, cpu, output)
     confine.confine(bpf, setup["address_space"])
     runner: _CodeRunner | SkillRunner
     if setup["skill"] is None:

@@ -6,8 +6,10 @@ import sys
 from collections.abc import Callable
 
 from app.sandbox.child import traces
+from app.sandbox.child.channel import HostChannel
 from app.sandbox.child.cpu import CpuLimit
 from app.sandbox.child.output import Output
+from app.sandbox.child.subscript_hints import add_hint
 
 _TRACE_SECONDS = 0.5  # to print an exception, which may run its own code, or a quarter of a lower limit
 _RESERVE_BYTES = 4 << 20
@@ -16,9 +18,10 @@ _RESERVE_BYTES = 4 << 20
 class Execution:
     """The code's surroundings in one process."""
 
-    def __init__(self, cpu: CpuLimit, output: Output) -> None:
+    def __init__(self, channel: HostChannel, cpu: CpuLimit, output: Output) -> None:
         self.cpu = cpu
         self.output = output
+        self._channel = channel
         self._reserve: mmap.mmap | None = None
 
     def attempt(self, action: Callable[[], object], cpu_seconds: float | None = None) -> BaseException | None:
@@ -45,9 +48,14 @@ class Execution:
     def describe(self, error: BaseException) -> str:
         """The traceback. The exception's own __str__ may do anything, so it runs under a limit too."""
         texts: list[str] = []
+        self.hint(error)
         if self.bounded(lambda: texts.append(traces.describe(error))):
             return texts[0]
         return f"{type(error).__name__}: <an exception that cannot be printed>"
+
+    def hint(self, error: BaseException) -> None:
+        """Let the exception say more, if anything is known."""
+        self.bounded(lambda: add_hint(error, self._channel))
 
     def bounded(self, action: Callable[[], object]) -> bool:
         """Run code of an exception for a moment. Returns whether it succeeded."""

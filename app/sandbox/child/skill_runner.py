@@ -94,6 +94,7 @@ class SkillRunner:
     def _describe(self, error: BaseException) -> tuple[str, list[Any]]:
         """The last line of the traceback, and the exception for the caller."""
         described: list[tuple[str, list[Any]]] = []
+        self._execution.hint(error)
         if self._execution.bounded(
             lambda: described.append((raised.last_line(error)[:_MAX_LINE], raised.encode_chain(error)))
         ):

@@ -1,8 +1,10 @@
-"""Formats exceptions for the agent: its own frames, none of ours."""
+"""Formats exceptions for the agent: its own frames, none of ours, and hints on the line of their exception."""
 
 import linecache
 import os
 import traceback
+
+from app.sandbox.hints import HINT, NOTE
 
 STUB_LINE = 1_000_000  # of the functions that stand for skills, beyond every line of source
 
@@ -30,7 +32,7 @@ def describe(error: BaseException) -> str:
         if trace is not None:
             _clean(trace)
             waiting += [trace.__cause__, trace.__context__, *(getattr(trace, "exceptions", None) or ())]
-    text = "".join(outer.format()).rstrip("\n")
+    text = "".join(outer.format()).rstrip("\n").replace(f"\n{NOTE}", HINT)
     if len(text) > _MAX_CHARS:
         text = f"{text[: _MAX_CHARS // 4]}\n  ...\n{text[-_MAX_CHARS * 3 // 4 :]}"
     return text.encode(errors="backslashreplace").decode()

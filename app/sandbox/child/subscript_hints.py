@@ -1,0 +1,103 @@
+"""Says what a failed subscript could have found: the keys of the dict, or that it is a text or a list.
+
+The value is found again from the frame that raised, without running any code of the agent's.
+"""
+
+import ast
+import difflib
+import itertools
+import linecache
+from types import FrameType, TracebackType
+from typing import Any
+
+from app.sandbox.child.channel import HostChannel
+from app.sandbox.child.traces import shown_file
+from app.sandbox.hints import NOTE
+
+_MAX_SOURCE = 100_000  # characters
+_SHOWN = 20  # keys
+_COMPARED = 500
+_MAX_KEY = 60  # characters
+_CLOSE = 0.6
+
+
+def add_hint(error: BaseException, channel: HostChannel) -> None:
+    """Add a note to the error of a subscript whose value is a variable, an answer of an API, or inside of one."""
+    tb = error.__traceback__
+    if type(error) not in (KeyError, TypeError) or tb is None or hasattr(error, "__notes__"):
+        return
+    while tb.tb_next is not None:
+        tb = tb.tb_next
+    subscript = _subscript(tb)
+    if subscript is None:
+        return
+    try:
+        hint = _hint(error, _value(subscript.value, tb.tb_frame, channel))
+    except LookupError:
+        return
+    if hint:
+        error.add_note(f"{NOTE}{hint}")
+
+
+def _subscript(tb: TracebackType) -> ast.Subscript | None:
+    """What failed in the last frame, if it was the agent's and a subscript."""
+    code = tb.tb_frame.f_code
+    lines = linecache.getlines(code.co_filename)
+    if shown_file(code.co_filename) is None or sum(map(len, lines)) > _MAX_SOURCE:
+        return None
+    place = next(itertools.islice(code.co_positions(), tb.tb_lasti // 2, None), None)
+    try:
+        nodes = ast.walk(ast.parse("".join(lines)))
+    except (SyntaxError, ValueError):
+        return None
+    found = (each for each in nodes if isinstance(each, ast.Subscript))
+    return next((each for each in found if _place(each) == place), None)
+
+
+def _place(node: ast.Subscript) -> tuple[int | None, ...]:
+    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+
+
+def _value(node: ast.expr, frame: FrameType, channel: HostChannel) -> Any:
+    """What an expression had for a value. Raises LookupError for one that would have to run again."""
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return frame.f_locals[name] if name in frame.f_locals else frame.f_globals[name]
+        case ast.Subscript(value=inner, slice=index):
+            container, key = _value(inner, frame, channel), _value(index, frame, channel)
+            if type(container) in (dict, list) and type(key) in (str, int):
+                return container[key]
+        case ast.Call(func=ast.Attribute(attr=operation)):
+            api, value = channel.latest
+            if api.endswith(f".{operation}"):
+                return value
+    raise LookupError
+
+
+def _hint(error: BaseException, value: Any) -> str:
+    match error:
+        case KeyError(args=(str() | int() as key,)) if type(value) is dict and key not in value:
+            return _keys(value, key)
+        case TypeError() if type(value) is str:
+            return f"it is the text {value[:_MAX_KEY]!r}"
+        case TypeError() if type(value) is list and value and type(value[0]) is dict:
+            return f"it is a list of {len(value)}; the keys of the first are {_listed(value[0])}"
+        case TypeError() if type(value) is list:
+            return f"it is a list of {len(value)}"
+    return ""
+
+
+def _keys(value: dict[Any, Any], key: str | int) -> str:
+    if not value:
+        return "the dict is empty"
+    names = [each for each in itertools.islice(value, _COMPARED) if type(each) is str and len(each) <= _MAX_KEY]
+    near = difflib.get_close_matches(key[:_MAX_KEY], names, n=1, cutoff=_CLOSE) if type(key) is str else []
+    return (f"did you mean {near[0]}? The keys are " if near else "the keys are ") + _listed(value)
+
+
+def _listed(value: dict[Any, Any]) -> str:
+    keys = itertools.islice(value, _SHOWN)
+    shown = [str(each)[:_MAX_KEY] if type(each) in (str, int) else f"a {type(each).__name__}" for each in keys]
+    return ", ".join(shown) + (", ..." if len(value) > _SHOWN else "")

@@ -1,0 +1,4 @@
+"""The mark of a hint after an exception, on the same line. For both ends: stdlib only."""
+
+NOTE = "Hint: "  # begins the note of an exception
+HINT = f". {NOTE}"
