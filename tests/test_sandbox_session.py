@@ -54,10 +54,13 @@ async def test_a_host_error_is_an_exception_of_that_name(sandbox: ForkedSandbox)
 
 
 async def test_an_unknown_name_suggests_the_nearest_and_names_the_look_up(sandbox: ForkedSandbox) -> None:
-    operation, app = await _run(sandbox, "apis.mail.serch", "apis.male")
+    operation, app, elsewhere = await _run(
+        sandbox, "apis.mail.serch", "apis.male", "apis.mail.show_app_descriptions"
+    )
     assert "no operation 'serch'. Did you mean 'search'?" in (operation.error or "")
     assert "apis.api_docs.show_api_descriptions(app_name='mail')" in (operation.error or "")
     assert "no app 'male'. Did you mean 'mail'? apis.api_docs.show_app_descriptions()" in (app.error or "")
+    assert "no operation 'show_app_descriptions'. apis.api_docs has it." in (elsewhere.error or "")
 
 
 async def test_dir_lists_apps_and_operations(sandbox: ForkedSandbox) -> None:

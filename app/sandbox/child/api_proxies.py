@@ -1,13 +1,14 @@
 """`apis.<app>.<operation>(...)`: proxies that forward every call to the host."""
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from app.sandbox.child.channel import HostChannel
 from app.sandbox.child.responses import Response
 
 _CROSSING = "apis"
+_SHOWN = 3  # other apps
 
 
 class OperationProxy:
@@ -44,17 +45,21 @@ class OperationProxy:
 class AppProxy:
     """The operations of one app."""
 
-    __slots__ = ("_lookup", "_name", "_operations")
+    __slots__ = ("_apps", "_lookup", "_name", "_operations")
 
-    def __init__(self, name: str, operations: Mapping[str, OperationProxy], lookup: str) -> None:
+    def __init__(
+        self, name: str, operations: Mapping[str, OperationProxy], apps: Mapping[str, "AppProxy"], lookup: str
+    ) -> None:
         self._name = name
         self._operations = operations
+        self._apps = apps
         self._lookup = lookup
 
     def __getattr__(self, name: str) -> OperationProxy:
         operation = self._operations.get(name)
         if operation is None:
-            raise _unknown(f"apis.{self._name} has no operation", name, self._operations, self._lookup)
+            others = [f"apis.{app}" for app, proxy in self._apps.items() if name in proxy._operations]
+            raise _unknown(f"apis.{self._name} has no operation", name, self._operations, self._lookup, others)
         return operation
 
     def __dir__(self) -> list[str]:
@@ -81,7 +86,7 @@ class Apis:
         for app, operations in names.items():
             lookup = _lookup("show_api_descriptions", f"app_name={app!r}", documented, f"dir(apis.{app})")
             callables = {name: OperationProxy(channel, f"{app}.{name}") for name in operations}
-            self._apps[app] = AppProxy(app, callables, lookup)
+            self._apps[app] = AppProxy(app, callables, self._apps, lookup)
 
     def __getattr__(self, name: str) -> AppProxy:
         app = self._apps.get(name)
@@ -121,7 +126,13 @@ def _lookup(operation: str, arguments: str, documented: set[str], otherwise: str
     return f"apis.api_docs.{operation}({arguments})" if operation in documented else otherwise
 
 
-def _unknown(what: str, name: str, known: Iterable[str], lookup: str) -> AttributeError:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+def _unknown(
+    what: str, name: str, known: Iterable[str], lookup: str, others: Sequence[str] = ()
+) -> AttributeError:
+    """`others` have what was asked for."""
+    if others:
+        hint = f" {' and '.join(others[:_SHOWN])} {'has' if len(others) == 1 else 'have'} it."
+    else:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
     return AttributeError(f"{what} {name!r}.{hint} {lookup} lists them.")
