@@ -1,7 +1,8 @@
 """The OpenAPI 3.1 document of an app that keeps records."""
 
 from app.records import Json
-from trainer.environments.crud.crud_apis import Collection, CrudApi, CrudRoute, RecordField
+from trainer.environments.crud.crud_apis import CrudApi, CrudRoute
+from trainer.environments.crud.crud_collections import Collection, RecordField
 from trainer.environments.gym.schema_parts import (
     BOOLEAN,
     INTEGER,

@@ -1,6 +1,6 @@
 """How tasks of the crud environment are worded: frames by goal, each list parted into pools."""
 
-from trainer.environments.crud.crud_apis import RecordField
+from trainer.environments.crud.crud_collections import RecordField
 from trainer.environments.crud.crud_plans import CrudGoal, CrudPlan
 from trainer.environments.gym.pools import Pool
 

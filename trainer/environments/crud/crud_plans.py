@@ -11,14 +11,8 @@ import msgspec
 
 from app.errors import NotFoundError
 from trainer.environment import Split
-from trainer.environments.crud.crud_apis import (
-    RECORD_FIELDS,
-    Collection,
-    CrudApi,
-    RecordField,
-    draw_api,
-    verbs_of,
-)
+from trainer.environments.crud.crud_apis import CrudApi, draw_api
+from trainer.environments.crud.crud_collections import RECORD_FIELDS, Collection, RecordField, verbs_of
 from trainer.environments.crud.crud_shapes import CrudShape, draw_shape, held_out_pairs
 from trainer.environments.generated_environment import TASKS
 from trainer.environments.gym.app_names import draw_names

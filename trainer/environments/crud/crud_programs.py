@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import msgspec
 
 from app.apis.names import argument_name
-from trainer.environments.crud.crud_apis import Collection, CrudApi, RecordField, Role
+from trainer.environments.crud.crud_apis import CrudApi, Role
+from trainer.environments.crud.crud_collections import Collection, RecordField
 from trainer.environments.crud.crud_plans import CrudForm, CrudPlan
 from trainer.environments.gym.api_calls import indent
 from trainer.environments.gym.domains import Verb

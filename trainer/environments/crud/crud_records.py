@@ -7,7 +7,8 @@ import msgspec
 
 from app.records import Json
 from trainer.environment import Verdict
-from trainer.environments.crud.crud_apis import Collection, CrudApi
+from trainer.environments.crud.crud_apis import CrudApi
+from trainer.environments.crud.crud_collections import Collection
 from trainer.environments.crud.crud_plans import CrudPlan, Values, draw_field
 from trainer.environments.gym.final_state import wrong_answer
 

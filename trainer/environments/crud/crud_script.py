@@ -7,7 +7,8 @@ from typing import Literal
 import msgspec
 
 from app.records import Offer
-from trainer.environments.crud.crud_apis import other_words, words_of
+from trainer.environments.crud.crud_apis import other_words
+from trainer.environments.crud.crud_collections import words_of
 from trainer.environments.crud.crud_notes import note_app, note_plan
 from trainer.environments.crud.crud_plans import ANSWERING, SINGLE, CrudPlan
 from trainer.environments.crud.crud_programs import CrudSubject, subject_of, write_program

@@ -7,7 +7,8 @@ from random import Random
 import msgspec
 
 from app.records import Json
-from trainer.environments.crud.crud_apis import PAGE_SIZE, Collection, CrudApi, CrudRoute, RecordField
+from trainer.environments.crud.crud_apis import PAGE_SIZE, CrudApi, CrudRoute
+from trainer.environments.crud.crud_collections import Collection, RecordField
 from trainer.environments.crud.crud_plans import place_in, plan_of
 from trainer.environments.crud.crud_records import CrudRecord, Records, blank_record, initial_records, new_id
 from trainer.environments.gym.gym_documents import SUPERVISOR
