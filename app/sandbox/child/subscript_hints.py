@@ -1,6 +1,6 @@
 """Says what a failed subscript could have found: the keys of the dict, or that it is a text or a list.
 
-The value is found again from the frame that raised, without running any code of the agent's.
+The value is found again from the frame that raised; no expression of the agent's is run again.
 """
 
 import ast
@@ -42,8 +42,10 @@ def add_hint(error: BaseException, channel: HostChannel) -> None:
 def _subscript(tb: TracebackType) -> ast.Subscript | None:
     """What failed in the last frame, if it was the agent's and a subscript."""
     code = tb.tb_frame.f_code
+    if shown_file(code.co_filename) is None:  # as of every call with wrong arguments
+        return None
     lines = linecache.getlines(code.co_filename)
-    if shown_file(code.co_filename) is None or sum(map(len, lines)) > _MAX_SOURCE:
+    if sum(map(len, lines)) > _MAX_SOURCE:
         return None
     place = next(itertools.islice(code.co_positions(), tb.tb_lasti // 2, None), None)
     try:
