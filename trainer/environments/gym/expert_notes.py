@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from trainer.environments.gym.api_calls import where_rows_are
 from trainer.environments.gym.expert_programs import FIELDS, NUMERIC, Subject
 from trainer.environments.gym.gym_apis import GymApi, ItemField
+from trainer.environments.gym.gym_documents import item_schema
 from trainer.environments.gym.task_forms import JOINED, PARAMETERS, WRITING, Parameter
 
 
@@ -18,7 +19,10 @@ def note_apps(subject: Subject) -> str:
 
 
 def note_fields(subject: Subject, values: Mapping[Parameter, str | int]) -> str:
-    """How to get at the rows, and what each detail of the task is called there."""
+    """How to get at the rows, what they have, and what each detail of the task is called there.
+
+    A small model does not see that a field is absent unless it has just listed what is there.
+    """
     one = len(subject.apis) == 1
     gets = [f"{'here' if one else f'in apis.{api.name}'} {_access(api)}" for api in subject.apis]
     return _sentence([*gets, *_details(subject, values)])
@@ -45,7 +49,15 @@ def _access(api: GymApi) -> str:
     keys = where_rows_are(api)
     rows = f"the rows are in {'.'.join(keys)}" if keys else "the answer is the rows"
     again = ", a 429 is tried again" if api.shape.errors == "limited" else ""
-    return f"{token_of(api)}, {rows}{again}"
+    return f"{token_of(api)}, {rows}{again}, each has {_row(api)}"
+
+
+def _row(api: GymApi) -> str:
+    """The names of the fields of a row, in its order."""
+    fields = item_schema(api, whole=False)["properties"]
+    group = api.wire("group") if api.shape.nesting == "grouped" else ""
+    inner = fields.pop(group)["properties"] if group else {}
+    return ", ".join(fields) + (f" and {group} with {', '.join(inner)}" if group else "")
 
 
 def _details(subject: Subject, values: Mapping[Parameter, str | int]) -> Iterator[str]:

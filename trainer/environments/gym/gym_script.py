@@ -1,5 +1,6 @@
 """The turns of the gym's expert: it reads the documents, writes a program, and repairs what a service refuses."""
 
+import re
 from collections.abc import Generator, Sequence
 from random import Random
 
@@ -13,6 +14,7 @@ from trainer.environments.gym.slips import Slip, slips
 from trainer.environments.gym.task_forms import ANSWERED
 from trainer.environments.program_script import Habits, ProgramScript, raised, signatures_of, turn_of
 
+_KEYS = re.compile(r"\bkeys are (.+)\Z")
 _UNREAD = 0.3  # of its mistakes: programs written before it reads how lists look
 
 
@@ -56,11 +58,12 @@ class GymScript(ProgramScript):
         yield self.say("look", "\n".join(_shape(api) for api in noted.apis))
         solution = self._solution(noted)
         if slip is not None:
-            if not raised((yield solution)):
+            error = yield solution
+            if not raised(error):
                 return
             if slip.look:
                 yield self.say("rows", slip.look)
-            solution = turn_of(slip.correction, self.code(self._right))
+            solution = turn_of(_corrected(slip, error), self.code(self._right))
         if raised((yield solution)):
             yield solution
 
@@ -73,6 +76,12 @@ class GymScript(ProgramScript):
             return None
         found = slips(self._subject, self._plan.values[self._index], self._style, self._rng)
         return self._rng.choice(found) if found else None
+
+
+def _corrected(slip: Slip, error: str) -> str:
+    """The sentence after the error: it lists the keys that its hint has, since what is absent decides."""
+    keys = _KEYS.search(error)
+    return f"The keys are {keys[1]}: {slip.correction}." if keys else f"So {slip.correction}."
 
 
 def subject_of(plan: ScenarioPlan) -> Subject:

@@ -1,6 +1,7 @@
 """Slips: what a small model notes wrongly although it has read the documents, and how it goes on after the error.
 
-They are those that policies make in exams. Each says in one sentence what is right, before the program that is.
+They are those that policies make in exams. Each says in one clause what is right, which stands before the program
+that is.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +30,7 @@ _Found = Iterator[tuple[GymApi, str, str]]  # the API as it is believed to be, t
 
 class Slip(msgspec.Struct, frozen=True, kw_only=True):
     subject: Subject  # as it is noted and programmed first
-    correction: str
+    correction: str  # a clause
     look: str = ""  # code that shows what is wrong, where the error does not
 
 
@@ -54,10 +55,10 @@ def _shapes(subject: Subject, style: ProgramStyle) -> _Found:
     """Rows that are taken for whole, flat or bare, and a token that is forgotten."""
     api = subject.main
     corrections = {
-        "rows": f"The rows have no {api.fields[api.hidden]}: only {api.route('show').python} has it.",
-        "nesting": f"The fields of a row are in {api.wire('group')}.",
-        "envelope": f"The rows are in {'.'.join(where_rows_are(api))}.",
-        "auth": f"A token is needed: {token_of(api)}.",
+        "rows": f"only {api.route('show').python} has {api.fields[api.hidden]}",
+        "nesting": f"the fields of a row are in {api.wire('group')}",
+        "envelope": f"the rows are in {'.'.join(where_rows_are(api))}",
+        "auth": f"a token is needed: {token_of(api)}",
     }
     for axis, value in simpler_shapes(subject, style).items():
         if axis in corrections:
@@ -71,8 +72,7 @@ def _names(subject: Subject, rng: Random) -> _Found:
         words = _prose(api.domain, field)
         known = {_prose(api.domain, each) for each in (*_GUESSES, "progress")} | {*api.domain.distractors, "id"}
         guess = rng.choice([each for each in (words.split()[-1], *_GUESSES[field]) if each not in known])
-        wrong = _called(api, field, guess)
-        yield wrong, f"There is no {wrong.fields[field]}: the field is {api.fields[field]}.", ""
+        yield _called(api, field, guess), f"the field is {api.fields[field]}", ""
 
 
 def _states(subject: Subject, rng: Random) -> _Found:
@@ -81,7 +81,7 @@ def _states(subject: Subject, rng: Random) -> _Found:
     if api.shape.write == "patch" and goal in WRITING - {"move"}:
         done = " or ".join(verb.done for verb in subject.verbs[: 2 if goal == "branch" else 1])
         wrong = _called(api, "progress", _prose(api.domain, rng.choice(_READ_ONLY)))
-        yield wrong, f"{done} is a value of {api.fields['progress']}.", ""
+        yield wrong, f"{done} is a value of {api.fields['progress']}", ""
 
 
 def _labels(subject: Subject, values: Mapping[Parameter, str | int], style: ProgramStyle) -> _Found:
@@ -91,7 +91,7 @@ def _labels(subject: Subject, values: Mapping[Parameter, str | int], style: Prog
     is_hidden = api.shape.rows == "partial" and api.hidden == "label"
     if "label" in form.selection and form.goal in _RANKED and not asked and not is_hidden:
         wrong = _called(api, "label", next(iter(api.domain.distractors), api.domain.progress))
-        yield wrong, f"{values['label']} is {api.fields['label']}.", "\n".join(first_rows(api))
+        yield wrong, f"{values['label']} is {api.fields['label']}", "\n".join(first_rows(api))
 
 
 def _called(api: GymApi, field: ItemField, words: str) -> GymApi:
