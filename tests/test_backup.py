@@ -13,7 +13,7 @@ from sqlalchemy import NullPool, create_engine, make_url, text
 
 from app.adapters.store import AdapterStore
 from app.datasets.dataset_store import digest_of
-from app.db import keys, projects, releases, secrets, tasks, trajectories
+from app.db import keys, projects, releases, secrets, table_copy, tasks, trajectories
 from app.db.database import open_database
 from app.db.migrate import alembic_config, migrate
 from app.db.models import Adapter, Dataset
@@ -121,6 +121,27 @@ async def test_a_restored_deployment_has_every_row_and_file(
         assert await secrets.use(session, demo.id, "password") == "correct horse"
         page = await tasks.page(session, tasks.TaskFilter())
         assert page.items[0].instruction == AWKWARD
+
+
+async def test_rows_may_refer_to_later_ones_of_their_table(
+    source: Settings, target: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An original that was changed after it was done again stands behind its rerun, maybe in another part."""
+    async with open_database(source.database_url) as database, database.sessions.begin() as session:
+        demo = await projects.by_name(session, "demo")
+        original = await tasks.submit(session, demo.id, tasks.NewTask(instruction="a"))
+        again = tasks.NewTask(instruction="a", rerun_of=original.id)
+        await tasks.submit(session, demo.id, again)
+    with create_engine(source.database_url, poolclass=NullPool).begin() as connection:
+        moved = text("UPDATE tasks SET priority = priority + 1 WHERE id = :id")
+        connection.execute(moved, {"id": original.id})
+    monkeypatch.setattr(table_copy, "_CHUNK", 1)
+    path, _ = await _save(source, tmp_path)
+    await _restore(path, target)
+    assert _rows(target.database_url) == _rows(source.database_url)
+    with create_engine(target.database_url, poolclass=NullPool).begin() as connection:
+        connection.execute(text("DELETE FROM tasks WHERE id = :id"), {"id": original.id})
+        assert connection.scalar(text("SELECT count(*) FROM tasks WHERE rerun_of IS NOT NULL")) == 0
 
 
 async def test_a_backup_is_of_one_moment_while_the_server_writes(

@@ -32,6 +32,11 @@ _REFERENCES = """
     SELECT conrelid::regclass::text, confrelid::regclass::text FROM pg_constraint
     WHERE contype = 'f' AND connamespace = current_schema()::regnamespace AND conrelid <> confrelid
 """
+_OWN_REFERENCES = """
+    SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+    WHERE contype = 'f' AND connamespace = current_schema()::regnamespace AND conrelid = confrelid
+        AND conparentid = 0
+"""
 _COUNTED = """
     SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
     WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND a.attidentity <> ''
@@ -101,16 +106,25 @@ class EmptySchema:
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
         self._driver: psycopg.Connection[tuple[object, ...]] = driver
+        self._own_references = self._driver.execute(_OWN_REFERENCES).fetchall()
+        for table, name, _ in self._own_references:
+            drop = sql.SQL("ALTER TABLE {} DROP CONSTRAINT {}")
+            self._driver.execute(drop.format(sql.Identifier(str(table)), sql.Identifier(str(name))))
 
     def write(self, table: Table, rows: bytes) -> int:
-        """Add rows. Returns their number."""
+        """Add rows, which may refer to later ones of the same table. Returns their number."""
         with self._driver.cursor() as cursor:
             with cursor.copy(_copy(table, "FROM STDIN")) as copy:
                 copy.write(rows)
             return cursor.rowcount
 
     def finish(self) -> None:
-        """Let numbers continue after the highest, and migrate to the schema of this version."""
+        """Check references within a table, let numbers continue after the highest, and migrate to the schema of
+        this version.
+        """
+        for table, name, definition in self._own_references:
+            add = sql.SQL(f"ALTER TABLE {{}} ADD CONSTRAINT {{}} {definition}")  # type: ignore[arg-type]
+            self._driver.execute(add.format(sql.Identifier(str(table)), sql.Identifier(str(name))))
         for table, column in self._driver.execute(_COUNTED).fetchall():
             place = sql.Identifier(str(table))
             highest = sql.SQL("SELECT setval(pg_get_serial_sequence({}, {}), max({})) FROM {} HAVING max({}) > 0")
