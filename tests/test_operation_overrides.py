@@ -7,6 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
+from app.apis.document_reader import DocumentReader
+from app.apis.read_process import ReadRequest
 from app.db import apis, models, releases, task_queue
 from app.db.database import Sessions
 from app.project.approval import ApprovalRules
@@ -92,6 +94,29 @@ async def test_tasks_see_what_is_set(api: ApiApp) -> None:
         "find_mails": False,
         "send_mail": True,
     }
+
+
+@pytest.mark.parametrize("method", ["view", "read"])
+async def test_a_change_that_another_overtook_is_refused(
+    api: ApiApp, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """While one hides an operation or replaces the API, another sets an approval."""
+    unchanged, others = getattr(DocumentReader, method), [{"approval": "always"}]
+
+    async def overtaken(reader: DocumentReader, request: ReadRequest, *rest: Any) -> Any:
+        found = await unchanged(reader, request, *rest)
+        if others and (method == "read" or "list_mails" in request.presentation.overrides):
+            await change(api, "send_mail", **others.pop())
+        return found
+
+    monkeypatch.setattr(DocumentReader, method, overtaken)
+    if method == "view":
+        answer = await api.client.patch("/v1/apis/mail/operations/list_mails", json={"hidden": True})
+    else:
+        answer = await api.client.post("/v1/apis", json={"name": "mail", "url": URL})
+    assert (answer.status_code, problem(answer)["detail"]) == (409, "mail was changed meanwhile; try again")
+    shown = await states(api)
+    assert (shown["send_mail"]["approval"], shown["list_mails"]["hidden"]) == ("always", False)
 
 
 async def test_null_gives_an_operation_back_to_its_document(api: ApiApp) -> None:

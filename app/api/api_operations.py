@@ -23,7 +23,6 @@ from app.db.models import AuditAction
 from app.errors import ConflictError, InvalidError, NotFoundError
 from app.project.approval import Risk
 from app.release import manifest
-from app.release.tool_documents import presentation_of
 
 _OVERRIDES = 2_000  # of one API
 
@@ -161,6 +160,7 @@ async def set_for_operation(
 ) -> OperationState:
     """Commits. Raises NotFoundError, InvalidError, ConflictError."""
     row = await apis.get(session, owner.id, place.api, document=False)
+    seen = apis.state_of(row)
     before = await read_api(reader, session, row, row.bind)
     key, old = find_override(before, place.operation)
     new = _changed(old, data)
@@ -172,7 +172,7 @@ async def set_for_operation(
     request = msgspec.structs.replace(read_request(row, row.bind), presentation=presentation)
     after = await reader.view(request, content, row.digest)
     if new != old:
-        await _store(session, access, row, presentation, (old, new))
+        await _store(session, access, row, seen, presentation, (old, new))
     return _state(after, key, new)
 
 
@@ -232,15 +232,16 @@ async def _store(
     session: AsyncSession,
     access: Access,
     row: models.Api,
+    seen: object,
     presentation: Presentation,
     change: tuple[OperationOverride, OperationOverride],
 ) -> None:
-    """In a new release if tasks have begun with the active one. Raises ConflictError if the API changed."""
+    """In a new release if tasks have begun with the active one. Raises ConflictError if the API is not as it was
+    `seen`.
+    """
     serving = await manifest.lock_active(session, row.project_id)
-    now = await apis.get(session, row.project_id, row.name, document=False)
-    if (now.id, now.digest, now.presentation) != (row.id, row.digest, msgspec.to_builtins(presentation_of(row))):
-        raise ConflictError(f"{row.name} was changed meanwhile; try again")
-    now.presentation = msgspec.to_builtins(presentation)
+    await apis.check_unchanged(session, row.project_id, row.name, seen)
+    row.presentation = msgspec.to_builtins(presentation)
     await session.flush()
     await manifest.update_tools(session, serving, [row.name], access.actor)
     before, after = map(msgspec.to_builtins, change)

@@ -43,7 +43,7 @@ class ApiController(Controller):
     @post(
         opt={"scope": "admin"},
         summary="Add or replace an API",
-        responses=problems(400, 401, 403, 404, 413),
+        responses=problems(400, 401, 403, 404, 409, 413),
         request_class=DocumentRequest,
     )
     async def put(
@@ -123,7 +123,9 @@ async def register_api(
     readers: ApiReaders,
     model_scope: ModelScope,
 ) -> ApiView:
-    """Add or replace an API. Raises ApiDocumentError, InvalidError that names the field."""
+    """Add or replace an API. Raises ApiDocumentError, InvalidError that names the field, and ConflictError if it
+    was changed by others meanwhile.
+    """
     sessions, http_client, document_reader, _ = readers
     fetch = fetch_for(data, project.id, sessions, http_client, document_reader)
     content = await content_of(data, session, project.id, readers, fetch)
@@ -136,6 +138,8 @@ async def register_api(
         for name, each in data.credentials.items()
     ]
     serving = await manifest.lock_active(session, project.id)
+    if former is not None:
+        await apis.check_unchanged(session, project.id, data.name, former.seen)
     row = await apis.put(
         session,
         project.id,
@@ -200,17 +204,19 @@ class _Former(msgspec.Struct, frozen=True):
     """The API that is replaced."""
 
     row: models.Api
+    seen: object
     app: AppView | None  # None: an earlier version of this server stored it, and it cannot be read any more
 
 
 async def _former(session: AsyncSession, reader: DocumentReader, project_id: UUID, name: str) -> _Former | None:
     """Ends the transaction."""
     row, app = await apis.find(session, project_id, name), None
+    seen = None if row is None else apis.state_of(row)
     if row is not None:
         with suppress(ApiDocumentError):
             app = await read_api(reader, session, row, row.bind)
     await session.commit()
-    return None if row is None else _Former(row, app)
+    return None if row is None else _Former(row, seen, app)
 
 
 def _request(data: ApiRequest, former: _Former | None, model_scope: ModelScope) -> ReadRequest:

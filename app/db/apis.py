@@ -13,7 +13,7 @@ from sqlalchemy.orm import defer
 
 from app.db import models
 from app.db.database import Handle, keys_of
-from app.errors import NotFoundError, SettingError
+from app.errors import ConflictError, NotFoundError, SettingError
 from app.records import Json
 
 WITHOUT_DOCUMENT: Final = defer(models.Api.document, raiseload=True)
@@ -52,9 +52,22 @@ async def put(  # noqa: PLR0913 - the columns of a row
 
 
 async def find(session: AsyncSession, project_id: UUID, name: str) -> models.Api | None:
-    """An API without its document; None if there is no such API yet."""
+    """An API without its document, as it is now; None if there is no such API."""
     query = select(models.Api).where(models.Api.project_id == project_id, models.Api.name == name)
+    query = query.execution_options(populate_existing=True)
     return await session.scalar(query.options(WITHOUT_DOCUMENT))
+
+
+def state_of(row: models.Api) -> object:
+    """What a change relies on that is worked out from the row, while others may change it."""
+    return row.id, row.digest, row.bind, row.presentation
+
+
+async def check_unchanged(session: AsyncSession, project_id: UUID, name: str, seen: object) -> None:
+    """Raises ConflictError unless the API has the `state_of` that was seen."""
+    row = await find(session, project_id, name)
+    if row is None or state_of(row) != seen:
+        raise ConflictError(f"{name} was changed meanwhile; try again")
 
 
 async def stored_token(session: AsyncSession, project_id: UUID, name: str) -> str | None:
