@@ -62,6 +62,25 @@ async def test_a_person_consents_and_their_tasks_use_their_own_connection(
     assert gone.status_code == 204
 
 
+async def test_who_is_asked_to_consent_works_with_what_all_share_until_then(
+    api: ApiApp, service: SecuredService, client: httpx.AsyncClient
+) -> None:
+    await register(api, service, credentials={"person": {"client_id": CLIENT, "client_secret": SECRET}})
+    await connect(api, service, "person")
+    for _ in range(2):
+        asked = await api.client.get("/v1/apis/vault/authorize", params={"scheme": "person", "principal": "noa"})
+        back = service.consent(asked.json()["url"])
+        assert (await (await gateway(api, service, client, principal="noa"))("vault.who_person", [], {}))["user"]
+    refused = {"state": back["state"], "error": "access_denied"}
+    assert (await api.client.get("/oauth/callback", params=refused)).status_code == 400
+    assert (await (await gateway(api, service, client, principal="noa"))("vault.who_person", [], {}))["user"]
+    listed = (await api.client.get("/v1/apis/vault/credentials")).json()
+    assert {each["principal"]: each["state"] for each in listed} == {"": "ready", "noa": "not_authorized"}
+    await connect(api, service, "person", principal="noa")
+    listed = (await api.client.get("/v1/apis/vault/credentials")).json()
+    assert {each["principal"]: each["state"] for each in listed} == {"": "ready", "noa": "ready"}
+
+
 async def test_an_address_of_consent_is_good_for_one_return(api: ApiApp, service: SecuredService) -> None:
     await register(api, service, credentials={"person": {"client_id": CLIENT}})
     asked = await api.client.get("/v1/apis/vault/authorize")

@@ -11,7 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.credentials import oauth
 from app.credentials.credential import MAX_SCOPES, Credential
-from app.credentials.prepared import PreparedCredential
 from app.credentials.stored_credentials import with_tokens, without_secrets
 from app.credentials.token_request import TokenError, authorization_address
 from app.db import api_credentials, mcp_changes, models
@@ -35,14 +34,15 @@ async def begin_consent(
 ) -> tuple[str, datetime]:
     """The address to open, and until when. Raises InvalidError if the credential has no such address.
 
-    `credential` is stored once the person has consented. A principal without a row gets one, for the same client.
+    `credential` is stored once the person has consented. A principal keeps what it has until then.
     """
     if credential.authorization_url is None:
         raise InvalidError(f"scheme: {row.scheme} gets its tokens without a person (grant {credential.grant})")
-    if row.principal != principal:
-        own = msgspec.structs.replace(credential, access_token=None, refresh_token=None)
-        new = PreparedCredential(scheme=row.scheme, kind=row.kind, credential=own, authorized=False)
-        row = await new.store(session, row.api_id, principal)
+    if row.principal != principal:  # its client, and no token of others
+        credential = msgspec.structs.replace(credential, access_token=None, refresh_token=None)
+        row = await api_credentials.put(
+            session, row.api_id, row.scheme, principal, kind=row.kind, value=None, authorized=False
+        )
     state = generate_token(48)
     url, verifier = authorization_address(credential, state, redirect_url)
     await api_credentials.begin_attempt(

@@ -32,14 +32,17 @@ async def put(  # noqa: PLR0913 - the columns of a row
     principal: str,
     *,
     kind: str,
-    value: str,
+    value: str | None,
     authorized: bool,
     expires_at: datetime | None = None,
 ) -> models.ApiCredential:
-    """Store what is sent for a scheme, replacing what was stored. A failure of that is forgotten."""
+    """Store what is sent for a scheme, replacing what was stored. A failure of that is forgotten.
+
+    Without a `value` it holds the place of what a person's consent will bring: until then, what all share is used.
+    """
     given: dict[str, Any] = {
         "kind": kind,
-        "value": keys_of(session).encrypt(value),
+        "value": None if value is None else keys_of(session).encrypt(value),
         "authorized": authorized,
         "expires_at": expires_at,
         "renewing_until": None,
