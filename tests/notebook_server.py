@@ -24,7 +24,8 @@ class Notebook:
     """`notes` were written, in order. `older`: as servers before 2026-07-28, with sessions.
 
     `forget` makes the server answer the next request of a session as if it had been restarted; `requests` are the
-    bodies received, `tokens` the credentials that came with them.
+    bodies received, `tokens` the credentials that came with them. `ended` counts the sessions that the
+    client ended; each end is answered once `lets_go` is set.
     """
 
     def __init__(self, *, older: bool = False) -> None:
@@ -33,6 +34,9 @@ class Notebook:
         self.tokens: list[str] = []
         self.older = older
         self.forget = False
+        self.ended = 0
+        self.lets_go = asyncio.Event()
+        self.lets_go.set()
         self.answers = asyncio.Event()
         self.answers.set()
         self.server = MCPServer(
@@ -58,6 +62,9 @@ class Notebook:
             headers = dict(scope["headers"])
             self.requests.append(body)
             self.tokens.append(headers.get(b"authorization", b"").decode())
+            if scope["method"] == "DELETE":
+                self.ended += 1
+                await self.lets_go.wait()
             if self.older and _DISCOVER in body:
                 await _refuse(send, 400)
             elif self.forget and b"mcp-session-id" in headers:

@@ -59,6 +59,7 @@ class McpServers:
         self._commands = commands or {}
         self._changed = changed
         self._entries: dict[McpTarget, _Entry] = {}
+        self._closing: set[asyncio.Task[None]] = set()
         self._sweeping = Loop("close idle MCP sessions", self._sweep, _SWEEP_SECONDS)
 
     async def __aenter__(self) -> Self:
@@ -67,8 +68,10 @@ class McpServers:
 
     async def __aexit__(self, *_: object) -> None:
         await self._sweeping.stop()
-        entries, self._entries = list(self._entries.values()), {}
-        await asyncio.gather(*(each.connection.close() for each in entries if each.connection is not None))
+        entries, self._entries = self._entries, {}
+        for each in entries.values():
+            self._close(each.connection)
+        await asyncio.gather(*self._closing)
 
     def connect(self, target: McpTarget, seconds: float, on_change: "OnChange | None" = None) -> "McpConnection":
         """A session that is nobody else's: enter it."""
@@ -78,25 +81,28 @@ class McpServers:
 
     @asynccontextmanager
     async def session(self, target: McpTarget, seconds: float) -> AsyncIterator["McpConnection"]:
-        """The session of the target, opened if there is none. Raises HostError."""
-        entry = self._entries.get(target)
-        if entry is None:
-            if len(self._entries) >= _MAX_SESSIONS:
-                raise HostError("ApiError", f"all {_MAX_SESSIONS} sessions with MCP servers are in use; try again")
-            entry = self._entries[target] = _Entry()
+        """The session of the target, opened if there is none; not closed while it is in use. Raises HostError."""
+        entry = self._entries.get(target) or self._new_entry(target)
         entry.users += 1
         try:
             yield await self._opened(entry, target, seconds)
         finally:
             entry.users -= 1
             entry.used_at = time.monotonic()
+            if not entry.users and self._entries.get(target) is not entry:
+                self._close(entry.connection)
 
-    async def forget(self, target: McpTarget, connection: "McpConnection") -> None:
-        """The server has forgotten the session: the next one is new."""
+    def forget(self, target: McpTarget, connection: "McpConnection") -> None:
+        """The server has forgotten the session: the next one is new. This one is closed when nobody uses it."""
         entry = self._entries.get(target)
         if entry is not None and entry.connection is connection:
-            entry.connection = None
-        await connection.close()
+            del self._entries[target]
+
+    def _new_entry(self, target: McpTarget) -> _Entry:
+        if len(self._entries) >= _MAX_SESSIONS:
+            raise HostError("ApiError", f"all {_MAX_SESSIONS} sessions with MCP servers are in use; try again")
+        entry = self._entries[target] = _Entry()
+        return entry
 
     async def _opened(self, entry: _Entry, target: McpTarget, seconds: float) -> "McpConnection":
         async with entry.lock:
@@ -123,11 +129,15 @@ class McpServers:
 
     async def _sweep(self) -> None:
         before = time.monotonic() - _IDLE_SECONDS
-        idle = [key for key, each in self._entries.items() if not each.users and each.used_at < before]
-        for key in idle:
-            entry = self._entries.pop(key)
-            if entry.connection is not None:
-                await entry.connection.close()
+        for key in [key for key, each in self._entries.items() if not each.users and each.used_at < before]:
+            self._close(self._entries.pop(key).connection)
+
+    def _close(self, connection: "McpConnection | None") -> None:
+        """In the background: a server may take seconds."""
+        if connection is not None:
+            closing = asyncio.create_task(connection.close(), name="close an MCP session")
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
 
 @asynccontextmanager

@@ -67,7 +67,7 @@ class McpCaller:
                 except ForgottenError as error:
                     if last:
                         raise HostError("ApiError", "the server forgets each session at once") from error
-                    await self._servers.forget(target, connection)
+                    self._servers.forget(target, connection)
         raise AssertionError("the last try returns or raises")
 
     async def _in(
