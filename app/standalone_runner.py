@@ -22,7 +22,7 @@ from app.errors import AppError, SettingError
 from app.garbage_collection import freeze_memory
 from app.gateway.certificates import Certificates
 from app.gateway.http_client import open_client
-from app.gateway.mcp_client.connection_pool import McpServers
+from app.gateway.mcp_client.connection_pool import MAX_SESSIONS, Changed, McpServers
 from app.gateway.mcp_client.mcp_commands import read_commands
 from app.hot_swap.loader import AdapterLoader
 from app.judge import NamedJudge, load_judge
@@ -103,6 +103,17 @@ async def _drain(runner: Runner, presence: RunnerPresence, seconds: float, stop:
         each.cancel()
 
 
+@asynccontextmanager
+async def open_mcp_servers(settings: Settings, changed: Changed | None = None) -> AsyncIterator[McpServers]:
+    """With a client of its own: the event streams of idle sessions take no connections from other calls."""
+    commands = read_commands(settings.mcp_commands)
+    async with (
+        _api_client(settings, more=2 * MAX_SESSIONS) as client,  # a stream each, and a request that ends it
+        McpServers(client, commands, changed) as servers,
+    ):
+        yield servers
+
+
 class _Opened(NamedTuple):
     executor: TaskExecutor
     runner: Runner
@@ -124,8 +135,7 @@ async def _open(parts: Parts, judge: NamedJudge | None, spans_of: SpansOf | None
         loader = AdapterLoader(services.engine, sessions, services.adapters)  # loads what a task needs, not ahead
         client = await stack.enter_async_context(_api_client(settings))
         agent = _agent(parts, RetryingEngine(loader), sandbox, services.engine)
-        mcp = McpServers(client, read_commands(settings.mcp_commands), mark_changed(sessions))
-        await stack.enter_async_context(mcp)
+        mcp = await stack.enter_async_context(open_mcp_servers(settings, mark_changed(sessions)))
         executor = TaskExecutor(sessions, agent, services.library, client, settings, judge, spans_of, mcp)
         listener = await stack.enter_async_context(open_listener(settings))
         runner = await _start_runner(stack, executor, listener, services.engine)
@@ -172,11 +182,12 @@ async def _start_runner(
     return runner
 
 
-def _api_client(settings: Settings) -> httpx.AsyncClient:
+def _api_client(settings: Settings, more: int = 0) -> httpx.AsyncClient:
+    """With `more` connections than calls need."""
     tasks = settings.max_tasks_in_flight
     return open_client(
         allow_private_hosts=settings.allow_private_hosts,
-        connections=8 * tasks,
+        connections=8 * tasks + more,
         kept=2 * tasks,
         certificates=Certificates.of(settings),
     )

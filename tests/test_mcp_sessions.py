@@ -8,16 +8,19 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from app.errors import HostError
 from app.gateway.http_client import open_client
 from app.gateway.mcp_client import connection_pool
 from app.gateway.mcp_client.connection_pool import McpServers
 from app.gateway.mcp_client.mcp_calls import McpCaller
 from app.gateway.wire_request import WireRequest
 from app.records import Json
+from app.settings import Settings
+from app.standalone_runner import open_mcp_servers
 from tests.ledger_project import until
 from tests.notebook_server import Notebook
 
-PROJECT = UUID(int=1)
+OURS, THEIRS = UUID(int=1), UUID(int=2)
 
 
 @asynccontextmanager
@@ -27,11 +30,49 @@ async def servers() -> AsyncIterator[McpServers]:
 
 
 async def called(
-    opened: McpServers, url: str, principal: str, tool: str = "readNotes", **arguments: Json
+    opened: McpServers, url: str, principal: str, tool: str = "readNotes", project: UUID = OURS, **arguments: Json
 ) -> object:
-    caller = McpCaller(opened, PROJECT, principal, timeout=30)
+    caller = McpCaller(opened, project, principal, timeout=30)
     content = msgspec.json.encode({"name": tool, "arguments": arguments})
     return (await caller.send(WireRequest("tools/call", url, {}, content))).value
+
+
+async def test_idle_sessions_leave_connections_for_the_calls_of_a_runner() -> None:
+    notebook, settings = Notebook(older=True), Settings(max_tasks_in_flight=1, allow_private_hosts=True)
+    async with notebook.listening() as url, open_mcp_servers(settings) as opened:
+        for number in range(12):
+            assert await called(opened, url, f"person {number}") == {"result": ""}
+    assert notebook.sessions == 12
+
+
+async def test_the_session_that_was_idle_longest_makes_room_for_a_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_pool, "MAX_SESSIONS", 2)
+    notebook = Notebook(older=True)
+    async with notebook.listening() as url, servers() as opened:
+        for principal in ("iris", "omar", "iris"):
+            await called(opened, url, principal)
+        await called(opened, url, "ana", project=THEIRS)
+        await until(lambda: notebook.ended == 1)
+        await called(opened, url, "iris")
+        assert notebook.sessions == 3
+        await called(opened, url, "omar")
+        assert notebook.sessions == 4
+
+
+async def test_sessions_in_use_make_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_pool, "MAX_SESSIONS", 2)
+    notebook = Notebook()
+    async with notebook.listening() as url, servers() as opened:
+        notebook.answers.clear()
+        writes = [asyncio.create_task(called(opened, url, each, "write", text=each)) for each in ("iris", "omar")]
+        await until(lambda: len(notebook.notes) == 2)
+        with pytest.raises(HostError, match="all 2 sessions with MCP servers are in use"):
+            await called(opened, url, "ana")
+        notebook.answers.set()
+        assert await asyncio.gather(*writes) == [{"count": 2}] * 2
+        assert await called(opened, url, "ana") == {"result": "iris\nomar"}
 
 
 async def test_a_session_that_is_taken_up_again_while_others_end_stays_open(

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _IDLE_SECONDS = 60.0
 _SWEEP_SECONDS = 5.0
-_MAX_SESSIONS = 200
+MAX_SESSIONS = 200
+"""Of a process. Each may hold a connection all the time, for what the server tells of itself."""
 
 Changed = Callable[["McpTarget"], Awaitable[None]]
 """Called when a server says that its tools have changed."""
@@ -47,7 +48,10 @@ class _Entry:
 
 
 class McpServers:
-    """Opens sessions through the gateway's client, and as commands that the operator permits."""
+    """Opens sessions through the gateway's client, and as commands that the operator permits.
+
+    Beyond MAX_SESSIONS, the one that was idle longest is closed for a new one.
+    """
 
     def __init__(
         self,
@@ -99,8 +103,11 @@ class McpServers:
             del self._entries[target]
 
     def _new_entry(self, target: McpTarget) -> _Entry:
-        if len(self._entries) >= _MAX_SESSIONS:
-            raise HostError("ApiError", f"all {_MAX_SESSIONS} sessions with MCP servers are in use; try again")
+        if len(self._entries) >= MAX_SESSIONS:
+            idle = self._idle()
+            if not idle:
+                raise HostError("ApiError", f"all {MAX_SESSIONS} sessions with MCP servers are in use; try again")
+            self._close(self._entries.pop(idle[0]).connection)
         entry = self._entries[target] = _Entry()
         return entry
 
@@ -129,8 +136,14 @@ class McpServers:
 
     async def _sweep(self) -> None:
         before = time.monotonic() - _IDLE_SECONDS
-        for key in [key for key, each in self._entries.items() if not each.users and each.used_at < before]:
-            self._close(self._entries.pop(key).connection)
+        for key in self._idle():
+            if self._entries[key].used_at < before:
+                self._close(self._entries.pop(key).connection)
+
+    def _idle(self) -> list[McpTarget]:
+        """The longest idle first."""
+        keys = [key for key, each in self._entries.items() if not each.users]
+        return sorted(keys, key=lambda key: self._entries[key].used_at)
 
     def _close(self, connection: "McpConnection | None") -> None:
         """In the background: a server may take seconds."""
