@@ -1,8 +1,12 @@
 """Sessions with MCP servers: how many there are, when they end, and who goes on using them."""
 
 import asyncio
+import os
+import shutil
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from uuid import UUID
 
 import msgspec
@@ -11,8 +15,9 @@ import pytest
 from app.errors import HostError
 from app.gateway.http_client import open_client
 from app.gateway.mcp_client import connection_pool
-from app.gateway.mcp_client.connection_pool import McpServers
+from app.gateway.mcp_client.connection_pool import McpServers, McpTarget
 from app.gateway.mcp_client.mcp_calls import McpCaller
+from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.gateway.wire_request import WireRequest
 from app.records import Json
 from app.settings import Settings
@@ -24,8 +29,8 @@ OURS, THEIRS = UUID(int=1), UUID(int=2)
 
 
 @asynccontextmanager
-async def servers() -> AsyncIterator[McpServers]:
-    async with open_client(allow_private_hosts=True) as client, McpServers(client) as opened:
+async def servers(**commands: McpCommand) -> AsyncIterator[McpServers]:
+    async with open_client(allow_private_hosts=True) as client, McpServers(client, commands) as opened:
         yield opened
 
 
@@ -107,3 +112,43 @@ async def test_a_call_is_answered_in_a_session_that_another_call_found_forgotten
         notebook.answers.set()
         assert await write == {"count": 1}
         await until(lambda: notebook.ended == 1)
+
+
+_PYTHON = os.path.realpath(sys.executable)
+_COMMAND = """
+import json, sys
+for line in sys.stdin:
+    question = json.loads(line)
+    method, tool = question["method"], question.get("params", {}).get("name")
+    if tool == "end":
+        sys.exit()
+    if method == "initialize":
+        version = question["params"]["protocolVersion"]
+        about = {"name": "mortal", "version": "1"}
+        answer = {"result": {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": about}}
+    elif method == "tools/call":
+        answer = {"result": {"content": [{"type": "text", "text": tool}]}}
+    else:
+        answer = {"error": {"code": -32601, "message": "unknown"}}
+    if "id" in question:
+        print(json.dumps({"jsonrpc": "2.0", "id": question["id"], **answer}), flush=True)
+    if tool == "last":
+        sys.exit()
+"""
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+async def test_a_command_that_ends_is_started_again_for_the_next_call(tmp_path: Path) -> None:
+    script = tmp_path / "server.py"
+    script.write_text(_COMMAND)
+    command = McpCommand(command=[_PYTHON, str(script)], readable=[sys.base_prefix, str(script)])
+    url = "stdio:mortal"
+    async with servers(mortal=command) as opened:
+        assert await called(opened, url, "iris", "look") == "look"
+        with pytest.raises(HostError, match="Connection closed"):
+            await called(opened, url, "iris", "end")
+        assert await called(opened, url, "iris", "look") == "look"
+        async with opened.session(McpTarget(url, OURS, "iris"), 30) as connection:
+            assert await called(opened, url, "iris", "last") == "last"
+            await until(lambda: not connection.alive)
+        assert await called(opened, url, "iris", "look") == "look"

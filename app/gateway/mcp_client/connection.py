@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
+from contextvars import Context
 from importlib.metadata import version
 from typing import Any, Self, TypeVar
 
@@ -120,7 +121,10 @@ class McpConnection:
         exchange.set(ours)
         failure: HostError | None = None
         try:
-            async with self._streams() as (read, write), _RawSession(read, write, self._notified) as session:
+            async with (
+                self._streams() as (read, write),
+                _RawSession(_Messages(read, self._ended), write, self._notified) as session,
+            ):
                 await _agree(session, ours)
                 self._session = session
                 self._ready.set_result(None)
@@ -172,6 +176,29 @@ class McpConnection:
         if self._on_change is not None and now - self._told > _TOLD_SECONDS:
             self._told = now
             await self._on_change()
+
+
+class _Messages:
+    """The SDK's stream of messages from the server. Its end is known before the calls that wait learn of it."""
+
+    def __init__(self, stream: Any, ended: asyncio.Event) -> None:
+        self._stream = stream
+        self._ended = ended
+
+    @property
+    def last_context(self) -> Context | None:
+        """Of the sender of the latest message, in which the SDK handles it."""
+        return getattr(self._stream, "last_context", None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._ended.set()
+        await self._stream.aclose()
+
+    def __aiter__(self) -> Any:
+        return self._stream
 
 
 class _RawSession(ClientSession):

@@ -116,6 +116,7 @@ class McpServers:
             if entry.connection is None or not entry.connection.alive:
                 opened = self.connect(target, seconds, self._tell(target))
                 await opened.open()
+                self._close(entry.connection)
                 entry.connection = opened
             return entry.connection
 
