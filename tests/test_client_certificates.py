@@ -1,7 +1,9 @@
 """Mutual TLS with an authority of the operator's, over real connections."""
 
+import asyncio
 import datetime as dt
 import ipaddress
+import os
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,17 +15,19 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from litestar import Litestar, get
+from litestar import Litestar, get, post
 
 from app.apis.api_documents import parse_document
-from app.apis.authentication import Authentication
+from app.apis.authentication import CERTIFICATE, Authentication
 from app.apis.catalog import Catalog
 from app.apis.credentials import FixedCredentials
 from app.errors import SettingError
+from app.gateway.certificate_transport import CertificateTransport
 from app.gateway.certificates import Certificates
 from app.gateway.gateway import Gateway
 from app.gateway.http_client import open_client
 from tests.echo_service import raised
+from tests.ledger_project import until
 from tests.listening_app import listening_app
 
 _NOW = dt.datetime.now(dt.UTC)
@@ -71,8 +75,26 @@ async def mails() -> list[str]:
     return ["first"]
 
 
+class Desk:
+    """Takes mails, and answers them once it is `open`."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.open = asyncio.Event()
+
+    async def take(self) -> int:
+        self.taken += 1
+        await self.open.wait()
+        return self.taken
+
+
 @pytest.fixture
-async def url(tmp_path: Path) -> AsyncIterator[str]:
+async def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+async def url(tmp_path: Path, desk: Desk) -> AsyncIterator[str]:
     """A server that answers those alone who show a certificate of the authority."""
     authority = Authority(tmp_path)
     server = authority.write("server")
@@ -84,7 +106,7 @@ async def url(tmp_path: Path) -> AsyncIterator[str]:
         "ssl_ca_certs": str(authority.file),
         "ssl_cert_reqs": ssl.CERT_REQUIRED,
     }
-    app = Litestar([mails], openapi_config=None, logging_config=None)
+    app = Litestar([mails, post("/mails")(desk.take)], openapi_config=None, logging_config=None)
     async with listening_app(app, lifespan="off", **options) as opened:
         yield opened.replace("http://", "https://")
 
@@ -124,3 +146,58 @@ async def test_an_authority_that_is_not_named_is_not_trusted(url: str, tmp_path:
     async with open_client(allow_private_hosts=True, certificates=Certificates(tmp_path / "own")) as client:
         error = await raised(_gateway(client, url, "mail.pem"), "mail.mails")
         assert "CERTIFICATE_VERIFY_FAILED" in error.message
+
+
+def _rewrite(path: Path) -> None:
+    """As a rotation does, though with the same content."""
+    changed = path.stat().st_mtime_ns + 1_000_000_000
+    os.utime(path, ns=(changed, changed))
+
+
+async def test_calls_under_way_are_answered_when_the_file_changes(url: str, tmp_path: Path, desk: Desk) -> None:
+    certificates = Certificates(tmp_path / "own", tmp_path / "authority.pem")
+    shown = {CERTIFICATE: "mail.pem"}
+    async with open_client(allow_private_hosts=True, certificates=certificates) as client:
+        sent = asyncio.create_task(client.post(f"{url}/mails", extensions=shown))
+        await until(lambda: desk.taken == 1)
+        _rewrite(tmp_path / "own" / "mail.pem")
+        assert (await client.get(f"{url}/mails", extensions=shown)).json() == ["first"]
+        desk.open.set()
+        assert (await sent).json() == 1
+
+
+class _Recorded(httpx.AsyncBaseTransport):
+    """`closed` are those of `opened`, by number, in order."""
+
+    def __init__(self, opened: "list[_Recorded]", closed: list[int]) -> None:
+        self._number = len(opened)
+        self._closed = closed
+        opened.append(self)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=self._parts(), request=request)
+
+    async def aclose(self) -> None:
+        self._closed.append(self._number)
+
+    async def _parts(self) -> AsyncIterator[bytes]:
+        yield f"by {self._number}".encode()
+
+
+async def test_the_connections_of_an_older_file_close_with_their_last_answer(url: str, tmp_path: Path) -> None:
+    opened, closed = list[_Recorded](), list[int]()
+    certificates = Certificates(tmp_path / "own", tmp_path / "authority.pem")
+    transport = CertificateTransport(httpx.AsyncHTTPTransport(), lambda _: _Recorded(opened, closed), certificates)
+    async with httpx.AsyncClient(transport=transport) as client:
+        request = client.build_request("GET", url, extensions={CERTIFICATE: "mail.pem"})
+        first, second = await asyncio.gather(client.send(request, stream=True), client.send(request))
+        assert (len(opened), second.text) == (1, "by 0")
+        _rewrite(tmp_path / "own" / "mail.pem")
+        assert (await client.send(request)).text == "by 1"
+        assert closed == []
+        assert await first.aread() == b"by 0"
+        assert closed == [0]
+        _rewrite(tmp_path / "own" / "mail.pem")
+        assert (await client.send(request)).text == "by 2"
+        assert closed == [0, 1]
+    assert closed == [0, 1, 2]
