@@ -4,12 +4,15 @@ from urllib.parse import unquote_plus
 
 import pytest
 
+from app.apis.api_docs import show_api_doc
 from app.apis.api_documents import encode, parse_document
+from app.apis.binary_values import takes_bytes
 from app.apis.bind_arguments import bind
-from app.apis.catalog import App
+from app.apis.catalog import App, Catalog, Parameter
 from app.errors import HostError
 from app.records import Json
 from tests.document_parts import openapi
+from tests.processor_time import within
 
 _PAIR = {"type": "object", "title": "Pair", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}}
 _LIST = {"type": "array", "items": _PAIR}
@@ -48,6 +51,7 @@ def test_the_structure_of_text_is_described() -> None:
         ("application/octet-stream", _PAIR),
         ("image/*", {}),
         ("*/*", _FILE),
+        ("*/*", {"anyOf": [_FILE, {"type": "null"}]}),
     ],
 )
 def test_files_are_sent_as_they_are(declared: str, schema: Json) -> None:
@@ -104,6 +108,54 @@ def test_nested_values_of_a_form_have_names_where_the_document_says_so() -> None
     assert content is not None
     sent = "card[number]=1&card[to][city]=Ulm&items[0][price]=2&items[1]=b"
     assert unquote_plus(content.decode()) == f'{sent}&plain={{"a":1}}'
+
+
+_NULL = {"type": "null"}
+_FILES = {"type": "array", "items": _FILE}
+
+
+@pytest.mark.parametrize(
+    ("schema", "kind"),
+    [
+        ({"anyOf": [_FILE, _NULL]}, "bytes or null"),
+        ({**_FILE, "nullable": True}, "bytes or null"),
+        ({"nullable": True, "allOf": [{"anyOf": [_FILE, {"type": "integer"}]}]}, "bytes or integer or null"),
+        ({"anyOf": [_FILES, _NULL]}, "array or null"),
+        ({"type": ["array", "null"], "items": {"anyOf": [_FILE, _NULL]}}, "array or null"),
+    ],
+)
+@pytest.mark.parametrize("value", [b"abc", ["a.txt", b"abc"], [["a.txt", b"abc"], b"abc"]])
+def test_files_that_a_form_may_lack_are_sent(schema: Json, kind: str, value: Json) -> None:
+    app = app_with("multipart/form-data", {"schema": {"type": "object", "properties": {"file": schema}}})
+    operation = app.operations["send"]
+    assert show_api_doc(Catalog({"t": app}), "t", "send")["parameters"][0]["type"] == kind
+    content = encode(app, operation, bind(operation, [], {"file": value})).content or b""
+    assert (
+        content.count(b'name="file"; filename="') == content.count(b"abc") == (value[0] == ["a.txt", b"abc"]) + 1
+    )
+    assert encode(app, operation, bind(operation, [], {"file": None})).content == b""
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_sent_as_file"),
+    [({"anyOf": [_FILE, _NULL]}, True), (_FILES, True), ({"anyOf": [_FILE, {"type": "string"}]}, False)],
+)
+def test_text_is_a_file_where_the_document_has_files_alone(schema: Json, is_sent_as_file: bool) -> None:
+    app = app_with("multipart/form-data", {"schema": {"type": "object", "properties": {"file": schema}}})
+    operation = app.operations["send"]
+    value = ["abc"] if schema is _FILES else "abc"
+    content = encode(app, operation, bind(operation, [], {"file": value})).content or b""
+    assert (b'name="file"; filename="file"' in content) == is_sent_as_file
+
+
+def test_alternatives_that_share_parts_do_not_unfold_without_bound() -> None:
+    schema: dict[str, Json] = _PAIR
+    for _ in range(40):
+        schema = {"anyOf": [schema, schema]}
+    operation = app_with("multipart/form-data", {}).operations["send"]
+    file = Parameter(name="file", wire_name="file", place="body", required=False, schema=schema)
+    with within():
+        assert not takes_bytes(operation, file, b"abc")
 
 
 def test_an_operation_with_a_body_of_parts_that_are_no_form_is_left_out() -> None:

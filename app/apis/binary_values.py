@@ -11,18 +11,37 @@ from app.apis.media_types import bare, is_declared_json, is_form, is_json_lines
 from app.records import Json
 
 _LENGTH, _HASH = "$bytes", "sha256"
+_ALTERNATIVES = 100  # of one schema: those that share parts unfold without bound
 
 
 def is_binary(schema: Mapping[str, Json]) -> bool:
-    """Whether the values of a schema are bytes, in OpenAPI 3.0 or 3.1.
+    """Whether the values of a schema, but for null, are bytes, in OpenAPI 3.0 or 3.1.
 
-    >>> is_binary({"type": "string", "format": "binary"}), is_binary({"contentMediaType": "image/png"})
+    >>> is_binary({"type": ["string", "null"], "format": "binary"}), is_binary({"contentMediaType": "image/png"})
     (True, True)
     """
-    if schema.get("type", "string") != "string":
+    kind = schema.get("type", "string")
+    if [each for each in (kind if isinstance(kind, list) else [kind]) if each != "null"] != ["string"]:
         return False
     encoded = "contentEncoding" in schema or "json" in str(schema.get("contentMediaType"))
     return schema.get("format") == "binary" or ("contentMediaType" in schema and not encoded)
+
+
+def alternatives(schema: dict[str, Json]) -> list[dict[str, Json]]:
+    """What a value other than null may be: the branches of each `anyOf`, or else the schema itself.
+
+    >>> alternatives({"anyOf": [{"type": "string", "format": "binary"}, {"type": "null"}]})
+    [{'type': 'string', 'format': 'binary'}]
+    """
+    found = [schema]
+    for each in found:
+        found += each.get("anyOf", ())[: _ALTERNATIVES - len(found)]
+    return [each for each in found if "anyOf" not in each and each.get("type") != "null"] or [schema]
+
+
+def part_schemas(schema: dict[str, Json]) -> list[dict[str, Json]]:
+    """What a part of a form may be: of a list, its items are the parts."""
+    return [part for each in alternatives(schema) for part in alternatives(each.get("items", each))]
 
 
 def takes_bytes(operation: Operation, parameter: Parameter, value: Json) -> bool:
@@ -31,8 +50,7 @@ def takes_bytes(operation: Operation, parameter: Parameter, value: Json) -> bool
         return False
     kind = bare(operation.body_type)
     if kind == "multipart/form-data":
-        schema = parameter.schema
-        return are_files(value) and (is_binary(schema) or is_binary(schema.get("items") or {"type": "none"}))
+        return are_files(value) and any(map(is_binary, part_schemas(parameter.schema)))
     return isinstance(value, bytes) and not (is_declared_json(kind) or is_json_lines(kind) or is_form(kind))
 
 

@@ -1,14 +1,14 @@
 """Encodes the arguments of a call as its OpenAPI document specifies (OpenAPI 3.1, section 4.8.12.3). Pure."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 from urllib.parse import quote, unquote, urlencode
 
 import httpx
 import msgspec
 
-from app.apis.binary_values import is_file
+from app.apis.binary_values import is_binary, is_file, part_schemas
 from app.apis.catalog import Operation, Parameter
 from app.apis.media_types import bare, is_declared_json, is_form, is_json_lines
 from app.apis.protocol import OutgoingRequest
@@ -171,16 +171,20 @@ def _lines(values: Iterable[Json], mark: bytes) -> bytes:
     return b"".join(mark + msgspec.json.encode(each) + b"\n" for each in values)
 
 
-def _part(name: str, field: Parameter | None, value: Json) -> tuple[str | None, str | bytes, str | None]:
+def _field_parts(
+    name: str, field: Parameter | None, value: Json
+) -> Iterator[tuple[str | None, str | bytes, str | None]]:
     """File name, content and type. Text is a file without a name of its own if the document declares it binary."""
     kind = (field.part_type if field else "") or None
-    if isinstance(value, bytes):
-        return name, value, kind
-    if is_file(value):
-        return value[0], value[1], kind
-    structure = "application/json" if isinstance(value, Mapping) else None
-    is_binary = field is not None and field.schema.get("format") == "binary"
-    return (name if is_binary else None), _text(value), kind or structure
+    file_name = name if field and all(map(is_binary, part_schemas(field.schema))) else None
+    for each in [value] if is_file(value) else _many(value):
+        if isinstance(each, bytes):
+            yield name, each, kind
+        elif is_file(each):
+            yield each[0], each[1], kind
+        else:
+            structure = "application/json" if isinstance(each, Mapping) else None
+            yield file_name, _text(each), kind or structure
 
 
 def _many(value: Json) -> list[Json]:
@@ -191,9 +195,7 @@ def _multipart(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes,
     """Fields as parts of a form; those the document declares binary are sent as files."""
     declared = {each.wire_name: each for each in operation.parameters if each.place == "body"}
     parts = [
-        (name, _part(name, declared.get(name), each))
-        for name, listed in fields.items()
-        for each in ([listed] if is_file(listed) else _many(listed))
+        (name, each) for name, value in fields.items() for each in _field_parts(name, declared.get(name), value)
     ]
     form = httpx.Request("POST", "http://form", files=parts)
     return form.read(), form.headers.get("Content-Type", operation.body_type)  # a form of no parts has none

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from app.apis.binary_values import is_binary
+from app.apis.binary_values import alternatives, is_binary
 from app.apis.catalog import Parameter
 from app.apis.media_types import bare, is_binary_media, is_declared_json, is_form, is_json_lines
 from app.apis.references import References, UnknownTargetError
@@ -87,11 +87,11 @@ def _effort(media_type: str) -> int:
     return next(place for place, pattern in enumerate(_SIMPLEST_FIRST) if re.fullmatch(pattern, kind, re.DOTALL))
 
 
-def _sent(media_type: str, schema: Mapping[str, Json]) -> str:
+def _sent(media_type: str, schema: dict[str, Json]) -> str:
     """A type in place of a range."""
     if "*" not in media_type:
         return media_type
-    if schema and is_binary(schema):
+    if all(map(is_binary, alternatives(schema))):
         return "application/octet-stream"
     kind = media_type.partition("/")[0]
     return {"*": "application/json", "application": "application/json", "text": "text/plain"}.get(

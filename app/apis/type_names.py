@@ -38,10 +38,10 @@ class _Types:
     def of(self, schema: dict[str, Json]) -> str:
         self._left -= 1
         kind = schema.get("type")
+        if isinstance(kind, list):
+            return " or ".join("bytes" if each == "string" and is_binary(schema) else each for each in kind)
         if is_binary(schema):
             return "bytes"
-        if isinstance(kind, list):
-            return " or ".join(kind)
         if kind:
             return str(kind)
         choices = schema.get("anyOf")
