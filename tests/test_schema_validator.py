@@ -70,6 +70,18 @@ def test_unique_items_take_time_linear_in_the_list() -> None:
     accepts({"uniqueItems": True}, same_hash)
 
 
+def test_multiples_are_those_of_the_numbers_as_they_are_written() -> None:
+    for hundredths in range(1, 10_001):
+        accepts({"multipleOf": 0.01}, hundredths / 100)
+    assert refusal({"multipleOf": 0.01}, 0.075) == "0.075 is not a multiple of 0.01"
+    assert refusal({"multipleOf": 2}, 9007199254740993) == "9007199254740993 is not a multiple of 2"
+    accepts({"multipleOf": 1e-7}, 3e-7)
+    accepts({"multipleOf": 5e-324}, 1e308)
+    accepts({"multipleOf": 1e308}, -1e308)
+    assert refusal({"multipleOf": 1e308}, 5e-324) == "5e-324 is not a multiple of 1e+308"
+    assert refusal({"items": {"multipleOf": 5e-324}}, [1e308] * 10_000) == TOO_COMPLEX
+
+
 @pytest.mark.parametrize(
     ("schema", "value"),
     [

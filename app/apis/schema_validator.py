@@ -1,11 +1,13 @@
 """JSON Schema validation at limited cost: the schemas are foreign, and sandboxed code chooses the values.
 
 jsonschema's keywords do the work. Replaced are those that take more than linear time (patterns,
-`uniqueItems`, `enum`), or whose messages show a schema, which may be endless; the messages stay the same.
+`uniqueItems`, `enum`), whose messages show a schema, which may be endless, or that compare floats where
+the document has decimals (`multipleOf`); the messages stay the same.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
+from fractions import Fraction
 from typing import Any, Final
 
 from jsonschema import Draft202012Validator, validators
@@ -19,6 +21,7 @@ from app.records import Json
 _STEPS = 60_000  # for one call of an API; a step takes up to 5 us
 _CHARS_PER_STEP = 256  # of a text that is compared or shown
 _PATTERN_STEP = 1024  # instructions times characters
+_FRACTION_STEPS = 3  # of a float, which has up to 330 digits
 _SCHEMA_CHARS = 400  # of a schema in a message
 _NO_DOCUMENTS: Final[Registry[Any]] = Registry()  # the default one fetches what a schema refers to
 
@@ -164,6 +167,19 @@ def _canonical(value: Json) -> str:
     return text
 
 
+def _multiple_of(validator: Any, given: Json, instance: Json, _: Json) -> Iterator[ValidationError]:
+    if validator.is_type(instance, "number") and _as_written(instance) % _as_written(given):
+        yield ValidationError(f"{instance!r} is not a multiple of {given}")
+
+
+def _as_written(number: float) -> Fraction | int:
+    """Exactly 0.07, which a float is only near to."""
+    if isinstance(number, int):
+        return number
+    _steps.get().spend(_FRACTION_STEPS)
+    return Fraction(repr(number))
+
+
 def _not(validator: Any, given: Json, instance: Json, _: Json) -> Iterator[ValidationError]:
     if validator.evolve(schema=given).is_valid(instance):
         shown = short_repr(given, _SCHEMA_CHARS)
@@ -178,6 +194,7 @@ _KEYWORDS: Final[Mapping[str, Any]] = {
     "uniqueItems": _unique_items,
     "enum": _enum,
     "const": _const,
+    "multipleOf": _multiple_of,
     "not": _not,
 }
 _extend: Any = validators.extend  # it has no types
