@@ -90,3 +90,40 @@ def test_links_are_not_the_items_of_a_page() -> None:
 def test_what_is_delivered_with_the_items_is_not_counted() -> None:
     value = {"data": [1, 2], "authors": [1, 2, 3, 4]}
     assert after(value, None, "offset") == {"offset": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "base"),
+    [
+        ("startIndex", {}, 1),
+        ("startIndex", {"default": 1}, 1),
+        ("start", {"default": 1, "minimum": 0}, 1),
+        ("offset", {"minimum": 1}, 1),
+        ("startIndex", {"minimum": 0}, 0),
+        ("startIndex", {"default": 0}, 0),
+        ("startAt", {}, 0),
+    ],
+)
+@pytest.mark.parametrize("total", [199, 200, 201])
+def test_each_item_comes_once_whatever_number_the_first_has(
+    name: str, schema: dict[str, Json], base: int, total: int
+) -> None:
+    listed = [{"in": "query", "name": name, "schema": {"type": "integer", **schema}}]
+    operation = parse_document("t", openapi({"/rows": {"get": {"parameters": listed}}})).operations["get_rows"]
+    argument, rows = operation.parameters[0].name, list(range(total))
+    changed: Json = {}
+    got: list[Json] = []
+    while isinstance(changed, dict):
+        start = changed.get(argument, base) - base
+        page = rows[start : start + 100]
+        assert page, "the end is past"
+        got += page
+        changed = next_page(operation, changed, {"totalResults": total, "Resources": page}, {}, URL)
+    assert got == rows
+
+
+@pytest.mark.parametrize("flag", ["has_more", "hasNextPage"])
+def test_a_cursor_is_not_followed_past_the_end(flag: str) -> None:
+    assert after({"data": [1], "cursor": "b", flag: False}, None, "cursor", cursor="a") is None
+    assert after({"data": [1], "cursor": "b", flag: True}, None, "cursor", cursor="a") == {"cursor": "b"}
+    assert after({"data": [1], "pageInfo": {"endCursor": "b", flag: False}}, None, "after") is None

@@ -65,6 +65,8 @@ def next_page(
 
 
 def _after_cursor(cursor: Parameter, value: Json, arguments: Mapping[str, Json]) -> NextPage:
+    if _flag(value, _MORE) is False:
+        return None
     found = _next_field(value, cursor)
     if found is None and _plain(cursor.wire_name) == "startingafter" and _flag(value, _MORE):
         rows = _rows(value)
@@ -90,13 +92,20 @@ def _next_field(value: Json, cursor: Parameter) -> Json:
 def _after_offset(offset: Parameter, size: Json, value: Json, arguments: Mapping[str, Json]) -> NextPage:
     given, count = _given(offset, arguments), len(_rows(value))
     is_text = isinstance(given, str) and re.fullmatch(r"\d{1,18}", given)  # so some documents write the default
-    here = int(given) if is_text else given or 0
+    base = _base(offset)
+    here = int(given) if is_text else given or base
     if not isinstance(here, int | float):
         return None
     total = _number(value, _TOTALS)
-    if not count or _flag(value, _MORE) is False or (total is not None and here + count >= total):
+    if not count or _flag(value, _MORE) is False or (total is not None and here - base + count >= total):
         return None
     return None if _is_last(count, size, value, total) else {offset.name: here + count}
+
+
+def _base(offset: Parameter) -> int:
+    """The offset of the first item: 1 as in SCIM (RFC 7644, section 3.4.2.4), if not 0."""
+    declared = (offset.schema.get("default"), offset.schema.get("minimum"))
+    return 1 if 1 in declared or (_plain(offset.wire_name) == "startindex" and 0 not in declared) else 0
 
 
 def _after_page(page: Parameter, size: Json, value: Json, arguments: Mapping[str, Json]) -> NextPage:
