@@ -3,6 +3,7 @@
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.apis.address import address
 from app.apis.api_documents import encode, parse_document, read_document
 from app.apis.bind_arguments import bind
 from app.apis.catalog import App, Operation
@@ -180,6 +181,24 @@ def test_an_operation_may_have_another_server() -> None:
     document = {**PLAIN, "paths": {"/up": {"post": operation}}}
     assert parse_document("mail", document).operations["upload"].server == "http://files.test/"
     assert parse_document("mail", document, server="http://x.test").operations["upload"].server is None
+
+
+@pytest.mark.parametrize("level", ["operation", "path"])
+def test_the_server_of_an_operation_has_variables_of_its_own(level: str) -> None:
+    def at(given: dict[str, str], **root: Json) -> str:
+        url = "https://{region}.up.test/{version}"
+        own = {"servers": [{"url": url, "variables": {"region": {"default": "eu"}, "version": {"default": 2}}}]}
+        item = {"post": own} if level == "operation" else {"post": {}, **own}
+        servers = [{"url": "https://{region}.a.test", "variables": root}]
+        app = parse_document("mail", {**PLAIN, "servers": servers, "paths": {"/x": item}})
+        return address(app, app.operations["post_x"].server or "", given)
+
+    assert at({}) == "https://eu.up.test/2"
+    assert at({}, region={"default": "us"}) == "https://eu.up.test/2"
+    shared = {"region": {"default": "eu", "enum": ["eu", "ap"]}}
+    assert [at(given, **shared) for given in ({}, {"region": "ap"})] == [
+        "https://eu.up.test/2", "https://ap.up.test/2",
+    ]  # fmt: skip
 
 
 def test_keywords_unknown_to_json_schema_are_left_to_the_server() -> None:

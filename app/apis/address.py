@@ -4,12 +4,14 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from ipaddress import ip_address
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 import httpx
 
 from app.apis.catalog import App
 from app.errors import ApiDocumentError
+from app.records import Json
 
 VARIABLE = re.compile(r"\{([^{}]+)\}")
 _SCHEME_VARIABLE = re.compile(r"^\{\w+\}(?=://)")
@@ -51,6 +53,23 @@ def service(url: str) -> str:
         local = (mapped or found).is_loopback or found.is_unspecified
         host = "localhost" if local else str(mapped or host)
     return host if port in ("80", "443") else f"{host}:{port}"
+
+
+def with_defaults(url: str, variables: Json, shared: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The URL of a server with the defaults of its own variables, but for those that `shared` has as well.
+
+    >>> with_defaults("https://{region}.test/{v}", {"region": {"default": "eu"}, "v": {"default": 2}}, {"v": "2"})
+    'https://eu.test/{v}'
+    """
+
+    def fill(variable: re.Match[str]) -> str:
+        declared = variables.get(variable[1])
+        if not isinstance(declared, Mapping) or "default" not in declared:
+            return variable[0]
+        default = str(declared["default"])
+        return variable[0] if default == shared.get(variable[1]) else default
+
+    return VARIABLE.sub(fill, url) if isinstance(variables, Mapping) else url
 
 
 def has_name(url: str) -> bool:

@@ -7,6 +7,7 @@ from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
+from app.apis.address import with_defaults
 from app.apis.catalog import App, Operation
 from app.apis.encode import encode
 from app.apis.operations import operations
@@ -44,12 +45,13 @@ def _app(name: str, document: Mapping[str, Json], source: str | None, server: st
     if "swagger" in document:
         document = as_openapi(document, source)
     references = References(document)
-    parsed, left_out = operations(name, document, references)
+    base, variables = _server(document, source)
+    defaults = {key: str(each["default"]) for key, each in variables.items() if "default" in each}
+    parsed, left_out = operations(name, document, references, defaults)
     if not parsed and left_out:
         raise ApiDocumentError(left_out[0].reason)
     if not parsed:
         raise ApiDocumentError("the document has no operations under `paths`, so there is nothing to call")
-    base, variables = _server(document, source)
     if server is not None:
         base, parsed = server, {key: msgspec.structs.replace(each, server=None) for key, each in parsed.items()}
     _check_server(base)
@@ -59,7 +61,7 @@ def _app(name: str, document: Mapping[str, Json], source: str | None, server: st
         name=name,
         description=str(about.get("description") or about.get("title") or "").strip(),
         server=base.rstrip("/"),
-        variables={key: str(each["default"]) for key, each in variables.items() if "default" in each},
+        variables=defaults,
         other_servers=tuple(_other_servers(document, source)) if server is None else (),
         choices={key: tuple(map(str, _enum(each))) for key, each in variables.items() if "enum" in each},
         operations={
@@ -110,8 +112,7 @@ def _other_servers(document: Mapping[str, Json], source: str | None) -> Iterator
             base, variables = _server({"servers": [entry]}, source)
         except ApiDocumentError:
             continue
-        for name, variable in variables.items():
-            base = base.replace(f"{{{name}}}", str(variable.get("default", f"{{{name}}}")))
+        base = with_defaults(base, variables)
         if _ADDRESS.match(base) and "{" not in base:
             yield base.rstrip("/")
 

@@ -6,6 +6,7 @@ from typing import NamedTuple, cast, get_args
 
 import msgspec
 
+from app.apis.address import with_defaults
 from app.apis.catalog import LeftOut, MisspelledRisk, Operation, Parameter
 from app.apis.document_budget import DocumentSizeError
 from app.apis.media_types import EVENT_STREAM, bare, is_declared_json, result_schema
@@ -37,8 +38,10 @@ class Parsed(NamedTuple):
     left_out: list[LeftOut]
 
 
-def operations(app: str, document: Mapping[str, Json], references: References) -> Parsed:
-    """Every operation of a document. Raises DocumentSizeError."""
+def operations(
+    app: str, document: Mapping[str, Json], references: References, defaults: Mapping[str, str]
+) -> Parsed:
+    """Every operation of a document, whose server has variables with `defaults`. Raises DocumentSizeError."""
     found = Parsed({}, [])
     names = UniqueNames()
     for path, method, item, entry in _places(document, references, found.left_out):
@@ -48,7 +51,9 @@ def operations(app: str, document: Mapping[str, Json], references: References) -
         try:
             node = references.follow(entry, where)
             name = names.add(operation_name(_text(node, "operationId"), method, path))
-            found.operations[name], unread = _operation(app, name, path, method, item, node, references)
+            operation, unread = _operation(app, name, path, method, item, node, references)
+            server = _server(node, references, defaults) or _server(item, references, defaults)
+            found.operations[name] = msgspec.structs.replace(operation, server=server)
             found.left_out.extend(LeftOut(where, f"it is called without a parameter: {each}") for each in unread)
         except DocumentSizeError:
             raise
@@ -87,7 +92,6 @@ def _operation(
         body_type=body.media_type,
         body_required=body.required,
         returns=_documented(node.get("responses"), references, where),
-        server=_server(node) or _server(item),
         declared_safe=_safety(node, where),
         risk=_risk(node, where),
         security=security(node, references, where),
@@ -197,14 +201,17 @@ def _tags(node: Mapping[str, Json]) -> tuple[str, ...]:
     return tuple(each for each in tags[:_TAGS] if isinstance(each, str)) if isinstance(tags, list) else ()
 
 
-def _server(node: Mapping[str, Json]) -> str | None:
+def _server(node: Mapping[str, Json], references: References, defaults: Mapping[str, str]) -> str | None:
+    """A variable that it has in common with the document's server, default and all, is left to the task."""
     servers = node.get("servers")
     if not isinstance(servers, list) or not servers:
         return None
-    url = servers[0].get("url") if isinstance(servers[0], Mapping) else None
+    server = servers[0] if isinstance(servers[0], Mapping) else {}
+    url = server.get("url")
     if not isinstance(url, str):
         raise ApiDocumentError("servers/0: a server needs a url")
-    return url
+    references.budget.spend_text(url, "servers/0")
+    return with_defaults(url, server.get("variables"), defaults)
 
 
 def _text(node: Mapping[str, Json], name: str) -> str:
