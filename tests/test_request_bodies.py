@@ -1,6 +1,7 @@
 """Bodies of requests by media type: what the code passes, and the bytes that are sent."""
 
-from urllib.parse import unquote_plus
+import re
+from urllib.parse import parse_qsl, unquote_plus
 
 import pytest
 
@@ -156,6 +157,49 @@ def test_alternatives_that_share_parts_do_not_unfold_without_bound() -> None:
     file = Parameter(name="file", wire_name="file", place="body", required=False, schema=schema)
     with within():
         assert not takes_bytes(operation, file, b"abc")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "sent"),
+    [
+        ({}, ["a", "b c"]),
+        ({"style": "form", "explode": True}, ["a", "b c"]),
+        ({"style": "form", "explode": False}, ["a,b c"]),
+        ({"explode": False}, ["a,b c"]),
+        ({"style": "pipeDelimited"}, ["a|b c"]),
+        ({"style": "spaceDelimited", "explode": False}, ["a b c"]),
+        ({"style": "simple"}, ["a", "b c"]),
+    ],
+)
+def test_a_list_in_a_form_is_sent_as_its_encoding_says(encoding: Json, sent: list[str]) -> None:
+    schema = {"type": "object", "properties": {"tags": {"type": "array"}, "note": {"type": "string"}}}
+    media = {"schema": schema, "encoding": {"tags": encoding, "note": encoding}}
+    given = {"tags": ["a", "b c"], "note": "x,y"}
+    for media_type in ("application/x-www-form-urlencoded", "multipart/form-data"):
+        app = app_with(media_type, media)
+        operation = app.operations["send"]
+        content = encode(app, operation, bind(operation, [], given)).content
+        assert fields_of(media_type, (content or b"").decode()) == [
+            *(("tags", each) for each in sent),
+            ("note", "x,y"),
+        ]
+
+
+def fields_of(media_type: str, content: str) -> list[tuple[str, str]]:
+    if media_type == "multipart/form-data":
+        return re.findall(r'name="(\w+)"\r\n\r\n(.*)\r\n', content)
+    return parse_qsl(content)
+
+
+def test_files_are_never_joined() -> None:
+    media = {
+        "schema": {"type": "object", "properties": {"file": _FILES}},
+        "encoding": {"file": {"explode": False}},
+    }
+    app = app_with("multipart/form-data", media)
+    operation = app.operations["send"]
+    content = encode(app, operation, bind(operation, [], {"file": [b"abc", ["a.txt", b"abc"]]})).content or b""
+    assert content.count(b'name="file"; filename="') == 2
 
 
 def test_an_operation_with_a_body_of_parts_that_are_no_form_is_left_out() -> None:

@@ -10,7 +10,7 @@ from app.project.approval import ApprovalMode, Risk
 from app.records import Json
 
 Place = Literal["path", "query", "querystring", "header", "cookie", "body"]
-Style = Literal["form", "simple", "deepObject", "spaceDelimited", "pipeDelimited", "json"]
+Style = Literal["form", "simple", "deepObject", "spaceDelimited", "pipeDelimited", "tabDelimited", "json"]
 """The serialization of a non-scalar value outside a JSON body (OpenAPI 3.1, section 4.8.12.3)."""
 
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS", "QUERY"})

@@ -1,7 +1,8 @@
 """Encodes the arguments of a call as its OpenAPI document specifies (OpenAPI 3.1, section 4.8.12.3). Pure."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote, unquote, urlencode
 
@@ -16,7 +17,7 @@ from app.apis.request_headers import is_header_name, is_reserved
 from app.errors import HostError
 from app.records import Json
 
-_SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|"}
+_SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|", "tabDelimited": "\t"}
 _HEADER = re.compile(r"[\t\x20-\x7e]*")
 _SLASH = re.compile(r"[/\\]")
 _DECODED = 4  # times that a text is decoded to find what it hides
@@ -69,8 +70,12 @@ def _pairs(parameter: Parameter, value: Json) -> Iterable[tuple[str, str]]:
     if isinstance(value, list):
         if parameter.explode and style == "form":
             return [(name, _text(each)) for each in value]
-        return [(name, _SEPARATORS.get(style, ",").join(map(_text, value)))]
+        return [(name, _joined(parameter, value))]
     return [(name, _text(value))]
+
+
+def _joined(parameter: Parameter, values: Iterable[Json]) -> str:
+    return _SEPARATORS.get(parameter.style, ",").join(map(_text, values))
 
 
 def _nested(name: str, value: Json) -> Iterable[tuple[str, str]]:
@@ -154,16 +159,22 @@ def _body(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes | Non
     if isinstance(value, Mapping) and kind == "multipart/form-data":
         return _multipart(operation, value)
     if isinstance(value, Mapping) and is_form(kind):
-        body = [each for each in operation.parameters if each.place == "body"]
-        nested = [each.wire_name for each in body if each.style == "deepObject"]
-        return _form(value, nested).encode(), media_type
+        return _form(value, _declared(operation)).encode(), media_type
     return _text(value).encode(), media_type if "charset" in media_type else f"{media_type}; charset=utf-8"
 
 
-def _form(fields: Mapping[str, Json], nested: Collection[str] = ()) -> str:
+def _declared(operation: Operation) -> dict[str, Parameter]:
+    return {each.wire_name: each for each in operation.parameters if each.place == "body"}
+
+
+def _form(fields: Mapping[str, Json], declared: Mapping[str, Parameter] = MappingProxyType({})) -> str:
     pairs: list[tuple[str, str]] = []
     for name, value in fields.items():
-        pairs += _nested(name, value) if name in nested else [(name, _text(each)) for each in _many(value)]
+        field = declared.get(name)
+        if field is not None and field.style == "deepObject":
+            pairs += _nested(name, value)
+        else:
+            pairs += [(name, _text(each)) for each in _many(field, value)]
     return urlencode(pairs)
 
 
@@ -177,7 +188,7 @@ def _field_parts(
     """File name, content and type. Text is a file without a name of its own if the document declares it binary."""
     kind = (field.part_type if field else "") or None
     file_name = name if field and all(map(is_binary, part_schemas(field.schema))) else None
-    for each in [value] if is_file(value) else _many(value):
+    for each in _many(field, value):
         if isinstance(each, bytes):
             yield name, each, kind
         elif is_file(each):
@@ -187,13 +198,20 @@ def _field_parts(
             yield file_name, _text(each), kind or structure
 
 
-def _many(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else [] if value is None else [value]
+def _many(field: Parameter | None, value: Json) -> list[Json]:
+    """What a field of a form is sent as: null is left out, and the items of a list are joined if so declared."""
+    if value is None:
+        return []
+    if not isinstance(value, list) or is_file(value):
+        return [value]
+    if field is None or field.explode or any(map(is_file, value)):
+        return value
+    return [_joined(field, value)]
 
 
 def _multipart(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes, str]:
     """Fields as parts of a form; those the document declares binary are sent as files."""
-    declared = {each.wire_name: each for each in operation.parameters if each.place == "body"}
+    declared = _declared(operation)
     parts = [
         (name, each) for name, value in fields.items() for each in _field_parts(name, declared.get(name), value)
     ]

@@ -34,6 +34,7 @@ _STYLES: Final[dict[tuple[str, str], Style]] = {
     ("query", "deepObject"): "deepObject",
     ("query", "spaceDelimited"): "spaceDelimited",
     ("query", "pipeDelimited"): "pipeDelimited",
+    ("query", "tabDelimited"): "tabDelimited",  # of Swagger 2.0
 }
 _STEPS: Final = 10  # of a parameter
 _IN_PATH: Final = re.compile(r"\{([^{}/]{1,200})\}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from app.apis.binary_values import alternatives, is_binary
-from app.apis.catalog import Parameter
+from app.apis.catalog import Parameter, Style
 from app.apis.media_types import bare, is_binary_media, is_declared_json, is_form, is_json_lines
 from app.apis.references import References, UnknownTargetError
 from app.apis.short_text import short_repr
@@ -22,6 +22,7 @@ _SIMPLEST_FIRST = (
     r"text/.*",
     r".*",  # passed as text
 )
+_STYLES: tuple[Style, ...] = ("deepObject", "spaceDelimited", "pipeDelimited", "tabDelimited")  # besides `form`
 _PLAIN: Mapping[str, Json] = {}
 _ONE_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(; ?[\w.-]+=[\w.+-]+)*", re.ASCII)  # neither a list nor a range
 _FIELD_STEPS = 3
@@ -141,9 +142,15 @@ def _part_type(encoding: Mapping[str, Json]) -> str:
     return given if isinstance(given, str) and _ONE_TYPE.fullmatch(given) else ""
 
 
+def _style(encoding: Mapping[str, Json]) -> Style:
+    given = encoding.get("style")
+    return next((each for each in _STYLES if each == given), "form")
+
+
 def _body_field(
     name: str, schema: dict[str, Json], required: bool, encoding: Mapping[str, Json] = _PLAIN
 ) -> Parameter:
+    style, explode = _style(encoding), encoding.get("explode")
     return Parameter(
         name=name,
         wire_name=name,
@@ -151,6 +158,7 @@ def _body_field(
         required=required,
         schema=schema,
         description=schema.get("description", ""),
-        style="deepObject" if encoding.get("style") == "deepObject" else "form",
+        style=style,
+        explode=explode if isinstance(explode, bool) else style in ("form", "deepObject"),
         part_type=_part_type(encoding),
     )

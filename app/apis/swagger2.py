@@ -21,7 +21,7 @@ _STYLES: Final[dict[str, dict[str, Json]]] = {
     "csv": {"explode": False},
     "ssv": {"style": "spaceDelimited", "explode": False},
     "pipes": {"style": "pipeDelimited", "explode": False},
-    "tsv": {"style": "tabDelimited"},  # which OpenAPI 3 lacks: the operation is left out
+    "tsv": {"style": "tabDelimited", "explode": False},  # which OpenAPI 3 lacks
     "multi": {"explode": True},
 }
 _FLOWS: Final = {
@@ -119,8 +119,8 @@ class _Conversion:
             dropped = _SCHEMA_WORDS | {"collectionFormat", "allowEmptyValue"}
             known = {name: each for name, each in parameter.items() if name not in dropped}
             known["schema"] = _inline_schema(parameter)
-            if parameter.get("type") == "array" and parameter.get("in") == "query":
-                known |= _STYLES.get(str(parameter.get("collectionFormat")), _STYLES["csv"])
+            if parameter.get("in") == "query":
+                known |= _list_style(parameter)
             self._parameters[id(parameter)] = known
         return known
 
@@ -142,7 +142,9 @@ class _Conversion:
         }
         parts = any(each.get("type") == "file" for each in fields) or consumed == ["multipart/form-data"]
         media_type = "multipart/form-data" if parts else "application/x-www-form-urlencoded"
-        return {"required": bool(schema["required"]), "content": {media_type: {"schema": schema}}}
+        encoding = {str(each.get("name")): _list_style(each) for each in fields}
+        media = {"schema": schema, "encoding": encoding}
+        return {"required": bool(schema["required"]), "content": {media_type: media}}
 
     def _field(self, parameter: Mapping[str, Json]) -> dict[str, Json]:
         described = {"description": parameter["description"]} if "description" in parameter else {}
@@ -164,6 +166,12 @@ class _Conversion:
         own = node.get(name)
         listed = own if isinstance(own, list) else _listed(self._document.get(name))
         return [each for each in listed if isinstance(each, str)][:_MEDIA_TYPES]
+
+
+def _list_style(parameter: Mapping[str, Json]) -> dict[str, Json]:
+    if parameter.get("type") != "array":
+        return {}
+    return _STYLES.get(str(parameter.get("collectionFormat")), _STYLES["csv"])
 
 
 def _server(document: Mapping[str, Json], source: str | None) -> str:
