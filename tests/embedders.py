@@ -1,21 +1,26 @@
 """Embedders whose vectors can be worked out by hand."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from app.engine.protocol import Vector
-from app.errors import EngineError
+from app.errors import EngineError, EngineRefusalError
 
 WORDS = ["archive", "delete", "mail", "note", "travel"]
 
 
 class WordEmbedder:
-    """Counts a few words, by their beginnings. `down` makes it fail."""
+    """Counts a few words, by their beginnings. `down` makes it fail.
+
+    A request with a text that `is_refused` says yes to is refused, with the status `refusal`.
+    """
 
     def __init__(self, model: str = "words") -> None:
         self.model = model
+        self.is_refused: Callable[[str], bool] = lambda _: False
+        self.refusal = 400
         self.down = False
         self.asked: list[str] = []
         self.requests = 0
@@ -30,6 +35,8 @@ class WordEmbedder:
             await self.held.wait()
         if self.down:
             raise EngineError("no embedder listens there")
+        if any(map(self.is_refused, texts)):
+            raise EngineRefusalError("this model takes shorter texts", self.refusal)
         return [_vector(text) for text in texts]
 
 

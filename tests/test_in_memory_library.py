@@ -2,6 +2,7 @@
 
 import time
 
+import numpy as np
 from structlog.testing import capture_logs
 
 from app.gateway.skill_manifest import SkillManifest
@@ -139,3 +140,27 @@ async def test_a_long_text_is_cut_before_it_is_embedded() -> None:
     embedder = WordEmbedder()
     await OptionalEmbedder(embedder).embed(["x" * 5000])
     assert [len(text) for text in embedder.asked] == [2000]
+
+
+async def test_a_text_that_is_refused_is_cut_shorter_and_no_outage() -> None:
+    embedder = WordEmbedder()
+    embedder.is_refused = lambda text: len(text) > 600 or "secret" in text
+    optional = OptionalEmbedder(embedder)
+    long = "mail " * 400
+    with capture_logs() as logs:
+        found = await optional.embed(["note", long, "travel", "secret", "delete"])
+    expected = await WordEmbedder().embed(["note", long[:500], "travel", "delete"])
+    assert found is not None
+    assert found[3] is None
+    assert np.array_equal([each for each in found if each is not None], expected)
+    assert logs == []
+    assert await optional.embed(["secret"]) == [None]
+
+
+async def test_a_server_that_refuses_every_request_is_an_outage() -> None:
+    embedder = WordEmbedder()
+    embedder.is_refused, embedder.refusal = lambda _: True, 404
+    optional = OptionalEmbedder(embedder)
+    assert await optional.embed(["mail", "note"]) is None
+    assert await optional.embed(["mail"]) is None
+    assert embedder.requests == 1

@@ -117,3 +117,33 @@ async def test_the_functions_of_a_task_are_embedded_in_one_request(committed: Se
     here, embedder = await project(committed), WordEmbedder()
     await Library(committed, embedder).save(here, [draft(), named("other")])
     assert (len(embedder.asked), embedder.requests) == (4, 1)
+
+
+async def test_a_skill_that_the_embedder_refuses_is_asked_for_once_and_holds_no_other_up(
+    committed: Sessions,
+) -> None:
+    here, embedder = await project(committed), WordEmbedder()
+    await Library(committed).save(here, [draft(), named("refused")])
+    embedder.is_refused = lambda text: "def refused" in text
+    library = Library(committed, embedder, retrieval=query_embedding)
+    assert await library.fill_vectors() == 0
+    asked = embedder.requests
+    assert await library.fill_vectors() is None
+    assert embedder.requests == asked
+    await library.refresh(here)
+    assert {found.name for found in await library.find(here, QUERY)} == {draft().name, "refused"}
+    async with committed() as session:
+        rows = {each.name: await skills.get(session, each.skill_id) for each in await library.find(here, QUERY)}
+    assert rows["refused"].query_vector is not None
+    assert rows["refused"].source_vector is None
+    assert rows[draft().name].source_vector is not None
+
+
+async def test_a_refused_text_of_one_task_costs_no_other_its_vectors(committed: Sessions) -> None:
+    here, embedder = await project(committed), WordEmbedder()
+    embedder.is_refused = lambda text: "def refused" in text
+    library = Library(committed, embedder, retrieval=query_embedding)
+    await library.save(here, [named("refused")])
+    await library.save(here, [draft()])
+    found = await library.find(here, QUERY)
+    assert {each.name: list(each.ranks) for each in found}[draft().name] == ["query_embedding"]

@@ -81,8 +81,8 @@ class Skill(Entity):
     violations: Mapped[int] = mapped_column(default=0, server_default="0")  # calls beyond its manifest
     reason: Mapped[str] = mapped_column(default="", server_default="")  # for its state
     moved_by: Mapped[str] = mapped_column(default="", server_default="")  # the actor who gave it its state
-    embedder: Mapped[str | None]  # the model of both vectors; NULL until they are made
-    query_vector: Mapped[bytes | None]  # of the instruction, float32
+    embedder: Mapped[str | None]  # the model of both vectors; NULL until it is asked for them
+    query_vector: Mapped[bytes | None]  # of the instruction, float32; NULL also if it refuses the text
     source_vector: Mapped[bytes | None]
     rev: Mapped[int] = mapped_column(BigInteger)
 

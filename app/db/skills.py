@@ -248,16 +248,16 @@ async def scenarios(session: AsyncSession, project_id: UUID, limit: int = 200) -
 
 
 async def without_vectors(session: AsyncSession, embedder: str, limit: int = 100) -> Sequence[models.Skill]:
-    """Live skills of any project without vectors of this embedder."""
+    """Live skills of any project that this embedder was not asked for yet."""
     skill = models.Skill
     other = or_(skill.embedder.is_(None), skill.embedder < embedder, skill.embedder > embedder)  # an index has it
     return (await session.scalars(select(skill).where(skill.state.in_(LIVE_SKILLS), other).limit(limit))).all()
 
 
 async def set_vectors(
-    session: AsyncSession, skill_id: UUID, embedder: str, query_vector: bytes, source_vector: bytes
+    session: AsyncSession, skill_id: UUID, embedder: str, query_vector: bytes | None, source_vector: bytes | None
 ) -> None:
-    """Store the vectors of a skill, if it is still live."""
+    """Store the vectors of a skill, if it is still live; None for a text that the embedder refuses."""
     skill, rev = await locked(session, skill_id)
     if skill.state in LIVE_SKILLS:
         skill.embedder, skill.query_vector, skill.source_vector = embedder, query_vector, source_vector

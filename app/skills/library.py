@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import models, skill_changes, skills
 from app.db.database import TRANSIENT, Sessions, direct
 from app.db.offers import offer_of
-from app.engine.protocol import Embedder, Vector
+from app.engine.protocol import Embedder
 from app.errors import first_line
 from app.loop import Loop
 from app.records import Offer
@@ -40,6 +40,7 @@ _KEPT = 20_000  # skills in the memory of this process: above this, projects not
 
 log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
+_Vectors: TypeAlias = tuple[bytes | None, bytes | None]
 Claim: TypeAlias = Callable[[AsyncSession], Awaitable[None]]
 
 
@@ -162,9 +163,7 @@ class Library:
         await self.refresh(project_id)
         return [offer_of(row) for row in rows if row.task_id == provenance.task_id]
 
-    def _new_skill(
-        self, draft: Draft, provenance: SkillOrigin, vectors: tuple[Vector, Vector] | None
-    ) -> skills.NewSkill:
+    def _new_skill(self, draft: Draft, provenance: SkillOrigin, vectors: _Vectors | None) -> skills.NewSkill:
         manifest = provenance.manifests.get(draft.name)
         return skills.NewSkill(
             name=draft.name,
@@ -180,8 +179,8 @@ class Library:
             taint=provenance.taints.get(draft.name, ""),
             manifest=msgspec.to_builtins(manifest) if manifest else None,
             embedder=self._embedder.model if vectors else None,
-            query_vector=vectors[0].tobytes() if vectors else None,
-            source_vector=vectors[1].tobytes() if vectors else None,
+            query_vector=vectors[0] if vectors else None,
+            source_vector=vectors[1] if vectors else None,
         )
 
     async def refresh(self, project_id: UUID) -> None:
@@ -249,7 +248,7 @@ class Library:
         return sum(each.index.in_memory for each in self._projects.values())
 
     def filling(self, pause: float = 30.0) -> Loop:
-        """While entered, embeds the skills of all projects that lack vectors of the current embedder.
+        """While entered, embeds the skills of all projects that the current embedder was not asked for yet.
 
         Those are skills that were stored while it was down, or by a process that ended meanwhile. Any number of
         processes may.
@@ -269,14 +268,19 @@ class Library:
             return None
         for row, (query, source) in zip(rows, vectors, strict=True):
             async with self._sessions.begin() as session:
-                await skills.set_vectors(session, row.id, model, query.tobytes(), source.tobytes())
+                await skills.set_vectors(session, row.id, model, query, source)
         return 0
 
-    async def _vectors(self, written: Sequence[Draft | models.Skill]) -> list[tuple[Vector, Vector]] | None:
+    async def _vectors(self, written: Sequence[Draft | models.Skill]) -> list[_Vectors] | None:
         """Of the instruction and the source of each; None without any, and while no embedder works."""
         texts = [text for each in written for text in (each.instruction, each.source)]
         found = await self._embedder.embed(texts)
-        return None if found is None else list(zip(found[::2], found[1::2], strict=True))
+        if found is None:
+            return None
+        stored = [None if each is None else each.tobytes() for each in found]
+        if refused := stored.count(None):
+            log.warning("the embedder refused texts of skills: they are found by n-grams only", texts=refused)
+        return list(zip(stored[::2], stored[1::2], strict=True))
 
 
 async def _compute(work: Callable[[], Result], *, in_thread: bool) -> Result:

@@ -186,10 +186,10 @@ class SkillIndex:
         """Vectors of another length than the first are left out: their skills are found by n-grams."""
         queries = [(each.offer.skill_id, each.query_vector) for each in skills if each.query_vector is not None]
         sources = [(each.offer.skill_id, each.source_vector) for each in skills if each.source_vector is not None]
-        if self._embedder is None or not queries or not sources:
+        if self._embedder is None or not (queries or sources):
             return
         if self._queries is None or self._sources is None:
-            dimension = len(queries[0][1])
+            dimension = len((queries or sources)[0][1])
             self._queries = VectorIndex(self._embedder, dimension)
             self._sources = VectorIndex(self._embedder, dimension)
         dimension = self._queries.dimension
