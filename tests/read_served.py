@@ -4,6 +4,8 @@ from itertools import chain
 from typing import Any
 from uuid import UUID
 
+from app.db import releases
+from app.records import BASE
 from app.run_settings import RunSettings
 from tests.served_project import ServedProject
 from trainer.experience.filters import BaseModel
@@ -11,13 +13,15 @@ from trainer.experience.read_experience import BestExperience, LoggedExperience,
 from trainer.sage.advantages import ScoredRollout
 
 
-async def read(shop: ServedProject, **settings: Any) -> LoggedExperience:
-    base = BaseModel("seed", shop.tokenizer)
+async def read(shop: ServedProject, *, start: str | None = None, **settings: Any) -> LoggedExperience:
+    """By a run that continues the weights `start`, those of the active release unless given."""
+    model = start or (await releases.active(shop.session, shop.project.id)).model
+    base = BaseModel("seed", shop.tokenizer, model)
     return await read_logged(shop.session, shop.project.id, RunSettings(**settings), base)
 
 
 async def best(shop: ServedProject, **more: Any) -> BestExperience:
-    base = BaseModel("seed", shop.tokenizer)
+    base = BaseModel("seed", shop.tokenizer, BASE)
     return await read_best(shop.session, shop.project.id, RunSettings(), base, **more)
 
 

@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.database import Sessions
 from app.errors import InvalidError
+from app.records import BASE
 from app.run_settings import RunSettings
 from tests.rows import project_row
 from tests.scripted_engine import byte_tokenizer
@@ -29,9 +30,9 @@ async def test_a_second_attempt_reads_what_the_first_one_read(
             await shop.task(score)
         await session.commit()
 
-    async def once() -> LoggedExperience:
-        base = BaseModel("seed", shop.tokenizer)
-        return await read_once(sessions, shop.project.id, RunSettings(), base, directory, record)
+    async def once(start: str = BASE) -> LoggedExperience:
+        base = BaseModel("seed", shop.tokenizer, start)
+        return await read_once(sessions, shop.project.id, RunSettings(max_staleness=1), base, directory, record)
 
     recorded: list[set[UUID]] = []
 
@@ -44,6 +45,9 @@ async def test_a_second_attempt_reads_what_the_first_one_read(
     assert recorded == [set(shop.tasks)] * 2, "it reads again if a task was erased"
     await serve()
     assert await once() == first
+    other = await once("another start")
+    assert {each.staleness for each in first.steps[0]} == {0}
+    assert {each.staleness for each in other.steps[0]} == {1}, "it reads again for other weights"
     [file] = directory.iterdir()
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(InvalidError, match="delete it"):

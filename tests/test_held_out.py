@@ -17,6 +17,7 @@ from app.db.exams import NewExamTask
 from app.db.models import ExamSource
 from app.engine.tokenizer import ChatTokenizer
 from app.project.holdout import is_held_out, kind_that_begins
+from app.records import BASE
 from app.run_settings import RunSettings
 from tests.ledger import Ledger
 from tests.ledger_project import put_ledger
@@ -122,7 +123,7 @@ async def test_a_run_is_examined_on_the_version_that_it_names_and_learns_from_no
         examined = {each.id for each in opened.environment.scenarios("validation", 9, 1)}
     assert (drawn, examined) == ({"kind 3", "kind 4"}, {"kind 0", "kind 1"})
     assert (opened.about["exam"]["version"], opened.about["exam"]["digest"]) == (1, first)
-    base = BaseModel(shop.settings.model, ChatTokenizer.load(shop.settings.model_dir))
+    base = BaseModel(shop.settings.model, ChatTokenizer.load(shop.settings.model_dir), BASE)
     async with shop.sessions() as session:
         window = await read_window(session, shop.project_id, RunSettings(environment=named), base)
     held_out = [each.unusable is DropReason.HELD_OUT for each in window.tasks]

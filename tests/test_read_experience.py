@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import exams, models, releases, training_data, trajectories
 from app.db.models import TaskState
 from app.errors import InvalidError
-from app.records import Stop
+from app.records import BASE, Stop
 from app.run_settings import RunKind
 from tests.read_served import best, pair, read, rewards, rollouts, staleness
 from tests.rows import project_row
@@ -185,7 +185,16 @@ async def test_for_a_run_that_starts_from_the_base_the_samples_of_adapters_are_s
     await pair(shop)
     await shop.release("a")
     await pair(shop)
-    assert await staleness(shop, start="base") == [0, 0, 1, 1]
+    assert await staleness(shop, start=BASE) == [0, 0, 1, 1]
+
+
+async def test_samples_are_stale_by_the_weights_that_the_run_continues_even_if_others_are_active_by_now(
+    shop: ServedProject,
+) -> None:
+    for model in ("a", "b"):
+        await shop.release(model)
+        await pair(shop)
+    assert await staleness(shop, start="a") == [0, 0, 1, 1]
 
 
 async def test_words_that_a_skill_took_as_arguments_may_differ_within_a_group(shop: ServedProject) -> None:

@@ -1,5 +1,6 @@
 """Runs of kind `logged` and `sft` read what a runner wrote: real sandbox, API, library and tables."""
 
+from app.records import BASE
 from app.run_settings import RunSettings
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import Answer, ScriptedEngine, block
@@ -27,7 +28,7 @@ async def test_the_maker_and_the_user_of_a_skill_are_rewarded_for_tasks_that_wer
     async with project.runner(ScriptedEngine(project.tokenizer, script=writing)):
         alone = [await work(project, score, use_skills=False) for score in (1, 0)]
         helped = [await work(project, score) for score in (1, 0)]
-    base = BaseModel("seed", project.tokenizer)
+    base = BaseModel("seed", project.tokenizer, BASE)
     async with project.sessions() as session:
         logged = await read_logged(session, project.id, RunSettings(), base)
         best = await read_best(session, project.id, RunSettings(), base)

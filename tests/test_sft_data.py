@@ -15,7 +15,7 @@ from app.db import trajectories
 from app.db.database import Sessions
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
-from app.records import Json
+from app.records import BASE, Json
 from app.run_settings import RunKind, RunSettings
 from app.settings import Settings
 from tests.rows import project_row
@@ -59,7 +59,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def base(model_dir: Path) -> BaseModel:
-    return BaseModel("tiny", ChatTokenizer.load(model_dir))
+    return BaseModel("tiny", ChatTokenizer.load(model_dir), BASE)
 
 
 @pytest.fixture

@@ -91,12 +91,14 @@ async def test_an_interrupted_run_ends_with_the_adapter_of_an_uninterrupted_one(
     assert (await shop.learned(job))[0] == "base"
 
 
-@pytest.mark.parametrize("settings", [LOGGED, SFT], ids=["logged", "sft"])
+@pytest.mark.parametrize(
+    ("settings", "tasks", "staleness"), [(LOGGED, 6, {"1": 2}), (SFT, 3, None)], ids=["logged", "sft"]
+)
 async def test_a_run_that_died_before_its_first_step_records_the_adapter_that_it_continues_now(
-    shop: TrainingProject, tiny: Path, settings: dict[str, Any]
+    shop: TrainingProject, tiny: Path, settings: dict[str, Any], tasks: int, staleness: dict[str, int] | None
 ) -> None:
     await shop.serve(1.0, 0.0, scenarios=3)
-    job, adapter = await shop.job(**settings), "f" * 32
+    job, adapter = await shop.job(**settings, max_staleness=1), "f" * 32
     await interrupted(job, at=1)
     for path in (job.directory / "start", *job.directory.glob("*.checkpoint")):
         path.unlink()
@@ -104,8 +106,10 @@ async def test_a_run_that_died_before_its_first_step_records_the_adapter_that_it
         tiny, shop.settings.data_dir / "adapters" / adapter, seed=1, targets=[*TARGETS, "k_proj", "gate_proj"]
     )
     await shop.activate(adapter)
-    await train(job, ProgressRecorder())
-    assert await shop.learned(job) == (adapter, {"logged": 6, "sft": 3}[settings["kind"]])
+    again = ProgressRecorder()
+    await train(job, again)
+    assert await shop.learned(job) == (adapter, tasks)
+    assert again.metrics[1].get("staleness") == staleness, "what the base sampled is stale now"
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ class BaseModel(msgspec.Struct, frozen=True):
 
     name: str  # as in the adapters' rows
     tokenizer: ChatTokenizer
+    start: str  # the weights that the run continues: an adapter's hash, or BASE
 
 
 class ReleaseWeights(msgspec.Struct, frozen=True):

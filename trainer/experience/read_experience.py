@@ -26,6 +26,7 @@ _TRAINED_TEMPERATURE = 1.0  # engines report logprobs for this temperature, at a
 class LoggedExperience(msgspec.Struct, frozen=True):
     """The data of a run of kind `logged`."""
 
+    start: str  # the weights that it was read for, as in `BaseModel`
     steps: list[list[ScoredRollout]]
     data: DataSummary
 
@@ -55,7 +56,8 @@ async def read_logged(
     in_steps = {rollout.group for step in steps for rollout in step}
     kept = [(task, rollout.group) for task, rollout in grouped.kept if rollout.group in in_steps]
     beyond = [DropReason.BEYOND_STEPS] * (len(rollouts) - len(kept))
-    return LoggedExperience(steps, summarize(window.ended, kept, [*window.dropped, *grouped.dropped, *beyond]))
+    data = summarize(window.ended, kept, [*window.dropped, *grouped.dropped, *beyond])
+    return LoggedExperience(base.start, steps, data)
 
 
 async def read_best(

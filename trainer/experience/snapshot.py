@@ -31,14 +31,14 @@ async def read_once(
     *,
     judge: str = "",
 ) -> LoggedExperience:
-    """`read_logged` on the first call for a directory, the same result on later ones. `judge` is SAGE_JUDGE, which
-    is asked before.
+    """`read_logged` on the first call for a directory, the same result on later ones that continue the same
+    weights. `judge` is SAGE_JUDGE, which is asked before.
 
     Raises also InvalidError for a snapshot that cannot be read, and StorageError if it cannot be written.
     """
     path = directory / _NAME
-    if path.exists():
-        return _load(path)
+    if path.exists() and (kept := _load(path)).start == base.start:
+        return kept
     await judge_window(sessions, project_id, settings, judge)
     while True:  # each round again has fewer tasks
         async with sessions() as session:

@@ -12,7 +12,7 @@ from app.db import judgements, projects, releases, training_data
 from app.db.models import Release, ReleaseState, ScoreSource, SkillState, TaskState
 from app.db.training_data import LoggedSkill, LoggedTask
 from app.project.score_source import GOOD
-from app.records import BASE, Trajectory
+from app.records import Trajectory
 from app.run_settings import RunKind, RunSettings
 from app.skills.skill_checks import is_wrapper
 from trainer.experience.chain_rewards import SkillMakers
@@ -116,9 +116,8 @@ async def _scored_tasks(
     every = await releases.of_project(session, project_id)
     numbers = {release.id: release.number for release in every}
     prompts = {release.id: release.prompt for release in every}
-    learner = active.model if settings.start == "active" else BASE
     held_out = await read_held_out(session, project_id, settings.environment)
-    staleness = staleness_by_release([_weights(each) for each in every], active.number, learner)
+    staleness = staleness_by_release([_weights(each) for each in every], active.number, base.start)
     tasks = []
     async for trajectory in training_data.trajectories(session, list(rows)):
         row = rows[trajectory.task.id]

@@ -6,8 +6,8 @@ from uuid import UUID
 
 from app.db import learning
 from app.db.database import Sessions
-from app.records import BASE
 from trainer.run_job import Job, RunProgress
+from trainer.runs.start_adapter import name_of
 
 
 def recorder(
@@ -22,6 +22,6 @@ def recorder(
     async def record(task_ids: Collection[UUID]) -> bool:
         async with sessions.begin() as session:
             await progress.hold(session)
-            return await learning.record(session, job.id, start.name if start else BASE, task_ids)
+            return await learning.record(session, job.id, name_of(start), task_ids)
 
     return record

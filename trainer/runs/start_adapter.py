@@ -37,7 +37,12 @@ async def find_start(job: Job, sessions: Sessions) -> Path | None:
 
 def record_start(job: Job, start: Path | None) -> None:
     """Keep the start for retries."""
-    write_atomically((start.name if start else BASE).encode(), job.directory / _FILE)
+    write_atomically(name_of(start).encode(), job.directory / _FILE)
+
+
+def name_of(start: Path | None) -> str:
+    """The hash of the adapter, or BASE."""
+    return start.name if start else BASE
 
 
 async def fetch_adapter(job: Job, model: str) -> Path | None:

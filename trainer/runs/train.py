@@ -39,7 +39,7 @@ from trainer.runs.rollout import train_on_rollouts
 from trainer.runs.run_memory import check_run_memory
 from trainer.runs.sft import train_on_examples
 from trainer.runs.sft_examples import SftExamples, load_examples
-from trainer.runs.start_adapter import find_start, record_start
+from trainer.runs.start_adapter import find_start, name_of, record_start
 
 _SHARE = 2
 """Training uses 1/_SHARE of the CPUs; the rest serve. Threads that wait for each other on busy CPUs cost more than
@@ -93,8 +93,8 @@ async def _read_source(
 ) -> _Source:
     """Before anything is loaded or tried. Raises InvalidError where there is nothing to learn from."""
     tokenizer = ChatTokenizer.load(job.deployment.model_dir, job.deployment.template_kwargs)
-    base = BaseModel(job.deployment.model, tokenizer)
     start = await find_start(job, sessions)
+    base = BaseModel(job.deployment.model, tokenizer, name_of(start))
     record = recorder(job, progress, sessions, start)
     source = _Source(start=start)
     if job.settings.kind is RunKind.SFT:

@@ -19,6 +19,7 @@ from app.db import embedded_postgres, models, trajectories
 from app.db.column_types import pack
 from app.db.database import open_database
 from app.db.migrate import migrate
+from app.records import BASE
 from app.run_settings import RunSettings
 from tests.rows import project_row
 from tests.scripted_engine import byte_tokenizer
@@ -95,7 +96,7 @@ def _name(number: int) -> str:
 async def _measure(url: str, project: UUID, size: int) -> None:
     """Print seconds of CPU, and the largest resident memory in megabytes."""
     with TemporaryDirectory() as directory:
-        base = BaseModel("seed", byte_tokenizer(Path(directory)))
+        base = BaseModel("seed", byte_tokenizer(Path(directory)), BASE)
         async with open_database(url) as database, database.sessions() as session:
             before = time.process_time()
             experience = await read_logged(session, project, RunSettings(limit=size), base)
