@@ -1,14 +1,20 @@
 """Whole runs, from experience to gate: their results, and that interrupted ones resume."""
 
+import asyncio
 import json
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 
+from app.db import exams
 from app.db.database import Sessions
-from app.db.models import ReleaseState
+from app.db.exams import NewExamTask
+from app.db.models import ExamSource, ReleaseState
 from app.model_catalog import SEED
 from app.records import Probe
 from app.settings import Settings
@@ -110,6 +116,44 @@ async def test_a_run_that_died_before_its_first_step_records_the_adapter_that_it
     await train(job, again)
     assert await shop.learned(job) == (adapter, tasks)
     assert again.metrics[1].get("staleness") == staleness, "what the base sampled is stale now"
+
+
+class WatchingExecutor(ThreadPoolExecutor):
+    """Counts the transactions of a database that wait whenever a thread begins to compute."""
+
+    def __init__(self, database_url: str) -> None:
+        super().__init__()
+        self.waiting: list[int] = []
+        self._url = database_url.replace("+psycopg", "")
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        def watched() -> Any:
+            with psycopg.connect(self._url, autocommit=True) as connection:
+                row = connection.execute(
+                    "SELECT count(*) FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND state = 'idle in transaction'"
+                ).fetchone()
+            assert row is not None
+            self.waiting.append(row[0])
+            return work(*args, **named)
+
+        return super().submit(watched)
+
+
+@pytest.mark.parametrize("settings", [LOGGED, SFT], ids=["logged", "sft"])
+async def test_no_transaction_waits_while_a_run_computes_what_it_learns_from(
+    shop: TrainingProject, database_url: str, settings: dict[str, Any]
+) -> None:
+    """The database ends those that wait for long."""
+    await shop.serve(1.0, 0.0, scenarios=3)
+    async with shop.sessions.begin() as session:
+        examined = [NewExamTask(instruction="say goodbye", scenario="goodbyes")]
+        await exams.put(session, shop.project_id, "mine", ExamSource.LOG, examined)
+    executor = WatchingExecutor(database_url)
+    asyncio.get_running_loop().set_default_executor(executor)
+    await interrupted(await shop.job(**settings, environment="exam?name=mine"), at=1)
+    assert executor.waiting
+    assert not any(executor.waiting)
 
 
 @pytest.mark.slow

@@ -19,7 +19,8 @@ _NEARLY_THE_SAME = 0.9  # Jaccard similarity of the instructions' n-grams
 async def read_held_out(session: AsyncSession, project_id: UUID, environment: str = "") -> "HeldOutTasks":
     """What a project's runs may not learn from now, among it the version of an exam that `environment` names.
 
-    Of a long log it takes seconds, in a thread. Raises NotFoundError if there is no such version.
+    Of a long log it takes seconds, in a thread: give it a session of `reading`. Raises NotFoundError if there is
+    no such version.
     """
     spec, named = PluginSpec.parse(environment), []
     if spec.name == "exam" and (digest := spec.options.get("digest")):

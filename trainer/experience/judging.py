@@ -41,7 +41,7 @@ async def judge_window(sessions: Sessions, project_id: UUID, settings: RunSettin
         window["unscored_since"] = await learns_from(session, project_id, settings)
         ids = await judgements.wanted(session, project_id, name, **window, limit=min(settings.limit, _MOST))
         tasks = [each async for each in training_data.trajectories(session, ids)]
-    groups = _groups(tasks, named.group.group_size)
+    groups = await asyncio.to_thread(_groups, tasks, named.group.group_size)
     for start in range(0, len(groups), _AT_ONCE):
         some = groups[start : start + _AT_ONCE]
         found = await asyncio.gather(*(_ask(named.group, own.rubric, group) for group in some))

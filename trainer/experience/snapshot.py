@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from app.db.database import Sessions
+from app.db.database import Sessions, reading
 from app.errors import InvalidError
 from app.run_settings import RunSettings
 from trainer.atomic_write import write_atomically
@@ -41,7 +41,7 @@ async def read_once(
         return kept
     await judge_window(sessions, project_id, settings, judge)
     while True:  # each round again has fewer tasks
-        async with sessions() as session:
+        async with reading(sessions) as session:
             experience = await read_logged(session, project_id, settings, base)
         if await record({each.trajectory.task.id for step in experience.steps for each in step}):
             break

@@ -1,5 +1,6 @@
 """The tasks of a project that ended in a window of time, with everything that rewards and filters need."""
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -34,7 +35,10 @@ class Window(msgspec.Struct, frozen=True):
 
 
 async def read_window(session: AsyncSession, project_id: UUID, settings: RunSettings, base: BaseModel) -> Window:
-    """Read the window that the settings name. Raises NotFoundError if the project has no active release."""
+    """Read the window that the settings name, on a session of `reading`: it computes for seconds in between.
+
+    Raises NotFoundError if the project has no active release.
+    """
     rows = await training_data.window(
         session, project_id, since=settings.since, until=settings.until, limit=settings.limit
     )
@@ -51,11 +55,12 @@ async def read_window(session: AsyncSession, project_id: UUID, settings: RunSett
         made_by=[task.id for task in tasks],
         ids={offer.skill_id for task in tasks for offer in task.trajectory.offered},
     )
+    texts = [task.trajectory.task for task in tasks]
     without_trajectory = [DropReason.NOT_KEPT] * (len(scored) - len(tasks))
     return Window(
         ended=len(rows),
         tasks=tasks,
-        scenarios=infer_scenarios([task.trajectory.task for task in tasks], _slots(skills), _conduct(tasks)),
+        scenarios=await asyncio.to_thread(infer_scenarios, texts, _slots(skills), _conduct(tasks)),
         makers={skill.id: skill.task_id for skill in skills if _may_earn(skill)},
         dropped=[reason for reason in reasons.values() if reason is not None] + without_trajectory,
     )

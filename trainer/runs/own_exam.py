@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import exam_sizes, exams, models, projects, releases, scored_log, training_data
-from app.db.database import Sessions
+from app.db.database import Sessions, reading
 from app.db.exam_sizes import ExamSize
 from app.db.exams import NewExamTask
 from app.errors import InvalidError, NotFoundError
@@ -183,7 +183,7 @@ class _Material(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _read(job: Job, sessions: Sessions, choice: ExamChoice) -> _Material:
-    async with sessions.begin() as session:
+    async with reading(sessions) as session:
         try:
             exam = await exams.get(session, job.project_id, choice.name, digest=choice.digest or None)
         except NotFoundError as error:

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from app.datasets.chat_lines import ChatRecord
-from app.db.database import Sessions
+from app.db.database import Sessions, reading
 from app.errors import InvalidError
 from app.records import Json
 from trainer.atomic_write import write_atomically
@@ -41,7 +41,7 @@ async def load_examples(job: Job, sessions: Sessions, base: BaseModel, record: R
     if path.exists():
         return msgspec.msgpack.decode(path.read_bytes(), type=SftExamples)
     if job.settings.data:
-        async with sessions() as session:
+        async with reading(sessions) as session:
             held_out = await read_held_out(session, job.project_id, job.settings.environment)
         examples = _import_chats(await fetch_data(job, sessions), job.settings.data, base, held_out)
         await record([])
@@ -54,7 +54,7 @@ async def load_examples(job: Job, sessions: Sessions, base: BaseModel, record: R
 async def _read_served(job: Job, sessions: Sessions, base: BaseModel, record: RecordTasks) -> SftExamples:
     await judge_window(sessions, job.project_id, job.settings, job.deployment.judge)
     while True:  # each round again has fewer tasks
-        async with sessions() as session:
+        async with reading(sessions) as session:
             best = await read_best(session, job.project_id, job.settings, base)
         if await record([each.task.id for each in best.trajectories]):
             turns = (each.turns for each in best.trajectories)
