@@ -14,7 +14,7 @@ from app.agent.rollout_loop import Agent
 from app.db import adapters, evaluations, models, releases, runs
 from app.db.database import Sessions
 from app.engine.protocol import Completion, Sampling
-from app.errors import AdapterError, ConflictError
+from app.errors import AdapterError, ConflictError, EngineRefusalError
 from app.records import Json, Task, Trajectory
 from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
@@ -88,9 +88,12 @@ class Policies:
     def __init__(self, scripts: Mapping[str, Script], engine: Callable[[Script], ScriptedEngine]) -> None:
         self.scripts = {name: engine(script) for name, script in scripts.items()}
         self.loaded: dict[str, Path] = {}
+        self.refused: dict[str, int] = {}  # adapters, with the HTTP status
         self.before: Callable[[], Awaitable[object]] | None = None  # the first completion
 
     async def load_adapter(self, name: str, path: Path) -> None:
+        if name in self.refused:
+            raise EngineRefusalError(f"{name} is refused", self.refused[name])
         self.loaded[name] = path
 
     async def unload_adapter(self, name: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from litestar import Litestar, Response, get, post
+from litestar.exceptions import NotFoundException
 from litestar.params import JSONBody
 
 from app.engine.protocol import Completion, Sampling
@@ -52,6 +53,8 @@ def create_server(engine: ScriptedEngine) -> Litestar:
 
     @post("/v1/completions", status_code=200)
     async def complete(data: JSONBody[dict[str, Any]]) -> dict[str, Any]:
+        if data["model"] not in ("base", *loaded):
+            raise NotFoundException(f"The model `{data['model']}` does not exist.")
         sampling = Sampling(max_tokens=data["max_tokens"], stop_token_ids=tuple(data["stop_token_ids"]))
         allowed = data.get("allowed_token_ids")
         if allowed or sampling.max_tokens == 1:

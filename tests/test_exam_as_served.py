@@ -10,6 +10,7 @@ import torch
 from app.db import exams, skill_moves, skills
 from app.db.database import Sessions
 from app.db.models import ExamSource
+from app.engine.http_engine import HttpEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import EngineError
 from app.settings import Settings
@@ -75,6 +76,8 @@ async def test_its_prompts_offer_the_skills_that_tasks_would_be_offered(
         await keep_skills(shop, instruction)
         job = await shop.job(kind="logged", steps=1, pairs=2, gate_scenarios=30, environment=environment)
         result = await train(job, ProgressRecorder())
+        async with HttpEngine([url]) as servers:
+            assert await servers.loaded() == ["base"]
     evaluation = result.evidence["evaluation"]
     assert (evaluation["retrieval"], evaluation["skills_before"]) == ("query_ngram", 2)
     assert evaluation["temperature"] == 0.5

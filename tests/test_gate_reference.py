@@ -7,6 +7,7 @@ import pytest
 
 from app.db.database import Sessions
 from app.db.models import ReleaseState
+from app.errors import EngineError
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.gated_run import BASE_MODEL, BEST, NEW, SCENARIOS, SERVING, GatedRun, PartlyKnown, lazy, wordy
 from tests.scripted_engine import Script
@@ -86,6 +87,18 @@ async def test_where_its_adapter_cannot_be_loaded_the_next_release_is_the_refere
     assert result.state is ReleaseState.PASSED
     assert result.evidence["reference_release"] == {"number": 3, "model": SERVING}
     assert result.reason.endswith("the reference is not release 2: the adapter is gone, or of another base model")
+
+
+async def test_a_server_without_room_for_its_adapter_does_not_make_another_release_the_reference(
+    run: GatedRun,
+) -> None:
+    await run.serve_since_best()
+    policies = run.policies(serving=little(run, wordy), new=little(run, lazy), best=run.expert)
+    policies.refused = {BEST: 409}
+    with pytest.raises(EngineError, match=f"{BEST} is refused"):
+        await run.evaluate(policies, rules=TOLERANT)
+    policies.refused = {}
+    assert (await run.evaluate(policies, rules=TOLERANT)).state is ReleaseState.REJECTED
 
 
 async def test_a_candidate_with_the_weights_of_the_reference_is_not_compared_with_itself(run: GatedRun) -> None:

@@ -3,11 +3,13 @@
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from pathlib import Path
 
 import msgspec
 
 from app.agent.rollout_loop import Agent
+from app.errors import EngineError, EngineRefusalError
 from app.records import BASE, Json, Policy
 from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Environment, Scenario, Split
@@ -40,11 +42,18 @@ class Evaluator:
         return self.agent.prompt_hash
 
     async def load(self, model: str) -> None:
-        """Safe to repeat. Raises AdapterError if it is gone, and EngineError."""
+        """Safe to repeat. Raises AdapterError if it is gone, EngineRefusalError if an engine refuses the weights,
+        and EngineError, also where one has no room for them.
+        """
         if self.fetch is not None:
             await self.fetch(model)
         if model != BASE:
-            await self.engine.load_adapter(model, self.adapters / model)
+            try:
+                await self.engine.load_adapter(model, self.adapters / model)
+            except EngineRefusalError as error:
+                if error.code == HTTPStatus.CONFLICT:
+                    raise EngineError(str(error)) from error
+                raise
 
     async def evaluate(
         self, model: str, scenarios: Sequence[Scenario], before: int = 0, after: int = 0

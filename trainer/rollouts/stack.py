@@ -9,7 +9,6 @@ import msgspec
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_profiles import choose_profile
 from app.agent.rollout_loop import Agent
-from app.engine.http_engine import HttpEngine
 from app.engine.retry import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
@@ -19,6 +18,7 @@ from app.skills.in_memory_library import GrownSkill, InMemoryLibrary
 from app.skills.retrieval import Retrieval, load_retrieval, needs_embeddings
 from trainer.engines.engine_pool import EnginePool
 from trainer.engines.local_embedder import local_embedder
+from trainer.engines.shared_servers import SharedServers
 from trainer.engines.subprocess_engine import SubprocessEngine, subprocess_engine
 from trainer.environment import Environment
 from trainer.rollouts.protocols import AdapterEngine, LibraryFactory
@@ -63,10 +63,10 @@ async def open_stack(
 
 
 @asynccontextmanager
-async def _engine(settings: Settings) -> AsyncIterator[HttpEngine | SubprocessEngine | EnginePool]:
+async def _engine(settings: Settings) -> AsyncIterator[SharedServers | SubprocessEngine | EnginePool]:
     urls = urls_in(settings.rollout_engine_urls)
     if urls:
-        async with HttpEngine(
+        async with SharedServers(
             urls,
             max_in_flight=settings.engine_max_in_flight,
             timeout=settings.engine_timeout_seconds,
