@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import func, select, text, update
+from sqlalchemy import func, select, update
 
 from app.db import (
     audit,
@@ -29,6 +29,7 @@ from app.errors import ConflictError
 from app.run_settings import RunKind, RunSettings
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.ledger_project import until
+from tests.lock_waits import waits_for_a_lock
 from tests.rows import new_skill, offer_of, trajectory_of, turn_of
 
 WORDS = "archive the mails of Ms Secret"
@@ -183,7 +184,7 @@ async def test_a_task_that_a_run_is_learning_from_is_refused_until_the_run_has_e
     assert (await api.client.delete(f"/v1/tasks/{task_id}")).json()["tasks"] == 1
     answer = await api.client.post(f"/v1/training-runs/{run_id}/retry")
     assert answer.status_code == 409
-    assert "a task that is erased" in str(problem(answer)["detail"])
+    assert "a task that is deleted" in str(problem(answer)["detail"])
 
 
 async def test_a_run_learns_from_no_task_that_is_being_erased(api: ApiApp) -> None:
@@ -230,7 +231,7 @@ async def test_an_erasure_waits_for_a_run_that_is_about_to_learn(api: ApiApp) ->
     async with api.sessions.begin() as session:
         assert await learning.record(session, run.id, "base", [task_id])
         erasing = asyncio.create_task(api.client.delete(f"/v1/tasks/{task_id}"))
-        await until(lambda: _waits_for_a_lock(api))
+        await until(lambda: waits_for_a_lock(api.sessions))
     assert (await erasing).status_code == 409, "the run has recorded it by now"
 
 
@@ -249,11 +250,3 @@ async def test_an_erasure_that_is_interrupted_erases_whole_tasks_only(api: ApiAp
         page = await audit.page(session, api.demo.id, limit=50)
     assert [each.action for each in page.items].count(AuditAction.TASKS_ERASED) == 1
     assert (await api.client.delete("/v1/tasks?principal=ann")).json()["tasks"] == 1
-
-
-async def _waits_for_a_lock(api: ApiApp) -> bool:
-    waiting = text(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    )
-    async with api.sessions() as session:
-        return bool(await session.scalar(waiting))

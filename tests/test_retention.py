@@ -4,19 +4,23 @@ import asyncio
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from uuid import UUID
 
 import pytest
 from prometheus_client import REGISTRY
 from sqlalchemy import func, select, update
 
-from app.db import events, models, projects, releases, retention, runs, tasks, trajectories
+from app.db import events, learning, models, projects, releases, retention, runs, tasks, trajectories
 from app.db.database import Sessions
 from app.db.models import ReleaseState, ScoreSource, TaskState
 from app.records import Json, Stop
 from app.run_settings import RunKind, RunSettings
 from app.runner.retention_loop import RetentionLoop
+from tests.ledger_project import until
+from tests.lock_waits import waits_for_a_lock
 from tests.rows import project_row, trajectory_of, turn_of
+from trainer.worker.run_files import clear_ended
 
 
 async def _project(sessions: Sessions, settings: Mapping[str, Json]) -> UUID:
@@ -168,6 +172,44 @@ async def test_a_run_that_has_not_read_its_tasks_keeps_those_it_may_read(committ
         await session.execute(has_read)
     await RetentionLoop(committed).delete_due()
     assert await _left(committed, project) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("setting", ["keep_trajectories", "keep_tasks"])
+async def test_copies_that_runs_keep_of_what_is_deleted_go_when_they_have_ended(
+    committed: Sessions, tmp_path: Path, setting: str
+) -> None:
+    project, names = await _project(committed, {setting: 5}), dict[UUID, str]()
+    old, young = await _ended(committed, project, 9, 1)
+    async with committed.begin() as session:
+        for name, task in (("cancelled", old), ("queued", old), ("of a later task", young)):
+            run = await runs.create(session, project, RunSettings(kind=RunKind.LOGGED))
+            assert await learning.record(session, run.id, "base", [task])
+            if name != "queued":
+                await runs.request_cancel(session, run.id)
+            (tmp_path / str(run.id)).mkdir()
+            (tmp_path / str(run.id) / "logged.msgpack").write_text("what people said")
+            names[run.id] = name
+    await RetentionLoop(committed).delete_due()
+    assert [names[each] for each in await clear_ended(committed, tmp_path)] == ["cancelled"]
+    async with committed.begin() as session:
+        for run_id in names:
+            await runs.request_cancel(session, run_id)
+    assert [names[each] for each in await clear_ended(committed, tmp_path)] == ["queued"]
+
+
+async def test_a_run_that_records_a_task_before_it_is_deleted_is_known_as_its_reader(committed: Sessions) -> None:
+    project = await _project(committed, {"keep_tasks": 5})
+    [task] = await _ended(committed, project, 9)
+    async with committed.begin() as session:
+        run = await runs.create(session, project, RunSettings(kind=RunKind.SFT, data="chats.jsonl"))
+    async with committed.begin() as session:
+        assert await learning.record(session, run.id, "base", [task])
+        deleting = asyncio.create_task(RetentionLoop(committed).delete_due())
+        await until(lambda: waits_for_a_lock(committed))
+    await deleting
+    assert await _left(committed, project) == (0, 0, 0)
+    async with committed() as session:
+        assert (await runs.get(session, run.id)).erased
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What runs keep on a worker's host is deleted once no retry needs it, or a task in it is erased."""
+"""What runs keep on a worker's host is deleted once no retry needs it, or a task in it is deleted."""
 
 from pathlib import Path
 from uuid import uuid4

@@ -92,13 +92,23 @@ async def delete_tasks(session: AsyncSession, project_id: UUID, which: Select[UU
 
 
 async def _delete(session: AsyncSession, window: RetentionWindow, which: Select[UUID]) -> int:
-    if window.kind is RetentionKind.TASKS:
-        return await delete_tasks(session, window.project_id, which)
     event, trajectory, shadow = models.TaskEvent, models.Trajectory, models.Shadow
     if window.kind is RetentionKind.EVENTS:  # a follower of the events waits for `done`
         return await _count(session, delete(event).where(event.task_id.in_(which), event.kind != "done"))
+    await _mark_readers(session, which)
+    if window.kind is RetentionKind.TASKS:
+        return await delete_tasks(session, window.project_id, which)
     await session.execute(delete(shadow).where(shadow.task_id.in_(which), shadow.recorded))
     return await _count(session, delete(trajectory).where(trajectory.task_id.in_(which)))
+
+
+async def _mark_readers(session: AsyncSession, which: Select[UUID]) -> None:
+    """Have the copies of the tasks deleted that runs keep: at once, or when a run that goes on has ended."""
+    await session.execute(which.order_by(_task.id).with_for_update())  # runs that record them have done so by now
+    run, read = models.TrainingRun, models.RunTask
+    readers = select(read.run_id).where(read.task_id.in_(which))
+    marked = update(run).where(run.id.in_(readers), ~run.erased).values(erased=True)
+    await session.execute(marked.execution_options(synchronize_session=False))
 
 
 async def _count(session: AsyncSession, statement: Delete) -> int:

@@ -124,7 +124,7 @@ async def retry(session: AsyncSession, run_id: UUID) -> models.TrainingRun:
     """Queue a run again, with all its attempts; it resumes from its checkpoint. Notify workers after the commit.
 
     Raises NotFoundError, and ConflictError for a run that neither failed nor was cancelled, or that learned from a
-    task that is erased.
+    task that is deleted.
     """
     untried = {"attempt": 0, "losses": 0, "lost_at": 0}
     again = {"cancel_requested": False, "failure": None, "result": None, "finished_at": None, **untried}
@@ -138,7 +138,7 @@ async def retry(session: AsyncSession, run_id: UUID) -> models.TrainingRun:
         found = await get(session, run_id)
         if found.erased:
             raise ConflictError(
-                f"run {run_id} learned from a task that is erased: it cannot be retried, start a new one"
+                f"run {run_id} learned from a task that is deleted: it cannot be retried, start a new one"
             )
         state = found.state
         raise ConflictError(f"run {run_id} is {state}: only one that failed or was cancelled can be retried")

@@ -33,7 +33,7 @@ def clear(directory: Path) -> None:
 
 
 async def clear_ended(sessions: Sessions, runs: Path) -> list[UUID]:
-    """Clear the directories in `runs` of runs that are done, that learned from a task that is erased, or whose
+    """Clear the directories in `runs` of runs that are done, that learned from a task that is deleted, or whose
     project was deleted.
 
     Returns the runs. A process that was killed may have left the files, and those of other runs are for a retry.
