@@ -6,14 +6,14 @@ from typing import NoReturn
 import msgspec
 import pytest
 
-from app.db import releases
+from app.db import adapters, releases
 from app.db.database import Sessions
 from app.db.models import ReleaseState
 from app.errors import ConflictError, EngineError, StagingError
 from app.run_settings import MIN_KINDS
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.evaluated_server import ExpertPolicy
-from tests.gated_run import NEW, SCENARIOS, FixedScenarios, GatedRun, PartlyKnown, lazy
+from tests.gated_run import NEW, SCENARIOS, SERVING, FixedScenarios, GatedRun, PartlyKnown, lazy
 
 
 @pytest.fixture
@@ -32,6 +32,18 @@ async def test_a_better_candidate_passes_and_is_not_active_before_servers_have_p
     assert (result.decision, result.evidence["verdict"]) == ("passed", "promote")
     assert result.evidence["difference"]["sgc"]["mean"] == 100
     assert result.evidence["compared_with"] == {"number": 1, "model": "base"}
+
+
+async def test_a_candidate_of_another_base_model_than_the_active_release_waits(run: GatedRun) -> None:
+    await run.serve_since_best()
+    async with run.sessions.begin() as session:
+        await adapters.put(session, SERVING, base="the-base-of-before", rank=1, project_id=run.project_id)
+    policies = run.policies(new=run.expert)
+    result = await run.evaluate(policies)
+    assert (result.decision, result.evidence["verdict"], policies.loaded) == ("waiting", "untested", {})
+    assert result.reason.startswith(
+        "the active release has an adapter for the-base-of-before, but the-base-model is served. activate it"
+    )
 
 
 async def test_both_are_evaluated_greedily_on_the_validation_split(run: GatedRun) -> None:

@@ -85,6 +85,7 @@ async def evaluate_candidate(
         await progress.hold(session)
         release = await releases.propose(session, candidate.project_id, candidate.model, candidate.run_id)
         incumbent = await releases.active(session, candidate.project_id)
+        served = await session.get(models.Adapter, incumbent.model)
     gate = _Gate(sessions, progress, candidate, release, incumbent)
     if release.state != ReleaseState.CANDIDATE:
         return _result(release)
@@ -96,6 +97,9 @@ async def evaluate_candidate(
         return await gate.go_without(*_not_evaluated(candidate, rules))
     if incumbent.prompt not in (None, evaluator.prompt_hash):
         return await gate.wait(_other_prompt(gate.by_hand))
+    if served is not None and served.base != evaluator.base:
+        reason = f"the active release has an adapter for {served.base}, but {evaluator.base} is served"
+        return await gate.wait({"verdict": "untested", "reason": reason, "next": gate.by_hand})
     return await gate.examine(evaluator, rules, directory)
 
 
