@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
+from prometheus_client import REGISTRY
 
 from app.db import models, releases, run_queue, runs, task_queue
 from app.db.database import Sessions
@@ -20,6 +22,7 @@ from app.errors import AdapterError, EngineError
 from app.hot_swap.loader import AdapterLoader
 from app.records import Json
 from app.run_settings import RunSettings
+from app.telemetry import metrics
 from tests.engine_process import engine_process
 from tests.loader_setup import GREEDY, PROMPT, LoaderSetup, NamedAdapters
 from tests.processes import free_ports
@@ -213,6 +216,37 @@ async def test_an_active_adapter_is_loaded_ahead_of_its_first_task(setup: Loader
         setup.loader.wake()
         while "b" not in await setup.loaded():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("reports_limit", [True, False])
+async def test_an_active_adapter_makes_no_room_for_another_one_until_a_task_needs_that(
+    setup: LoaderSetup, reports_limit: bool
+) -> None:
+    for name in "abc":
+        await setup.release(name, ReleaseState.ACTIVE)
+    for name in "ab":
+        await setup.load(name)
+    [replica] = setup.engine.replicas
+    assert replica.capabilities is not None
+    limit = ROOM if reports_limit else None
+    replica.capabilities = msgspec.structs.replace(replica.capabilities, max_loras=limit)
+    metrics.ADAPTERS.labels("failed").set(-1)
+    async with setup.loader as loader, asyncio.timeout(60):
+        while (REGISTRY.get_sample_value("sage_adapters", {"state": "failed"}) or 0) < 0:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)  # until a round, or a swap, has ended
+        assert await setup.loaded() == ["a", "b"]
+        assert await loader.ready() == ""
+        await setup.ask("c")
+        assert await setup.loaded() == ["b", "c"]
+
+
+async def test_an_adapter_of_no_active_release_makes_room_ahead_of_a_task(setup: LoaderSetup) -> None:
+    for name in "ab":
+        await setup.release(name, ReleaseState.ACTIVE)
+    for name in "ac":
+        await setup.load(name)
+    await setup.loader.load(setup.adapters.names["b"], ahead=True)
+    assert await setup.loaded() == ["a", "b"]
 
 
 async def test_an_active_adapter_that_cannot_be_loaded_is_reported_until_it_can(

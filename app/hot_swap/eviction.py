@@ -7,35 +7,63 @@ from app.db.database import Sessions
 from app.engine.capability import PROBE_PREFIX
 from app.engine.http_engine import HttpEngine
 from app.errors import EngineError
+from app.hot_swap.load_everywhere import NoRoomError
 from app.records import BASE
 
 log = structlog.get_logger(__name__)
 
 
-async def evict(engine: HttpEngine, sessions: Sessions, model: str) -> None:
+class Evictable:
+    """Loaded adapters that nothing unfinished needs: those of active releases, and others."""
+
+    def __init__(self, active: list[str], others: list[str]) -> None:
+        self._active, self._others = active, others
+
+    def take(self, cause: str, *, ahead: bool) -> str:
+        """The next one to evict; those of active releases come last, and never make room `ahead` of a task.
+
+        Raises EngineError if all loaded adapters are in use, NoRoomError if only those of active releases are not.
+        """
+        if self._others:
+            return self._others.pop(0)
+        if not self._active:
+            raise EngineError(
+                f"all loaded adapters are in use, and there is no room for another ({cause}): wait until tasks of "
+                "older releases, or training runs, have ended, or raise SAGE_ENGINE_ADAPTERS (--max-loras)"
+            )
+        if ahead:
+            raise NoRoomError(cause)
+        return self._active.pop(0)
+
+
+async def check_room_ahead(engine: HttpEngine, sessions: Sessions, model: str) -> None:
+    """Raises what `Evictable.take` raises if `model` can certainly not be loaded ahead of a task."""
+    if full := _full_server(engine, model):
+        (await evictable_adapters(engine, sessions, model)).take(full, ahead=True)
+
+
+async def evict(engine: HttpEngine, sessions: Sessions, model: str, *, ahead: bool) -> None:
     """Unload unneeded adapters until every server that reports its limit has room for `model`.
 
-    Raises EngineError if all loaded adapters are in use.
+    Raises what `Evictable.take` raises.
     """
-    evictable: list[str] | None = None
+    evictable: Evictable | None = None
     while full := _full_server(engine, model):
-        evictable = await evictable_adapters(engine, sessions, model) if evictable is None else evictable
-        if not evictable:
-            raise all_in_use_error(f"{full} holds --max-loras of them")
-        await unload(engine, evictable.pop(0))
+        evictable = evictable or await evictable_adapters(engine, sessions, model)
+        await unload(engine, evictable.take(full, ahead=ahead))
 
 
 def _full_server(engine: HttpEngine, model: str) -> str | None:
-    """The URL of a live server at its limit."""
+    """A live server at its limit, in words."""
     for replica in engine.replicas:
         adapters_there = replica.names - {BASE, model}
         if replica.alive and replica.max_loras is not None and len(adapters_there) >= replica.max_loras:
-            return replica.url
+            return f"{replica.url} holds --max-loras of them"
     return None
 
 
-async def evictable_adapters(engine: HttpEngine, sessions: Sessions, model: str) -> list[str]:
-    """Loaded adapters that nothing unfinished needs; those of active releases last.
+async def evictable_adapters(engine: HttpEngine, sessions: Sessions, model: str) -> Evictable:
+    """Those that make room for `model`.
 
     An adapter that the database does not know may be the policy of a training run; if none is running, a killed
     run left it behind.
@@ -47,16 +75,11 @@ async def evictable_adapters(engine: HttpEngine, sessions: Sessions, model: str)
         training = await run_queue.any_running(session)
     idle = [name for name in loaded if name not in needed]
     evictable = [name for name in idle if not training or name in known or name.startswith(PROBE_PREFIX)]
-    return sorted(evictable, key=active.__contains__)
+    return Evictable(
+        [name for name in evictable if name in active], [name for name in evictable if name not in active]
+    )
 
 
 async def unload(engine: HttpEngine, model: str) -> None:
     await engine.unload_adapter(model)
     log.info("evicted an adapter", model=model)
-
-
-def all_in_use_error(cause: str) -> EngineError:
-    return EngineError(
-        f"all loaded adapters are in use, and there is no room for another ({cause}): wait until tasks of older "
-        "releases, or training runs, have ended, or raise SAGE_ENGINE_ADAPTERS (--max-loras)"
-    )

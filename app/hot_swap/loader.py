@@ -7,7 +7,7 @@ idempotent. A rollout keeps its adapter: nothing is unloaded while there is room
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Self
 
@@ -24,7 +24,7 @@ from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Replica
 from app.errors import AdapterError, AppError, EngineError, EngineRefusalError
 from app.hot_swap.adapter_directory import AdapterDirectory
-from app.hot_swap.eviction import all_in_use_error, evict, evictable_adapters, unload
+from app.hot_swap.eviction import Evictable, check_room_ahead, evict, evictable_adapters, unload
 from app.hot_swap.load_everywhere import NoRoomError, load_everywhere
 from app.hot_swap.swap_report import SwapReport
 from app.loop import Loop
@@ -92,13 +92,17 @@ class AdapterLoader:
             )
         raise EngineError(f"the model servers keep evicting adapter {model}: raise their --max-loras")
 
-    async def load(self, model: str) -> None:
-        """Load on all servers or none. Raises what `swap` raises."""
+    async def load(self, model: str, *, ahead: bool = False) -> None:
+        """Load on all servers or none. Raises what `swap` raises, and `ahead` of a task NoRoomError if an adapter
+        of an active release would have to make room.
+        """
         if model == BASE:
             return
         async with self._loading:
             if model not in self._loaded or model not in await self._engine.models():
-                await self._swap(model, await self._probe(model))
+                if ahead:  # before the files are read
+                    await check_room_ahead(self._engine, self._sessions, model)
+                await self._swap(model, await self._probe(model), ahead=ahead)
 
     async def swap(self, model: str, probe: Probe | None) -> SwapReport:
         """Load on all live servers and verify with the trainer's `probe` that they serve the trained weights;
@@ -147,16 +151,16 @@ class AdapterLoader:
                 about = release.project_id, release.id, _ACTOR, AuditAction.RESTORED
                 await audit.add(session, *about, {"swap": msgspec.to_builtins(report)})
 
-    async def _swap(self, model: str, probe: Probe | None) -> SwapReport:
+    async def _swap(self, model: str, probe: Probe | None, *, ahead: bool = False) -> SwapReport:
         """Evict adapters one by one, only on servers without room."""
         with _counting_swaps():
-            report = await self._load_live(model, probe)
+            report = await self._load_live(model, probe, ahead=ahead)
         self._loaded.add(model)
         self._load_errors.pop(model, None)
         self._show()
         return report
 
-    async def _load_live(self, model: str, probe: Probe | None) -> SwapReport:
+    async def _load_live(self, model: str, probe: Probe | None, *, ahead: bool) -> SwapReport:
         began = time.perf_counter()
         files = await self._files.verified(model)
         live = [replica for replica in self._engine.replicas if replica.alive]
@@ -165,8 +169,8 @@ class AdapterLoader:
                 f"no model server answers, so adapter {model} cannot be loaded: start one, or wait until a "
                 "restarted one is ready"
             )
-        await evict(self._engine, self._sessions, model)
-        report = await self._load_with_eviction(live, files, probe)
+        await evict(self._engine, self._sessions, model, ahead=ahead)
+        report = await self._load_with_eviction(live, files, probe, ahead=ahead)
         log.info("a swap", model=model, seconds=round(time.perf_counter() - began, 3), replicas=len(live))
         absent = tuple(replica.url for replica in self._engine.replicas if replica not in live)
         return SwapReport(
@@ -174,20 +178,18 @@ class AdapterLoader:
         )
 
     async def _load_with_eviction(
-        self, live: Sequence[Replica], files: AdapterFiles, probe: Probe | None
+        self, live: Sequence[Replica], files: AdapterFiles, probe: Probe | None, *, ahead: bool
     ) -> SwapReport:
         """Some servers do not report how many adapters they hold, but refuse one too many."""
-        evictable: list[str] | None = None
+        evictable: Evictable | None = None
         while True:
             try:
                 async with load_lock(self._sessions, files.hash):
                     return await load_everywhere(live, files.path, probe)
             except NoRoomError as error:
-                if evictable is None:
-                    evictable = await evictable_adapters(self._engine, self._sessions, files.hash)
-                if not evictable:
-                    raise all_in_use_error(str(error)) from error
-            await unload(self._engine, evictable.pop(0))
+                evictable = evictable or await evictable_adapters(self._engine, self._sessions, files.hash)
+                evicted = evictable.take(str(error), ahead=ahead)
+            await unload(self._engine, evicted)
 
     async def _probe(self, model: str) -> Probe | None:
         async with self._sessions() as session:
@@ -209,7 +211,8 @@ class AdapterLoader:
 
     async def _load_ahead(self, model: str) -> None:
         try:
-            await self.load(model)
+            with suppress(NoRoomError):  # the first task that needs it evicts another one
+                await self.load(model, ahead=True)
         except AppError as error:
             self._load_errors[model] = str(error)
             log.warning("an active adapter is not loaded yet, its first task will retry", cause=str(error))
