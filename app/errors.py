@@ -100,7 +100,9 @@ class AdapterError(AppError):
 
 
 class UnreadableAdapterError(AdapterError):
-    """The machine cannot read an adapter's files, for now or until somebody mends it. They may be sound."""
+    """The machine does not find an adapter's files, or cannot read them, for now or until somebody mends it. They
+    may be sound.
+    """
 
 
 class ModelError(AppError):

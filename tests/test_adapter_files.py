@@ -75,12 +75,12 @@ def test_a_valid_adapter_has_its_hash_and_rank(whole: Path, base: Shapes | None)
 @pytest.mark.parametrize("file", [CONFIG, WEIGHTS])
 def test_a_file_that_is_missing_is_named(copy: Path, file: str) -> None:
     (copy / file).unlink()
-    with pytest.raises(AdapterError, match=f"there is no adapter in .*{file}"):
+    with pytest.raises(UnreadableAdapterError, match=f"there is no adapter in .*{file}"):
         verify(copy)
 
 
 def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(AdapterError, match=r"there is no adapter in .*gone"):
+    with pytest.raises(UnreadableAdapterError, match=r"there is no adapter in .*gone"):
         verify(tmp_path / "gone")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from app.adapters.files import CONFIG, WEIGHTS, content_hash
 from app.adapters.store import AdapterStore
-from app.errors import AdapterError, EngineError, SettingError, StorageError
+from app.errors import AdapterError, EngineError, SettingError, StorageError, UnreadableAdapterError
 from tests.processes import free_ports
 from tests.s3_server import KEYS, s3_server
 from tests.synced_paths import synced_paths
@@ -68,7 +68,7 @@ async def test_another_host_fetches_exactly_the_bytes_that_were_put(store_url: s
 async def test_a_missing_adapter_is_named_and_fetched_once_it_is_put(store_url: str, tmp_path: Path) -> None:
     name = trained(tmp_path / "trainer")
     taking = AdapterStore(tmp_path / "api", store_url)
-    with pytest.raises(AdapterError, match=f"does not hold {name}"):
+    with pytest.raises(UnreadableAdapterError, match=f"does not hold {name}"):
         await taking.fetch(name)
     await AdapterStore(tmp_path / "trainer", store_url).put(name)
     assert content_hash(await taking.fetch(name)) == name
@@ -81,7 +81,7 @@ async def test_an_interrupted_upload_is_not_trusted_and_the_next_one_completes_i
     (tmp_path / "store" / name / "complete").unlink()
     (tmp_path / "store" / name / WEIGHTS).write_bytes(b"half")
     taking = AdapterStore(tmp_path / "api", store)
-    with pytest.raises(AdapterError, match=f"does not hold {name}"):
+    with pytest.raises(UnreadableAdapterError, match=f"does not hold {name}"):
         await taking.fetch(name)
     await AdapterStore(tmp_path / "trainer", store).put(name)
     assert content_hash(await taking.fetch(name)) == name
@@ -92,8 +92,9 @@ async def test_damaged_weights_are_refused_by_their_hash_and_nothing_is_kept(tmp
     store = tmp_path / "store"
     await AdapterStore(tmp_path / "trainer", str(store)).put(name)
     (store / name / WEIGHTS).write_bytes(b"damaged")
-    with pytest.raises(AdapterError, match=rf"{name} has the content hash \w{{32}}, so it is damaged"):
+    with pytest.raises(AdapterError, match=rf"{name} has the content hash \w{{32}}, so it is damaged") as refused:
         await AdapterStore(tmp_path / "api", str(store)).fetch(name)
+    assert refused.type is AdapterError, "which rejects a release that passed"
     assert not list((tmp_path / "api").iterdir())
 
 
@@ -102,7 +103,7 @@ async def test_without_a_store_an_adapter_is_only_on_its_own_machine(tmp_path: P
     alone = AdapterStore(tmp_path)
     await alone.put(name)
     assert await alone.fetch(name) == tmp_path / name
-    with pytest.raises(AdapterError, match=r"there is no adapter in .*missing"):
+    with pytest.raises(UnreadableAdapterError, match=r"there is no adapter in .*missing"):
         await alone.fetch("missing")
 
 

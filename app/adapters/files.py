@@ -63,13 +63,13 @@ def content_hash(path: Path) -> str:
 
 
 def inspect(path: Path, base: Shapes | None = None) -> AdapterFiles:
-    """Raises AdapterError for an adapter that must not be served, UnreadableAdapterError if that does not show;
-    `base` are the shapes that it must fit.
+    """Raises AdapterError for an adapter that must not be served, UnreadableAdapterError if that does not show,
+    since its files are missing or cannot be read; `base` are the shapes that it must fit.
     """
     try:
         for name in (CONFIG, WEIGHTS):
             if not (path / name).is_file():
-                raise AdapterError(
+                raise UnreadableAdapterError(
                     f"there is no adapter in {path}: it needs {name}. Put it back, or serve another release"
                 )
         digest, config, tensors = content_hash(path), _config(path), _header(path / WEIGHTS)

@@ -14,7 +14,7 @@ from typing import Any
 from app.adapters.files import CONFIG, WEIGHTS, content_hash, inspect, verify
 from app.adapters.place import is_intact, place
 from app.adapters.remote_store import open_remote, remote_errors
-from app.errors import AdapterError, EngineError, StorageError, first_line
+from app.errors import AdapterError, EngineError, StorageError, UnreadableAdapterError, first_line
 
 _FILES = (CONFIG, WEIGHTS)
 _MARKER = "complete"
@@ -37,14 +37,16 @@ class AdapterStore:
     async def fetch(self, name: str) -> Path:
         """The adapter's directory on this machine, fetched from the store if missing or damaged.
 
-        Raises AdapterError if the store's copy is missing, incomplete or damaged, EngineError if the store does
-        not answer: then a retry may succeed.
+        Raises AdapterError if the store's copy is damaged. A retry may succeed after UnreadableAdapterError, if it
+        is not there or incomplete, and after EngineError, if the store does not answer.
         """
         async with self._fetch_lock:
             own = self._local / name
             if self._remote is None:
                 if not _is_complete(own):
-                    raise AdapterError(f"there is no adapter in {own}: put it back, or activate another release")
+                    raise UnreadableAdapterError(
+                        f"there is no adapter in {own}: put it back, or activate another release"
+                    )
             elif not await asyncio.to_thread(is_intact, own):
                 await asyncio.to_thread(self._fetch, name)
             return own
@@ -112,7 +114,7 @@ class AdapterStore:
     def _download(self, directory: Path) -> None:
         name = directory.name
         if not self._holds(name):
-            raise AdapterError(
+            raise UnreadableAdapterError(
                 f"the adapter store {self._url} does not hold {name}: put it back, or activate another release"
             )
         for file in _FILES:
