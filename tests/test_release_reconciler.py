@@ -11,6 +11,7 @@ from app.db import audit, models, projects, releases, runners
 from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
 from app.errors import AdapterError, AppError, EngineError, UnreadableAdapterError
+from app.release import canary
 from app.release.promote import Promoter
 from app.release.reconciler import ReleaseReconciler
 from tests.recording_swapper import RecordingSwapper
@@ -112,6 +113,30 @@ async def test_a_release_compared_with_other_weights_waits_for_a_person(setup: R
     release = await setup.until(release_id, lambda one: one.state is ReleaseState.CANDIDATE)
     assert release.evidence is not None
     assert f"POST /v1/releases/{release_id}/activate" in release.evidence["next"]
+
+
+@pytest.mark.parametrize("refusal", [None, AdapterError("off by up to 0.3000")])
+async def test_a_release_that_was_rolled_back_since_it_was_read_stays_retired(
+    committed: Sessions, refusal: AppError | None
+) -> None:
+    setup = await ReconciledProject(committed).open()
+    read = await setup.get(await setup.approve())
+    promoter = Promoter(committed, setup.loads, PROMPT)
+    await promoter.activate(read.id, "gate")
+    await promoter.activate((await releases_of(setup))[-1].id, "key ops")
+    setup.loads.refusal = refusal
+    await setup.reconcilers[0]._activate(read)
+    assert (await setup.get(read.id)).state is ReleaseState.RETIRED
+
+
+async def test_a_canary_that_was_ended_since_it_had_passed_is_not_begun_again(committed: Sessions) -> None:
+    setup = await ReconciledProject(committed).open()
+    read = await setup.get(await setup.approve(percent=10.0))
+    await canary.begin(Promoter(committed, setup.loads, PROMPT), committed, read.id, 10.0, "gate")
+    await canary.end(committed, read.id, "key ops")
+    await setup.reconcilers[0]._activate(read)
+    assert (await setup.get(read.id)).state is ReleaseState.CANDIDATE
+    assert setup.loads.models == [WEIGHTS], "they are not even loaded again"
 
 
 async def test_the_release_of_a_run_with_a_canary_becomes_one(setup: ReconciledProject) -> None:

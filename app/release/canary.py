@@ -5,6 +5,7 @@ are compared: when another release becomes active, the comparison restarts with 
 share of one that the gate began rises as more errors are ruled out.
 """
 
+from collections.abc import Callable
 from uuid import UUID
 
 import msgspec
@@ -34,11 +35,12 @@ async def begin(
     actor: str,
     *,
     allow_rejected: bool = False,
+    check: Callable[[models.Release], None] | None = None,
 ) -> models.Release:
     """Load its weights on the model servers, then pin new tasks to it.
 
-    Raises as `canaries.begin`, and as `Promoter.load_weights` if a server refuses: then nothing changes.
-    ConflictError also while another release of the project is being activated.
+    Raises as `canaries.begin`, what `check` raises, and as `Promoter.load_weights` if a server refuses: then
+    nothing changes. ConflictError also while another release of the project is being activated.
     """
     async with sessions() as session:
         release = await releases.get(session, release_id)
@@ -46,6 +48,8 @@ async def begin(
     async with swap_lock(sessions, release.project_id, release.number):
         async with sessions() as session:  # another process may have begun it first
             release = await releases.get(session, release_id)
+            if check is not None:
+                check(release)
             overridden = await canaries.check_can_begin(session, release, percent, allow_rejected=allow_rejected)
         report = await promoter.load_weights(release, actor)
         async with sessions.begin() as session:

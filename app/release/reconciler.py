@@ -100,10 +100,12 @@ class ReleaseReconciler:
     async def _activate(self, release: models.Release) -> None:
         try:
             if release.canary_percent:
-                await canary.begin(self._promoter, self._sessions, release.id, release.canary_percent, ACTOR)
+                await canary.begin(
+                    self._promoter, self._sessions, release.id, release.canary_percent, ACTOR, check=_check_passed
+                )
             else:
                 await self._promoter.activate(
-                    release.id, ACTOR, skills="keep", check=check_baseline, on_activated=watch.begin
+                    release.id, ACTOR, skills="keep", check=_check_activation, on_activated=watch.begin
                 )
             log.info("activated a release that passed the gate", release=release.number, model=release.model)
         except UnreadableAdapterError as error:
@@ -143,6 +145,7 @@ class ReleaseReconciler:
         log.warning("a release that passed the gate was not activated", release=release.number, **evidence)
         with suppress(ConflictError, NotFoundError):
             async with self._sessions.begin() as session:
+                _check_passed(await releases.locked(session, release.id))
                 if state is ReleaseState.REJECTED:
                     await releases.reject(session, release.id, evidence)
                 else:
@@ -152,3 +155,14 @@ class ReleaseReconciler:
         if self._logged_causes.get(release.id) != str(error):
             self._logged_causes[release.id] = str(error)
             log.warning("a release waits", release=release.number, state=release.state, cause=str(error))
+
+
+def _check_activation(release: models.Release, active: models.Release | None) -> None:
+    _check_passed(release)
+    check_baseline(release, active)
+
+
+def _check_passed(release: models.Release) -> None:
+    """Raises ConflictError if a release that had passed the gate was decided about since it was read."""
+    if release.state is not ReleaseState.PASSED:
+        raise ConflictError(f"release {release.number} is {release.state}: someone else decided first")
