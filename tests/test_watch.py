@@ -312,6 +312,17 @@ async def test_a_roll_back_after_a_changed_document_keeps_it_and_rejects_the_wei
     ]
 
 
+async def test_a_roll_back_keeps_documents_that_changed_before_the_first_task(watched: WatchedProject) -> None:
+    await change_document(watched, "one")
+    changed = await change_document(watched, "two")
+    await scored(watched.project, changed.id, 5, 5, 60)
+    await watch.apply_decision(watched.project.promoter, watched.sessions, changed.id)
+    async with watched.sessions() as session:
+        active = await releases.active(session, watched.project.id)
+    assert (active.model, active.tools) == ("base", changed.tools)
+    assert changed.number == 3, "the second change was in place"
+
+
 async def test_the_tasks_before_are_those_of_the_weights_before_under_any_documents(project: Project) -> None:
     await scored(project, (await project.release(1)).id, 7, 3, 60)
     watched = WatchedProject(project, (await project.release(1)).id, project.candidate)

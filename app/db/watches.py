@@ -41,6 +41,11 @@ async def begin(session: AsyncSession, release: models.Release, former: models.R
     await releases.record_evidence(session, release.id, evidence)
 
 
+def began_with(release: models.Release) -> bool:
+    """Whether a watch goes on that began with this release, not with an earlier one of the same weights."""
+    return release.watched_since is not None and release.watched_since == release.activated_at
+
+
 def baseline_of(former: models.Release) -> dict[str, Json]:
     return {"number": former.number, "model": former.model}
 

@@ -20,6 +20,7 @@ from app.db import (
     projects,
     releases,
     skill_sets,
+    watches,
 )
 from app.db.database import Handle
 from app.db.manifests import Tool
@@ -200,12 +201,14 @@ async def update_prompt(
 async def _succeed(
     session: AsyncSession, serving: models.Release, actor: str, reason: str, **made_of: str
 ) -> models.Release:
-    """Activate a new release with the same weights. A release without tasks is changed in place."""
+    """Activate a new release with the same weights. A release without tasks is changed in place, unless a watch
+    began with it: a roll-back keeps only documents of releases that followed.
+    """
     release = serving
     detail: dict[str, Json] = {"reason": reason, "model": serving.model}
     for part, now in made_of.items():
         detail[part] = {"was": getattr(serving, part), "now": now}
-    if not await manifests.is_unused(session, serving):
+    if watches.began_with(serving) or not await manifests.is_unused(session, serving):
         serving.skills = await manifests.store_skills(session, serving.project_id)
         candidate = await releases.propose(session, serving.project_id, serving.model)
         release = await releases.activate(session, candidate.id, allow_rejected=True)  # its weights serve already
