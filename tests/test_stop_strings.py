@@ -1,5 +1,6 @@
 """Turns that end where their code ends, for models that would go on with the user's next message."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from app.agent.prompt_compact import Compact
 from app.agent.prompt_full import Full
 from app.agent.prompt_profiles import Profile
 from app.agent.rollout_loop import Agent, run_rollout
+from app.engine.embedded.generation import GenerationChunk
+from app.engine.embedded.response import CompletionWriter
+from app.engine.embedded.schemas import CompletionRequest
+from app.engine.embedded.service import PreparedRequest
 from app.engine.embedded.stop_strings import StopStrings
 from app.engine.protocol import Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer
@@ -139,3 +144,16 @@ def test_a_stop_string_may_be_spread_over_tokens_or_be_a_part_of_one(
     assert tokenizer.encode("```") == [ids[3]]
     starts = (ids[: count + 1] for count in range(len(ids)))
     assert next((tokenizer.decode(start) for start in starts if stops.completed(start) == stop), None) == ends
+
+
+@pytest.mark.parametrize("skipped", [True, False])
+def test_the_text_before_a_special_token_that_stops_is_whole(tokenizer: ChatTokenizer, skipped: bool) -> None:
+    said, stop = "That is all.", "<|im_start|>"
+    ids = tuple(tokenizer.encode(said + stop))
+    request = CompletionRequest(prompt=[5], stop=stop, skip_special_tokens=skipped)
+    sampling = Sampling(max_tokens=99, stop_strings=(stop,))
+    prepared = PreparedRequest("base", [5], 0, sampling, frozenset(tokenizer.eos_ids))
+    stopped = StopStrings(tokenizer, [stop]).completed(ids)
+    chunk = GenerationChunk(ids, (0.0,) * len(ids), "stop", None, stopped)
+    answer = json.loads(CompletionWriter(tokenizer, request, prepared).response(chunk))
+    assert answer["choices"][0]["text"] == said

@@ -60,8 +60,8 @@ class CompletionWriter:
         """The text so far, without what stopped it or may be the beginning of that, and incomplete characters."""
         ids = self._ids[:-1] if self._ids and self._ids[-1] in self._prepared.stops else self._ids
         text: str = self._tokenizer.tokenizer.decode(ids, skip_special_tokens=self._request.skip_special_tokens)
-        if chunk.stop_string:
-            return text[: text.rfind(chunk.stop_string)]
+        if chunk.stop_string:  # absent from the text if it is a special token that is left out
+            return text.rpartition(chunk.stop_string)[0] if chunk.stop_string in text else text
         if chunk.finish:
             return text
         held = max(map(len, self._prepared.sampling.stop_strings), default=1) - 1
