@@ -71,6 +71,22 @@ apis.ledger.add_entry(text='one')"""
     assert "ValidationError\n0" in (await demo.observations(task_id))[0]
 
 
+async def test_a_call_that_could_not_be_sent_is_not_sent_when_its_turn_is_repeated(demo: ApprovingProject) -> None:
+    bind = {"bind": {"add_entry": {"text": "secret:text"}}}
+    assert (await demo.api.client.patch("/v1/apis/ledger", json=bind)).status_code == 200
+    await demo.rules({"operations": {"ledger.list_entries": "always"}})
+    task_id = await demo.project.submit()
+    refused = "try:\n    apis.ledger.add_entry()\nexcept Exception as error:\n    print(error)"
+    async with demo.project.runner(demo.engine(refused, "apis.ledger.list_entries()")):
+        approval = await demo.waiting(task_id)
+        stored = await demo.api.client.put("/v1/secrets/text", json={"value": "a secret"})
+        assert stored.status_code == 200, stored.text
+        await demo.decide(approval, "approve")
+        row = await demo.project.ended(task_id)
+    assert (row.stop, demo.written()) == (Stop.IN_DOUBT, [])
+    assert "turn 1 cannot be repeated" in (row.failure or "")
+
+
 async def test_an_approval_does_not_hold_for_other_arguments(demo: ApprovingProject) -> None:
     """The id of the process differs in each session."""
     await demo.rules(WRITES)

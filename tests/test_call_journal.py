@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from app.errors import HostError
 from app.gateway.call_journal import InDoubtError
 from app.records import Call
 from tests.echo_service import Echo, EchoSetup, open_echo, raised
@@ -90,3 +91,25 @@ async def test_replayed_code_gets_the_recorded_results(setup: EchoSetup) -> None
     assert "echo.add_item" in str(third.in_doubt)
     assert (await raised(third, "echo.hidden")).kind == "InDoubt"
     assert setup.service.hits == hits + 1
+
+
+async def test_a_closed_replay_sends_no_further_call(setup: EchoSetup) -> None:
+    gateway = setup.gateway()
+    gateway.replay([], closed=True)
+    with pytest.raises(HostError, match="no API 'nothing'"):
+        await gateway("echo.nothing", [], {})
+    assert gateway.in_doubt is None
+    assert (await raised(gateway, "echo.add_item", "a")).kind == "InDoubt"
+    assert "echo.add_item after all its calls" in str(gateway.in_doubt)
+    assert setup.service.hits == 0
+
+
+async def test_a_call_that_was_not_allowed_is_refused_again_when_its_code_is_replayed(setup: EchoSetup) -> None:
+    first = setup.gateway(read_only=True)
+    await first("echo.answer", ["text"], {})
+    again = setup.gateway(read_only=True)
+    again.replay(first.take_calls(), closed=True)
+    assert (await raised(again, "echo.hidden")).kind == "PermissionError"
+    await again("echo.answer", ["text"], {})
+    assert (await raised(again, "echo.hidden")).kind == "PermissionError"
+    assert (again.in_doubt, setup.service.hits) == (None, 1)

@@ -90,7 +90,7 @@ class Repl:
 
     async def _replay(self, session: Session, earlier: _Run) -> None:
         self._gateway.turn = earlier.turn
-        self._gateway.replay(earlier.calls)
+        self._gateway.replay(earlier.calls, closed=True)
         observation = await session.run(earlier.code)
         calls = self._gateway.take_calls()
         if not observation.alive and self._gateway.in_doubt is None:  # killed, which says nothing about its calls

@@ -81,7 +81,7 @@ class Gateway:
         self._kept = KeptBytes()
         self.made = 0  # calls so far, and the `seq` of the next; set when a rollout is resumed
         self._calls: list[Call] = []
-        self._replayed: deque[Call] = deque()
+        self._replayed: deque[Call | None] = deque()  # None: no call may follow
         self.turn = 0
         self.completed = False
         self.answer: Json = None
@@ -110,12 +110,12 @@ class Gateway:
         """The project's apps, api_docs and supervisor."""
         return self._catalog
 
-    def replay(self, calls: Sequence[Call]) -> None:
+    def replay(self, calls: Sequence[Call], *, closed: bool = False) -> None:
         """Answer the next calls with the results of these, in order, without sending them.
 
-        A call that differs from the recorded one is in doubt: the code took another path.
+        A call that differs from the recorded one, or if `closed` one more, is in doubt: the code went another way.
         """
-        self._replayed = deque(calls)
+        self._replayed = deque([*calls, None] if closed else calls)
 
     def take_calls(self) -> tuple[Call, ...]:
         """The calls since the last time."""
@@ -184,9 +184,11 @@ class Gateway:
         if not self._replayed:
             return None
         call, api = self._replayed[0], operation.api
-        if (call.api, call.arguments) != (api, recordable(arguments)):
+        if call is None or (call.api, call.arguments) != (api, recordable(arguments)):
             await self._prepare(app, operation, arguments)  # one that cannot be sent was not recorded either
-            self.in_doubt = f"run again, the code called {api} instead of {call.api}, or with other values"
+            self._authorize(operation)
+            other = f"instead of {call.api}, or with other values" if call else "after all its calls"
+            self.in_doubt = f"run again, the code called {api} {other}"
             raise HostError("InDoubt", self.in_doubt)
         return self._replayed.popleft()
 
@@ -275,10 +277,8 @@ class Gateway:
         return refused
 
     async def _begin(self, call: Call, repeatable: bool) -> Call | None:
-        if self._journal is None:
-            return None
         try:
-            return await self._journal.begin(call, repeatable)
+            return None if self._journal is None else await self._journal.begin(call, repeatable)
         except InDoubtError as doubt:
             self.in_doubt = doubt.known
             raise HostError("InDoubt", str(doubt)) from doubt

@@ -83,9 +83,9 @@ async def _run(
     call: SkillCall,
     made: Sequence[Call],
 ) -> _Run:
-    gateway = Gateway(catalog, executor.client, max_calls=0)
+    gateway = Gateway(catalog, executor.client)
     gateway.guard = SkillGuard({skill.name: GuardedSkill.of(stored_manifest(skill), skill.source)})
-    gateway.replay(made)
+    gateway.replay(made, closed=True)
     agent = executor.agent
     session = await agent.sandbox.open(
         gateway.names(),

@@ -81,9 +81,9 @@ class SkillReplays:
         self, row: models.Task, catalog: Catalog, skill: models.Skill, call: SkillCall, made: Sequence[Call]
     ) -> bool:
         """Whether the skill makes exactly these calls again, and returns."""
-        gateway = Gateway(catalog, self._client, max_calls=0)
+        gateway = Gateway(catalog, self._client)
         gateway.guard = SkillGuard({skill.name: GuardedSkill.of(stored_manifest(skill), skill.source)})
-        gateway.replay(made)
+        gateway.replay(made, closed=True)
         session = await self._sandbox.open(
             gateway.names(),
             gateway,
