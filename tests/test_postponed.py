@@ -8,12 +8,15 @@ import pytest
 
 from app.db import models, trajectories
 from app.db.models import ReleaseState, TaskState
-from app.errors import AdapterError, AppError, EngineError
+from app.errors import AdapterError, AppError, EngineError, SandboxError
+from app.runner import task_journal
 from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.forked_sandbox import ForkedSandbox
+from app.sandbox.forked_session import ForkedSession
+from app.sandbox.protocol import Observation
 from tests.ledger_policies import writing
 from tests.ledger_project import LedgerProject, until
-from tests.scripted_engine import Answer, ScriptedEngine
+from tests.scripted_engine import Answer, ScriptedEngine, block
 
 OPTIONS = RunnerOptions(concurrency=2, lease_seconds=3, poll_seconds=0.05, postpone_seconds=0.2)
 
@@ -122,6 +125,28 @@ async def test_a_task_whose_sandbox_always_fails_fails_in_the_end_and_keeps_what
     assert (row.attempt, row.deaths, row.sandbox_failures) == (1, 0, 3)
     async with project.sessions() as session:
         assert len((await trajectories.of_task(session, task_id)).turns) == row.turns == 1
+
+
+async def test_a_sandbox_that_breaks_in_a_turn_repeats_no_call_of_it(
+    project: LedgerProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, broken = ForkedSession.run, list[str]()
+
+    async def breaking(session: ForkedSession, code: str) -> Observation:
+        observation = await run(session, code)
+        if not broken:
+            broken.append(code)
+            raise SandboxError("no process can be started")
+        return observation
+
+    monkeypatch.setattr(ForkedSession, "run", breaking)
+    monkeypatch.setattr(task_journal, "_BATCH_SECONDS", 60)
+    answers = block("print(apis.ledger.list_entries())"), block("apis.supervisor.complete_task()")
+    async with project.runner(ScriptedEngine(project.tokenizer, *answers), OPTIONS):
+        row = await project.ended(await project.submit())
+    assert (row.state, row.failure, row.calls, row.attempt) == (TaskState.DONE, None, 1, 1)
+    assert (len(broken), project.ledger.reads) == (1, 1)
+    assert [kind for kind, _ in await project.events(row.id)].count("call") == 1
 
 
 async def test_a_task_that_fails_keeps_the_turns_and_calls_it_made(project: LedgerProject) -> None:

@@ -192,6 +192,7 @@ class TaskExecutor:
             try:
                 return await run_rollout(agent, task, context.policy, gateway, offered, resume, journal)
             except SandboxError as error:
+                await journal.flush()  # no later try makes these calls again
                 if not left:
                     raise
                 log.warning(
