@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.db import models, releases, task_queue
+from app.db import models, releases, skill_repairs, task_queue, tasks
 from app.db.database import Sessions
 from tests.api_app import ApiApp, open_api_app, problem
 
@@ -102,6 +102,17 @@ async def test_the_same_key_runs_it_again_once(api: ApiApp) -> None:
     ids = {(await api.client.post(path, headers=key)).json()["id"] for _ in range(2)}
     assert len(ids) == 1
     assert (await api.client.post(path, headers=key, json={"priority": 1})).status_code == 409
+
+
+async def test_a_task_that_was_to_repair_a_skill_only_reads_again_and_counts_once(api: ApiApp) -> None:
+    repair = tasks.NewTask(instruction="write it anew", repairs=uuid4(), pinned=True)
+    async with api.sessions.begin() as session:
+        first = await tasks.submit(session, api.demo.id, repair)
+    again = await rerun(api, first.id)
+    assert again["repairs"] == str(repair.repairs)
+    async with api.sessions() as session:
+        assert (await tasks.get(session, UUID(again["id"]))).pinned
+        assert await skill_repairs.tasks_today(session, api.demo.id) == 1
 
 
 async def test_an_erased_task_leaves_its_repetition(api: ApiApp) -> None:

@@ -67,9 +67,10 @@ async def repeat(
         use_skills=_either(changes.use_skills, task.use_skills),
         check_code=_either(changes.check, task.check_code),
         rerun_of=task.id,
+        repairs=task.repairs,
         skill_run=task.skill_run,
         release_id=release_id,
-        pinned=release_id is not None or task.skill_run is not None,
+        pinned=release_id is not None or task.skill_run is not None or task.repairs is not None,
         idempotency_key=key,
         request_digest=_digest(task.id, changes) if key else None,
     )

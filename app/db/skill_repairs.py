@@ -66,9 +66,9 @@ async def finish(
 
 
 async def tasks_today(session: AsyncSession, project_id: UUID) -> int:
-    """The project's tasks of the last 24 hours that were to repair skills."""
-    recent = _task.created_at > from_now(-_DAY)
-    counted = select(func.count()).where(_task.project_id == project_id, _task.repairs.is_not(None), recent)
+    """The project's tasks of the last 24 hours that were to repair skills, without those that people ran again."""
+    which = (_task.repairs.is_not(None), _task.rerun_of.is_(None), _task.created_at > from_now(-_DAY))
+    counted = select(func.count()).where(_task.project_id == project_id, *which)
     return await session.scalar(counted) or 0
 
 
