@@ -148,6 +148,16 @@ async def test_a_running_task_is_only_flagged(session: AsyncSession) -> None:
     assert (flagged.state, flagged.cancel_requested, flagged.finished_at) == (TaskState.RUNNING, True, None)
 
 
+async def test_a_task_whose_lease_has_expired_is_cancelled_at_once(session: AsyncSession) -> None:
+    task = await task_row(session, (await project_row(session)).id)
+    await task_queue.claim(session, "me", 0)
+    cancelled = await tasks.request_cancel(session, task.id)
+    assert (cancelled.state, cancelled.stop) == (TaskState.CANCELLED, Stop.CANCELLED)
+    assert (cancelled.owner, cancelled.lease_until) == (None, None)
+    assert await task_queue.extend(session, {task.id: "me"}, LEASE) == {}
+    assert not await task_queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.DONE))
+
+
 async def test_cancelling_again_changes_nothing_and_a_done_task_is_a_conflict(session: AsyncSession) -> None:
     project = await project_row(session)
     task = await task_row(session, project.id)

@@ -6,7 +6,7 @@ from typing import Any
 
 from app.agent.limits import RolloutLimits
 from app.agent.stop_signal import StopSignal
-from app.db import models, offers, skills, task_queue, trajectories
+from app.db import models, offers, skills, task_queue, tasks, trajectories
 from app.db.models import TaskState
 from app.records import Stop
 from app.runner.runner import Runner, RunnerOptions
@@ -90,6 +90,22 @@ async def test_a_cancelled_task_stops(project: LedgerProject) -> None:
             await session.merge(models.Task(id=task_id, cancel_requested=True))
         row = await project.ended(task_id)
     assert (row.state, row.stop, engine.pending) == (TaskState.CANCELLED, Stop.CANCELLED, 0)
+
+
+async def test_a_task_that_was_to_be_cancelled_when_it_is_claimed_begins_so(project: LedgerProject) -> None:
+    begun = list[bool]()
+
+    async def execute(_row: models.Task, _claim: str, stop_signal: StopSignal) -> None:
+        begun.append(stop_signal.cancelled)
+
+    task_id = await project.submit()
+    async with project.sessions.begin() as session:
+        await task_queue.claim(session, "dead", 30)
+        assert (await tasks.request_cancel(session, task_id)).state == TaskState.RUNNING
+        await task_queue.abandon(session, "dead")
+    async with Runner(project.sessions, execute, OPTIONS):
+        await until(lambda: bool(begun))
+    assert begun[0]
 
 
 async def test_no_more_tasks_run_concurrently_than_allowed(project: LedgerProject) -> None:

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 
 from app.agent.stop_signal import StopSignal
-from app.db import calls, models, releases, shadows, task_queue, trajectories, turns
+from app.db import calls, models, releases, shadows, task_queue, tasks, trajectories, turns
 from app.db.models import TaskState
 from app.records import Call, Stop
 from app.runner.runner import Runner, RunnerOptions
@@ -92,6 +92,20 @@ async def test_a_suspect_waits_for_the_tasks_under_way_and_nothing_starts_beside
         engine.open |= {"suspect", "later"}
         assert (await project.ended(suspect)).alone
         assert not (await project.ended(later)).alone
+
+
+async def test_a_suspect_that_is_cancelled_waits_for_no_other_task(project: LedgerProject) -> None:
+    engine = Gated(project.tokenizer)
+    async with project.runner(engine, OPTIONS) as runner:
+        await project.submit("write first into the ledger")
+        await until(lambda: engine.waiting == {"first"})
+        suspect = await project.submit("write suspect into the ledger", deaths=1)
+        await until(lambda: runner.running == 2)
+        async with project.sessions.begin() as session:
+            assert (await tasks.request_cancel(session, suspect)).state == TaskState.RUNNING
+        assert (await project.ended(suspect)).state == TaskState.CANCELLED
+        await until(lambda: runner.running == 1)
+        assert "first" in engine.waiting
 
 
 @pytest.mark.parametrize("suspected", [False, True])

@@ -15,8 +15,8 @@ class SuspendedError(Exception):
 class StopSignal:
     """Cancelling stops at once and for good, suspending at the next point where nothing is lost."""
 
-    def __init__(self) -> None:
-        self.cancelled = False
+    def __init__(self, *, cancelled: bool = False) -> None:
+        self.cancelled = cancelled
         self.suspended = False
         self.released = False  # the rollout has handed the task back, and writes nothing more
         self.lost = False  # another runner claimed the task, whose lease had expired

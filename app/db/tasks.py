@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
 import msgspec
-from sqlalchemy import ColumnElement, case, exists, func, select, update
+from sqlalchemy import ColumnElement, case, exists, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
@@ -153,20 +153,26 @@ def conditions(
 
 
 async def request_cancel(session: AsyncSession, task_id: UUID) -> models.Task:
-    """Cancel a task that no runner has at once; flag another for its runner. Idempotent.
+    """Cancel a task at once if no runner has a valid lease on it; flag another for its runner. Idempotent.
 
     Raises NotFoundError, and ConflictError if the task has ended otherwise.
     """
-    waits = models.Task.owner.is_(None)
+    expired = models.Task.lease_until < func.statement_timestamp()  # the same for all columns
+    waits = or_(models.Task.owner.is_(None), expired)
+    ended = {
+        "state": TaskState.CANCELLED,
+        "stop": Stop.CANCELLED,
+        "finished_at": func.clock_timestamp(),
+        "owner": None,
+        "lease_until": None,
+    }
     open_states = [TaskState.ACCEPTED, TaskState.RUNNING, TaskState.WAITING]
     task = await session.scalar(
         update(models.Task)
         .where(models.Task.id == task_id, models.Task.state.in_(open_states))
         .values(
             cancel_requested=True,
-            state=case((waits, TaskState.CANCELLED), else_=models.Task.state),
-            stop=case((waits, Stop.CANCELLED), else_=models.Task.stop),
-            finished_at=case((waits, func.clock_timestamp()), else_=models.Task.finished_at),
+            **{name: case((waits, value), else_=getattr(models.Task, name)) for name, value in ended.items()},
         )
         .returning(models.Task)
         .execution_options(populate_existing=True)

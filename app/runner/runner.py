@@ -193,7 +193,7 @@ class Runner:
 
     def _start(self, task: models.Task, claim: str) -> None:
         count_attempt(task)
-        suspect, stop_signal = suspects.is_suspect(task), StopSignal()
+        suspect, stop_signal = suspects.is_suspect(task), StopSignal(cancelled=task.cancel_requested)
         execute = self._execute_alone if suspect else self._execute
         context = copy_context()  # in which its end is logged too: see `mask_logs`
         work = asyncio.create_task(execute(task, claim, stop_signal), name=f"task {task.id}", context=context)
@@ -202,7 +202,7 @@ class Runner:
 
     async def _execute_alone(self, task: models.Task, claim: str, stop_signal: StopSignal) -> None:
         log.warning("a runner died during this task, it is executed alone", task=str(task.id), deaths=task.deaths)
-        while len(self._executions) > 1 or self.is_shared():
+        while not stop_signal.cancelled and (len(self._executions) > 1 or self.is_shared()):
             self._one_ended.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._options.poll_seconds):
