@@ -249,9 +249,9 @@ async def test_a_task_that_is_handed_back_can_be_claimed_at_once_as_another_atte
 async def test_runners_are_notified_of_a_task_when_it_is_committed(committed: Sessions, database_url: str) -> None:
     plain = database_url.replace("+psycopg", "")
     async with await psycopg.AsyncConnection.connect(plain, autocommit=True) as listener:
-        await listener.execute(f"LISTEN {tasks.CHANNEL}")
+        await listener.execute(f"LISTEN {task_queue.CHANNEL}")
         async with committed.begin() as session:
             await task_row(session, (await project_row(session)).id)
             assert [notice async for notice in listener.notifies(timeout=0.1)] == []
         notified = [notice.channel async for notice in listener.notifies(timeout=5, stop_after=1)]
-    assert notified == [tasks.CHANNEL]
+    assert notified == [task_queue.CHANNEL]

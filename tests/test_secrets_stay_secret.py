@@ -5,6 +5,7 @@ import base64
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from sqlalchemy import select, update
@@ -19,7 +20,7 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.security.encryption import key_id_of
 from tests.api_app import ApiApp, open_api_app
 from tests.ledger import Ledger
-from tests.ledger_project import LedgerProject
+from tests.ledger_project import LedgerProject, until
 from tests.scripted_engine import Answer, ScriptedEngine, block, byte_tokenizer
 from tests.vault import ACCESS_TOKEN, API_TOKEN, PASSWORD, PIN, Vault
 
@@ -118,6 +119,25 @@ async def test_what_the_agent_prints_is_nowhere_in_the_clear(
     assert not leaks("".join(shown))
     assert all("***" in each for each in shown)
     assert json.loads(shown[1])["masked"]
+
+
+async def test_a_task_that_waits_for_an_approval_has_no_secret_in_its_events(
+    api: ApiApp, project: LedgerProject
+) -> None:
+    rules = {"settings": {"approvals": {"operations": {"vault.show_inbox": "always"}}}}
+    assert (await api.client.patch("/v1/projects/demo", json=rules)).status_code == 200
+    codes = TURNS[0], f"apis.vault.show_inbox(access_token='{ACCESS_TOKEN}')"
+    async with project.runner(ScriptedEngine(project.tokenizer, *map(block, codes))):
+        task_id = await project.submit()
+        await until(lambda: _waits(project, task_id))
+    assert (await api.client.post(f"/v1/tasks/{task_id}/cancel")).json()["state"] == "cancelled"
+    told = await project.events(task_id)
+    assert [kind for kind, _ in told] == ["turn", "call", "observation", "turn", "approval", "done"]
+    assert leaks(json.dumps(told)) == []
+
+
+async def _waits(project: LedgerProject, task_id: UUID) -> bool:
+    return (await project.row(task_id)).state == TaskState.WAITING
 
 
 async def test_while_a_task_runs_its_journal_can_be_read_with_the_key_alone(project: LedgerProject) -> None:

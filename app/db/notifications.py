@@ -12,7 +12,7 @@ from uuid import UUID
 
 import psycopg
 
-from app.db import events, releases, runs, tasks
+from app.db import events, releases, runs, task_queue
 from app.db.pooler import NEEDS_DIRECT, passes_pooler, plain_url
 from app.errors import SettingError
 from app.loop import Loop
@@ -87,12 +87,12 @@ class NotificationListener:
     async def _listen(self, connection: psycopg.AsyncConnection) -> None:
         if not self._pooler and await passes_pooler(connection):
             raise SettingError(NEEDS_DIRECT)
-        for channel in (tasks.CHANNEL, releases.CHANNEL, runs.CHANNEL, events.CHANNEL):
+        for channel in (task_queue.CHANNEL, releases.CHANNEL, runs.CHANNEL, events.CHANNEL):
             await connection.execute(f"LISTEN {channel}")
         self._loop.recover()
         self._wake_all()  # for what was sent before this connection listened
         async for notification in connection.notifies():
-            if notification.channel == tasks.CHANNEL:
+            if notification.channel == task_queue.CHANNEL:
                 _call(self._task_callbacks)
             elif notification.channel == releases.CHANNEL:
                 _call(self._release_callbacks)

@@ -38,10 +38,10 @@ from app.db.clock import from_now
 from app.db.database import Handle, execute
 from app.db.fair_queue import HELD_OFF, RUNNING, any_candidate, next_task
 from app.db.models import TASK_END_STATES, ReleaseState, ScoreSource, TaskState
-from app.db.tasks import CHANNEL
 from app.project.project_settings import Limits
 from app.records import Json, Stop
 
+CHANNEL = "sage_tasks"  # NOTIFY: tasks may be claimed
 _task = models.Task
 _queue = lease.LeaseQueue(_task, RUNNING)
 _CANCELLED = select(_task.id).where(_queue.held_by(bindparam("process", type_=Text)), _task.cancel_requested)

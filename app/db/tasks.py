@@ -11,16 +11,15 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
-from app.db import events, models, task_end, task_search, usage
+from app.db import events, models, task_end, task_search, task_secrets, usage
 from app.db.in_array import in_array
 from app.db.models import TaskState
 from app.db.page import Page, read_page
 from app.db.quotas import admit
+from app.db.task_queue import CHANNEL
 from app.errors import ConflictError, NotFoundError
 from app.project.project_settings import Limits
 from app.records import Json, Stop
-
-CHANNEL = "sage_tasks"  # NOTIFY: tasks may be claimed
 
 
 class NewTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +154,7 @@ def conditions(
 async def request_cancel(session: AsyncSession, task_id: UUID) -> models.Task:
     """Cancel a task at once if no runner has a valid lease on it; flag another for its runner. Idempotent.
 
-    Raises NotFoundError, and ConflictError if the task has ended otherwise.
+    The events keep no secret of the journal. Raises NotFoundError, and ConflictError if it has ended otherwise.
     """
     expired = models.Task.lease_until < func.statement_timestamp()  # the same for all columns
     waits = or_(models.Task.owner.is_(None), expired)
@@ -184,6 +183,7 @@ async def request_cancel(session: AsyncSession, task_id: UUID) -> models.Task:
     elif task.state == TaskState.CANCELLED:
         used = await events.used(session, task_id)
         await usage.add(session, task.project_id, usage.SUBMISSIONS, cancelled=1, **used)
+        await task_secrets.mask(session, task_id, await task_secrets.of_task(session, task))
         await task_end.clean_up(session, task_id)
     return task
 

@@ -5,7 +5,7 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import approvals, events, task_queue
+from app.db import events, task_queue, task_secrets
 from app.db.models import TaskState
 from app.errors import SandboxError
 from app.judge import NamedJudge, ask_judge
@@ -22,9 +22,7 @@ async def tell_end(
     session: AsyncSession, task_id: UUID, outcome: task_queue.TaskOutcome, secrets: SecretValues
 ) -> None:
     """Append the last event, and mask those that came before a secret was known."""
-    if secrets.known:
-        await events.rewrite(session, task_id, secrets.mask_fields)
-        await approvals.rewrite(session, task_id, secrets.mask_fields)
+    await task_secrets.mask(session, task_id, secrets)
     data: dict[str, object] = msgspec.to_builtins(outcome)
     await events.append(session, task_id, "done", data)
 

@@ -11,7 +11,7 @@ import structlog
 from app.agent.hooks import RolloutHooks
 from app.agent.rollout_loop import Agent, ResumeState
 from app.agent.stop_signal import StopSignal, SuspendedError
-from app.db import approvals, calls, events, models, skill_moves, task_queue, turns
+from app.db import approvals, calls, events, models, skill_moves, task_queue, task_secrets, turns
 from app.db.database import UNAVAILABLE, Sessions, direct, reading
 from app.engine.model_scope import ModelScope
 from app.gateway.call_journal import InDoubtError
@@ -41,8 +41,7 @@ class TaskJournal(RolloutHooks):
     def __init__(self, sessions: Sessions, task: models.Task, owner: str, stop_signal: StopSignal) -> None:
         super().__init__(stop_signal)
         self.secrets = SecretValues()
-        self.secrets.note("", task.variables)
-        self.secrets.note("", task.skill_run or {})
+        task_secrets.note(self.secrets, task)
         self.offered: tuple[Offer, ...] = ()  # skills whose uses become events
         self.guard = SkillGuard({})  # of these skills
         self.decisions: Sequence[ApprovalDecision] = ()  # about calls of earlier attempts
@@ -68,10 +67,7 @@ class TaskJournal(RolloutHooks):
             made = await calls.of_task(session, self._task.id)
             self.decisions = await approvals.decisions(session, self._task.id)
         self._lost = {each.seq: each for each in made if each.call is None}
-        for call in (call for each in recorded for call in each.turn.calls):
-            self.secrets.note_call(call)
-        for each in made:
-            self.secrets.note(each.api, each.arguments, each.call and each.call.result)
+        task_secrets.note(self.secrets, self._task, recorded, made)
         begun = recorded[-1] if recorded and not recorded[-1].ended else None
         known = tuple(
             each.call for each in made if begun and each.call is not None and each.call.turn == begun.index
@@ -152,6 +148,7 @@ class TaskJournal(RolloutHooks):
             if made:
                 await calls.record(session, self._task.id, self._owner, made, new)
             stored = await approvals.request(session, self._task, self._owner, shown)
+            await task_secrets.mask(session, self._task.id, self.secrets)  # no journal has the call
         if stored is not None:
             raise SuspendedError(f"{request.api} waits for a person's approval")
         self.stop_signal.released = False
