@@ -123,7 +123,7 @@ class EmptySchema:
         this version.
         """
         for table, name, definition in self._own_references:
-            add = sql.SQL(f"ALTER TABLE {{}} ADD CONSTRAINT {{}} {definition}")  # type: ignore[arg-type]
+            add = sql.SQL(f"ALTER TABLE {{}} ADD CONSTRAINT {{}} {definition}")
             self._driver.execute(add.format(sql.Identifier(str(table)), sql.Identifier(str(name))))
         for table, column in self._driver.execute(_COUNTED).fetchall():
             place = sql.Identifier(str(table))
