@@ -10,11 +10,13 @@ import httpx2
 import pytest
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
+from sqlalchemy.exc import OperationalError
 
 from app.db import offers
 from app.db.models import Skill
 from tests.api_app import problem
 from tests.approving import WRITE, WRITES, ApprovingProject
+from tests.failing_table import failing_table
 from tests.ledger_project import until
 from tests.listening_app import listening_app
 from tests.scripted_engine import ScriptedEngine, block
@@ -70,6 +72,19 @@ async def test_a_task_is_submitted_and_followed_to_its_answer(demo: ApprovingPro
     messages = [message or "" for _, message in told]
     assert "call: ledger.add_entry" in messages
     assert messages[-1] == "done: done"
+
+
+async def test_a_call_that_waits_outlasts_a_database_that_does_not_answer_for_a_while(
+    demo: ApprovingProject,
+) -> None:
+    engine = ScriptedEngine(demo.project.tokenizer, block(ANSWER))
+    async with connected(demo, "tasks") as client:
+        down = OperationalError("SELECT", {}, Exception("the connection is closed"))
+        with failing_table(demo.api.sessions, "task_events", down) as failed:
+            calling = asyncio.create_task(called(client, "submit_task", instruction="write one", wait_seconds=60))
+            await failed.wait()
+        async with demo.project.runner(engine):
+            assert (await calling)["answer"] == {"id": 1}
 
 
 async def test_what_a_client_is_told_of_the_tools_depends_on_its_key(demo: ApprovingProject) -> None:

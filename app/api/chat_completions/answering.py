@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+from anyio import CancelScope
 from litestar import Request
 from litestar.response.sse import ServerSentEventMessage
 
@@ -30,7 +31,7 @@ from app.api.sse import EventBatch
 from app.api.task_events import TaskReader
 from app.api.tasks import cancel_task
 from app.db import events, models, tasks
-from app.db.database import Sessions, reading
+from app.db.database import TRANSIENT, Sessions, reading
 from app.db.models import TASK_END_STATES, TaskState
 from app.db.notifications import NotificationListener
 from app.errors import ConflictError, NotFoundError
@@ -66,20 +67,27 @@ class ChatTask:
         """Once the task has ended. None if the client has hung up.
 
         Raises TaskEndError if there is no answer, and also once the task waits for a person: nobody would see it.
+        If the server stops, the task is cancelled as if the client had hung up, and the client is told.
         """
-        ending = asyncio.create_task(self._ended())
+        answering = asyncio.create_task(self._answer())
         hanging_up = asyncio.create_task(_hung_up(request))
         left = max(0.0, self._until - time.monotonic())
         try:
-            await asyncio.wait([ending, hanging_up], timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if hanging_up.done() and not ending.done():
+            await asyncio.wait([answering, hanging_up], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if hanging_up.done() and not answering.done():
                 await self.hang_up()
                 return None
-            row = ending.result() if ending.done() else await self._row()
+            return answering.result() if answering.done() else await self._completion(await self._row())
+        except asyncio.CancelledError:
+            if self._kept:
+                raise
+            with CancelScope(shield=True):
+                await self.hang_up()
+            stops = f"the server stops, which cancels the task: GET /v1/tasks/{self.task.id} shows what it did"
+            raise TaskEndError(stops, "cancelled", self.task.id) from None
         finally:
-            ending.cancel()
+            answering.cancel()
             hanging_up.cancel()
-        return await self._completion(row)
 
     async def stopped(self) -> TaskEndError:
         """Why the answer is waited for no longer."""
@@ -101,14 +109,15 @@ class ChatTask:
     def reader(self) -> TaskReader:
         return TaskReader(self._sessions, self.task.id, 0)
 
-    async def _ended(self) -> models.Task:
-        """The task once it has ended, or waits for a person."""
+    async def _answer(self) -> ChatCompletion:
+        """Once the task has ended, or waits for a person. Raises TaskEndError."""
         with self.listener.subscribe(self.task.id) as news:
             while True:
                 news.clear()  # before reading: what happens meanwhile wakes it again
-                row = await self._row()
-                if row.state in TASK_END_STATES or row.state is TaskState.WAITING:
-                    return row
+                with suppress(*TRANSIENT):  # the listener wakes it, too, when it loses or has a connection
+                    row = await self._row()
+                    if row.state in TASK_END_STATES or row.state is TaskState.WAITING:
+                        return await self._completion(row)
                 await self.listener.wait(news)
 
     async def _completion(self, row: models.Task) -> ChatCompletion:
@@ -122,8 +131,12 @@ class ChatTask:
         return ChatCompletion(**about, choices=[choice], usage=ChatUsage.of(turns))
 
     async def _row(self) -> models.Task:
-        async with reading(self._sessions) as session:
-            return await tasks.get(session, self.task.id)
+        """Raises TaskEndError if it was erased."""
+        try:
+            async with reading(self._sessions) as session:
+                return await tasks.get(session, self.task.id)
+        except NotFoundError:
+            raise TaskEndError("the task was erased", "failed", self.task.id) from None
 
 
 class ChatStream:
@@ -133,32 +146,39 @@ class ChatStream:
         self._chat, self._usage = chat, usage
         self._reader = chat.reader()
         self._turns: list[Mapping[str, Json]] = []
-        self._begun = False
+        self._unsent = [self._chunk(Delta(role="assistant", content=""))]
 
     async def read(self) -> EventBatch:
-        messages = [] if self._begun else [self._chunk(Delta(role="assistant", content=""))]
-        self._begun = True
+        """Nothing new while the database does not answer, unless the answer is overdue."""
+        try:
+            ended = await self._read()
+        except TRANSIENT:
+            if self._chat.is_overdue:
+                raise
+            ended = False
+        messages, self._unsent = self._unsent, []
+        return EventBatch(messages, ended=ended)
+
+    async def _read(self) -> bool:
+        """Whether nothing more will come. If it raises an error, the next call goes on where it stopped."""
         rows, ended = await self._reader.read()
         for row in rows:
             if row.kind == "turn":
                 self._turns.append(row.data)
             if text := progress(row.kind, row.data):
-                messages.append(self._chunk(Delta(reasoning_content=text)))
-        if ended:
-            messages += await self._end()
-        elif self._chat.is_overdue:
-            messages += _failure(await self._chat.stopped())
-            ended = True
-        return EventBatch(messages, ended=ended)
+                self._unsent.append(self._chunk(Delta(reasoning_content=text)))
+        if ended or self._chat.is_overdue:
+            self._unsent += await self._end(ended)
+            return True
+        return False
 
-    async def _end(self) -> list[ServerSentEventMessage]:
+    async def _end(self, ended: bool) -> list[ServerSentEventMessage]:
         try:
+            if not ended:
+                raise await self._chat.stopped()
             text, finish = await self._chat.outcome([str(each["text"]) for each in self._turns])
         except TaskEndError as error:
             return _failure(error)
-        except NotFoundError:
-            gone = TaskEndError("the task was erased", "failed", self._chat.task.id)
-            return _failure(gone)
         last = [self._chunk(Delta(content=text)), self._chunk(Delta(), finish)]
         if self._usage:
             last.append(self._message(choices=[], usage=ChatUsage.of(self._turns)))

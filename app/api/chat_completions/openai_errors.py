@@ -13,6 +13,9 @@ from app.api.problem import COMMON_PROBLEMS, HANDLERS, Problem
 from app.errors import AppError, InvalidError
 
 TASK_HEADER: Final = "X-Task-Id"
+TASK_STATE: Final = (
+    "task_id"  # in the state of a request that must not be repeated, because it has become this task
+)
 _NO_RETRY: Final = {"x-should-retry": "false"}  # the official clients obey it
 _CODES: Final = {
     HTTPStatus.UNAUTHORIZED: "invalid_api_key",
@@ -79,11 +82,17 @@ _Handler: TypeAlias = Callable[[Any, Any], Response[Any]]
 
 
 def _shaped(handler: _Handler) -> _Handler:
-    """The same answer in the other form. What is wrong will be wrong again, unless a limit or the server is."""
+    """The same answer in the other form. What is wrong will be wrong again, unless a limit or the server is.
+
+    Of a request that names its task in its state, also that must not be repeated.
+    """
 
     def answer(request: Any, error: Any) -> Response[ErrorBody]:
         response = handler(request, error)
         problem: Problem = response.content
+        if task_id := request.state.get(TASK_STATE):
+            message = f"no answer came ({problem.error}): the task may go on, and GET /v1/tasks/{task_id} shows it"
+            return _answer_task_end(request, TaskEndError(message, "not_ended", task_id))
         param = error.param if isinstance(error, UnsupportedError) else problem.field
         code = "unsupported" if isinstance(error, UnsupportedError) else _CODES.get(HTTPStatus(problem.status))
         detail = ErrorDetail(message=problem.detail, type=_type_of(problem.status), param=param, code=code)

@@ -13,7 +13,7 @@ from app.api.access import Caller, Db, find_project
 from app.api.chat_completions.answering import ChatStream, ChatTask
 from app.api.chat_completions.chat_request import ChatRequest
 from app.api.chat_completions.completion import ChatCompletion
-from app.api.chat_completions.openai_errors import OPENAI_HANDLERS, TASK_HEADER, openai_errors
+from app.api.chat_completions.openai_errors import OPENAI_HANDLERS, TASK_HEADER, TASK_STATE, openai_errors
 from app.api.sse import event_stream
 from app.api.submission import submit_all
 from app.api.tasks import IdempotencyKey
@@ -80,6 +80,8 @@ class ChatController(Controller):
         hangs up cancels its task, unless the request had an `Idempotency-Key`.
         """
         [task] = await submit_all(session, access, data.submission(), idempotency_key, limits)
+        if idempotency_key is None:
+            request.state[TASK_STATE] = task.id  # now: an error may hide that the commit has succeeded
         await session.commit()
         chat = ChatTask(
             sessions,

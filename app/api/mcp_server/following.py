@@ -11,7 +11,7 @@ from app.api.mcp_server.tool import ToolCall
 from app.api.task_events import TaskReader
 from app.api.task_view import TaskView, view_task
 from app.db import events, models
-from app.db.database import reading
+from app.db.database import TRANSIENT, reading
 
 _CHARS = 500  # of a message
 
@@ -50,13 +50,21 @@ async def _follow(call: ToolCall, task_id: UUID, after: int) -> None:
     with listener.subscribe(task_id) as news:
         while True:
             news.clear()  # before reading: events during the read wake it again
-            found, ended = await reader.read()
+            found, ended = await _read(reader)
             for each in found:
                 await call.report(each.seq, message_of(each))
             if ended or any(map(_begins_to_wait, found)):
                 return
             if not found:
                 await listener.wait(news)
+
+
+async def _read(reader: TaskReader) -> tuple[list[models.TaskEvent], bool]:
+    """Nothing while the database does not answer: a call that failed now would be made again."""
+    try:
+        return await reader.read()
+    except TRANSIENT:
+        return [], False
 
 
 def _begins_to_wait(event: models.TaskEvent) -> bool:
