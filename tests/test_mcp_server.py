@@ -10,12 +10,14 @@ import httpx2
 import pytest
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
+from sqlalchemy import func, update
 from sqlalchemy.exc import OperationalError
 
 from app.db import offers
-from app.db.models import Skill
+from app.db.models import Key, Skill, TaskState
 from tests.api_app import problem
 from tests.approving import WRITE, WRITES, ApprovingProject
+from tests.chats import ended_as
 from tests.failing_table import failing_table
 from tests.ledger_project import until
 from tests.listening_app import listening_app
@@ -85,6 +87,15 @@ async def test_a_call_that_waits_outlasts_a_database_that_does_not_answer_for_a_
             await failed.wait()
         async with demo.project.runner(engine):
             assert (await calling)["answer"] == {"id": 1}
+
+
+async def test_a_call_that_waits_ends_with_its_key(demo: ApprovingProject) -> None:
+    async with connected(demo, "tasks") as client:
+        calling = asyncio.create_task(refused(client, "submit_task", instruction="write one", wait_seconds=60))
+        await ended_as(demo, TaskState.ACCEPTED)
+        async with demo.api.sessions.begin() as session:
+            await session.execute(update(Key).where(Key.scopes == ["tasks"]).values(revoked_at=func.now()))
+        assert await calling == "UnauthorizedError: this key was revoked"
 
 
 async def test_what_a_client_is_told_of_the_tools_depends_on_its_key(demo: ApprovingProject) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.dependencies import Dependencies
 from app.api.key_gate import KeyGate
 from app.db import keys, models, projects, releases, tasks
-from app.db.database import reading
+from app.db.database import TRANSIENT, reading
 from app.errors import ForbiddenError, InvalidError, NotFoundError, UnauthorizedError
 from app.project.project_settings import ProjectSettings
 
@@ -32,6 +32,10 @@ class Access(msgspec.Struct, frozen=True):
     name: str
     scopes: frozenset[str]
     project_id: UUID | None  # None: all projects
+    has_ended: Callable[[], Awaitable[bool]]
+    """Whether the key was revoked since, or the session of the console has ended. One query; whatever answers for
+    long asks before each further part of the answer. False while the database does not answer.
+    """
 
     @property
     def actor(self) -> str:
@@ -70,14 +74,23 @@ async def read_access(connection: Connection, secret: str, find: FindKey = keys.
     gate: KeyGate = connection.app.state["key_gate"]
     address, failures = connection.client.host if connection.client else "", dependencies.failed_keys_per_minute
     gate.admit(address, secret, failures)
-    async with reading(dependencies.sessions) as session:
-        found = await find(session, secret)
-    if found is None:
+
+    async def look_up() -> tuple[models.Key, ProjectSettings] | None:
+        async with reading(dependencies.sessions) as session:
+            return await find(session, secret)
+
+    async def has_ended() -> bool:
+        try:
+            return await look_up() is None
+        except TRANSIENT:
+            return False
+
+    if (found := await look_up()) is None:
         gate.failed(address, secret, failures)
         raise UnauthorizedError("this key is unknown or was revoked")
     key, settings = found
     gate.passed(secret, key.id, settings.limits.over(dependencies.limits).requests_per_minute)
-    return Access(key.id, key.name, frozenset(key.scopes), key.project_id)
+    return Access(key.id, key.name, frozenset(key.scopes), key.project_id, has_ended)
 
 
 async def provide_access(request: Request[Any, Any, Any]) -> Access:

@@ -70,7 +70,7 @@ class KeyController(Controller):
 
     @delete("/{key_id:uuid}", summary="Revoke a key", responses=problems(400, 401, 403, 404))
     async def revoke(self, key_id: FromPath[UUID], session: Db, access: Caller) -> None:
-        """Effective immediately."""
+        """Effective immediately: event streams that it has opened send nothing more, and end within 15 s."""
         await revoke_key(session, access, key_id)
         await session.commit()
 

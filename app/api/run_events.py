@@ -54,7 +54,7 @@ class RunEventsController(Controller):
             run = await runs.get(session, run_id, access.project_id)
             project = (await project_names(session))[run.project_id]
         reader = _RunReader(sessions, run.id, project, last_event_id)
-        return await event_stream(listener, run.id, reader.read)
+        return await event_stream(listener, run.id, access, reader.read)
 
 
 class _RunReader:

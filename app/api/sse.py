@@ -13,6 +13,7 @@ from litestar.response.sse import ServerSentEventMessage
 from litestar.status_codes import HTTP_204_NO_CONTENT
 from litestar.types import Receive, Scope, Send
 
+from app.api.access import Access
 from app.db.notifications import NotificationListener
 
 BATCH_SIZE = 500  # rows read by one query
@@ -32,11 +33,13 @@ Read = Callable[[], Awaitable[EventBatch]]
 async def event_stream(
     listener: NotificationListener,
     subject: UUID,
+    access: Access,
     read: Read,
     on_hang_up: Callable[[], Awaitable[None]] | None = None,
 ) -> Response[Any]:
     """A response that sends what `read` returns, and reads again whenever `subject` may have news.
 
+    It ends, after at most one ping, when the `access` has.
     `on_hang_up` is called if the client does not stay until the end.
 
     204 if there is nothing left to send: on any other response a browser's `EventSource` connects again.
@@ -44,7 +47,7 @@ async def event_stream(
     first = await read()
     if first.ended and not first.messages:
         return Response(None, status_code=HTTP_204_NO_CONTENT)
-    messages = _messages(listener, subject, read, first)
+    messages = _messages(listener, subject, access, read, first)
     return ServerSentEvent(messages) if on_hang_up is None else _WatchedStream(messages, on_hang_up)
 
 
@@ -79,7 +82,7 @@ class _WatchedStream(ServerSentEvent):
 
 
 async def _messages(
-    listener: NotificationListener, subject: UUID, read: Read, first: EventBatch
+    listener: NotificationListener, subject: UUID, access: Access, read: Read, first: EventBatch
 ) -> AsyncIterator[ServerSentEventMessage]:
     """No database session is held between two reads, so an idle stream costs a dictionary entry."""
     for each in first.messages:
@@ -89,6 +92,8 @@ async def _messages(
     with listener.subscribe(subject) as news:
         while True:
             news.clear()  # before reading: events during the read wake the stream again
+            if await access.has_ended():
+                return
             batch = await read()
             for each in batch.messages:
                 yield each
@@ -104,7 +109,7 @@ def message(event: str, data: object, number: int | None = None) -> ServerSentEv
 
 def stream_specs(description: str) -> dict[int, ResponseSpec]:
     """For the OpenAPI document."""
-    ends = "A comment is sent at least every 15 s; the stream ends after `done`."
+    ends = "A comment is sent at least every 15 s; the stream ends after `done`, and with the key."
     return {
         200: ResponseSpec(
             Any, description=f"{description} {ends}", media_type="text/event-stream", generate_examples=False

@@ -64,7 +64,7 @@ class TaskEventsController(Controller):
             messages = [message(row.kind, {**row.data, "at": row.created_at}, row.seq) for row in rows]
             return EventBatch(messages, ended=ended)
 
-        return await event_stream(listener, task.id, read)
+        return await event_stream(listener, task.id, access, read)
 
 
 class TaskReader:

@@ -65,7 +65,8 @@ class RunDetailPage(Controller):
     ) -> Response[Any]:
         """The part of the page that changes, whenever it does, then `end`."""
         run, visit = await _find(session, visit, run_id)
-        return await event_stream(listener, run.id, _PartReader(sessions, visit, run.id).read)
+        reader = _PartReader(sessions, visit, run.id)
+        return await event_stream(listener, run.id, visit.access, reader.read)
 
     @post("/cancel")
     async def cancel(self, run_id: FromPath[UUID], visit: Visitor, session: Db) -> Redirect:

@@ -69,7 +69,7 @@ class TaskDetailPage(Controller):
         task = await find_task(session, visit.access, task_id)
         position = int(last_event_id) if last_event_id.isdecimal() else after
         reader = _BlockReader(sessions, visit, task.id, position, tokenizer)
-        return await event_stream(listener, task.id, reader.read)
+        return await event_stream(listener, task.id, visit.access, reader.read)
 
 
 async def task_page(

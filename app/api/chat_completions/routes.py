@@ -94,7 +94,7 @@ class ChatController(Controller):
         )
         if data.stream:
             stream = ChatStream(chat, usage=data.includes_usage)
-            response = await event_stream(listener, task.id, stream.read, chat.hang_up)
+            response = await event_stream(listener, task.id, access, stream.read, chat.hang_up)
         else:
             answer = await chat.completion(request)
             response = Response(answer, status_code=HTTPStatus.OK if answer else HTTPStatus.NO_CONTENT)

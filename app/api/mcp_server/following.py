@@ -12,6 +12,7 @@ from app.api.task_events import TaskReader
 from app.api.task_view import TaskView, view_task
 from app.db import events, models
 from app.db.database import TRANSIENT, reading
+from app.errors import UnauthorizedError
 
 _CHARS = 500  # of a message
 
@@ -46,10 +47,13 @@ async def followed(call: ToolCall, task_id: UUID, seconds: float, after: int | N
 
 
 async def _follow(call: ToolCall, task_id: UUID, after: int) -> None:
+    """Raises UnauthorizedError if the key is revoked meanwhile."""
     reader, listener = TaskReader(call.parts.sessions, task_id, after), call.parts.listener
     with listener.subscribe(task_id) as news:
         while True:
             news.clear()  # before reading: events during the read wake it again
+            if await call.access.has_ended():
+                raise UnauthorizedError("this key was revoked")
             found, ended = await _read(reader)
             for each in found:
                 await call.report(each.seq, message_of(each))
