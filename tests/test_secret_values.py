@@ -10,7 +10,7 @@ import pytest
 from app.apis.credentials import mask
 from app.records import Call, Json
 from app.security.secret_values import SecretValues
-from tests.processor_time import growth
+from tests.processor_time import growth, within
 
 SECRET = "hunter2-Secret!9"
 SHORT = "k9-Pin"
@@ -193,6 +193,35 @@ def test_with_too_many_secrets_every_text_counts_as_one() -> None:
     values = known(*(f"{number:05d}-{number * 7919:020x}" for number in range(2_000)))
     assert values.mask("anything") == "***"
     assert values.mask("") == ""
+    values.note("", {"pin": 4711})
+    assert values.mask_value({"name": ["any", "thing", 4711], "count": 4711}) == {"***": "***"}
+    assert values.mask_value([{"": 4711}, 12]) == [{"": "***"}, 12]
+
+
+@pytest.mark.parametrize("more", ["", "AAAAAAAAAAAA"])
+def test_more_secrets_than_can_be_looked_for_take_no_time(more: str) -> None:
+    rows: list[Json] = [{"id": number, "token": f"{more}{number * 7919:020x}{more}"} for number in range(60_000)]
+    values = SecretValues()
+    with within():
+        values.note("vault.list", {}, rows)
+        for number in range(4):
+            assert values.mask("anything") == "***"
+            values.add(f"another-{number}")
+
+
+@pytest.mark.parametrize("secret", ["a" * 20_000, "a" * 3_000_000, "0123456789" * 300_000])
+def test_a_secret_may_be_long_and_repeat_itself(secret: str) -> None:
+    values = known(secret)
+    with within():
+        assert values.mask(secret[:1_000_000]) == "***"
+
+
+def test_a_secret_is_masked_behind_any_number_of_texts_that_begin_like_it() -> None:
+    values = known(f"eyJhbGciOiJIUzI1NiIs-{_numbered(0)}")
+    similar = "".join(f"eyJhbGciOiJIUzI1NiIs-{_numbered(number)} " for number in range(1, 70_000))
+    few = similar[:700_000]
+    assert values.mask(f"{few} eyJhbGciOiJIUzI1NiIs-{_numbered(0)}") == f"{few} ***"
+    assert _numbered(0) not in values.mask(f"{similar}eyJhbGciOiJIUzI1NiIs-{_numbered(0)}")
 
 
 def _numbered(number: int) -> str:

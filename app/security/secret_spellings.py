@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import TypeAlias
 from urllib.parse import quote
 
 import numpy as np
@@ -26,32 +27,46 @@ _ANCHOR = 12  # bytes that the search looks for
 _STEP = 48  # bytes from one anchor of a long spelling to the next
 _ENOUGH = 24  # bytes of a long spelling that count as a find
 _CUT_PREFIX = 4  # bytes of a spelling that are masked before a cut
-_MAX_BYTES = 64_000  # of anchors: more would make the search slow
+_MAX_BYTES = 70_000  # of secrets, anchors and patterns: more would make the search slow
 _MAX_FINDS = 10_000
+_MAX_COMPARED = 500_000  # parts of spellings, with places in a text that begin like them
 _CUTS = re.compile(rb"\n\[[\d,]+ characters cut\]|\n\[output cut after [\d,]+ characters\]|\.\.\.(?=\s|$)")
 _HEAD_CUT = re.compile(rb"\[\d+ characters cut\]\n")
 _ESCAPED_BLANKS = re.compile(rb"\\+(?:[fnrtv]|(?:u00|x)0[9a-d])")
 _CUT_WINDOW = 1_024  # bytes beside a cut that may be a part of a secret
 
 Span = tuple[int, int]
+_Pattern: TypeAlias = "re2._Regexp[bytes] | None"
 
 
 class SpellingSearch:
-    """Finds the spellings of some secrets in texts."""
+    """Finds the spellings of secrets in texts. Once they are too many to look for, each text is one."""
 
-    def __init__(self, values: Iterable[str]) -> None:
-        self._long: dict[bytes, list[tuple[bytes, int]]] = defaultdict(list)  # anchor -> spelling, position in it
+    def __init__(self) -> None:
+        self._parts: dict[bytes, set[bytes]] = defaultdict(set)  # of spellings, by the anchors that begin them
+        self._words: set[bytes] = set()  # patterns
         self._beginnings: dict[bytes, list[bytes]] = defaultdict(list)
         self._endings: dict[bytes, list[bytes]] = defaultdict(list)
-        words: set[bytes] = set()
-        for value in values:
-            if len(value) < _SHORT:
-                words.update(_word_patterns(value))
-            for spelling in _spellings(value):
-                self._add(spelling)
-        self.too_many = sum(map(len, self._long)) + sum(map(len, words)) > _MAX_BYTES
-        self._anchors = None if self.too_many else _any_of(map(re.escape, self._long))
-        self._words = None if self.too_many else _any_of(words)
+        self._size = 0  # of what `_MAX_BYTES` limits
+        self._compiled: tuple[_Pattern, _Pattern] | None = None  # anchors and words
+
+    @property
+    def too_many(self) -> bool:
+        """Once true, it stays so, and further secrets take no time."""
+        return self._size > _MAX_BYTES
+
+    def add(self, value: str) -> None:
+        """Look for this secret, too."""
+        self._size += len(value)  # before its spellings: those of a long one take time
+        if self.too_many:
+            return
+        self._compiled = None
+        if len(value) < _SHORT:
+            words = {*_word_patterns(value)}
+            self._words |= words
+            self._size += sum(map(len, words))
+        for spelling in _spellings(value):
+            self._add(spelling)
 
     def _add(self, spelling: bytes) -> None:
         self._beginnings[spelling[:_CUT_PREFIX]].append(spelling)
@@ -59,7 +74,8 @@ class SpellingSearch:
         for start in range(0, len(spelling), _STEP):
             anchor = spelling[start : start + _ANCHOR]
             if start == 0 or len(anchor) == _ANCHOR:
-                self._long[anchor].append((spelling, start))
+                self._size += 1 if anchor in self._parts else len(anchor)
+                self._parts[anchor].add(spelling[start : start + _STEP + _ENOUGH])
 
     def spans(self, text: bytes) -> list[Span]:
         """Where the text holds secrets, in order and apart; all of it if there is too much to look for."""
@@ -72,29 +88,33 @@ class SpellingSearch:
         return [(0, len(text))] if len(found) > _MAX_FINDS else _merged(found)
 
     def _all_finds(self, text: bytes) -> list[Span]:
+        if self._compiled is None:
+            self._compiled = _any_of(map(re.escape, self._parts)), _any_of(self._words)
+        anchors, words = self._compiled
         lower = text.translate(_LOWER)
-        found = [*islice(self._cut_finds(lower), _MAX_FINDS + 1)]
-        if self._words is not None:
-            found += [match.span() for match in self._words.finditer(lower)]
-        if within := [*self._finds(_bare(lower))]:
+        found = [*islice(self._cut_finds(lower), _MAX_FINDS + 1)] if may_be_cut(lower) else []
+        if words is not None:
+            found += [match.span() for match in words.finditer(lower)]
+        if anchors is not None and (within := [*islice(self._finds(anchors, _bare(lower)), _MAX_FINDS + 1)]):
             places = _places(text)
             found += [(int(places[start]), int(places[end - 1]) + 1) for start, end in within]
         return found
 
-    def _finds(self, bare: bytes) -> Iterator[Span]:
-        """Spans in a text without separators."""
-        position, count = 0, 0
-        while self._anchors is not None and count <= _MAX_FINDS:
-            match = self._anchors.search(bare, position)
-            if match is None:
-                return
+    def _finds(self, anchors: "re2._Regexp[bytes]", bare: bytes) -> Iterator[Span]:
+        """Spans in a text without separators. After too many comparisons, the rest of it is one."""
+        position = compared = 0
+        while match := anchors.search(bare, position):
             start = match.start()
-            position, count = start + 1, count + 1
+            if compared > _MAX_COMPARED:
+                yield start, len(bare)
+                return
+            position = start + 1
             for size in range(len(match.group()), _SHORT - 3, -1):  # the longest anchor may hide a shorter one
-                for spelling, offset in self._long.get(bare[start : start + size], ()):
-                    length = _common(bare, start, spelling, offset)
-                    if length >= min(len(spelling) - offset, _ENOUGH):
-                        yield start, start + length
+                parts = self._parts.get(bare[start : start + size], ())
+                compared += 1 + len(parts)
+                for part in parts:
+                    if bare.startswith(part[:_ENOUGH], start):
+                        yield start, start + _common(bare[start : start + len(part)], part)
 
     def _cut_finds(self, lower: bytes) -> Iterator[Span]:
         """What cuts have left of a secret: its beginning before a cut, its end after one."""
@@ -108,6 +128,11 @@ class SpellingSearch:
             if length := _cut_length(_bare(lower[start:end])[::-1], self._endings):
                 places = start + _places(lower[start:end])
                 yield int(places[0]), int(places[length - 1]) + 1
+
+
+def may_be_cut(text: bytes) -> bool:
+    """Whether a secret may end, or begin, in the middle."""
+    return b"cut" in text or b"..." in text
 
 
 def _bare(text: bytes) -> bytes:
@@ -176,7 +201,7 @@ def _whole_word(pattern: bytes, word: bytes) -> bytes:
     return left + pattern + right
 
 
-def _any_of(patterns: Iterable[bytes]) -> "re2._Regexp[bytes] | None":
+def _any_of(patterns: Iterable[bytes]) -> _Pattern:
     """One pattern for all of them, the longest first."""
     ordered = sorted(set(patterns), key=lambda each: (-len(each), each))
     if not ordered:
@@ -187,12 +212,9 @@ def _any_of(patterns: Iterable[bytes]) -> "re2._Regexp[bytes] | None":
     return re2.compile(b"|".join(ordered), options)
 
 
-def _common(text: bytes, start: int, spelling: bytes, offset: int) -> int:
-    """How many bytes of the text agree with the spelling from `offset` on."""
-    left, right = text[start : start + len(spelling) - offset], spelling[offset:]
-    if left == right:
-        return len(left)
-    return next((at for at, (one, other) in enumerate(zip(left, right, strict=False)) if one != other), len(left))
+def _common(text: bytes, part: bytes) -> int:
+    """How many bytes at the beginning are the same. The text is at most as long."""
+    return next((at for at, byte in enumerate(text) if byte != part[at]), len(text))
 
 
 def _cut_length(before: bytes, beginnings: dict[bytes, list[bytes]]) -> int:

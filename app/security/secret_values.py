@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from app.records import Call, Json
-from app.security.secret_spellings import SpellingSearch
+from app.security.secret_spellings import SpellingSearch, may_be_cut
 
 MASK: Final = "***"
 _TELLING = re.compile(
@@ -51,7 +51,7 @@ class SecretValues:
 
     def __init__(self) -> None:
         self._values: dict[str, None] = {}
-        self._search: SpellingSearch | None = None
+        self._search = SpellingSearch()
 
     @property
     def known(self) -> bool:
@@ -63,7 +63,7 @@ class SecretValues:
         for text in texts:
             if text and text not in self._values:
                 self._values[text] = None
-                self._search = None
+                self._search.add(text)
 
     def note(self, api: str, arguments: Mapping[str, Json], result: Json = None) -> None:
         """Add what one call was given and returned under telling names."""
@@ -87,7 +87,7 @@ class SecretValues:
 
     def mask_bytes(self, data: bytes) -> bytes:
         """The same bytes with *** for each secret in them."""
-        spans = self._find(data) if self._values else []
+        spans = self._search.spans(data) if self._values else []
         if not spans:
             return data
         kept, position = [], 0
@@ -116,7 +116,7 @@ class SecretValues:
             whole = msgspec.json.encode(value)
         except (ValueError, TypeError, OverflowError, RecursionError):
             return True
-        return b"cut" in whole or b"..." in whole or bool(self._find(whole))
+        return may_be_cut(whole) or bool(self._search.spans(whole))
 
     def _walk(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -141,12 +141,7 @@ class SecretValues:
         """Whether texts and numbers spell a secret together, such as the codes of its bytes."""
         if not all(isinstance(each, str | int) for each in values):
             return False
-        return bool(self._find(_bytes(" ".join(map(str, values)))))
-
-    def _find(self, text: bytes) -> list[tuple[int, int]]:
-        if self._search is None:
-            self._search = SpellingSearch(self._values)
-        return self._search.spans(text)
+        return bool(self._search.spans(_bytes(" ".join(map(str, values)))))
 
 
 def _bytes(text: str) -> bytes:
