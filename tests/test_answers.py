@@ -5,13 +5,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from app.apis.api_documents import parse_document
+from app.apis.catalog import Catalog
+from app.apis.credentials import FixedCredentials, bearer
 from app.errors import HostError
 from app.gateway.gateway import Gateway
 from app.gateway.http_client import open_client
-from app.records import CallResponse
+from app.records import Call, CallResponse
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.sandbox.protocol import Answer, Function, SessionLimits
+from app.sandbox.protocol import Answer, Function, RefusalError, SessionLimits
 from tests.processes import free_ports
+from tests.secured_service import SecuredService
 from tests.varied_service import PHOTO, VariedService
 
 _PHOTO_HASH = hashlib.sha256(PHOTO).hexdigest()
@@ -271,3 +275,16 @@ async def test_run_again_code_gets_bytes_from_memory_or_from_the_api_if_they_are
         with pytest.raises(HostError, match="were not kept"):
             await gateway("varied.photo", [], {})
         assert gateway.in_doubt == "the bytes that varied.photo returned were not kept"
+
+
+async def test_run_again_code_that_is_refused_the_bytes_sees_no_credential() -> None:
+    service, token = SecuredService(), "t0ken-of-the-owner"
+    recorded = {"$bytes": len(PHOTO), "sha256": _PHOTO_HASH}
+    async with service.listening(), open_client(allow_private_hosts=True) as client:
+        catalog = Catalog({"vault": parse_document("vault", service.document())})
+        gateway = Gateway(catalog, client, credentials=FixedCredentials(bearer(token)))
+        gateway.replay([Call(seq=0, turn=0, api="vault.who_bearer", arguments={}, result=recorded)])
+        with pytest.raises(RefusalError) as caught:
+            await gateway("vault.who_bearer", [], {})
+    assert caught.value.response.body["sent"]["authorization"] == "***"
+    assert token not in caught.value.message

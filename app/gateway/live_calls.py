@@ -41,7 +41,6 @@ class LiveCalls:
         sending: Sending | None = None,
     ) -> Call:
         """The call with its result or error, as the journal records it."""
-        hidden = self._secrets.hidden
         response: CallResponse | None = None
         started = time.perf_counter()
         try:
@@ -53,18 +52,24 @@ class LiveCalls:
                 response = CallResponse(status=answer.status, headers=dict(answer.headers), attempts=attempts)
         except HostError as raised:
             if isinstance(raised, NoConnectionError):
-                self.unreachable = hidden.mask(raised.message)
-            result, error = None, hidden.mask(f"{raised.kind}: {raised.message}")
-            response = hidden.mask_value(raised.response) if isinstance(raised, RefusalError) else None
+                self.unreachable = raised.message
+            result, error = None, f"{raised.kind}: {raised.message}"
+            response = raised.response if isinstance(raised, RefusalError) else None
         seconds = time.perf_counter() - started
         return msgspec.structs.replace(call, result=result, error=error, response=response, seconds=seconds)
 
     async def ask(
         self, app: App, operation: Operation, url: str, request: OutgoingRequest, sending: Sending | None = None
     ) -> Answer:
-        """The answer, without the secrets that were sent. Raises HostError."""
+        """The answer, without the secrets that were sent. Raises HostError, without them as well."""
         hidden = self._secrets.hidden
-        answer = await self._caller.send(app, operation, url, request, sending)
+        try:
+            answer = await self._caller.send(app, operation, url, request, sending)
+        except HostError as error:
+            error.message = hidden.mask(error.message)
+            if isinstance(error, RefusalError):
+                error.response = hidden.mask_value(error.response)
+            raise
         value = answer.value
         masked = hidden.mask_bytes(value) if isinstance(value, bytes) else hidden.mask_value(value)
         return replace(answer, value=masked, headers=hidden.mask_value(answer.headers))
