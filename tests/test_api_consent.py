@@ -11,6 +11,7 @@ from app.db.database import Sessions
 from app.gateway.http_client import open_client
 from tests.api_app import ApiApp, open_api_app
 from tests.echo_service import raised
+from tests.lost_connection import lose_connection
 from tests.secured_service import CLIENT, KEY, SECRET, SecuredService
 from tests.vault_api import STATIC, connect, credentials_of, gateway, register
 
@@ -79,6 +80,16 @@ async def test_who_is_asked_to_consent_works_with_what_all_share_until_then(
     await connect(api, service, "person", principal="noa")
     listed = (await api.client.get("/v1/apis/vault/credentials")).json()
     assert {each["principal"]: each["state"] for each in listed} == {"": "ready", "noa": "ready"}
+
+
+async def test_a_connection_to_the_database_that_is_lost_loses_no_consent(
+    api: ApiApp, service: SecuredService
+) -> None:
+    await register(api, service, credentials={"person": {"client_id": CLIENT}})
+    lost = lose_connection(api.sessions, "UPDATE api_credentials SET value=")
+    assert "Connected" in (await connect(api, service, "person")).text
+    assert (await credentials_of(api))["person"]["state"] == "ready"
+    assert len(lost) == 1
 
 
 async def test_an_address_of_consent_is_good_for_one_return(api: ApiApp, service: SecuredService) -> None:

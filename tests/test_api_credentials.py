@@ -15,6 +15,7 @@ from tests import vault_caller
 from tests.api_app import ApiApp, open_api_app
 from tests.echo_service import raised
 from tests.ledger_project import until
+from tests.lost_connection import lose_connection
 from tests.secured_service import KEY, PASSWORD, SECRET, WAYS, SecuredService
 from tests.vault_api import STATIC, credentials_of, gateway, register
 
@@ -183,6 +184,19 @@ async def test_a_call_that_is_cancelled_loses_no_refresh_token(
     cut.cancel()
     assert (await (await gateway(api, service, client))("vault.who_login", [], {}))["user"] == "iris"
     assert service.asked["password"] == 1, "the refresh token that was given meanwhile is kept"
+
+
+async def test_a_connection_to_the_database_that_is_lost_loses_no_refresh_token(
+    api: ApiApp, service: SecuredService, client: httpx.AsyncClient
+) -> None:
+    service.lifetime = 10
+    await register(api, service, credentials={"login": STATIC["login"]})
+    await (await gateway(api, service, client))("vault.who_login", [], {})
+    lost = lose_connection(api.sessions, "UPDATE api_credentials SET value=")
+    for _ in range(2):
+        assert (await (await gateway(api, service, client))("vault.who_login", [], {}))["user"] == "iris"
+    assert dict(service.asked) == {"password": 1, "refresh_token": 2}
+    assert len(lost) == 1
 
 
 async def test_a_client_is_recognized_by_the_form_where_its_header_is_ignored(

@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DataError, IntegrityError, ProgrammingError
 
-from app.db.database import TRANSIENT, UNAVAILABLE, Sessions
+from app.db.database import TRANSIENT, UNAVAILABLE, Sessions, retry_while_unavailable
+from tests.lost_connection import lose_connection
 
 _DEEP = "[" * 100_000 + "]" * 100_000
 
@@ -46,3 +47,20 @@ async def test_a_lost_connection_and_a_lost_primary_are_a_database_that_is_away(
         await session.execute(text(first))
         with pytest.raises(UNAVAILABLE):
             await session.execute(text(then))
+
+
+async def test_a_write_is_repeated_when_its_connection_is_lost_but_not_when_it_is_refused(
+    committed: Sessions,
+) -> None:
+    tries: list[str] = []
+
+    async def write(statement: str) -> None:
+        tries.append(statement)
+        async with committed.begin() as session:
+            await session.execute(text(statement))
+
+    lose_connection(committed, "SELECT 1")
+    await retry_while_unavailable(lambda: write("SELECT 1"))
+    with pytest.raises(ProgrammingError):
+        await retry_while_unavailable(lambda: write("SELECT nothing"))
+    assert tries == ["SELECT 1", "SELECT 1", "SELECT nothing"]

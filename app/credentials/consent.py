@@ -14,7 +14,7 @@ from app.credentials.credential import MAX_SCOPES, Credential
 from app.credentials.stored_credentials import with_tokens, without_secrets
 from app.credentials.token_request import TokenError, authorization_address
 from app.db import api_credentials, mcp_changes, models
-from app.db.database import Sessions, keys_of
+from app.db.database import Sessions, keys_of, retry_while_unavailable
 from app.errors import InvalidError
 
 _CONSENT_SECONDS: Final = 600.0
@@ -81,9 +81,13 @@ async def end_consent(
             await api_credentials.fail_attempt(session, credential_id, without_secrets(str(error), credential))
         raise
     value = with_tokens(credential, tokens).to_json()
-    async with sessions.begin() as session:
-        await api_credentials.end_attempt(session, credential_id, value=value, expires_at=tokens.expires_at)
-        await mcp_changes.mark_connected(session, api_id)
+
+    async def store() -> None:
+        async with sessions.begin() as session:
+            await api_credentials.end_attempt(session, credential_id, value=value, expires_at=tokens.expires_at)
+            await mcp_changes.mark_connected(session, api_id)
+
+    await retry_while_unavailable(store)  # a code is good for one use
 
 
 async def refuse_consent(sessions: Sessions, state: str, reason: str) -> None:

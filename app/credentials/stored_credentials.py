@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -21,7 +22,7 @@ from app.credentials.credential import Credential, authentication, chosen_scheme
 from app.credentials.token_request import TOKEN_SECONDS, TokenError, Tokens
 from app.db import api_credentials, models
 from app.db.api_credentials import STATIC_TOKEN
-from app.db.database import Sessions, keys_of
+from app.db.database import Sessions, keys_of, retry_while_unavailable
 from app.errors import HostError, SettingError
 from app.security.secret_values import MASK
 
@@ -31,6 +32,7 @@ _LEEWAY: Final = timedelta(seconds=30)  # before its expiry, a token is renewed
 _RENEWAL_SECONDS: Final = 2 * TOKEN_SECONDS
 _POLL_SECONDS: Final = 0.2
 _FRESH_SECONDS: Final = 30  # so old, a token that is refused is not the reason
+_asking: Final = set[asyncio.Task[None]]()  # the event loop alone does not keep tasks alive
 
 
 class SecuredApi(Protocol):
@@ -181,7 +183,10 @@ class StoredCredentials:
                     await api_credentials.release_renewal(session, held.id)
                 return
             if claimed:  # also once the task is cancelled: a refresh token may be good for one use
-                return await asyncio.shield(self._ask(app, held))
+                asking = asyncio.create_task(self._ask(app, held))
+                _asking.add(asking)
+                asking.add_done_callback(_asking.discard)
+                return await asyncio.shield(asking)
             await asyncio.sleep(_POLL_SECONDS)
         raise HostError("ApiError", f"no token for {app} within {_RENEWAL_SECONDS:g} seconds")
 
@@ -216,9 +221,11 @@ class StoredCredentials:
     async def _keep(self, held: _Held, credential: Credential, tokens: Tokens) -> None:
         held.credential = credential
         held.expires_at, held.renewed = tokens.expires_at, time.monotonic()
+        await retry_while_unavailable(partial(self._store, held.id, credential.to_json(), tokens.expires_at))
+
+    async def _store(self, credential_id: UUID, value: str, expires_at: datetime | None) -> None:
         async with self._sessions.begin() as session:
-            value = held.credential.to_json()
-            await api_credentials.end_renewal(session, held.id, value=value, expires_at=tokens.expires_at)
+            await api_credentials.end_renewal(session, credential_id, value=value, expires_at=expires_at)
 
 
 def with_tokens(credential: Credential, tokens: Tokens) -> Credential:

@@ -1,8 +1,9 @@
 """The database, and sessions on it."""
 
+import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from traceback import walk_tb
 from typing import Any, Self, TypeAlias
@@ -50,6 +51,8 @@ _KEYS = "keys"
 _AUTOCOMMIT = "autocommit"  # the engine that commits each statement by itself, on the same connections
 _TRANSACTION_SECONDS = 30.0  # no step within one takes so long
 _USED = "used"  # when a connection was last used, on the monotonic clock
+_RETRY_SECONDS = 30.0
+_PAUSE_SECONDS = 0.5  # between retries
 _IDLE_SECONDS = 1.0  # after which a connection is checked before it is used
 _UNPOOLED = "unpooled"
 _SET_UP = (
@@ -227,6 +230,21 @@ def reading(sessions: Sessions) -> AsyncSession:
     """A session for queries that need no common transaction: each is one, without BEGIN and ROLLBACK."""
     engine = sessions.kw["info"].get(_AUTOCOMMIT)
     return sessions() if engine is None else sessions(bind=engine)
+
+
+async def retry_while_unavailable(write: Callable[[], Awaitable[None]]) -> None:
+    """Write what cannot be had again, with retries for 30 seconds. The write must be safe to repeat.
+
+    Raises UNAVAILABLE if the database does not answer until then.
+    """
+    until = time.monotonic() + _RETRY_SECONDS
+    while True:
+        try:
+            return await write()
+        except UNAVAILABLE:
+            if time.monotonic() > until:
+                raise
+        await asyncio.sleep(_PAUSE_SECONDS)
 
 
 async def execute(handle: Handle, statement: Executable, values: Mapping[str, Any]) -> CursorResult[Any]:

@@ -1,9 +1,9 @@
 """Records a running task, so that another process can resume it."""
 
-import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 
 import msgspec
 import structlog
@@ -12,7 +12,7 @@ from app.agent.hooks import RolloutHooks
 from app.agent.rollout_loop import Agent, ResumeState
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.db import approvals, calls, events, models, skill_moves, task_queue, task_secrets, turns
-from app.db.database import UNAVAILABLE, Sessions, direct, reading
+from app.db.database import Sessions, direct, reading, retry_while_unavailable
 from app.engine.model_scope import ModelScope
 from app.gateway.call_journal import InDoubtError
 from app.gateway.skill_guard import SkillGuard
@@ -27,8 +27,6 @@ log = structlog.get_logger(__name__)
 
 _BATCH_SECONDS = 1.0  # repeatable calls are held this long to be written in one batch
 _SENDING_SECONDS = 2.0  # for which nobody else can claim the task, from the confirmation of the claim on
-_RESULT_SECONDS = 30.0  # in which the result of a call that cannot be repeated is to be written
-_PAUSE_SECONDS = 0.5
 
 
 class TaskJournal(RolloutHooks):
@@ -190,14 +188,7 @@ class TaskJournal(RolloutHooks):
             if time.monotonic() - self._written > _BATCH_SECONDS:
                 await self.flush()
             return
-        until = time.monotonic() + _RESULT_SECONDS
-        while True:
-            try:
-                return await self._end(call)
-            except UNAVAILABLE:  # without its result, the call would be in doubt
-                if time.monotonic() > until:
-                    raise
-            await asyncio.sleep(_PAUSE_SECONDS)
+        await retry_while_unavailable(partial(self._end, call))  # without its result, it would be in doubt
 
     async def _end(self, call: Call) -> None:
         async with direct(self._sessions) as handle:
