@@ -1,6 +1,6 @@
 """The traffic of the live loop: the same kinds each time, never the same task, all checkable."""
 
-from app.api.submission import Submission, TaskRequest
+from app.api.submission import Submission, TaskRequest, refuse_unparsable
 from tests.bench.traffic import draw_traffic, kinds_of, submission
 from trainer.environments.office.split import templates_of
 
@@ -20,9 +20,10 @@ def test_kinds_come_in_turn_and_no_task_comes_twice() -> None:
     assert len({place.world() for place in drawn}) == 400
 
 
-def test_the_server_takes_every_task_as_it_is_sent() -> None:
+async def test_the_server_takes_every_task_as_it_is_sent() -> None:
     places = draw_traffic(kinds_of("test", 20), site=0, count=20, seed=1)
     for labels in (True, False):
         tasks = [TaskRequest(**submission(place, "p", labels=labels, scored=True)) for place in places]
-        assert Submission(tasks=tasks).requests() == tasks  # a check that does not parse would be refused
+        assert Submission(tasks=tasks).requests() == tasks
+        await refuse_unparsable(task.check or "" for task in tasks)
         assert {task.scenario is not None for task in tasks} == {labels}

@@ -73,19 +73,23 @@ class ExamRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tasks: Annotated[list[ExamTaskRequest], msgspec.Meta(min_length=1, max_length=_MOST)] | UnsetType = UNSET
     from_log: LogSelection | UnsetType = UNSET
 
-    async def read(self, session: AsyncSession, project_id: UUID) -> tuple[ExamSource, list[NewExamTask]]:
+    async def validate(self) -> None:
+        """Raises InvalidError. To be called before the first query."""
         if (self.tasks is UNSET) == (self.from_log is UNSET):
             raise InvalidError("send either `tasks` or `from_log`")
         if self.name == OWN_WORK:
             raise InvalidError(f"{OWN_WORK!r} is the exam of the setting holdout_percent: choose another name")
+        if self.tasks is not UNSET:
+            await refuse_unparsable(task.check for task in self.tasks)
+
+    async def read(self, session: AsyncSession, project_id: UUID) -> tuple[ExamSource, list[NewExamTask]]:
+        """Of a valid request. Raises InvalidError if it selects no task."""
         if self.from_log is not UNSET:
             chosen = await self.from_log.read(session, project_id)
             if not chosen:
                 raise InvalidError("from_log: no scored task of this project is among these")
             return ExamSource.LOG, chosen
         assert self.tasks is not UNSET  # one of the two
-        for check in dict.fromkeys(task.check for task in self.tasks):
-            refuse_unparsable(check)
         return ExamSource.SUBMITTED, [
             NewExamTask(
                 instruction=each.instruction,
@@ -176,6 +180,7 @@ class ExamController(Controller):
         """A further version, if there is an exam of that name with other tasks. From then on no run learns from
         tasks of its scenarios, nor from any whose instruction is nearly the same.
         """
+        await data.validate()
         owner = await find_project(session, access, project)
         source, tasks = await data.read(session, owner.id)
         row = await exams.put(session, owner.id, data.name, source, tasks)

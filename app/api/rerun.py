@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.api.access import Access, find_task
 from app.api.submission import (
     Check,
     Conversation,
@@ -49,13 +50,16 @@ class Rerun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 async def repeat(
-    session: AsyncSession, task: models.Task, changes: Rerun, key: str | None, limits: Limits
+    session: AsyncSession, access: Access, task_id: UUID, changes: Rerun, key: str | None, limits: Limits
 ) -> models.Task:
-    """Submit the task again. Raises InvalidError, ConflictError, NotFoundError for an unknown release."""
+    """Submit the task again; the caller commits. Raises InvalidError, ConflictError, NotFoundError for an unknown
+    task or release.
+    """
     if changes.instruction is not UNSET:
         refuse_blank(changes.instruction)
     if isinstance(changes.check, str):
-        refuse_unparsable(changes.check)
+        await refuse_unparsable([changes.check])
+    task = await find_task(session, access, task_id)
     release_id = await _servable(session, task, changes.release) if isinstance(changes.release, int) else None
     new = tasks.NewTask(
         instruction=_either(changes.instruction, task.instruction),

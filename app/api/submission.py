@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
@@ -96,14 +97,12 @@ class Submission(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.tasks is not UNSET
 
     def requests(self) -> list[TaskRequest]:
-        """Raises InvalidError if this is neither one task nor a list, or if a task cannot be accepted."""
+        """Raises InvalidError if this is neither one task nor a list, or if an instruction is blank."""
         tasks = self.tasks if self.tasks is not UNSET else [self._single()]
         if self.tasks is not UNSET and self != Submission(tasks=self.tasks):
             raise InvalidError("send either the fields of one task or `tasks`, not both")
         for task in tasks:
             refuse_blank(task.instruction)
-        for check in dict.fromkeys(task.check for task in tasks if task.check is not None):
-            refuse_unparsable(check)
         return tasks
 
     def digest(self) -> str:
@@ -124,7 +123,8 @@ async def submit_all(
     The first task gets the idempotency key itself, each other one the key with its index, so that a repeated
     submission finds them all.
     """
-    requests = await asyncio.to_thread(submission.requests)  # others run between two of its checks
+    requests = submission.requests()
+    await refuse_unparsable(task.check for task in requests if task.check is not None)
     digest = submission.digest() if key else None
     projects = {name: await find_project(session, access, name) for name in {task.project for task in requests}}
     batch = []
@@ -150,7 +150,15 @@ def refuse_blank(instruction: str) -> None:
         raise InvalidError("instruction: must not be blank")
 
 
-def refuse_unparsable(check: str) -> None:
+async def refuse_unparsable(checks: Iterable[str]) -> None:
+    """Raises InvalidError. Call it before the first query: those of the largest body take minutes, beside other
+    requests.
+    """
+    for check in dict.fromkeys(checks):
+        await asyncio.to_thread(_parse, check)
+
+
+def _parse(check: str) -> None:
     try:
         syntax_tree(check)
     except SyntaxError as error:

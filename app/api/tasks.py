@@ -135,8 +135,7 @@ class TaskController(Controller):
         scenario, variables, check, principal and priority, except for the fields that are given. Its calls go out
         again; a replay makes none. A `release` that it is pinned to must serve, or have served: 409 for another.
         """
-        task = await find_task(session, access, task_id)
-        again = await repeat(session, task, data or Rerun(), idempotency_key, limits)
+        again = await repeat(session, access, task_id, data or Rerun(), idempotency_key, limits)
         await session.commit()
         return Accepted.of(again)
 

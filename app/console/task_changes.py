@@ -72,9 +72,9 @@ class TaskChanges(Controller):
         session: Db,
         limits: NamedDependency[Limits],
     ) -> Response[Any]:
-        task = await find_task(session, visit.access, task_id)
         number = (await read_form(request, RerunFields)).given().release
-        again = await repeat(session, task, Rerun() if number is None else Rerun(release=number), None, limits)
+        changes = Rerun() if number is None else Rerun(release=number)
+        again = await repeat(session, visit.access, task_id, changes, None, limits)
         await session.commit()
         by = f" Release {number} will do it." if number else ""
         return after_change(f"/console/tasks/{again.id}", f"The task is queued again, as this new one.{by}")
