@@ -3,9 +3,8 @@
 `pg_dump` needs binaries of the server's version; this needs none, and reads another version's rows too.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from graphlib import TopologicalSorter
 
 import msgspec
 import psycopg
@@ -29,13 +28,8 @@ _TABLES = """
     GROUP BY c.relname ORDER BY c.relname
 """
 _REFERENCES = """
-    SELECT conrelid::regclass::text, confrelid::regclass::text FROM pg_constraint
-    WHERE contype = 'f' AND connamespace = current_schema()::regnamespace AND conrelid <> confrelid
-"""
-_OWN_REFERENCES = """
     SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
-    WHERE contype = 'f' AND connamespace = current_schema()::regnamespace AND conrelid = confrelid
-        AND conparentid = 0
+    WHERE contype = 'f' AND connamespace = current_schema()::regnamespace AND conparentid = 0
 """
 _COUNTED = """
     SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
@@ -62,7 +56,7 @@ class Snapshot:
         self._connection = connection
         self.revision = _revision(connection)
         self.server = connection.info.server_version
-        self.tables = _ordered_tables(connection)
+        self.tables = [table for table in _tables(connection) if table.name != _VERSIONS]
 
     def rows(self, table: Table) -> Iterator[bytes]:
         """Whole rows, some megabytes at a time."""
@@ -106,23 +100,21 @@ class EmptySchema:
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
         self._driver: psycopg.Connection[tuple[object, ...]] = driver
-        self._own_references = self._driver.execute(_OWN_REFERENCES).fetchall()
-        for table, name, _ in self._own_references:
+        self._references = self._driver.execute(_REFERENCES).fetchall()
+        for table, name, _ in self._references:
             drop = sql.SQL("ALTER TABLE {} DROP CONSTRAINT {}")
             self._driver.execute(drop.format(sql.Identifier(str(table)), sql.Identifier(str(name))))
 
     def write(self, table: Table, rows: bytes) -> int:
-        """Add rows, which may refer to later ones of the same table. Returns their number."""
+        """Add rows, which may refer to later ones. Returns their number."""
         with self._driver.cursor() as cursor:
             with cursor.copy(_copy(table, "FROM STDIN")) as copy:
                 copy.write(rows)
             return cursor.rowcount
 
     def finish(self) -> None:
-        """Check references within a table, let numbers continue after the highest, and migrate to the schema of
-        this version.
-        """
-        for table, name, definition in self._own_references:
+        """Check references, let numbers continue after the highest, and migrate to the schema of this version."""
+        for table, name, definition in self._references:
             add = sql.SQL(f"ALTER TABLE {{}} ADD CONSTRAINT {{}} {definition}")
             self._driver.execute(add.format(sql.Identifier(str(table)), sql.Identifier(str(name))))
         for table, column in self._driver.execute(_COUNTED).fetchall():
@@ -210,15 +202,6 @@ def _revision(connection: "psycopg.Connection[tuple[object, ...]]") -> str:
 
 def _tables(connection: "psycopg.Connection[tuple[object, ...]]") -> list[Table]:
     return [Table(str(name), [str(each) for each in columns]) for name, columns in connection.execute(_TABLES)]  # type: ignore[attr-defined]
-
-
-def _ordered_tables(connection: "psycopg.Connection[tuple[object, ...]]") -> Sequence[Table]:
-    """Each after those that its rows refer to."""
-    tables = {table.name: table for table in _tables(connection) if table.name != _VERSIONS}
-    graph: dict[str, set[str]] = {name: set() for name in tables}
-    for table, other in connection.execute(_REFERENCES):
-        graph[str(table)].add(str(other))
-    return [tables[name] for name in TopologicalSorter(graph).static_order()]
 
 
 def _has_rows(connection: "psycopg.Connection[tuple[object, ...]]", table: str) -> bool:
