@@ -49,7 +49,7 @@ def test_a_row_of_weights_is_rounded_to_255_steps_of_its_own() -> None:
 @pytest.fixture(params=[Int8Linear, PackedInt8Linear])
 def kind(request: pytest.FixtureRequest) -> type[Int8Linear]:
     if request.param is PackedInt8Linear and not can_pack():
-        pytest.skip("this CPU has no VNNI")
+        pytest.skip("fbgemm is for x86")
     found: type[Int8Linear] = request.param
     return found
 
@@ -58,12 +58,12 @@ def kind(request: pytest.FixtureRequest) -> type[Int8Linear]:
 def test_products_are_those_of_the_rounded_weights(shape: tuple[int, int], kind: type[Int8Linear]) -> None:
     torch.manual_seed(0)
     weight, bias, x = torch.randn(33, 65), torch.randn(33), torch.randn(*shape, 65) * 5
-    x[0, 0, 3] = 400  # an outlier leaves 8 bits too few levels for the rest
+    x[0, 0, 3] = 400  # an outlier leaves 7 bits too few levels for the rest
     integers, scale = quantize(weight)
     expected = nn.functional.linear(x, integers * scale[:, None], bias)
     found = kind(integers, scale, bias, Int8Activations())(x)
     assert found.shape == expected.shape
-    assert (found - expected).abs().max() < 400 / 127 / 254 * 65 / 2 * scale.max() * 127
+    assert (found - expected).abs().max() < 400 / 63 / 126 * 65 / 2 * scale.max() * 127
     assert (found - expected).norm() < 1e-3 * expected.norm()
 
 

@@ -71,10 +71,13 @@ class Decoder:
     @property
     def weight_bytes(self) -> int:
         """Of parameters and buffers, without adapters."""
-        tensors = [*self.model.parameters(), *self.model.buffers()]  # tied ones are listed once
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        held = {  # tied layers share their memory; oneDNN does not tell where it keeps its own
+            id(tensor) if tensor.is_mkldnn else tensor.data_ptr(): tensor.nbytes for tensor in tensors
+        }
         kinds = HalfLinear | PackedInt8Linear
         packed = (part.packed_bytes for part in self.model.modules() if isinstance(part, kinds))
-        return sum(tensor.nbytes for tensor in tensors) + sum(packed)
+        return sum(held.values()) + sum(packed)
 
     @torch.inference_mode()
     def prefill(self, tables: Tables, parts: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:

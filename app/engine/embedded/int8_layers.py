@@ -1,7 +1,7 @@
 """Linear layers and embeddings with weights of 8 bits, for CPUs.
 
-A weight is an integer times the scale of its output channel. Activations keep 16 bits, as two integers of 8 with
-one scale per token, because eight bits for the outliers of a token leave too few for the rest. Products are sums
+A weight is an integer times the scale of its output channel. Activations keep 14 bits, as two integers of 7 with
+one scale per token, because seven bits for the outliers of a token leave too few for the rest. Products are sums
 of integers, so that a token's results do not depend on the tokens beside it. Prompts run with the same integers as
 completions: all logprobs are those of one policy.
 """
@@ -11,8 +11,9 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-_LEVELS = 127
-_LOW = 254  # a step of the upper half in steps of the lower one
+_LEVELS = 127  # of a weight
+_HALF = 63  # of half an activation: CPUs without VNNI add two products in 16 bits
+_LOW = 2 * _HALF  # a step of the upper half in steps of the lower one
 _ROWS = 4096  # quantized at a time, which bounds the memory for it
 
 
@@ -29,11 +30,11 @@ class Int8Activations:
         """
         if x is not self._input:
             top = x.abs().amax(-1, keepdim=True).clamp_min_(1e-30)
-            steps = x * (_LEVELS / top)
+            steps = x * (_HALF / top)
             upper = steps.round()
             lower = steps.sub_(upper).mul_(_LOW).round_()
             self._input = x
-            self._halves, self._scale = torch.cat((upper, lower)), top.mul_(1 / _LEVELS)
+            self._halves, self._scale = torch.cat((upper, lower)), top.mul_(1 / _HALF)
         return self._halves, self._scale
 
 
@@ -77,14 +78,12 @@ class PackedInt8Linear(Int8Linear):
         del self.weight
 
     def _multiply(self, x: Tensor) -> Tensor:
-        y: Tensor = self._product(x, 1.0, 128, self._packed)
+        y: Tensor = self._product(x, 1.0, _HALF + 1, self._packed)
         return y
 
 
 def can_pack() -> bool:
-    """Without VNNI, sums of fbgemm would overflow."""
-    vnni = torch.cpu.get_capabilities().get("avx512_vnni") and torch.backends.quantized.engine == "x86"
-    return bool(vnni) and hasattr(torch, "_make_per_channel_quantized_tensor")
+    return torch.backends.quantized.engine == "x86" and hasattr(torch, "_make_per_channel_quantized_tensor")
 
 
 class Int8Embedding(nn.Module):
