@@ -100,6 +100,15 @@ async def test_the_race_of_a_canary_is_kept_after_its_end(api: ApiApp) -> None:
     assert figures[1].startswith("Score,0.0,,,1.0,,,1.0,")
 
 
+async def test_a_release_that_waits_for_a_model_server_says_so(api: ApiApp) -> None:
+    async with api.sessions.begin() as session:
+        release = await releases.propose(session, api.demo.id, "f00d")
+        await releases.approve(session, release.id, {"verdict": "promote"})
+        await releases.note_waiting(session, release.id, "no model server answers: start one")
+    page = await read_page(api, f"/console/releases/{release.id}", "tasks")
+    assert "It waits: no model server answers: start one." in page
+
+
 async def test_what_a_skill_is_worth_is_downloaded(api: ApiApp) -> None:
     async with api.sessions.begin() as session:
         skill = await skills.add(session, api.demo.id, new_skill())

@@ -90,9 +90,14 @@ async def test_it_waits_for_what_may_be_mended_and_is_then_activated(
     async with asyncio.timeout(30):
         while not await setup.actions():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-    assert (await setup.get(release_id)).state is ReleaseState.PASSED
+    release = await setup.until(release_id, lambda one: "waiting" in (one.evidence or {}))
+    assert release.state is ReleaseState.PASSED
+    assert release.evidence is not None
+    assert release.evidence["waiting"] == str(cause)
     setup.loads.refusal = None
-    await setup.until(release_id, serves)
+    release = await setup.until(release_id, serves)
+    assert release.evidence is not None
+    assert "waiting" not in release.evidence
     assert await setup.actions() == [("gate", AuditAction.REFUSED), ("gate", AuditAction.ACTIVATED)]
 
 

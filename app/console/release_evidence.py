@@ -70,6 +70,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str = ""
     reason: str = ""
     next: str = ""
+    waiting: str = ""
     exam: ComparedExam | None = None
     canary: CanaryStatus | None = None
     watch: Watched | None = None
@@ -81,7 +82,7 @@ def read_evidence(stored: dict[str, Json] | None) -> Evidence:
     ('', None)
     """
     known = stored or {}
-    texts = {name: str(known.get(name) or "") for name in ("verdict", "reason", "next")}
+    texts = {name: str(known.get(name) or "") for name in ("verdict", "reason", "next", "waiting")}
     return Evidence(
         **texts,
         exam=_part(known, ComparedExam),

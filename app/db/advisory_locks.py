@@ -28,11 +28,15 @@ _IS_ANNOUNCED = f"({_RELEASE_PROJECT}, releases.number) IN (SELECT classid::int,
 _UNLOCK = text("SELECT pg_advisory_unlock_all()")
 
 
+class SwapUnderWayError(ConflictError):
+    """Another process activates a release of the project, or has just begun to."""
+
+
 @asynccontextmanager
 async def swap_lock(sessions: Sessions, project_id: UUID, number: int) -> AsyncIterator[None]:
     """Held while release `number` is activated, without an open transaction.
 
-    Raises ConflictError with the release that is being activated already.
+    Raises SwapUnderWayError with the release that is being activated already.
     """
     async with _locking(sessions) as connection:
         await _take(connection, project_id, number)
@@ -84,6 +88,6 @@ async def _take(connection: AsyncConnection, project_id: UUID, number: int) -> N
         await connection.execute(_ANNOUNCE, {"project": project_id, "number": number})
         return
     other = await connection.scalar(_HOLDER, {"project": project_id})
-    raise ConflictError(
+    raise SwapUnderWayError(
         f"release {other or 'of this project'} is being activated: wait until it serves, then try again"
     )

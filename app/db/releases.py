@@ -13,6 +13,7 @@ from app.errors import ConflictError, NotFoundError
 from app.records import BASE, Json
 
 _REJECT = "reject"  # the `verdict` of the evidence against a release
+_WAITING = "waiting"  # in the evidence of one that passed
 CHANNEL = "sage_releases"  # NOTIFY: a release changed; its id is the payload
 
 
@@ -76,6 +77,18 @@ async def record_evidence(session: AsyncSession, release_id: UUID, evidence: dic
     release.evidence = evidence
     await session.flush()
     return await _notified(session, release)
+
+
+async def note_waiting(session: AsyncSession, release_id: UUID, cause: str) -> None:
+    """Say in the evidence of a release that passed why it does not serve yet, until its state changes. Raises
+    NotFoundError.
+    """
+    release = await locked(session, release_id)
+    before = release.evidence or {}
+    if release.state is ReleaseState.PASSED and before.get(_WAITING) != cause:
+        release.evidence = before | {_WAITING: cause}
+        await session.flush()
+        await _notified(session, release)
 
 
 async def approve(
@@ -234,6 +247,8 @@ async def move(session: AsyncSession, release: models.Release, state: ReleaseSta
     if state not in RELEASE_MOVES[release.state]:
         raise ConflictError(f"release {release.number} is {release.state}: it cannot be {state}")
     before, release.state = release.state, state
+    if release.evidence and _WAITING in release.evidence:
+        release.evidence = {name: value for name, value in release.evidence.items() if name != _WAITING}
     on_trial = ReleaseState.CANARY in (before, state)
     await session.flush()
     if on_trial:

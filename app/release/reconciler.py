@@ -11,6 +11,7 @@ from uuid import UUID
 import structlog
 
 from app.db import manifests, models, projects, releases, runners, watches
+from app.db.advisory_locks import SwapUnderWayError
 from app.db.database import TRANSIENT, Sessions
 from app.db.models import ReleaseState
 from app.errors import AdapterError, AppError, ConflictError, NotFoundError, UnreadableAdapterError
@@ -109,14 +110,16 @@ class ReleaseReconciler:
                 )
             log.info("activated a release that passed the gate", release=release.number, model=release.model)
         except UnreadableAdapterError as error:
-            self._log_waiting(release, error)
+            await self._note_waiting(release, error)
         except AdapterError as error:
             reason = f"it passed the gate, but it cannot be served: {error}"
             await self._record_outcome(release, ReleaseState.REJECTED, {"verdict": "refused", "reason": reason})
         except SupersededError as error:
             await self._record_outcome(release, ReleaseState.CANDIDATE, {"next": str(error)})
-        except AppError as error:  # a server is down or full, or another process activates it
+        except SwapUnderWayError as error:
             self._log_waiting(release, error)
+        except AppError as error:  # a server is down or full
+            await self._note_waiting(release, error)
 
     async def _apply_canary_decision(self, release: models.Release) -> None:
         try:
@@ -150,6 +153,13 @@ class ReleaseReconciler:
                     await releases.reject(session, release.id, evidence)
                 else:
                     await releases.reopen(session, release.id, evidence)
+
+    async def _note_waiting(self, release: models.Release, error: AppError) -> None:
+        """In the log and in its evidence: it may wait until somebody mends the cause."""
+        self._log_waiting(release, error)
+        with suppress(NotFoundError):  # the project was deleted
+            async with self._sessions.begin() as session:
+                await releases.note_waiting(session, release.id, str(error))
 
     def _log_waiting(self, release: models.Release, error: AppError) -> None:
         if self._logged_causes.get(release.id) != str(error):
