@@ -122,6 +122,26 @@ def test_each_item_comes_once_whatever_number_the_first_has(
     assert got == rows
 
 
+@pytest.mark.parametrize(
+    ("schema", "first"),
+    [({}, 1), ({"default": 0}, 0), ({"minimum": 0}, 0), ({"default": 1, "minimum": 0}, 1), ({"minimum": 1}, 1)],
+)
+@pytest.mark.parametrize("field", ["total_pages", "lastPage"])
+def test_each_page_comes_once_whatever_number_the_first_has(
+    schema: dict[str, Json], first: int, field: str
+) -> None:
+    listed = [{"in": "query", "name": "page", "schema": {"type": "integer", **schema}}]
+    operation = parse_document("t", openapi({"/rows": {"get": {"parameters": listed}}})).operations["get_rows"]
+    numbers, told = [first, first + 1, first + 2], 3 if field == "total_pages" else first + 2
+    changed: Json = {}
+    got: list[Json] = []
+    while isinstance(changed, dict):
+        got.append(changed.get("page", first))
+        assert got[-1] in numbers, "the end is past"
+        changed = next_page(operation, changed, {field: told, "items": [1, 2]}, {}, URL)
+    assert got == numbers
+
+
 @pytest.mark.parametrize("flag", ["has_more", "hasNextPage"])
 def test_a_cursor_is_not_followed_past_the_end(flag: str) -> None:
     assert after({"data": [1], "cursor": "b", flag: False}, None, "cursor", cursor="a") is None

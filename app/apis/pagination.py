@@ -44,7 +44,8 @@ _ITEMS: Final = (
 )
 _NO_ITEMS: Final = {"links", "included", "errors", "warnings", "facets"}
 _TOTALS: Final = ("total", "totalcount", "totalresults", "totalitems", "numbermatched")
-_PAGE_TOTALS: Final = ("totalpages", "pagecount", "lastpage", "pages")
+_PAGE_TOTALS: Final = ("totalpages", "pagecount", "pages")
+_LAST_PAGES: Final = ("lastpage",)
 
 
 def next_page(
@@ -109,12 +110,21 @@ def _base(offset: Parameter) -> int:
 
 
 def _after_page(page: Parameter, size: Json, value: Json, arguments: Mapping[str, Json]) -> NextPage:
-    given = _given(page, arguments)
-    here = given if isinstance(given, int) else int(page.schema.get("minimum", 1) != 0)
-    pages, count = _number(value, _PAGE_TOTALS), len(_rows(value))
-    if not count or _flag(value, _MORE) is False or (pages is not None and here >= pages):
+    given, count = _given(page, arguments), len(_rows(value))
+    first = _first_page(page)
+    here = given if isinstance(given, int) else first
+    pages, last = _number(value, _PAGE_TOTALS), _number(value, _LAST_PAGES)
+    if pages is not None:
+        last = first + pages - 1
+    if not count or _flag(value, _MORE) is False or (last is not None and here >= last):
         return None
-    return None if _is_last(count, size, value, pages) else {page.name: here + 1}
+    return None if _is_last(count, size, value, last) else {page.name: here + 1}
+
+
+def _first_page(page: Parameter) -> int:
+    """Its number: 0 where the document says so, as those of Spring do."""
+    declared = (page.schema.get("default"), page.schema.get("minimum"))
+    return next((each for each in declared if type(each) is int and each in (0, 1)), 1)
 
 
 def _is_last(count: int, size: Json, value: Json, total: int | None) -> bool:
