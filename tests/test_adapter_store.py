@@ -107,6 +107,11 @@ async def test_without_a_store_an_adapter_is_only_on_its_own_machine(tmp_path: P
         await alone.fetch("missing")
 
 
+async def test_without_a_store_a_disk_that_cannot_be_read_lets_the_adapter_wait(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableAdapterError, match=r"cannot be read .*too long.*: check the disk"):
+        await AdapterStore(tmp_path).fetch("a" * 300)
+
+
 async def test_concurrent_fetches_of_an_adapter_all_succeed(tmp_path: Path) -> None:
     name = trained(tmp_path / "trainer")
     store = str(tmp_path / "store")

@@ -43,10 +43,7 @@ class AdapterStore:
         async with self._fetch_lock:
             own = self._local / name
             if self._remote is None:
-                if not _is_complete(own):
-                    raise UnreadableAdapterError(
-                        f"there is no adapter in {own}: put it back, or activate another release"
-                    )
+                _check_complete(own)
             elif not await asyncio.to_thread(is_intact, own):
                 await asyncio.to_thread(self._fetch, name)
             return own
@@ -137,5 +134,12 @@ class AdapterStore:
         return True
 
 
-def _is_complete(path: Path) -> bool:
-    return all((path / file).is_file() for file in _FILES)
+def _check_complete(path: Path) -> None:
+    try:
+        complete = all((path / file).is_file() for file in _FILES)
+    except OSError as error:
+        raise UnreadableAdapterError(
+            f"the adapter in {path} cannot be read ({error}): check the disk and the permissions"
+        ) from error
+    if not complete:
+        raise UnreadableAdapterError(f"there is no adapter in {path}: put it back, or activate another release")
