@@ -119,6 +119,10 @@ def _described(name: str, kind: str, *, required: bool = False) -> Json:
 def test_an_unknown_app_or_api_is_answered_with_the_nearest_names() -> None:
     with pytest.raises(HostError, match="no app 'mial': did you mean mail"):
         show_signatures(CATALOG, "mial")
+    with pytest.raises(HostError, match="no app 'archived': did you mean mail, which has archive_mail"):
+        show_signatures(CATALOG, "archived")
+    with pytest.raises(HostError, match="no app 'weather': there is mail"):
+        show_signatures(CATALOG, "weather")
     with pytest.raises(HostError, match="did you mean fetch_mails"):
         show_api_doc(CATALOG, "mail", "fetch_mail")
     with pytest.raises(HostError, match="there is fetch_mails, archive_mail, count_mails, name_mails"):

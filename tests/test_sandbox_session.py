@@ -63,6 +63,14 @@ async def test_an_unknown_name_suggests_the_nearest_and_names_the_look_up(sandbo
     assert "no operation 'show_app_descriptions'. apis.api_docs has it." in (elsewhere.error or "")
 
 
+async def test_an_app_called_by_the_name_of_what_it_keeps_is_found_by_its_operations(
+    sandbox: ForkedSandbox,
+) -> None:
+    kept, unknown = await _run(sandbox, "apis.sends", "apis.weather")
+    assert "no app 'sends'. Did you mean 'mail', which has 'send'?" in (kept.error or "")
+    assert "no app 'weather'. apis.api_docs.show_app_descriptions() lists them." in (unknown.error or "")
+
+
 async def test_dir_lists_apps_and_operations(sandbox: ForkedSandbox) -> None:
     (seen,) = await _run(sandbox, "print(dir(apis), dir(apis.mail), apis.mail.send)")
     assert seen.stdout == "['api_docs', 'mail'] ['search', 'send'] apis.mail.send\n"

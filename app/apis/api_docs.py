@@ -3,12 +3,13 @@
 from itertools import islice
 
 from app.apis.catalog import App, Catalog, Parameter
-from app.apis.names import nearest
+from app.apis.names import close_names, nearest
 from app.apis.operation_index import index_of, ranked
 from app.apis.query_words import read_query
 from app.apis.short_signature import LEFT_OUT, page_of_signatures
 from app.apis.short_text import short_repr
 from app.apis.type_names import map_values, type_name
+from app.apis.words import split_words
 from app.errors import HostError
 from app.records import Json
 
@@ -94,6 +95,13 @@ def search(catalog: Catalog, query: str, limit: int = 10) -> list[Json]:
     ]
 
 
+def unknown_app(catalog: Catalog, name: str) -> str:
+    """For an error message. An app is easily called by the name of what it keeps, so that is searched for."""
+    if not close_names(name, catalog.apps) and (found := search(catalog, " ".join(split_words(name)), limit=1)):
+        return f"no app {name!r}: did you mean {found[0]['app_name']}, which has {found[0]['api_name']}?"
+    return f"no app {name!r}: {nearest(name, catalog.apps)}"
+
+
 def shape(schema: dict[str, Json]) -> Json:
     """The schema as an example of its values, with type names in their place; down to a depth, and a size.
 
@@ -127,7 +135,7 @@ class _Shape:
 def _app(catalog: Catalog, name: str) -> App:
     app = catalog.apps.get(name)
     if app is None:
-        raise HostError("LookupError", f"no app {name!r}: {nearest(name, catalog.apps)}")
+        raise HostError("LookupError", unknown_app(catalog, name))
     return app
 
 

@@ -8,6 +8,7 @@ import httpx
 import msgspec
 
 from app.apis.address import address
+from app.apis.api_docs import unknown_app
 from app.apis.binary_values import recordable, recorded_hash
 from app.apis.bind_arguments import bind
 from app.apis.builtin import COMPLETE_TASK, with_builtins
@@ -216,7 +217,7 @@ class Gateway:
         app_name, _, name = api.partition(".")
         app = self._catalog.apps.get(app_name)
         if app is None:
-            raise HostError("AttributeError", f"no app {app_name!r}: {nearest(app_name, self._catalog.apps)}")
+            raise HostError("AttributeError", unknown_app(self._catalog, app_name))
         operation = app.operations.get(name)
         if operation is None:
             raise HostError("AttributeError", f"{app_name} has no API {name!r}: {nearest(name, app.operations)}")

@@ -1,7 +1,7 @@
 """`apis.<app>.<operation>(...)`: proxies that forward every call to the host."""
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from app.sandbox.child.channel import HostChannel
@@ -59,7 +59,9 @@ class AppProxy:
         operation = self._operations.get(name)
         if operation is None:
             others = [f"apis.{app}" for app, proxy in self._apps.items() if name in proxy._operations]
-            raise _unknown(f"apis.{self._name} has no operation", name, self._operations, self._lookup, others)
+            hint = f"{' and '.join(others[:_SHOWN])} {'has' if len(others) == 1 else 'have'} it." if others else ""
+            what = f"apis.{self._name} has no operation"
+            raise _unknown(what, name, self._lookup, hint or _nearest(name, self._operations))
         return operation
 
     def __dir__(self) -> list[str]:
@@ -91,8 +93,17 @@ class Apis:
     def __getattr__(self, name: str) -> AppProxy:
         app = self._apps.get(name)
         if app is None:
-            raise _unknown("apis has no app", name, self._apps, self._lookup)
+            raise _unknown("apis has no app", name, self._lookup, _nearest(name, self._apps) or self._keeper(name))
         return app
+
+    def _keeper(self, name: str) -> str:
+        """Of an app that is called by the name of what it keeps."""
+        start = name.lower().removesuffix("s")
+        for app, proxy in self._apps.items():
+            for operation in proxy._operations:
+                if any(word.startswith(start) for word in operation.split("_")):
+                    return f"Did you mean {app!r}, which has {operation!r}?"
+        return ""
 
     def __dir__(self) -> list[str]:
         return sorted(self._apps)
@@ -126,13 +137,10 @@ def _lookup(operation: str, arguments: str, documented: set[str], otherwise: str
     return f"apis.api_docs.{operation}({arguments})" if operation in documented else otherwise
 
 
-def _unknown(
-    what: str, name: str, known: Iterable[str], lookup: str, others: Sequence[str] = ()
-) -> AttributeError:
-    """`others` have what was asked for."""
-    if others:
-        hint = f" {' and '.join(others[:_SHOWN])} {'has' if len(others) == 1 else 'have'} it."
-    else:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-    return AttributeError(f"{what} {name!r}.{hint} {lookup} lists them.")
+def _unknown(what: str, name: str, lookup: str, hint: str) -> AttributeError:
+    return AttributeError(f"{what} {name!r}.{hint and ' ' + hint} {lookup} lists them.")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"Did you mean {near[0]!r}?" if near else ""
