@@ -63,6 +63,11 @@ async def test_an_unknown_name_suggests_the_nearest_and_names_the_look_up(sandbo
     assert "no operation 'show_app_descriptions'. apis.api_docs has it." in (elsewhere.error or "")
 
 
+async def test_an_operation_called_by_its_thing_alone_is_one_of_those_about_it(sandbox: ForkedSandbox) -> None:
+    (seen,) = await _run(sandbox, "apis.api_docs.descriptions()")
+    assert "Did you mean 'show_api_descriptions' or 'show_app_descriptions'?" in (seen.error or "")
+
+
 async def test_an_app_called_by_the_name_of_what_it_keeps_is_found_by_its_operations(
     sandbox: ForkedSandbox,
 ) -> None:

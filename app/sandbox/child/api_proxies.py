@@ -98,11 +98,9 @@ class Apis:
 
     def _keeper(self, name: str) -> str:
         """Of an app that is called by the name of what it keeps."""
-        start = name.lower().removesuffix("s")
         for app, proxy in self._apps.items():
-            for operation in proxy._operations:
-                if any(word.startswith(start) for word in operation.split("_")):
-                    return f"Did you mean {app!r}, which has {operation!r}?"
+            if about := next((each for each in proxy._operations if _is_about(name, each)), None):
+                return f"Did you mean {app!r}, which has {about!r}?"
         return ""
 
     def __dir__(self) -> list[str]:
@@ -142,5 +140,17 @@ def _unknown(what: str, name: str, lookup: str, hint: str) -> AttributeError:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"Did you mean {near[0]!r}?" if near else ""
+    """Those about the same thing, or else spelled alike."""
+    near = [each for each in known if _is_about(name, each)] or difflib.get_close_matches(name, known, cutoff=0.5)
+    return f"Did you mean {' or '.join(map(repr, near[:_SHOWN]))}?" if near else ""
+
+
+def _is_about(name: str, operation: str) -> bool:
+    """Whether the operation's name has all words of another, in the singular or the plural.
+
+    >>> _is_about("leases", "set_lease"), _is_about("lease_list", "list_leases"), _is_about("__s__", "list_leases")
+    (True, True, False)
+    """
+    words = operation.lower().split("_")
+    starts = [word.removesuffix("s") for word in name.lower().split("_") if len(word) > 2]
+    return bool(starts) and all(any(word.startswith(start) for word in words) for start in starts)
