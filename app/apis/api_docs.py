@@ -97,7 +97,8 @@ def search(catalog: Catalog, query: str, limit: int = 10) -> list[Json]:
 
 def unknown_app(catalog: Catalog, name: str) -> str:
     """For an error message. An app is easily called by the name of what it keeps, so that is searched for."""
-    if not close_names(name, catalog.apps) and (found := search(catalog, " ".join(split_words(name)), limit=1)):
+    words = " ".join(split_words(name[:_SUMMARY_CHARS]))
+    if not close_names(name, catalog.apps) and (found := search(catalog, words, limit=1)):
         return f"no app {name!r}: did you mean {found[0]['app_name']}, which has {found[0]['api_name']}?"
     return f"no app {name!r}: {nearest(name, catalog.apps)}"
 
