@@ -116,8 +116,8 @@ class ReleaseReconciler:
             await self._record_outcome(release, ReleaseState.REJECTED, {"verdict": "refused", "reason": reason})
         except SupersededError as error:
             await self._record_outcome(release, ReleaseState.CANDIDATE, {"next": str(error)})
-        except SwapUnderWayError as error:
-            self._log_waiting(release, error)
+        except SwapUnderWayError:
+            log.debug("another process activates a release of the project", release=release.number)
         except AppError as error:  # a server is down or full
             await self._note_waiting(release, error)
 
@@ -155,11 +155,14 @@ class ReleaseReconciler:
                     await releases.reopen(session, release.id, evidence)
 
     async def _note_waiting(self, release: models.Release, error: AppError) -> None:
-        """In the log and in its evidence: it may wait until somebody mends the cause."""
+        """In the log and in its evidence: it may wait until somebody mends the cause. Once, as the note wakes
+        other processes, which may have another cause.
+        """
+        if self._logged_causes.get(release.id) != str(error):
+            with suppress(NotFoundError):  # the project was deleted
+                async with self._sessions.begin() as session:
+                    await releases.note_waiting(session, release.id, str(error))
         self._log_waiting(release, error)
-        with suppress(NotFoundError):  # the project was deleted
-            async with self._sessions.begin() as session:
-                await releases.note_waiting(session, release.id, str(error))
 
     def _log_waiting(self, release: models.Release, error: AppError) -> None:
         if self._logged_causes.get(release.id) != str(error):
