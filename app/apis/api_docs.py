@@ -3,7 +3,7 @@
 from itertools import islice
 
 from app.apis.catalog import App, Catalog, Parameter
-from app.apis.names import close_names, nearest
+from app.apis.names import nearest
 from app.apis.operation_index import index_of, ranked
 from app.apis.query_words import read_query
 from app.apis.short_signature import LEFT_OUT, page_of_signatures
@@ -97,10 +97,12 @@ def search(catalog: Catalog, query: str, limit: int = 10) -> list[Json]:
 
 def unknown_app(catalog: Catalog, name: str) -> str:
     """For an error message. An app is easily called by the name of what it keeps, so that is searched for."""
-    words = " ".join(split_words(name[:_SUMMARY_CHARS]))
-    if not close_names(name, catalog.apps) and (found := search(catalog, words, limit=1)):
-        return f"no app {name!r}: did you mean {found[0]['app_name']}, which has {found[0]['api_name']}?"
-    return f"no app {name!r}: {nearest(name, catalog.apps)}"
+
+    def keeper() -> str:
+        found = search(catalog, " ".join(split_words(name[:_SUMMARY_CHARS])), limit=1)
+        return f"did you mean {found[0]['app_name']}, which has {found[0]['api_name']}?" if found else ""
+
+    return f"no app {name!r}: {nearest(name, catalog.apps, otherwise=keeper)}"
 
 
 def shape(schema: dict[str, Json]) -> Json:

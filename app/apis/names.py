@@ -2,10 +2,9 @@
 
 import keyword
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import SequenceMatcher
 from heapq import nlargest
-from itertools import islice
 
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NOT_NAME = re.compile(r"[^0-9A-Za-z]+")
@@ -65,19 +64,21 @@ class UniqueNames:
         return candidate
 
 
-def nearest(name: str, names: Iterable[str], limit: int = 3) -> str:
-    """For an error message: the names closest to an unknown one, or all if none is close."""
+def nearest(name: str, names: Iterable[str], limit: int = 3, *, otherwise: Callable[[], str] | None = None) -> str:
+    """For an error message: the names closest to an unknown one, else what `otherwise` finds, or all."""
     known = list(names)
-    if close := close_names(name, known, limit):
+    if close := _close(name, known[:_COMPARED], limit):
         return "did you mean " + " or ".join(close) + "?"
+    if otherwise is not None and (found := otherwise()):
+        return found
     shown = ", ".join(each[:_COMPARED_CHARS] for each in known[:20]) + (", ..." if len(known) > 20 else "")
     return f"there is {shown}" if known else "there is none"
 
 
-def close_names(name: str, names: Iterable[str], limit: int = 3) -> list[str]:
+def _close(name: str, names: Iterable[str], limit: int) -> list[str]:
     """As `difflib.get_close_matches` finds them, at limited cost: hostile names all resemble one another."""
     matcher, scored, left = SequenceMatcher(b=name), [], _COMPARISON_STEPS
-    for each in islice(names, _COMPARED):
+    for each in names:
         if max(len(name), len(each)) > _COMPARED_CHARS:
             continue
         matcher.set_seq1(each)
