@@ -8,6 +8,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from io import SEEK_CUR
 from itertools import accumulate
@@ -62,22 +63,24 @@ def content_hash(path: Path) -> str:
     return digest.hexdigest()[:32]
 
 
-def inspect(path: Path, base: Shapes | None = None) -> AdapterFiles:
-    """Raises AdapterError for an adapter that must not be served, UnreadableAdapterError if that does not show,
-    since its files are missing or cannot be read; `base` are the shapes that it must fit.
-    """
-    try:
+def check_present(path: Path) -> None:
+    """Raises UnreadableAdapterError if a file is missing, or cannot be read."""
+    with _reading(path):
         for name in (CONFIG, WEIGHTS):
             if not (path / name).is_file():
                 raise UnreadableAdapterError(
                     f"there is no adapter in {path}: it needs {name}. Put it back, or serve another release"
                 )
+
+
+def inspect(path: Path, base: Shapes | None = None) -> AdapterFiles:
+    """Raises AdapterError for an adapter that must not be served, UnreadableAdapterError if that does not show,
+    since its files are missing or cannot be read; `base` are the shapes that it must fit.
+    """
+    check_present(path)
+    with _reading(path):
         digest, config, tensors = content_hash(path), _config(path), _header(path / WEIGHTS)
         _check_finite(path / WEIGHTS, tensors)
-    except OSError as error:
-        raise UnreadableAdapterError(
-            f"the adapter in {path} cannot be read ({error}): check the disk and the permissions"
-        ) from error
     rank = _rank(path, config)
     _check_scale(path, config)
     _check_shapes(path, config, tensors, base)
@@ -233,3 +236,13 @@ def _check_complete(path: Path, changed: Collection[str], base: Shapes) -> None:
     """A module that is adapted in one layer must be adapted in all layers that have it."""
     if missing := unadapted_modules(changed, base):
         raise AdapterError(f"the adapter in {path} lacks weights of {len(missing)} layers, such as {missing[0]}")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UnreadableAdapterError(
+            f"the adapter in {path} cannot be read ({error}): check the disk and the permissions"
+        ) from error

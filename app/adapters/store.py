@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from app.adapters.files import CONFIG, WEIGHTS, content_hash, inspect, verify
+from app.adapters.files import CONFIG, WEIGHTS, check_present, content_hash, inspect, verify
 from app.adapters.place import is_intact, place
 from app.adapters.remote_store import open_remote, remote_errors
 from app.errors import AdapterError, EngineError, StorageError, UnreadableAdapterError, first_line
@@ -43,7 +43,7 @@ class AdapterStore:
         async with self._fetch_lock:
             own = self._local / name
             if self._remote is None:
-                _check_complete(own)
+                check_present(own)
             elif not await asyncio.to_thread(is_intact, own):
                 await asyncio.to_thread(self._fetch, name)
             return own
@@ -132,14 +132,3 @@ class AdapterStore:
         except FileNotFoundError:
             return False
         return True
-
-
-def _check_complete(path: Path) -> None:
-    try:
-        complete = all((path / file).is_file() for file in _FILES)
-    except OSError as error:
-        raise UnreadableAdapterError(
-            f"the adapter in {path} cannot be read ({error}): check the disk and the permissions"
-        ) from error
-    if not complete:
-        raise UnreadableAdapterError(f"there is no adapter in {path}: put it back, or activate another release")
