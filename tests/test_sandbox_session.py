@@ -53,29 +53,6 @@ async def test_a_host_error_is_an_exception_of_that_name(sandbox: ForkedSandbox)
     assert seen.error.endswith("    apis.mail.send()\nApiError: no such address")
 
 
-async def test_an_unknown_name_suggests_the_nearest_and_names_the_look_up(sandbox: ForkedSandbox) -> None:
-    operation, app, elsewhere = await _run(
-        sandbox, "apis.mail.serch", "apis.male", "apis.mail.show_app_descriptions"
-    )
-    assert "no operation 'serch'. Did you mean 'search'?" in (operation.error or "")
-    assert "apis.api_docs.show_api_descriptions(app_name='mail')" in (operation.error or "")
-    assert "no app 'male'. Did you mean 'mail'? apis.api_docs.show_app_descriptions()" in (app.error or "")
-    assert "no operation 'show_app_descriptions'. apis.api_docs has it." in (elsewhere.error or "")
-
-
-async def test_an_operation_called_by_its_thing_alone_is_one_of_those_about_it(sandbox: ForkedSandbox) -> None:
-    (seen,) = await _run(sandbox, "apis.api_docs.descriptions()")
-    assert "Did you mean 'show_api_descriptions' or 'show_app_descriptions'?" in (seen.error or "")
-
-
-async def test_an_app_called_by_the_name_of_what_it_keeps_is_found_by_its_operations(
-    sandbox: ForkedSandbox,
-) -> None:
-    kept, unknown = await _run(sandbox, "apis.sends", "apis.weather")
-    assert "no app 'sends'. Did you mean 'mail', which has 'send'?" in (kept.error or "")
-    assert "no app 'weather'. apis.api_docs.show_app_descriptions() lists them." in (unknown.error or "")
-
-
 async def test_dir_lists_apps_and_operations(sandbox: ForkedSandbox) -> None:
     (seen,) = await _run(sandbox, "print(dir(apis), dir(apis.mail), apis.mail.send)")
     assert seen.stdout == "['api_docs', 'mail'] ['search', 'send'] apis.mail.send\n"
