@@ -7,6 +7,7 @@ from uuid import uuid4
 from app.agent.hooks import RolloutHooks
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
+from app.agent.prompt_profiles import Profile
 from app.agent.rollout_loop import Agent, ResumeState, run_rollout
 from app.engine.tokenizer import ChatTokenizer
 from app.records import Offer, Policy, Task, Trajectory
@@ -29,6 +30,7 @@ class Bench:
         self.tokenizer = tokenizer
         self.ledger = Ledger()
         self.engine = ScriptedEngine(tokenizer)
+        self.profile: Profile = Compact()
 
     async def run(
         self,
@@ -40,7 +42,7 @@ class Bench:
         **rules: Any,
     ) -> Trajectory:
         self.engine = ScriptedEngine(self.tokenizer, *answers)
-        agent = Agent(self.engine, self.tokenizer, Compact(), self.sandbox, limits or RolloutLimits(), 0.7)
+        agent = Agent(self.engine, self.tokenizer, self.profile, self.sandbox, limits or RolloutLimits(), 0.7)
         async with self.ledger.client() as client:
             gateway = self.ledger.gateway(client, **rules)
             policy = Policy("base")

@@ -11,6 +11,7 @@ import pytest
 from app.agent.hooks import RolloutHooks
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
+from app.agent.prompt_profiles import PROFILES, Profile
 from app.agent.rollout_loop import Agent, ResumeState, run_rollout
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.errors import EngineError
@@ -90,7 +91,9 @@ async def test_each_limit_has_its_own_stop(bench: Bench) -> None:
     assert len(bench.ledger.entries) == 2
 
 
-async def test_an_agent_that_repeats_a_failing_turn_is_not_asked_again(bench: Bench) -> None:
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=list(PROFILES))
+async def test_an_agent_that_repeats_a_failing_turn_is_not_asked_again(bench: Bench, profile: Profile) -> None:
+    bench.profile = profile
     failing = block("1 / 0")
     stuck = await bench.run(failing, block("1 / 1"), failing, block("2 / 0"), *[failing] * 2)
     assert (stuck.stop, len(stuck.turns)) == (Stop.ERROR_LIMIT, 5)

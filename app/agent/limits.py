@@ -1,5 +1,6 @@
 """The limits of a rollout, and which of them it has reached. Pure."""
 
+import re
 from collections.abc import Sequence
 from typing import Self
 
@@ -11,6 +12,7 @@ from app.sandbox.protocol import RunStop, SessionLimits
 from app.settings import Settings
 
 _SETUP_CPU_SECONDS = 60  # of a session: to define the offered skills
+_IN_TURN = re.compile(r"<turn \d+>")  # in a traceback, as the name of a file
 
 
 class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,5 +66,7 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     def _repeats_an_error(self, turns: Sequence[Turn]) -> bool:
         """An agent that does so seldom stops before another limit, even if it looks something up in between."""
-        failures = [(extract_code(turn.full_text), turn.observation) for turn in turns if turn.failed]
+        failures = [
+            (extract_code(turn.full_text), _IN_TURN.sub("", turn.observation)) for turn in turns if turn.failed
+        ]
         return turns[-1].failed and failures.count(failures[-1]) >= self.repeats
