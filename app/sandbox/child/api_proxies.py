@@ -9,6 +9,7 @@ from app.sandbox.child.responses import Response
 
 _CROSSING = "apis"
 _SHOWN = 3  # other apps
+_LISTED = 300  # characters, of all names
 
 
 class OperationProxy:
@@ -60,8 +61,8 @@ class AppProxy:
         if operation is None:
             others = [f"apis.{app}" for app, proxy in self._apps.items() if name in proxy._operations]
             hint = f"{' and '.join(others[:_SHOWN])} {'has' if len(others) == 1 else 'have'} it." if others else ""
-            what = f"apis.{self._name} has no operation"
-            raise _unknown(what, name, self._lookup, hint or _nearest(name, self._operations))
+            hint = hint or _nearest(name, self._operations) or _every(self._operations)
+            raise _unknown(f"apis.{self._name} has no operation", name, self._lookup, hint)
         return operation
 
     def __dir__(self) -> list[str]:
@@ -93,7 +94,8 @@ class Apis:
     def __getattr__(self, name: str) -> AppProxy:
         app = self._apps.get(name)
         if app is None:
-            raise _unknown("apis has no app", name, self._lookup, _nearest(name, self._apps) or self._keeper(name))
+            hint = _nearest(name, self._apps) or self._keeper(name) or _every(self._apps)
+            raise _unknown("apis has no app", name, self._lookup, hint)
         return app
 
     def _keeper(self, name: str) -> str:
@@ -143,6 +145,12 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     """Those about the same thing, or else spelled alike."""
     near = [each for each in known if _is_about(name, each)] or difflib.get_close_matches(name, known, cutoff=0.5)
     return f"Did you mean {' or '.join(map(repr, near[:_SHOWN]))}?" if near else ""
+
+
+def _every(known: Iterable[str]) -> str:
+    """All, if they are few."""
+    listed = ", ".join(known)
+    return f"There is {listed}." if 0 < len(listed) <= _LISTED else ""
 
 
 def _is_about(name: str, operation: str) -> bool:
