@@ -193,5 +193,5 @@ def test_a_rollout_exported_and_imported_is_the_sample_it_was(rollouts: list[Tra
     assert len(rollouts) == 12
     assert any(turn.failed for rollout in rollouts for turn in rollout.turns)
     for rollout in rollouts:
-        line = to_line(record_of(rollout, Compact().opening(rollout.task, rollout.offered, {})))
+        line = to_line(record_of(rollout, Compact().opening(rollout.task, rollout.offered, [])))
         assert samples_of(from_line(line), tokenizer) == samples_of_turns(rollout.turns, failed=False)

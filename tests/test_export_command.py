@@ -13,6 +13,10 @@ import pytest
 
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_full import Full
+from app.apis.api_documents import parse_document
+from app.apis.builtin import with_builtins
+from app.apis.catalog import Catalog
+from app.apis.listed_app import listed_apps
 from app.client.sage_client import SageClient
 from app.datasets.chat_lines import ChatRecord
 from app.db import models, tasks, trajectories
@@ -96,7 +100,7 @@ async def test_scored_tasks_become_chats_oldest_first(shop: Shop, tmp_path: Path
     assert stdout == f"{tmp_path}/deep/out.jsonl: 2 tasks\nleft out 1: it ended before its first turn\n"
     first, second = read_records(tmp_path / "deep" / "out.jsonl")
     task = Task(uuid4(), "count")
-    assert first.opening == tuple(Compact().opening(task, [skill], {}))
+    assert first.opening == tuple(Compact().opening(task, [skill], []))
     assert [message.content for message in first.messages[1:]] == ["look", "three", "end"]
     assert (first.about["score"], first.about["scenario"], first.about["project"]) == (0.5, "counting", "demo")
     assert first.about["offered"] == ["greet"]
@@ -116,16 +120,18 @@ async def test_chats_with_secrets_are_left_out_and_counted(shop: Shop, tmp_path:
 
 
 async def test_the_full_profile_opens_with_the_apis_of_the_project(shop: Shop, tmp_path: Path) -> None:
-    added = await shop.api.client.post("/v1/apis", json={"name": "mail", "document": DOCUMENT})
-    assert added.is_success, added.text
+    for name in ("mail", "supervisor"):
+        added = await shop.api.client.post("/v1/apis", json={"name": name, "document": DOCUMENT})
+        assert added.is_success, added.text
     await shop.task(turn_of("won"), profile="full", instruction="count")
     await shop.task(turn_of("odd"), profile="gone")
     _, stdout, _ = await shop.export(tmp_path / "out.jsonl")
     assert stdout.endswith("left out 1: its prompt profile is not known here\n")
     (record,) = read_records(tmp_path / "out.jsonl")
-    assert "- mail: letters of the house" in record.messages[0].content
-    assert "- supervisor: " in record.messages[0].content
-    assert record.messages[0].content.startswith(Full().opening(Task(uuid4(), ""), (), {})[0].content[:200])
+    apps = {name: parse_document(name, DOCUMENT) for name in ("mail", "supervisor")}
+    opening = Full().opening(Task(uuid4(), "count"), (), listed_apps(with_builtins(Catalog(apps))))
+    assert record.opening == tuple(opening)
+    assert "apis.mail.list_mails()" in record.messages[0].content
 
 
 async def test_only_the_tasks_that_were_asked_for_are_written(shop: Shop, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Processes of two versions with different prompts: which one carries a task on, and what is learned from."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_profiles import Profile
+from app.apis.listed_app import ListedApp
 from app.db import releases, runners, trajectories
 from app.db.database import Sessions
 from app.db.models import Task as TaskRow
@@ -36,7 +37,7 @@ OLD = Compact()
 class NewerPrompt(Compact, frozen=True):
     """The compact profile, one word longer."""
 
-    def opening(self, task: Task, offers: Sequence[Offer], apps: Mapping[str, str]) -> list[Message]:
+    def opening(self, task: Task, offers: Sequence[Offer], apps: Sequence[ListedApp]) -> list[Message]:
         messages = super().opening(task, offers, apps)
         return [Message(each.role, f"{each.content} please") for each in messages]
 

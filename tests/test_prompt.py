@@ -7,6 +7,7 @@ import pytest
 
 from app.agent.observation import RESTARTED
 from app.agent.prompt_profiles import PROFILES, choose_profile
+from app.apis.listed_app import ListedApp
 from app.engine.tokenizer import Message
 from app.errors import SettingError
 from app.records import Offer, Task
@@ -31,11 +32,11 @@ TRACEBACK = (
 
 
 def test_compact_without_skills_is_the_instruction_and_nothing_else() -> None:
-    assert COMPACT.opening(TASK, [], {"mail": "mails"}) == [Message("user", TASK.instruction)]
+    assert COMPACT.opening(TASK, [], [ListedApp("mail", "mails")]) == [Message("user", TASK.instruction)]
 
 
 def test_compact_lists_each_skill_in_one_line_with_its_instruction() -> None:
-    [message] = COMPACT.opening(TASK, [OFFER], {})
+    [message] = COMPACT.opening(TASK, [OFFER], [])
     assert message.content == (
         "archive every one of my mails from omar\n"
         "skills:\n"
@@ -72,8 +73,7 @@ def test_compact_stays_within_two_thousand_characters_even_with_a_huge_error() -
 
 
 def test_full_lists_skills_as_source_with_their_instructions() -> None:
-    system, user = FULL.opening(TASK, [OFFER], {"mail": "Reads and files mails."})
-    assert "- mail: Reads and files mails." in system.content
+    _, user = FULL.opening(TASK, [OFFER], [])
     assert OFFER.source.strip() in user.content
     assert OFFER.instruction in user.content
     assert user.content.endswith(f"Task: {TASK.instruction}")
@@ -82,20 +82,40 @@ def test_full_lists_skills_as_source_with_their_instructions() -> None:
 @pytest.mark.parametrize("profile", PROFILES)
 def test_what_was_said_before_is_in_the_prompt_only_where_there_is_some(profile: str) -> None:
     task = Task(UUID(int=1), "and those from omar", conversation="user: archive the mails from iris")
-    said = PROFILES[profile].opening(task, [], {})[-1].content
-    unsaid = PROFILES[profile].opening(msgspec.structs.replace(task, conversation=""), [], {})[-1].content
+    said = PROFILES[profile].opening(task, [], [])[-1].content
+    unsaid = PROFILES[profile].opening(msgspec.structs.replace(task, conversation=""), [], [])[-1].content
     assert task.conversation in said
     assert "before" not in unsaid
     assert task.instruction in unsaid
 
 
 def test_full_names_the_look_ups_the_four_skill_operations_and_the_end() -> None:
-    system = FULL.opening(TASK, [], {})[0].content
+    system = FULL.opening(TASK, [], [])[0].content
     for word in (
-        "show_app_descriptions", "show_api_descriptions", "show_api_doc", "show_signatures", "search",
+        "show_api_doc", "show_signatures", "search",
         "Generate", "Save", "Use", "Update", "apis.supervisor.complete_task(answer=42)",
     ):  # fmt: skip
         assert word in system
+
+
+def apps_of(*apps: ListedApp) -> str:
+    return FULL.opening(TASK, [], apps)[0].content.partition("# The apps of your task\n")[2]
+
+
+def test_full_lists_the_operations_of_each_app() -> None:
+    mail = ListedApp("mail", "# Mail\n\nReads and files mails.\n\nYes", ("read(id) -> text", "file(id): file one"))
+    assert apps_of(ListedApp("api_docs", "Look up APIs.", ("search(query)",)), mail, ListedApp("bare", "")) == (
+        "## mail: Reads and files mails\napis.mail.read(id) -> text\napis.mail.file(id): file one\n"
+        "## bare\nIts operations: apis.api_docs.show_signatures(app_name='bare')"
+    )
+    assert apps_of() == "(none)"
+
+
+def test_full_leaves_out_operations_of_the_largest_apps_where_all_are_too_many() -> None:
+    sizes = {"large": 3_000, "small": 100, "larger": 3_500, "medium": 2_000}
+    shown = apps_of(*(ListedApp(name, "", ("x" * size,)) for name, size in sizes.items()))
+    assert [name for name in sizes if f"apis.{name}.xxx" in shown] == ["large", "small", "medium"]
+    assert "show_signatures(app_name='larger')" in shown
 
 
 def test_full_shows_the_whole_traceback() -> None:

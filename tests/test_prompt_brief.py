@@ -3,6 +3,7 @@
 from uuid import UUID
 
 from app.agent.prompt_profiles import PROFILES
+from app.apis.listed_app import ListedApp
 from app.engine.tokenizer import Message
 from app.records import Offer, Task
 from app.sandbox.protocol import Observation, RunStop
@@ -17,12 +18,12 @@ OFFER = Offer(
     source="def close_tickets(name: str) -> int:\n    return 0\n",
     instruction="Close the tickets of noor.",
 )
-APPS = {
-    "api_docs": "Look up APIs.",
-    "supervisor": "Passwords.",
-    "helix": "tickets of\nyour  users",
-    "bare": "",
-}
+APPS = [
+    ListedApp("api_docs", "Look up APIs."),
+    ListedApp("supervisor", "Passwords.", ("show_passwords(): the passwords",)),
+    ListedApp("helix", "tickets of\nyour  users"),
+    ListedApp("bare", ""),
+]
 
 
 def test_the_apps_come_first_and_the_rest_is_compact() -> None:
@@ -44,7 +45,7 @@ def test_observations_are_those_of_compact() -> None:
 
 
 def test_many_apps_and_long_descriptions_do_not_fill_the_prompt() -> None:
-    apps = {f"app_{number}": "word " * 1000 for number in range(1000)}
+    apps = [ListedApp(f"app_{number}", "word " * 1000) for number in range(1000)]
     lines = BRIEF.opening(TASK, [], apps)[0].content.split("\n")
     assert len("\n".join(lines)) < 2200
     assert lines[23:25] == [
@@ -54,4 +55,4 @@ def test_many_apps_and_long_descriptions_do_not_fill_the_prompt() -> None:
 
 
 def test_without_apps_the_prompt_says_so() -> None:
-    assert BRIEF.opening(TASK, [], {"api_docs": "Look up APIs."})[0].content.startswith("no apps\n")
+    assert BRIEF.opening(TASK, [], APPS[:1])[0].content.startswith("no apps\n")

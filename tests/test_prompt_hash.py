@@ -1,13 +1,14 @@
 """The prompt hash changes with any word that the policy reads around its task."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_profiles import PROFILES, prompt_hash, prompt_text
+from app.apis.listed_app import ListedApp
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.records import Offer, Task
 from app.sandbox.protocol import Observation
@@ -25,7 +26,7 @@ class Polite:
         self._where = where
         self._plain = Compact()
 
-    def opening(self, task: Task, offers: Sequence[Offer], apps: Mapping[str, str]) -> list[Message]:
+    def opening(self, task: Task, offers: Sequence[Offer], apps: Sequence[ListedApp]) -> list[Message]:
         messages = self._plain.opening(task, offers, apps)
         if self._where == "opening" or (self._where == "skills" and offers):
             messages = [Message(each.role, f"{each.content} please") for each in messages]

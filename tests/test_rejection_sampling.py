@@ -209,8 +209,8 @@ async def test_a_record_opens_as_the_policys_profile_does(
     journal.finish()
     system = read_records(tmp_path / "out.jsonl")[0].messages[0]
     assert system.role == "system"
-    assert "- contacts: " in system.content
-    assert "- supervisor: " in system.content
+    assert "\napis.contacts.list_members(" in system.content
+    assert "\napis.supervisor.complete_task(" in system.content
 
 
 async def test_the_next_temperature_is_tried_only_where_nothing_was_kept(

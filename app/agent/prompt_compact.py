@@ -1,11 +1,12 @@
 """The `compact` prompt profile, for a tiny policy trained on this format, where every token counts. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import msgspec
 
 from app.agent.observation import cut, error_of, last_line
+from app.apis.listed_app import ListedApp
 from app.engine.tokenizer import Message
 from app.records import Offer, Task
 from app.sandbox.hints import HINT
@@ -21,7 +22,7 @@ class Compact(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "compact"
     stop_strings: ClassVar[tuple[str, ...]] = ()
 
-    def opening(self, task: Task, offers: Sequence[Offer], apps: Mapping[str, str]) -> list[Message]:  # noqa: ARG002
+    def opening(self, task: Task, offers: Sequence[Offer], apps: Sequence[ListedApp]) -> list[Message]:  # noqa: ARG002
         lines = [task.instruction]
         if offers:
             lines += ["skills:", *(f"{offer.signature}: {offer.instruction}" for offer in offers)]

@@ -1,39 +1,39 @@
 """The `full` prompt profile, for instruct models not trained on our format: the prompt explains it. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import msgspec
 
 from app.agent.observation import cut, error_of
+from app.apis.api_docs import SIGNATURE_CHARS
+from app.apis.listed_app import ListedApp
 from app.engine.tokenizer import Message
 from app.records import Offer, Task
 from app.sandbox.protocol import Observation
 
 _LIMIT = 8000
 _ERROR_LIMIT = 3000
+_DESCRIPTION = 300  # characters, of an app
+_LOOK_UPS = "api_docs"  # whose operations the rules explain
 
 _SYSTEM = """\
 You are an autonomous agent. You carry out a task for a user by writing Python that calls the user's apps.
 
 # How you work
-Each of your turns is one or two sentences of thought and exactly one fenced block of Python:
-```python
-print(apis.api_docs.show_app_descriptions())
-```
-The block runs in a Python session that keeps its state from turn to turn: variables, imports and functions stay. \
-You are then shown what it printed, and the traceback if it raised. Only what you print is shown. The standard \
-library is there; files, network and other packages are not: the apps are reached through `apis` alone.
+Each of your turns is one or two sentences of thought and exactly one fenced block of Python. The block runs in a \
+Python session that keeps its state from turn to turn: variables, imports and functions stay. You are then shown \
+what it printed, and the traceback if it raised. Only what you print is shown. The standard library is there; \
+files, network and other packages are not: the apps are reached through `apis` alone.
 A turn without a Python block ends the task. Nobody answers questions: decide yourself, and act.
 
 # The apps
-{apps}
 Every operation is a function `apis.<app>.<operation>(...)` that takes keyword arguments and returns JSON as \
-Python values. It raises when the app refuses, and the message says why. Never guess, look things up:
-- apis.api_docs.show_app_descriptions(): the apps
-- apis.api_docs.show_api_descriptions(app_name=...): the operations of one app
+Python values. It raises when the app refuses, and the message says why. The operations are listed at the end: \
+their arguments, the fields of what they return after "->", and what they do. Never guess an operation, a token \
+or an id: look it up.
 - apis.api_docs.show_api_doc(app_name=..., api_name=...): arguments and results of one operation
-- apis.api_docs.show_signatures(app_name=...): every operation of one app, one line each
+- apis.api_docs.show_signatures(app_name=...): the operations of an app that is listed without them
 - apis.api_docs.search(query=...): operations that fit some words
 Lists often come in pages: read on until a page is empty. Change nothing that the task does not ask for.
 When the task is done, end it with apis.supervisor.complete_task(). If it asked for something, give that as the \
@@ -49,36 +49,53 @@ ignore those that do not fit.
 - Update: if such a function fails, write it anew under the same name and call it again. The new one replaces it.
 Call an operation directly where no function is worth it, such as for the look-ups.
 
-# An example
-User: Task: Delete all my drafts about the picnic.
-You: I look at what the app can do.
-```python
-print(apis.api_docs.show_signatures(app_name="letters"))
-```
-User: Output:
-list_drafts(page) -> id, subject: list drafts, pages start at 1
-delete_draft(id): delete one draft
-You: I write a function for it, and call it.
-```python
-def delete_drafts_about(topic: str) -> int:
-    deleted = 0
-    page = 1
-    while drafts := apis.letters.list_drafts(page=page):
-        for draft in drafts:
-            if topic in draft["subject"].lower():
-                apis.letters.delete_draft(id=draft["id"])
-                deleted += 1
-        page += 1
-    return deleted
+# An example, with other apps than yours
+## supervisor: your passwords and keys
+apis.supervisor.show_passwords() -> letters: the password or key of each app
+## letters: letters with sender, topic and page count
+apis.letters.log_in(password) -> token: log in with your password
+apis.letters.list_letters(token, page=1) -> letters: list letters, pages start at 1
+apis.letters.archive_letter(token, id) -> changed: archive one letter
+## contacts: people with name, city and phone number
+apis.contacts.find_contacts(city=None) -> id, name, city, phone: list contacts
 
-print(delete_drafts_about("picnic"))
+User: Task: Archive the letters with more than 3 pages from people in Oslo. How many are there?
+You: list_letters takes a token: letters has log_in for it, and supervisor has the password. find_contacts takes \
+none. I look at the data before I rely on it.
+```python
+password = apis.supervisor.show_passwords()["letters"]
+token = apis.letters.log_in(password=password)["token"]
+print(apis.letters.list_letters(token=token, page=1))
+print(apis.contacts.find_contacts(city="Oslo"))
 ```
 User: Output:
-3
-You: All three are deleted. The task asks for no answer.
+{{'letters': [{{'id': 71, 'sender': 'Ida Berg', 'topic': 'rent', 'page_count': 5}}]}}
+[{{'id': 9, 'name': 'Ida Berg', 'city': 'Oslo', 'phone': '5550'}}]
+You: The letters are under "letters", in pages; the contacts are a list. I write a function for it, and call it.
 ```python
-apis.supervisor.complete_task()
-```"""
+def archive_long_letters(token: str, city: str, above: int) -> int:
+    people = {{contact["name"] for contact in apis.contacts.find_contacts(city=city)}}
+    archived = 0
+    page = 1
+    while letters := apis.letters.list_letters(token=token, page=page)["letters"]:
+        for letter in letters:
+            if letter["sender"] in people and letter["page_count"] > above:
+                apis.letters.archive_letter(token=token, id=letter["id"])
+                archived += 1
+        page += 1
+    return archived
+
+print(archive_long_letters(token, city="Oslo", above=3))
+```
+User: Output:
+2
+You: Two are archived, and the task asks how many.
+```python
+apis.supervisor.complete_task(answer=2)
+```
+
+# The apps of your task
+{apps}"""
 
 
 class Full(msgspec.Struct, frozen=True):
@@ -88,15 +105,14 @@ class Full(msgspec.Struct, frozen=True):
     stop_strings: ClassVar[tuple[str, ...]] = ("\n```\n", "\n``` ", "\n```\r", " ```\n")  # four: OpenAI's limit
     """Models that were not trained on this format often go on: with the user's next message, and their own."""
 
-    def opening(self, task: Task, offers: Sequence[Offer], apps: Mapping[str, str]) -> list[Message]:
-        listed = "\n".join(f"- {name}: {description}" for name, description in apps.items()) or "(none)"
+    def opening(self, task: Task, offers: Sequence[Offer], apps: Sequence[ListedApp]) -> list[Message]:
         parts = [_skill(offer) for offer in offers]
         if parts:
             parts.insert(0, "Skills that are already defined:")
         if task.conversation:
             parts.append(f"What was said before, which the task may refer to:\n{task.conversation}")
         return [
-            Message("system", _SYSTEM.format(apps=listed)),
+            Message("system", _SYSTEM.format(apps=_listed(apps))),
             Message("user", "\n\n".join([*parts, f"Task: {task.instruction}"])),
         ]
 
@@ -109,6 +125,28 @@ class Full(msgspec.Struct, frozen=True):
         if error:
             parts.append(f"Error:\n{_end(error.rstrip(), _ERROR_LIMIT)}")
         return "\n".join(parts) or "Output: none. The code ran without an error."
+
+
+def _listed(apps: Sequence[ListedApp]) -> str:
+    """Each app with its operations, unless those of smaller apps leave no room for them."""
+    own = [app for app in apps if app.name != _LOOK_UPS]
+    left, shown = SIGNATURE_CHARS, set[str]()
+    for app in sorted(own, key=_length):
+        left -= _length(app)
+        if left >= 0:
+            shown.add(app.name)
+    return "\n".join(_entry(app, whole=app.name in shown) for app in own) or "(none)"
+
+
+def _length(app: ListedApp) -> int:
+    return len("\n".join(app.signatures))
+
+
+def _entry(app: ListedApp, *, whole: bool) -> str:
+    heading = f"## {app.name}: {app.about(_DESCRIPTION)}".rstrip(": ")
+    if whole and app.signatures:
+        return "\n".join([heading, *(f"apis.{app.name}.{line}" for line in app.signatures)])
+    return f"{heading}\nIts operations: apis.api_docs.show_signatures(app_name={app.name!r})"
 
 
 def _skill(offer: Offer) -> str:

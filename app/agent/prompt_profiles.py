@@ -11,6 +11,7 @@ import msgspec
 from app.agent.prompt_brief import Brief
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_full import Full
+from app.apis.listed_app import ListedApp
 from app.engine.tokenizer import ChatTokenizer, Message, read_card
 from app.errors import SettingError
 from app.records import Json, Offer, Task
@@ -31,8 +32,8 @@ class Profile(Protocol):
         """
         ...
 
-    def opening(self, task: Task, offers: Sequence[Offer], apps: Mapping[str, str]) -> list[Message]:
-        """The messages before the first turn. `apps` maps the name of each app to its description."""
+    def opening(self, task: Task, offers: Sequence[Offer], apps: Sequence[ListedApp]) -> list[Message]:
+        """The messages before the first turn."""
         ...
 
     def observation(self, observation: Observation) -> str:
@@ -60,7 +61,7 @@ def adapter_profile(adapter: Path) -> str:
 
 def sample_opening(profile: Profile) -> list[Message]:
     """The first messages of a task, as a chat template has to take them."""
-    return profile.opening(_TASK, [_OFFER], {})
+    return profile.opening(_TASK, [_OFFER], [_APP])
 
 
 def prompt_hash(profile: Profile, tokenizer: ChatTokenizer) -> str:
@@ -92,7 +93,7 @@ def prompt_text(profile: Profile, tokenizer: ChatTokenizer) -> str:
 
 
 def _openings(profile: Profile) -> list[list[Message]]:
-    return [profile.opening(_TASK, offers, {"mail": "mails"}) for offers in ([], [_OFFER])]
+    return [profile.opening(_TASK, [], [_APP]), profile.opening(_TASK, [_OFFER], [_UNLISTED])]
 
 
 def _observations(profile: Profile) -> list[str]:
@@ -100,6 +101,8 @@ def _observations(profile: Profile) -> list[str]:
 
 
 _TASK = Task(UUID(int=0), "archive the mails")
+_APP = ListedApp("mail", "mails", ("archive_mail(id) -> done: archive one mail",))
+_UNLISTED = ListedApp("mail", "mails")  # its operations
 _OFFER = Offer(
     skill_id=UUID(int=1),
     name="archive",

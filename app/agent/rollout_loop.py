@@ -20,6 +20,7 @@ from app.agent.limits import RolloutLimits
 from app.agent.prompt_profiles import Profile, prompt_hash
 from app.agent.repl import DivergedError, Repl, SessionStart
 from app.agent.stop_signal import SuspendedError
+from app.apis.listed_app import listed_apps
 from app.engine.protocol import Engine, Sampling
 from app.engine.tokenizer import ChatTokenizer
 from app.gateway.approval_gate import ApprovalWantedError
@@ -119,8 +120,8 @@ class _Rollout:
         self._origin = resume
         self._unfinished: Turn | None = None
         self._prompt_hash = agent.prompt_hash  # before the opening: a profile may remember what it rendered last
-        apps = {app.name: app.description for app in gateway.catalog.apps.values()}
-        self._chat = Chat(agent.tokenizer, agent.profile.opening(task, offers, apps))
+        opening = agent.profile.opening(task, offers, listed_apps(gateway.catalog))
+        self._chat = Chat(agent.tokenizer, opening)
         limits = msgspec.structs.replace(agent.limits.session, project=task.project)
         start = SessionStart(limits=limits, offers=offers, seed=resume.seed, now=resume.now)
         self._repl = Repl(agent.sandbox, gateway, start)

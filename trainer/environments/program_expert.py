@@ -12,6 +12,7 @@ from app.agent.limits import RolloutLimits
 from app.agent.rollout_loop import Agent
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
+from app.apis.listed_app import listed_apps
 from app.records import Offer, Policy, Task
 from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Environment, Scenario
@@ -59,7 +60,7 @@ class ProgramExpert(ABC):
 
     def says(self, words: str, catalog: Catalog, task: Task) -> bool:
         """Whether the prompt has these words, such as the name of an app, before the task."""
-        apps = {each.name: each.description for each in with_builtins(catalog).apps.values()}
+        apps = listed_apps(with_builtins(catalog))
         blank = msgspec.structs.replace(task, instruction="")
         text = "\n".join(message.content for message in self.context.profile.opening(blank, [], apps))
         return words in text

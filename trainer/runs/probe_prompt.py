@@ -4,12 +4,13 @@ from uuid import UUID
 
 from app.agent.chat import Chat
 from app.agent.prompt_profiles import choose_profile
+from app.apis.listed_app import ListedApp
 from app.engine.tokenizer import ChatTokenizer
 from app.records import Task
 from app.settings import Settings
 
 _TASK = Task(UUID(int=0), "Find the mails that came in today, and answer how many there are.")
-_APPS = {"mail": "Mails that were received and sent"}
+_APPS = (ListedApp("mail", "Mails that were received and sent"),)
 
 
 def probe_prompt(deployment: Settings) -> tuple[int, ...]:

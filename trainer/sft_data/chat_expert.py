@@ -1,6 +1,6 @@
 """A model behind a chat endpoint as the expert: prompted in words, recorded in the policy's tokens and profile."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated
@@ -12,6 +12,7 @@ from app.agent.prompt_full import Full
 from app.agent.prompt_profiles import Profile
 from app.agent.rollout_loop import Agent
 from app.agent.thoughts import after_thought
+from app.apis.listed_app import ListedApp
 from app.engine.protocol import Completion, Sampling
 from app.engine.retry import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer, Message
@@ -63,7 +64,7 @@ class DualFormatEngine:
     def stop_strings(self) -> tuple[str, ...]:
         return self._profile.stop_strings
 
-    def opening(self, task: Task, offers: Sequence[Offer], apps: Mapping[str, str]) -> list[Message]:
+    def opening(self, task: Task, offers: Sequence[Offer], apps: Sequence[ListedApp]) -> list[Message]:
         self._messages = self._full.opening(task, offers, apps)
         return self._profile.opening(task, offers, apps)
 

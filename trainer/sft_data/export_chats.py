@@ -11,6 +11,7 @@ import msgspec
 from app.agent.prompt_profiles import PROFILES
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
+from app.apis.listed_app import ListedApp, listed_apps
 from app.client.sage_client import SageClient
 from app.datasets.chat_lines import ChatRecord
 from app.records import Json, Offer, Policy, Stop, Task, Trajectory, Turn, Use
@@ -76,15 +77,20 @@ _DECODER = msgspec.json.Decoder(_ExportedTask)
 def export_chats(server: SageClient, wanted: ExportFilter, report: Callable[[], object]) -> ExportedChats:
     """Read over REST, as one stream; `report` is called for each task.
 
-    A chat opens as the task's prompt profile opens it with the project's current APIs. Raises ServerError.
+    A chat opens as the task's prompt profile opens it with the project's current APIs, whose signatures are shown
+    in full. Raises ServerError.
     """
 
     @cache
-    def apps(project: str) -> dict[str, str]:
+    def apps(project: str) -> list[ListedApp]:
         names = [each["name"] for each in server.request("GET", "/v1/apis", project=project)]
-        described = {name: server.request("GET", f"/v1/apis/{name}", project=project) for name in names}
-        builtin = {app.name: app.description for app in with_builtins(Catalog({})).apps.values()}
-        return builtin | {name: str(api["description"]) for name, api in described.items()}
+        views = [server.request("GET", f"/v1/apis/{name}", project=project) for name in names]
+        listed = {app.name: app for app in listed_apps(with_builtins(Catalog()))}
+        for view in views:
+            lines = [each["signature"] for each in view["operations"]]
+            own = listed[view["name"]].signatures if view["name"] in listed else ()
+            listed[view["name"]] = ListedApp(view["name"], view["description"], (*lines, *own))
+        return list(listed.values())
 
     records: list[ChatRecord] = []
     left_out = Counter[str]()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from app.agent.prompt_profiles import Profile
 from app.apis.builtin import with_builtins
+from app.apis.listed_app import listed_apps
 from app.datasets.chat_lines import ChatRecord
 from app.errors import AppError
 from app.records import Json
@@ -75,7 +76,7 @@ class RejectionSampler:
     async def _record(self, scenario: Scenario, episode: Episode, temperature: float) -> ChatRecord:
         trajectory = episode.trajectory
         async with self.environment.open(scenario, trajectory.task) as world:
-            apps = {app.name: app.description for app in with_builtins(world.catalog).apps.values()}
+            apps = listed_apps(with_builtins(world.catalog))
         opening = self.profile.opening(trajectory.task, trajectory.offered, apps)
         about: dict[str, Json] = {
             "template": scenario.template,

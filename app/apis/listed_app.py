@@ -1,0 +1,50 @@
+"""An app as prompts list it. Pure."""
+
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from app.apis.api_docs import SIGNATURE_CHARS
+from app.apis.catalog import App, Catalog
+from app.apis.short_signature import page_of_signatures
+
+_LISTED: WeakKeyDictionary[App, "ListedApp"] = WeakKeyDictionary()
+
+
+class ListedApp(msgspec.Struct, frozen=True):
+    """`signatures` are those of all operations, a line each, shortened where need be; none if they are too many.
+
+    They do not depend on the task, so that tasks of a project share this part of their prompts.
+    """
+
+    name: str
+    description: str
+    signatures: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, app: App) -> "ListedApp":
+        if app not in _LISTED:
+            operations = list(app.operations.values())
+            lines = page_of_signatures(app, operations, "", SIGNATURE_CHARS).lines
+            _LISTED[app] = cls(app.name, app.description, tuple(lines) if len(lines) == len(operations) else ())
+        return _LISTED[app]
+
+    def about(self, chars: int) -> str:
+        """What the app is for: the first paragraph of its description that is no heading, cut at a word.
+
+        >>> ListedApp("pages", "# Pages API\\n\\nKeeps what is read.\\n\\n## Log-in").about(60)  # Markdown
+        'Keeps what is read'
+        """
+        about = " ".join(_first_paragraph(self.description).split()).rstrip(".")
+        return about if len(about) <= chars else f"{about[:chars].rpartition(' ')[0]} ..."
+
+
+def listed_apps(catalog: Catalog) -> list[ListedApp]:
+    return [ListedApp.of(app) for app in catalog.apps.values()]
+
+
+def _first_paragraph(markdown: str) -> str:
+    """Of what is no heading; the first heading if there is nothing else."""
+    lines = markdown.strip().splitlines()
+    text = "\n".join(line.strip() for line in lines if not line.startswith("#")).strip()
+    return text.partition("\n\n")[0] or "".join(lines[:1]).lstrip("# ")
