@@ -9,10 +9,12 @@ _BLOCK = r"```(?P<language>[^\n`]*)\n(?P<code>.*?)(?P<fence>^[ \t]*```|\Z)"
 _THOUGHT = rf"^[ \t]*(?:(?P<closed>{CLOSED_THOUGHT})|(?P<open>{OPEN_THOUGHT}))"
 _PART = re.compile(f"{_BLOCK}|{_THOUGHT}", re.DOTALL | re.MULTILINE)
 _PYTHON = {"", "py", "python"}
+_COMPLETION = re.compile(r"apis\.supervisor\.complete_task\(.*\)")
 
 
 def extract_code(text: str) -> str | None:
     """The first fenced block that is Python or has no language. None without such a block, or if it is blank.
+    An answer without one may be the call that completes the task, alone.
 
     A truncated generation may lack the closing fence: its block ends with the text. A closing fence starts a line,
     so three backticks inside a line of code do not end the block. What is fenced in a thought was only considered;
@@ -21,9 +23,14 @@ def extract_code(text: str) -> str | None:
     >>> extract_code("Let me look.\\n```python\\nprint(1)\\n```")
     'print(1)\\n'
     >>> extract_code("<think>\\n```python\\nprint(1)\\n```\\nBetter not.</think>\\nI am done.")
+    >>> extract_code("apis.supervisor.complete_task(answer=3)")
+    'apis.supervisor.complete_task(answer=3)'
     """
     block = _python_block(text)
-    return block["code"] if block and block["code"].strip() else None
+    if block is None:
+        alone = _COMPLETION.fullmatch(without_thoughts(text))
+        return alone and alone.group()
+    return block["code"] if block["code"].strip() else None
 
 
 def is_closed(text: str) -> bool:
