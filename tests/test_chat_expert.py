@@ -80,7 +80,7 @@ async def test_it_reads_the_full_profile_and_is_recorded_in_the_policys_format(
     assert first["temperature"] == 0.7
     assert first["max_tokens"] == 700
     assert "You are an autonomous agent" in first["messages"][0]["content"]
-    assert first["messages"][1]["content"] == f"Task: {scenarios[0].tasks[0].instruction}"
+    assert first["messages"][1]["content"].endswith(f"\n\nTask: {scenarios[0].tasks[0].instruction}")
     assert served[1].requests[1]["messages"][3]["content"].startswith("Output:\n")
 
 

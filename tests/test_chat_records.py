@@ -10,7 +10,7 @@ from app.datasets.chat_lines import ChatRecord, from_line
 from app.engine.tokenizer import Message
 from app.errors import InvalidError
 from app.records import Offer, Policy, Stop, Task, Trajectory, Turn, Use
-from trainer.sft_data.chat_records import read_records, record_of, to_line, write_records
+from trainer.sft_data.chat_records import prompt_lines, read_records, record_of, to_line, write_records
 
 OPENING = [Message("system", "be good"), Message("user", "do it")]
 
@@ -78,6 +78,17 @@ def test_a_rollout_becomes_a_conversation() -> None:
         "used": ["carry"],
         "score": 0.5,
     }
+
+
+def test_an_instruction_before_or_after_a_long_list_is_among_the_lines_of_the_prompt() -> None:
+    listed = "\n".join(f"operation {number}" for number in range(1000))
+    for prompt in (f"do it\n{listed}", f"{listed}\n\nTask: do it"):
+        record = ChatRecord(
+            (Message("system", "be good"), Message("user", prompt), Message("assistant", "done")), {}
+        )
+        lines = prompt_lines(record)
+        assert "do it" in lines
+        assert len(lines) == 400
 
 
 def test_a_rollout_without_turns_is_no_conversation() -> None:

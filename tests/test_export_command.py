@@ -131,7 +131,7 @@ async def test_the_full_profile_opens_with_the_apis_of_the_project(shop: Shop, t
     apps = {name: parse_document(name, DOCUMENT) for name in ("mail", "supervisor")}
     opening = Full().opening(Task(uuid4(), "count"), (), listed_apps(with_builtins(Catalog(apps))))
     assert record.opening == tuple(opening)
-    assert "apis.mail.list_mails()" in record.messages[0].content
+    assert "apis.mail.list_mails()" in record.messages[1].content
 
 
 async def test_only_the_tasks_that_were_asked_for_are_written(shop: Shop, tmp_path: Path) -> None:

@@ -99,20 +99,23 @@ def test_full_names_the_look_ups_the_four_skill_operations_and_the_end() -> None
 
 
 def apps_of(*apps: ListedApp) -> str:
-    return FULL.opening(TASK, [], apps)[0].content.partition("# The apps of your task\n")[2]
+    user = FULL.opening(TASK, [], apps)[1].content
+    assert user.endswith(f"\n\nTask: {TASK.instruction}")
+    return user.removeprefix("Apps:\n").partition("\n\nTask: ")[0]
 
 
 def test_full_lists_the_operations_of_each_app() -> None:
-    mail = ListedApp("mail", "# Mail\n\nReads and files mails.\n\nYes", ("read(id) -> text", "file(id): file one"))
-    assert apps_of(ListedApp("api_docs", "Look up APIs.", ("search(query)",)), mail, ListedApp("bare", "")) == (
-        "## mail: Reads and files mails\napis.mail.read(id) -> text\napis.mail.file(id): file one\n"
-        "## bare\nIts operations: apis.api_docs.show_signatures(app_name='bare')"
+    mail = ListedApp("mail", "# Mail\n\nReads mails.\n\nMore", ("read(id) -> text", "file(id): file one"))
+    docs, empty = ListedApp("api_docs", "Look up APIs.", ("search(query)",)), ListedApp("empty", "Nothing.", ())
+    assert apps_of(docs, mail, empty, ListedApp("huge", "")) == (
+        "## mail: Reads mails\napis.mail.read(id) -> text\napis.mail.file(id): file one\n"
+        "## huge\nIts operations: apis.api_docs.show_signatures(app_name='huge')"
     )
     assert apps_of() == "(none)"
 
 
 def test_full_leaves_out_operations_of_the_largest_apps_where_all_are_too_many() -> None:
-    sizes = {"large": 3_000, "small": 100, "larger": 3_500, "medium": 2_000}
+    sizes = {"large": 4_000, "small": 100, "larger": 5_000, "medium": 3_000}
     shown = apps_of(*(ListedApp(name, "", ("x" * size,)) for name, size in sizes.items()))
     assert [name for name in sizes if f"apis.{name}.xxx" in shown] == ["large", "small", "medium"]
     assert "show_signatures(app_name='larger')" in shown

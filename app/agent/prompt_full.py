@@ -6,7 +6,6 @@ from typing import ClassVar
 import msgspec
 
 from app.agent.observation import cut, error_of
-from app.apis.api_docs import SIGNATURE_CHARS
 from app.apis.listed_app import ListedApp
 from app.engine.tokenizer import Message
 from app.records import Offer, Task
@@ -14,6 +13,7 @@ from app.sandbox.protocol import Observation
 
 _LIMIT = 8000
 _ERROR_LIMIT = 3000
+_SIGNATURES = 8_000  # characters, of all apps: some 3,000 tokens
 _DESCRIPTION = 300  # characters, of an app
 _LOOK_UPS = "api_docs"  # whose operations the rules explain
 
@@ -25,13 +25,14 @@ Each of your turns is one or two sentences of thought and exactly one fenced blo
 Python session that keeps its state from turn to turn: variables, imports and functions stay. You are then shown \
 what it printed, and the traceback if it raised. Only what you print is shown. The standard library is there; \
 files, network and other packages are not: the apps are reached through `apis` alone.
-A turn without a Python block ends the task. Nobody answers questions: decide yourself, and act.
+Work in small steps: first print what you need to know, such as the list with the ids; then act on it; then \
+complete the task. A turn without a Python block ends the task. Nobody answers questions: decide yourself, and act.
 
 # The apps
 Every operation is a function `apis.<app>.<operation>(...)` that takes keyword arguments and returns JSON as \
-Python values. It raises when the app refuses, and the message says why. The operations are listed at the end: \
+Python values. It raises when the app refuses, and the message says why. The operations are listed with the task: \
 their arguments, the fields of what they return after "->", and what they do. Never guess an operation, a token \
-or an id: look it up.
+or an id: ids are in the lists that operations return.
 - apis.api_docs.show_api_doc(app_name=..., api_name=...): arguments and results of one operation
 - apis.api_docs.show_signatures(app_name=...): the operations of an app that is listed without them
 - apis.api_docs.search(query=...): operations that fit some words
@@ -49,7 +50,8 @@ ignore those that do not fit.
 - Update: if such a function fails, write it anew under the same name and call it again. The new one replaces it.
 Call an operation directly where no function is worth it, such as for the look-ups.
 
-# An example, with other apps than yours
+# An example
+User: Apps:
 ## supervisor: your passwords and keys
 apis.supervisor.show_passwords() -> letters: the password or key of each app
 ## letters: letters with sender, topic and page count
@@ -59,7 +61,7 @@ apis.letters.archive_letter(token, id) -> changed: archive one letter
 ## contacts: people with name, city and phone number
 apis.contacts.find_contacts(city=None) -> id, name, city, phone: list contacts
 
-User: Task: Archive the letters with more than 3 pages from people in Oslo. How many are there?
+Task: Archive the letters with more than 3 pages from people in Oslo. How many are there?
 You: list_letters takes a token: letters has log_in for it, and supervisor has the password. find_contacts takes \
 none. I look at the data before I rely on it.
 ```python
@@ -69,12 +71,12 @@ print(apis.letters.list_letters(token=token, page=1))
 print(apis.contacts.find_contacts(city="Oslo"))
 ```
 User: Output:
-{{'letters': [{{'id': 71, 'sender': 'Ida Berg', 'topic': 'rent', 'page_count': 5}}]}}
-[{{'id': 9, 'name': 'Ida Berg', 'city': 'Oslo', 'phone': '5550'}}]
+{'letters': [{'id': 71, 'sender': 'Ida Berg', 'topic': 'rent', 'page_count': 5}]}
+[{'id': 9, 'name': 'Ida Berg', 'city': 'Oslo', 'phone': '5550'}]
 You: The letters are under "letters", in pages; the contacts are a list. I write a function for it, and call it.
 ```python
 def archive_long_letters(token: str, city: str, above: int) -> int:
-    people = {{contact["name"] for contact in apis.contacts.find_contacts(city=city)}}
+    people = {contact["name"] for contact in apis.contacts.find_contacts(city=city)}
     archived = 0
     page = 1
     while letters := apis.letters.list_letters(token=token, page=page)["letters"]:
@@ -92,29 +94,23 @@ User: Output:
 You: Two are archived, and the task asks how many.
 ```python
 apis.supervisor.complete_task(answer=2)
-```
-
-# The apps of your task
-{apps}"""
+```"""
 
 
 class Full(msgspec.Struct, frozen=True):
-    """A system message with the rules and one demonstration, then the skills as source, and the task."""
+    """A system message with the rules and one demonstration, then the apps, the skills as source, and the task."""
 
     name: ClassVar[str] = "full"
     stop_strings: ClassVar[tuple[str, ...]] = ("\n```\n", "\n``` ", "\n```\r", " ```\n")  # four: OpenAI's limit
     """Models that were not trained on this format often go on: with the user's next message, and their own."""
 
     def opening(self, task: Task, offers: Sequence[Offer], apps: Sequence[ListedApp]) -> list[Message]:
-        parts = [_skill(offer) for offer in offers]
-        if parts:
-            parts.insert(0, "Skills that are already defined:")
+        parts = [f"Apps:\n{_listed(apps)}"]
+        if offers:
+            parts += ["Skills that are already defined:", *map(_skill, offers)]
         if task.conversation:
             parts.append(f"What was said before, which the task may refer to:\n{task.conversation}")
-        return [
-            Message("system", _SYSTEM.format(apps=_listed(apps))),
-            Message("user", "\n\n".join([*parts, f"Task: {task.instruction}"])),
-        ]
+        return [Message("system", _SYSTEM), Message("user", "\n\n".join([*parts, f"Task: {task.instruction}"]))]
 
     def observation(self, observation: Observation) -> str:
         """The output and the traceback."""
@@ -124,29 +120,28 @@ class Full(msgspec.Struct, frozen=True):
             parts.append(f"Output:\n{cut(observation.stdout.rstrip(), _LIMIT)}")
         if error:
             parts.append(f"Error:\n{_end(error.rstrip(), _ERROR_LIMIT)}")
-        return "\n".join(parts) or "Output: none. The code ran without an error."
+        return "\n".join(parts) or "Output: none. The code ran without an error; only what you print is shown."
 
 
 def _listed(apps: Sequence[ListedApp]) -> str:
     """Each app with its operations, unless those of smaller apps leave no room for them."""
-    own = [app for app in apps if app.name != _LOOK_UPS]
-    left, shown = SIGNATURE_CHARS, set[str]()
-    for app in sorted(own, key=_length):
-        left -= _length(app)
+    own = [app for app in apps if app.name != _LOOK_UPS and app.signatures != ()]
+    left, whole = _SIGNATURES, set[str]()
+    for app in sorted(own, key=lambda app: len(_operations(app))):
+        left -= len(_operations(app))
         if left >= 0:
-            shown.add(app.name)
-    return "\n".join(_entry(app, whole=app.name in shown) for app in own) or "(none)"
-
-
-def _length(app: ListedApp) -> int:
-    return len("\n".join(app.signatures))
+            whole.add(app.name)
+    return "\n".join(_entry(app, whole=app.name in whole) for app in own) or "(none)"
 
 
 def _entry(app: ListedApp, *, whole: bool) -> str:
-    heading = f"## {app.name}: {app.about(_DESCRIPTION)}".rstrip(": ")
-    if whole and app.signatures:
-        return "\n".join([heading, *(f"apis.{app.name}.{line}" for line in app.signatures)])
-    return f"{heading}\nIts operations: apis.api_docs.show_signatures(app_name={app.name!r})"
+    heading = f"## {app.name}: {app.about(_DESCRIPTION)}".removesuffix(": ")
+    look_up = f"Its operations: apis.api_docs.show_signatures(app_name={app.name!r})"
+    return f"{heading}\n{(whole and _operations(app)) or look_up}"
+
+
+def _operations(app: ListedApp) -> str:
+    return "\n".join(f"apis.{app.name}.{line}" for line in app.signatures or ())
 
 
 def _skill(offer: Offer) -> str:

@@ -5,6 +5,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from app.apis.api_docs import SIGNATURE_CHARS
+from app.apis.builtin import COMPLETE_TASK
 from app.apis.catalog import App, Catalog
 from app.apis.short_signature import page_of_signatures
 
@@ -12,21 +13,22 @@ _LISTED: WeakKeyDictionary[App, "ListedApp"] = WeakKeyDictionary()
 
 
 class ListedApp(msgspec.Struct, frozen=True):
-    """`signatures` are those of all operations, a line each, shortened where need be; none if they are too many.
+    """`signatures` are those of all operations but `complete_task`, a line each, shortened where need be; None if
+    they are too many.
 
     They do not depend on the task, so that tasks of a project share this part of their prompts.
     """
 
     name: str
     description: str
-    signatures: tuple[str, ...] = ()
+    signatures: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, app: App) -> "ListedApp":
         if app not in _LISTED:
-            operations = list(app.operations.values())
+            operations = [each for each in app.operations.values() if each is not COMPLETE_TASK]
             lines = page_of_signatures(app, operations, "", SIGNATURE_CHARS).lines
-            _LISTED[app] = cls(app.name, app.description, tuple(lines) if len(lines) == len(operations) else ())
+            _LISTED[app] = cls(app.name, app.description, tuple(lines) if len(lines) == len(operations) else None)
         return _LISTED[app]
 
     def about(self, chars: int) -> str:

@@ -11,7 +11,7 @@ from app.errors import InvalidError
 from app.records import Json, Trajectory
 from trainer.atomic_write import write_atomically
 
-_LINES = 200  # of a prompt, that are read
+_LINES = 200  # of a prompt, that are read at its beginning and at its end
 
 
 def record_of(
@@ -52,7 +52,8 @@ def asked(record: ChatRecord) -> tuple[str, str | None]:
 
 def prompt_lines(record: ChatRecord) -> list[str]:
     """The lines of its first user message, one of which is the instruction in the prompts of this server."""
-    return [line.removeprefix("Task: ") for line in _first_message(record).splitlines()[:_LINES]]
+    lines = _first_message(record).splitlines()
+    return [line.removeprefix("Task: ") for line in (*lines[:_LINES], *lines[_LINES:][-_LINES:])]
 
 
 def _first_message(record: ChatRecord) -> str:

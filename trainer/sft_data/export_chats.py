@@ -87,9 +87,8 @@ def export_chats(server: SageClient, wanted: ExportFilter, report: Callable[[], 
         views = [server.request("GET", f"/v1/apis/{name}", project=project) for name in names]
         listed = {app.name: app for app in listed_apps(with_builtins(Catalog()))}
         for view in views:
-            lines = [each["signature"] for each in view["operations"]]
-            own = listed[view["name"]].signatures if view["name"] in listed else ()
-            listed[view["name"]] = ListedApp(view["name"], view["description"], (*lines, *own))
+            lines = tuple(each["signature"] for each in view["operations"])
+            listed[view["name"]] = ListedApp(view["name"], view["description"], lines)
         return list(listed.values())
 
     records: list[ChatRecord] = []
