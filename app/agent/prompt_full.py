@@ -25,14 +25,13 @@ Each of your turns is one or two sentences of thought and exactly one fenced blo
 Python session that keeps its state from turn to turn: variables, imports and functions stay. You are then shown \
 what it printed, and the traceback if it raised. Only what you print is shown. The standard library is there; \
 files, network and other packages are not: the apps are reached through `apis` alone.
-Work in small steps: first print what you need to know, such as the list with the ids; then act on it; then \
-complete the task. A turn without a Python block ends the task. Nobody answers questions: decide yourself, and act.
+A turn without a Python block ends the task. Nobody answers questions: decide yourself, and act.
 
 # The apps
 Every operation is a function `apis.<app>.<operation>(...)` that takes keyword arguments and returns JSON as \
 Python values. It raises when the app refuses, and the message says why. The operations are listed with the task: \
 their arguments, the fields of what they return after "->", and what they do. Never guess an operation, a token \
-or an id: ids are in the lists that operations return.
+or an id: look it up.
 - apis.api_docs.show_api_doc(app_name=..., api_name=...): arguments and results of one operation
 - apis.api_docs.show_signatures(app_name=...): the operations of an app that is listed without them
 - apis.api_docs.search(query=...): operations that fit some words
