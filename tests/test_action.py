@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.agent.action import extract_code
+from app.agent.action import extract_code, words_before_code
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,17 @@ from app.agent.action import extract_code
 )
 def test_the_first_python_block_is_the_code(text: str, code: str | None) -> None:
     assert extract_code(text) == code
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("I look.\n```python\nprint(1)\n```", "I look.\n"),
+        ("<think>\nHm.\n</think>\napis.supervisor.complete_task(answer=3)", "<think>\nHm.\n</think>\n"),
+        ("apis.supervisor.complete_task()\n", ""),
+        ("I call apis.supervisor.complete_task()", "I call apis.supervisor.complete_task()"),
+        ("```python\n    ```", "```python\n    ```"),
+    ],
+)
+def test_words_are_what_comes_before_the_code_that_runs(text: str, words: str) -> None:
+    assert words_before_code(text) == words

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from app.agent.thoughts import CLOSED_THOUGHT, OPEN_THOUGHT
 
@@ -10,6 +11,11 @@ _THOUGHT = rf"^[ \t]*(?:(?P<closed>{CLOSED_THOUGHT})|(?P<open>{OPEN_THOUGHT}))"
 _PART = re.compile(f"{_BLOCK}|{_THOUGHT}", re.DOTALL | re.MULTILINE)
 _PYTHON = {"", "py", "python"}
 _COMPLETION = re.compile(r"apis\.supervisor\.complete_task\(.*\)")
+
+
+class _Code(NamedTuple):
+    start: int  # where the words before it end
+    text: str
 
 
 def extract_code(text: str) -> str | None:
@@ -26,11 +32,8 @@ def extract_code(text: str) -> str | None:
     >>> extract_code("apis.supervisor.complete_task(answer=3)")
     'apis.supervisor.complete_task(answer=3)'
     """
-    block = _python_block(text)
-    if block is None:
-        alone = _COMPLETION.fullmatch(without_thoughts(text))
-        return alone and alone.group()
-    return block["code"] if block["code"].strip() else None
+    found = _code(text)
+    return found.text if found else None
 
 
 def is_closed(text: str) -> bool:
@@ -49,8 +52,8 @@ def words_before_code(text: str) -> str:
     >>> words_before_code("Let me look.\\n```python\\nprint(1)\\n```")
     'Let me look.\\n'
     """
-    block = _python_block(text)
-    return text[: block.start()] if block and block["code"].strip() else text
+    found = _code(text)
+    return text[: found.start] if found else text
 
 
 def without_thoughts(text: str) -> str:
@@ -68,6 +71,14 @@ def ends_in_thought(text: str) -> bool:
     (True, False)
     """
     return _python_block(text) is None and any(part["open"] is not None for part in _PART.finditer(text))
+
+
+def _code(text: str) -> _Code | None:
+    block = _python_block(text)
+    if block is not None:
+        return _Code(block.start(), block["code"]) if block["code"].strip() else None
+    alone = without_thoughts(text)
+    return _Code(text.rindex(alone), alone) if _COMPLETION.fullmatch(alone) else None
 
 
 def _python_block(text: str) -> re.Match[str] | None:
