@@ -9,13 +9,13 @@ from typing import ClassVar
 
 from app.agent.observation import last_line
 from app.agent.prompt_compact import Compact
+from app.apis.builtin import API_DOCS
 from app.apis.listed_app import ListedApp
 from app.engine.tokenizer import Message
 from app.records import Offer, Task
 
 _SHOWN = 24  # apps
 _DESCRIPTION = 60  # characters
-_LOOK_UPS = "api_docs"  # in every project
 
 
 class Brief(Compact, frozen=True):
@@ -32,7 +32,7 @@ class Brief(Compact, frozen=True):
 
 
 def _listed(apps: Sequence[ListedApp]) -> str:
-    entries = [_entry(each) for each in apps if each.name != _LOOK_UPS]
+    entries = [_entry(each) for each in apps if each.name != API_DOCS.name]
     more = ["more apps: apis.api_docs.show_app_descriptions()"] if len(entries) > _SHOWN else []
     return "\n".join([*entries[:_SHOWN], *more]) or "no apps"
 

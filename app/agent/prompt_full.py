@@ -6,6 +6,7 @@ from typing import ClassVar
 import msgspec
 
 from app.agent.observation import cut, error_of
+from app.apis.builtin import API_DOCS
 from app.apis.listed_app import ListedApp
 from app.engine.tokenizer import Message
 from app.records import Offer, Task
@@ -15,7 +16,6 @@ _LIMIT = 8000
 _ERROR_LIMIT = 3000
 _SIGNATURES = 8_000  # characters, of all apps: some 3,000 tokens
 _DESCRIPTION = 300  # characters, of an app
-_LOOK_UPS = "api_docs"  # whose operations the rules explain
 
 _SYSTEM = """\
 You are an autonomous agent. You carry out a task for a user by writing Python that calls the user's apps.
@@ -124,7 +124,7 @@ class Full(msgspec.Struct, frozen=True):
 
 def _listed(apps: Sequence[ListedApp]) -> str:
     """Each app with its operations, unless those of smaller apps leave no room for them."""
-    own = [app for app in apps if app.name != _LOOK_UPS and app.signatures != ()]
+    own = [app for app in apps if app.name != API_DOCS.name and app.signatures != ()]
     left, whole = _SIGNATURES, set[str]()
     for app in sorted(own, key=lambda app: len(_operations(app))):
         left -= len(_operations(app))
