@@ -2,8 +2,14 @@
 
 import re
 from random import Random
+from typing import cast
+
+import pytest
 
 from app.apis.api_docs import show_signatures
+from app.apis.builtin import with_builtins
+from app.sandbox.child.api_proxies import Apis
+from app.sandbox.child.channel import HostChannel
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.office_instructions import asked_by
 from tests.office_rollouts import Office
@@ -40,6 +46,15 @@ def test_every_word_of_the_documents_of_any_site_is_in_it() -> None:
     for site in range(60):
         for app in APP_NAMES:
             assert unknown(show_signatures(catalog_of(site), app)) == set()
+
+
+def test_every_word_of_the_errors_about_unknown_operations_is_in_it() -> None:
+    apis = Apis(cast(HostChannel, None), with_builtins(catalog_of(0)).names())  # none is called
+    for app in (getattr(apis, name) for name in APP_NAMES):
+        for name in sorted(KNOWN.difference(dir(app))):
+            with pytest.raises(AttributeError) as raised:
+                getattr(app, name)
+            assert unknown(str(raised.value)) == set()
 
 
 async def test_every_word_that_an_expert_writes_or_reads_is_in_it() -> None:

@@ -39,18 +39,18 @@ async def test_an_app_called_by_the_name_of_what_it_keeps_is_found_by_its_operat
     sandbox: ForkedSandbox,
 ) -> None:
     kept, unknown = await _run(sandbox, "apis.sends", "apis.weather")
-    assert "no app 'sends'. Did you mean 'mail', which has 'send'?" in (kept.error or "")
-    assert "no app 'weather'. There is mail, api_docs. apis.api_docs.show_app_descriptions() lists them." in (
+    assert "no app 'sends'. Did you mean 'mail' (it has 'send')?" in (kept.error or "")
+    assert "no app 'weather': it has mail, api_docs. apis.api_docs.show_app_descriptions() lists them." in (
         unknown.error or ""
     )
 
 
 async def test_where_no_name_is_near_a_few_are_listed_and_many_are_not(sandbox: ForkedSandbox) -> None:
     names = [f"list_beds_of_ward_{number}" for number in range(40)]
-    for operations, hint in ((["list_beds", "add_bed"], "There is list_beds, add_bed. "), (names, "")):
+    for operations, hint in ((["list_beds", "add_bed"], ": it has list_beds, add_bed."), (names, ".")):
         session = await sandbox.open({"clinic": operations}, _call, _LIMITS)
         try:
             seen = await session.run("apis.clinic.log_in()")
         finally:
             await session.close()
-        assert f"no operation 'log_in'. {hint}dir(apis.clinic) lists them." in (seen.error or "")
+        assert f"no operation 'log_in'{hint} dir(apis.clinic) lists them." in (seen.error or "")

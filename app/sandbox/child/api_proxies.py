@@ -59,11 +59,14 @@ class AppProxy:
     def __getattr__(self, name: str) -> OperationProxy:
         operation = self._operations.get(name)
         if operation is None:
-            others = [f"apis.{app}" for app, proxy in self._apps.items() if name in proxy._operations]
-            hint = f"{' and '.join(others[:_SHOWN])} {'has' if len(others) == 1 else 'have'} it." if others else ""
-            hint = hint or _nearest(name, self._operations) or _every(self._operations)
+            hint = self._elsewhere(name) or _nearest(name, self._operations) or _every(self._operations)
             raise _unknown(f"apis.{self._name} has no operation", name, self._lookup, hint)
         return operation
+
+    def _elsewhere(self, name: str) -> str:
+        """The other apps that have an operation of that name."""
+        others = [f"apis.{app}" for app, proxy in self._apps.items() if name in proxy._operations]
+        return f". {' and '.join(others[:_SHOWN])} {'has' if len(others) == 1 else 'have'} it." if others else ""
 
     def __dir__(self) -> list[str]:
         return sorted(self._operations)
@@ -102,7 +105,7 @@ class Apis:
         """Of an app that is called by the name of what it keeps."""
         for app, proxy in self._apps.items():
             if about := next((each for each in proxy._operations if _is_about(name, each)), None):
-                return f"Did you mean {app!r}, which has {about!r}?"
+                return f". Did you mean {app!r} (it has {about!r})?"
         return ""
 
     def __dir__(self) -> list[str]:
@@ -138,19 +141,19 @@ def _lookup(operation: str, arguments: str, documented: set[str], otherwise: str
 
 
 def _unknown(what: str, name: str, lookup: str, hint: str) -> AttributeError:
-    return AttributeError(f"{what} {name!r}.{hint and ' ' + hint} {lookup} lists them.")
+    return AttributeError(f"{what} {name!r}{hint or '.'} {lookup} lists them.")
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
     """Those about the same thing, or else spelled alike."""
     near = [each for each in known if _is_about(name, each)] or difflib.get_close_matches(name, known, cutoff=0.5)
-    return f"Did you mean {' or '.join(map(repr, near[:_SHOWN]))}?" if near else ""
+    return f". Did you mean {' or '.join(map(repr, near[:_SHOWN]))}?" if near else ""
 
 
 def _every(known: Iterable[str]) -> str:
     """All, if they are few."""
     listed = ", ".join(known)
-    return f"There is {listed}." if 0 < len(listed) <= _LISTED else ""
+    return f": it has {listed}." if 0 < len(listed) <= _LISTED else ""
 
 
 def _is_about(name: str, operation: str) -> bool:
