@@ -17,7 +17,7 @@ class Stop(StrEnum):
 
     COMPLETED = "completed"  # the agent called complete_task
     NOTHING_DONE = "nothing_done"  # it did so without an API call or an answer, and with no score above 0
-    NO_CODE = "no_code"  # a turn without a python block
+    NO_CODE = "no_code"  # a turn without code, which ends the task
     TURN_LIMIT = "turn_limit"
     TOKEN_LIMIT = "token_limit"  # generated tokens
     CONTEXT_FULL = "context_full"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.agent.action import extract_code, words_before_code
+from app.agent.action import ends_in_thought, extract_code, words_before_code
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,6 @@ from app.agent.action import extract_code, words_before_code
         ("```python\n", None),
         ("```json\n{}\n```", None),
         ("I am done. `print(1)`", None),
-        ("<think>Hm.</think>\n\napis.supervisor.complete_task()\n", "apis.supervisor.complete_task()"),
-        ("apis.supervisor.complete_task(answer='a)\\nb')", "apis.supervisor.complete_task(answer='a)\\nb')"),
-        ("I call apis.supervisor.complete_task()", None),
-        ("apis.supervisor.complete_task()\nThat is all.", None),
-        ("apis.mail.delete_mail(id=3)", None),
         ("", None),
         ("<think>\n```python\nprint(1)\n```\nNo.\n</think>\n\n```python\nprint(2)\n```", "print(2)\n"),
         ("<think>\n```python\nprint(1)\n```\nBut", None),
@@ -38,6 +33,46 @@ from app.agent.action import extract_code, words_before_code
 )
 def test_the_first_python_block_is_the_code(text: str, code: str | None) -> None:
     assert extract_code(text) == code
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "apis.supervisor.complete_task()",
+        "apis.supervisor.complete_task(answer='a)\\nb')",
+        "apis.supervisor.complete_task(\n    answer=[1,\n            2],\n)",
+        "apis.supervisor.complete_task(answer=3);  # done",
+    ],
+)
+def test_the_call_that_completes_the_task_needs_no_block(call: str) -> None:
+    for text in (call, f"<think>Hm.</think>\n\n{call}\n", f"{call}\n<think>I called {call}.</think>\n"):
+        assert extract_code(text) == call
+        assert call not in words_before_code(text)
+    for text in (f"I call {call}", f"{call}\nThat is all.", f"{call}\n{call}", f"({call}, 1)", f"`{call}`"):
+        assert extract_code(text) is None
+        assert words_before_code(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "apis.mail.delete_mail(id=3)",
+        "apis.supervisor.complete_task",
+        "apis.supervisor.complete_task(answer=3",
+        "apis.supervisor.complete_task(answer=3) would be the call (if I were sure)",
+        "apis.supervisor.complete_task(answer=3), apis.mail.delete_mail(id=3)",
+        "my.apis.supervisor.complete_task(answer=3)",
+        "<think>\napis.supervisor.complete_task(answer=3)\n</think>",
+    ],
+)
+def test_nothing_but_that_call_is_run_without_a_block(text: str) -> None:
+    assert extract_code(text) is None
+
+
+def test_a_thought_after_the_code_needs_no_end() -> None:
+    assert ends_in_thought("<think>\nI could")
+    for code in ("apis.supervisor.complete_task()", "```\nprint(1)\n```"):
+        assert not ends_in_thought(f"{code}\n<think>\nI could")
 
 
 @pytest.mark.parametrize(

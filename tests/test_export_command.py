@@ -22,19 +22,30 @@ from app.datasets.chat_lines import ChatRecord
 from app.db import models, tasks, trajectories
 from app.db.database import Sessions
 from app.db.models import TaskState
-from app.records import Offer, Stop, Task, Turn
+from app.records import Json, Offer, Stop, Task, Turn
 from tests.api_app import ApiApp, open_api_app
 from tests.http_server import served
 from tests.rows import trajectory_of, turn_of
 from trainer.sft_data.chat_records import read_records
 from trainer.sft_data.export_chats import ExportFilter, export_chats
 
-DOCUMENT = {
-    "openapi": "3.1.0",
-    "info": {"title": "Mail", "version": "1", "description": "letters of the house"},
-    "servers": [{"url": "http://127.0.0.1:9"}],
-    "paths": {"/mails": {"get": {"operationId": "list_mails", "responses": {"200": {"description": "all"}}}}},
-}
+
+def document_of(*operations: str, parameters: int = 0) -> dict[str, Json]:
+    """A document with these operations, each with so many parameters."""
+    query: Json = [{"name": f"f{number}", "in": "query"} for number in range(parameters)]
+    get = {"responses": {"200": {"description": "all"}}, "parameters": query}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Mail", "version": "1", "description": "letters of the house"},
+        "servers": [{"url": "http://127.0.0.1:9"}],
+        "paths": {f"/{each}": {"get": {"operationId": each, **get}} for each in operations},
+    }
+
+
+DOCUMENT = document_of("list_mails")
+COMPLETING = document_of("complete_task", "show_passwords")
+LARGE = document_of(*(f"list_{number}" for number in range(10)), parameters=90)  # its signatures are shortened
+HUGE = document_of(*(f"list_{number}" for number in range(100)), parameters=90)  # they are too many
 
 
 class Shop:
@@ -120,18 +131,21 @@ async def test_chats_with_secrets_are_left_out_and_counted(shop: Shop, tmp_path:
 
 
 async def test_the_full_profile_opens_with_the_apis_of_the_project(shop: Shop, tmp_path: Path) -> None:
-    for name in ("mail", "supervisor"):
-        added = await shop.api.client.post("/v1/apis", json={"name": name, "document": DOCUMENT})
+    documents = {"huge": HUGE, "large": LARGE, "mail": DOCUMENT, "supervisor": COMPLETING}
+    apps = {name: parse_document(name, document) for name, document in documents.items()}
+    for name, document in documents.items():
+        added = await shop.api.client.post("/v1/apis", json={"name": name, "document": document})
         assert added.is_success, added.text
     await shop.task(turn_of("won"), profile="full", instruction="count")
     await shop.task(turn_of("odd"), profile="gone")
     _, stdout, _ = await shop.export(tmp_path / "out.jsonl")
     assert stdout.endswith("left out 1: its prompt profile is not known here\n")
     (record,) = read_records(tmp_path / "out.jsonl")
-    apps = {name: parse_document(name, DOCUMENT) for name in ("mail", "supervisor")}
     opening = Full().opening(Task(uuid4(), "count"), (), listed_apps(with_builtins(Catalog(apps))))
     assert record.opening == tuple(opening)
-    assert "apis.mail.list_mails()" in record.messages[1].content
+    assert "apis.mail.list_mails()" in (shown := record.messages[1].content)
+    assert "apis.large.list_0(" in shown
+    assert "show_signatures(app_name='huge')" in shown
 
 
 async def test_only_the_tasks_that_were_asked_for_are_written(shop: Shop, tmp_path: Path) -> None:

@@ -121,6 +121,14 @@ def test_full_leaves_out_operations_of_the_largest_apps_where_all_are_too_many()
     assert "show_signatures(app_name='larger')" in shown
 
 
+def test_full_lists_some_of_very_many_apps() -> None:
+    shown = apps_of(*(ListedApp(f"app_{number}", "about " * 200) for number in range(1000)))
+    assert len(shown) < 12_000
+    assert "## app_23: " in shown
+    assert "## app_24: " not in shown
+    assert shown.endswith("\nMore apps: apis.api_docs.show_app_descriptions()")
+
+
 def test_full_shows_the_whole_traceback() -> None:
     shown = FULL.observation(Observation(stdout="", error=TRACEBACK, stop=RunStop.ERROR))
     assert '  File "<turn 1>", line 2' in shown

@@ -1,16 +1,18 @@
 """Reads the policy's answer: the code to run, the words, and the thoughts, of which nothing is run. Pure."""
 
+import ast
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from app.agent.thoughts import CLOSED_THOUGHT, OPEN_THOUGHT
+from app.untrusted.syntax_tree import parse
 
 _BLOCK = r"```(?P<language>[^\n`]*)\n(?P<code>.*?)(?P<fence>^[ \t]*```|\Z)"
 _THOUGHT = rf"^[ \t]*(?:(?P<closed>{CLOSED_THOUGHT})|(?P<open>{OPEN_THOUGHT}))"
 _PART = re.compile(f"{_BLOCK}|{_THOUGHT}", re.DOTALL | re.MULTILINE)
 _PYTHON = {"", "py", "python"}
-_COMPLETION = re.compile(r"apis\.supervisor\.complete_task\(.*\)")
+_COMPLETION = "apis.supervisor.complete_task"
 
 
 class _Code(NamedTuple):
@@ -20,7 +22,7 @@ class _Code(NamedTuple):
 
 def extract_code(text: str) -> str | None:
     """The first fenced block that is Python or has no language. None without such a block, or if it is blank.
-    An answer without one may be the call that completes the task, alone.
+    Without any block, an answer that is only the call which completes the task is the code.
 
     A truncated generation may lack the closing fence: its block ends with the text. A closing fence starts a line,
     so three backticks inside a line of code do not end the block. What is fenced in a thought was only considered;
@@ -70,15 +72,25 @@ def ends_in_thought(text: str) -> bool:
     >>> ends_in_thought("<think>\\nI could"), ends_in_thought("<think>\\nHm.\\n</think>\\nI")
     (True, False)
     """
-    return _python_block(text) is None and any(part["open"] is not None for part in _PART.finditer(text))
+    return _code(text) is None and any(part["open"] is not None for part in _PART.finditer(text))
 
 
 def _code(text: str) -> _Code | None:
     block = _python_block(text)
     if block is not None:
         return _Code(block.start(), block["code"]) if block["code"].strip() else None
-    alone = without_thoughts(text)
-    return _Code(text.rindex(alone), alone) if _COMPLETION.fullmatch(alone) else None
+    said = _PART.sub(lambda part: " " * len(part.group()) if _is_thought(part) else part.group(), text)
+    code = said.strip()
+    return _Code(len(said) - len(said.lstrip()), code) if _completes(code) else None
+
+
+def _completes(code: str) -> bool:
+    """Whether it is the call that completes the task, and nothing else."""
+    tree = parse(code) if _COMPLETION in code else None
+    match tree and tree.body:
+        case [ast.Expr(ast.Call(called))]:
+            return ast.unparse(called) == _COMPLETION
+    return False
 
 
 def _python_block(text: str) -> re.Match[str] | None:

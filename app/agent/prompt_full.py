@@ -16,6 +16,7 @@ _LIMIT = 8000
 _ERROR_LIMIT = 3000
 _SIGNATURES = 8_000  # characters, of all apps: some 3,000 tokens
 _DESCRIPTION = 300  # characters, of an app
+_SHOWN = 24  # apps
 
 _SYSTEM = """\
 You are an autonomous agent. You carry out a task for a user by writing Python that calls the user's apps.
@@ -125,22 +126,22 @@ class Full(msgspec.Struct, frozen=True):
 def _listed(apps: Sequence[ListedApp]) -> str:
     """Each app with its operations, unless those of smaller apps leave no room for them."""
     own = [app for app in apps if app.name != API_DOCS.name and app.signatures != ()]
+    shown = own[:_SHOWN]
+    operations = {app.name: "\n".join(f"apis.{app.name}.{line}" for line in app.signatures or ()) for app in shown}
     left, whole = _SIGNATURES, set[str]()
-    for app in sorted(own, key=lambda app: len(_operations(app))):
-        left -= len(_operations(app))
+    for name in sorted(filter(operations.get, operations), key=lambda name: len(operations[name])):
+        left -= len(operations[name])
         if left >= 0:
-            whole.add(app.name)
-    return "\n".join(_entry(app, whole=app.name in whole) for app in own) or "(none)"
+            whole.add(name)
+    entries = [_entry(app, operations[app.name] if app.name in whole else "") for app in shown]
+    more = ["More apps: apis.api_docs.show_app_descriptions()"] if len(own) > _SHOWN else []
+    return "\n".join([*entries, *more]) or "(none)"
 
 
-def _entry(app: ListedApp, *, whole: bool) -> str:
+def _entry(app: ListedApp, operations: str) -> str:
     heading = f"## {app.name}: {app.about(_DESCRIPTION)}".removesuffix(": ")
     look_up = f"Its operations: apis.api_docs.show_signatures(app_name={app.name!r})"
-    return f"{heading}\n{(whole and _operations(app)) or look_up}"
-
-
-def _operations(app: ListedApp) -> str:
-    return "\n".join(f"apis.{app.name}.{line}" for line in app.signatures or ())
+    return f"{heading}\n{operations or look_up}"
 
 
 def _skill(offer: Offer) -> str:

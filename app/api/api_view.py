@@ -49,6 +49,7 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
     """An API with its operations. `variables` are those of the server URL, with their defaults.
 
     Operations of the document that cannot be called are `left_out`; `remarks` are about a new document.
+    `prompt_signatures` are the lines by which prompts list the operations; null where they are too many.
     `credentials` are those for all tasks: those of principals are listed at `/v1/apis/{name}/credentials`.
     """
 
@@ -56,6 +57,7 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
     base_url: str
     variables: dict[str, str]
     operations: list[OperationView]
+    prompt_signatures: tuple[str, ...] | None
     left_out: list[LeftOut]
     credentials: list[CredentialView]  #: for all tasks
     remarks: list[str] = []
@@ -75,6 +77,7 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
             base_url=app.base_url,
             variables=app.variables,
             operations=app.operations,
+            prompt_signatures=app.prompt_signatures,
             left_out=app.left_out,
             credentials=shared_credentials(app.schemes, stored, has_token=_has_token(row)),
             remarks=list(remarks),

@@ -6,6 +6,7 @@ import msgspec
 
 from app.apis.catalog import App, LeftOut, Operation
 from app.apis.fingerprint import fingerprints, shapes
+from app.apis.listed_app import ListedApp
 from app.apis.naming import keys_of, place_of
 from app.apis.presentation import AS_WRITTEN, OperationOverride, Presentation, gone, overrides_of
 from app.apis.reachable import CalledServers
@@ -73,6 +74,7 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
     other_servers: tuple[str, ...] = ()
     servers: CalledServers
     operations: list[OperationView]
+    prompt_signatures: tuple[str, ...] | None = None
     left_out: list[LeftOut] = []
     schemes: dict[str, SecurityScheme] = {}
     security: Security | None = None
@@ -115,6 +117,7 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
             other_servers=app.other_servers,
             servers=CalledServers.of(app),
             operations=[OperationView.of(each, typed=app.typed) for each in app.operations.values()],
+            prompt_signatures=ListedApp.of(app).signatures,
             left_out=list(app.left_out),
             schemes=app.schemes,
             security=app.security,

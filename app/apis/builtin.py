@@ -1,6 +1,7 @@
 """The built-in operations of every project: look-ups in the documents, and completion of the task."""
 
 from collections.abc import Mapping
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -13,14 +14,23 @@ _LISTED: dict[str, Json] = {
     "items": {"type": "object", "properties": {"name": _TEXT, "description": _TEXT}},
 }
 
+_SUPERVISORS: WeakKeyDictionary[App, App] = WeakKeyDictionary()
+
 
 def with_builtins(catalog: Catalog) -> Catalog:
     """The catalog with `api_docs` and `supervisor.complete_task`; a supervisor app keeps its own operations."""
     apps = {"api_docs": API_DOCS, "supervisor": SUPERVISOR, **catalog.apps}
     if own := catalog.apps.get("supervisor"):
-        operations = {**own.operations, COMPLETE_TASK.name: COMPLETE_TASK}
-        apps["supervisor"] = msgspec.structs.replace(own, operations=operations)
+        apps["supervisor"] = _supervisor(own)
     return Catalog(apps)
+
+
+def _supervisor(own: App) -> App:
+    """One per app: what is computed of an app is kept for it."""
+    if own not in _SUPERVISORS:
+        operations = {**own.operations, COMPLETE_TASK.name: COMPLETE_TASK}
+        _SUPERVISORS[own] = msgspec.structs.replace(own, operations=operations)
+    return _SUPERVISORS[own]
 
 
 def _argument(name: str, schema: Mapping[str, Json], *, required: bool = True, description: str = "") -> Parameter:

@@ -26,7 +26,7 @@ class ListedApp(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, app: App) -> "ListedApp":
         if app not in _LISTED:
-            operations = [each for each in app.operations.values() if each is not COMPLETE_TASK]
+            operations = [each for each in app.operations.values() if each.api != COMPLETE_TASK.api]
             lines = page_of_signatures(app, operations, "", SIGNATURE_CHARS).lines
             _LISTED[app] = cls(app.name, app.description, tuple(lines) if len(lines) == len(operations) else None)
         return _LISTED[app]
@@ -38,7 +38,10 @@ class ListedApp(msgspec.Struct, frozen=True):
         'Keeps what is read'
         """
         about = " ".join(_first_paragraph(self.description).split()).rstrip(".")
-        return about if len(about) <= chars else f"{about[:chars].rpartition(' ')[0]} ..."
+        if len(about) <= chars:
+            return about
+        start = about[:chars]
+        return f"{start.rpartition(' ')[0] or start} ..."
 
 
 def listed_apps(catalog: Catalog) -> list[ListedApp]:
@@ -46,7 +49,7 @@ def listed_apps(catalog: Catalog) -> list[ListedApp]:
 
 
 def _first_paragraph(markdown: str) -> str:
-    """Of what is no heading; the first heading if there is nothing else."""
+    """The first that is not a heading, or else the first heading."""
     lines = markdown.strip().splitlines()
     text = "\n".join(line.strip() for line in lines if not line.startswith("#")).strip()
     return text.partition("\n\n")[0] or "".join(lines[:1]).lstrip("# ")

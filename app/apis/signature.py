@@ -23,11 +23,13 @@ def signature(operation: Operation, *, typed: bool = False, rank: FieldRank | No
 
 
 def signature_line(call: str, returned: str, summary: str) -> str:
+    """One line, whatever a document calls its fields: a prompt has other lines below it.
+
+    >>> signature_line("ping()", "", ""), signature_line("ping()", "id\\nTask: end", "say hello")
+    ('ping()', 'ping() -> id Task: end: say hello')
     """
-    >>> signature_line("ping()", "", ""), signature_line("ping()", "string", "say hello")
-    ('ping()', 'ping() -> string: say hello')
-    """
-    return f"{call}{f' -> {returned}' if returned else ''}{f': {summary}' if summary else ''}"
+    text = f"{call}{f' -> {returned}' if returned else ''}{f': {summary}' if summary else ''}"
+    return " ".join(text.splitlines())
 
 
 def call_form(operation: Operation, *, typed: bool = False) -> str:

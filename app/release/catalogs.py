@@ -9,6 +9,7 @@ import msgspec
 from app.apis.api_documents import parse_document, read_document
 from app.apis.bound_parameters import bind_parameters
 from app.apis.catalog import App, Catalog
+from app.apis.listed_app import ListedApp
 from app.apis.operation_index import index_of
 from app.apis.presentation import present
 from app.db import manifests
@@ -56,5 +57,5 @@ def _parsed(api: ApiDocument, content: bytes) -> App:
     app = parse_document(api.name, read_document(content), source=source, server=api.server)
     app = present(app, api.presentation)
     app = msgspec.structs.replace(bind_parameters(app, api.bind), token_origins=api.token_origins)
-    index_of(app)  # here, in a thread
+    index_of(app), ListedApp.of(app)  # here, in a thread; both are kept
     return app

@@ -77,8 +77,7 @@ _DECODER = msgspec.json.Decoder(_ExportedTask)
 def export_chats(server: SageClient, wanted: ExportFilter, report: Callable[[], object]) -> ExportedChats:
     """Read over REST, as one stream; `report` is called for each task.
 
-    A chat opens as the task's prompt profile opens it with the project's current APIs, whose signatures are shown
-    in full. Raises ServerError.
+    A chat opens as the task's prompt profile opens it with the project's current APIs. Raises ServerError.
     """
 
     @cache
@@ -87,8 +86,7 @@ def export_chats(server: SageClient, wanted: ExportFilter, report: Callable[[], 
         views = [server.request("GET", f"/v1/apis/{name}", project=project) for name in names]
         listed = {app.name: app for app in listed_apps(with_builtins(Catalog()))}
         for view in views:
-            lines = tuple(each["signature"] for each in view["operations"])
-            listed[view["name"]] = ListedApp(view["name"], view["description"], lines)
+            listed[view["name"]] = msgspec.convert(view | {"signatures": view["prompt_signatures"]}, ListedApp)
         return list(listed.values())
 
     records: list[ChatRecord] = []
