@@ -15,7 +15,7 @@ class FileServer:
         self.headers: dict[str, str] = {}  # of every answer
         self.own_headers: dict[str, dict[str, str]] = {}  # of the answers for a path
         self.breaks: list[int] = []
-        self.refusals: list[int] = []  # statuses of the next answers for files of a commit
+        self.refusals: list[int] = []  # statuses of the next answers
         self.moved: dict[str, str] = {}  # paths to the locations of their files
         self.tokens: list[tuple[str, str]] = []  # path and Authorization, also of what is only looked at
         self.asked: list[tuple[str, str]] = []  # path and Range
@@ -59,7 +59,7 @@ class FileServer:
             for name, value in headers.items():
                 request.send_header(name, value)
             request.end_headers()
-        elif body and self.refusals and "/resolve/" in path:
+        elif body and self.refusals:
             request.send_error(self.refusals.pop(0))
         else:
             self.answer(request, body=body)

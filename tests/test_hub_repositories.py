@@ -129,6 +129,39 @@ def test_an_index_that_is_not_read_does_not_matter(hub: FileServer, tmp_path: Pa
     assert "has neither model.safetensors nor model.safetensors.index.json" in done.stderr
 
 
+def test_half_a_file_of_weights_is_refused_wherever_it_lies(hub: FileServer, tmp_path: Path) -> None:
+    directory = make_model_dir(tmp_path / "model")
+    whole = (directory / "model.safetensors").read_bytes()
+    (directory / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    publish(hub, "nobody/tiny", directory)
+    for name in ("nobody/tiny", str(directory)):
+        done = sage(tmp_path, hub.url, "models", "pull", name)
+        assert done.returncode == 1
+        assert "model.safetensors was cut off or damaged" in done.stderr
+        assert not list((tmp_path / "models").glob("nobody*"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "message"),
+    [
+        (b"<html>", 200, "malformed"),
+        (b'{"id": "nobody/tiny"}', 200, "missing required field `sha`"),
+        (b"", 401, "it needs an account that may read it: set HF_TOKEN"),
+        (b"", 404, "404"),
+    ],
+)
+def test_a_repository_that_cannot_be_read_is_one_error(
+    answer: bytes, status: int, message: str, hub: FileServer, tmp_path: Path
+) -> None:
+    hub.files["/api/models/nobody/tiny"] = answer
+    hub.refusals = [status] if status != 200 else []
+    done = sage(tmp_path, hub.url, "models", "pull", "nobody/tiny")
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "copy the model's directory here and set SAGE_MODEL to it" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_server_that_is_asked_too_often_is_asked_again(hub: FileServer, tmp_path: Path) -> None:
     publish(hub, "nobody/tiny", make_model_dir(tmp_path / "model"))
     hub.refusals = [429, 503]

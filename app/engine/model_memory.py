@@ -19,7 +19,10 @@ Packing: TypeAlias = Literal["none", "copied", "halved"]
 _PROCESS = 850 << 20  # bytes: interpreter, torch, embeddings, buffers; measured with SmolLM2-135M
 _GPU_PASSES = 1 << 30  # bytes: logits, activations, gathered keys and values; an estimate
 _EMBEDDINGS, _OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
-SERVE_LESS = "choose a smaller model or a smaller SAGE_ENGINE_KV_MB, or serve it on another machine (ENGINE_URLS)"
+SERVE_LESS = (
+    "choose a smaller model, a smaller SAGE_ENGINE_KV_MB, fewer SAGE_ENGINE_ADAPTERS or, on a CPU, "
+    "SAGE_ENGINE_DTYPE=int8, or serve it on another machine (ENGINE_URLS)"
+)
 _TRAINED_BYTES = 20  # of a number of an adapter in training: itself, its start, its gradient and two moments
 _ADAPTER_RANK = 16  # the default of a run
 _LAYER = re.compile(r"\.\d+\.")  # in the names of weights that layers have

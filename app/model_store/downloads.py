@@ -4,10 +4,10 @@ import hashlib
 import re
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 from tqdm import tqdm
@@ -15,10 +15,12 @@ from tqdm import tqdm
 from app.errors import ModelDownloadError, ModelHashError, StorageError, first_line
 from app.publish import publish
 
-_TIMEOUT = 30.0  # seconds of silence
+_TIMEOUT = httpx.Timeout(30.0, connect=10.0)  # seconds of silence
 _ATTEMPTS = 5  # in a row that bring nothing new
+_CONNECTIONS = 2  # attempts of a row: a machine without a network should say so soon
 _GIT_DIGITS = 40
 _BUSY = (408, 429, 500, 502, 503, 504)
+T = TypeVar("T")
 
 
 @contextmanager
@@ -98,23 +100,43 @@ def progress_bar(name: str, total: int | None, done: int = 0) -> "tqdm[Any]":
     return tqdm(desc=name, total=total, initial=done, unit="B", unit_scale=True, unit_divisor=1000, disable=None)
 
 
+def get(client: httpx.Client, url: str, accept: str = "application/json") -> httpx.Response:
+    """Asks again as downloads do. Raises httpx.HTTPError, also for a status of an error."""
+
+    def ask() -> httpx.Response:
+        return client.get(url, headers={"Accept": accept}).raise_for_status()
+
+    return _repeated(ask)
+
+
 def _receive(client: httpx.Client, url: str, part: Path) -> None:
+    try:
+        _repeated(lambda: _go_on(client, url, part), lambda: _size(part))
+    except httpx.HTTPError as error:
+        raise ModelDownloadError(_broken_off(url, part, error)) from error
+
+
+def _repeated(attempt: Callable[[], T], size: Callable[[], int] = lambda: 0) -> T:
+    """Until the attempt succeeds, or fails too often in a row without adding to the size."""
     failures = 0
     while True:
-        before = _size(part)
+        before = size()
         try:
-            return _go_on(client, url, part)
+            return attempt()
         except httpx.HTTPError as error:
-            failures = 0 if _size(part) > before else failures + 1
-            if failures == _ATTEMPTS or not _may_pass(error):
-                raise ModelDownloadError(_broken_off(url, part, error)) from error
+            failures = 0 if size() > before else failures + 1
+            if failures >= _attempts(error):
+                raise
             time.sleep(failures)
 
 
-def _may_pass(error: httpx.HTTPError) -> bool:
-    if isinstance(error, httpx.HTTPStatusError):
-        return error.response.status_code in _BUSY
-    return isinstance(error, httpx.TransportError) and not isinstance(error, httpx.ConnectError)
+def _attempts(error: httpx.HTTPError) -> int:
+    match error:
+        case httpx.ConnectError() | httpx.ConnectTimeout():
+            return _CONNECTIONS
+        case httpx.HTTPStatusError():
+            return _ATTEMPTS if error.response.status_code in _BUSY else 1
+    return _ATTEMPTS if isinstance(error, httpx.TransportError) else 1
 
 
 def _go_on(client: httpx.Client, url: str, part: Path) -> None:

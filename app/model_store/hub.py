@@ -10,15 +10,13 @@ from pathlib import Path, PurePosixPath
 
 import httpx
 import msgspec
-from httpx2 import HTTPError  # of huggingface_hub, which raises it
-from huggingface_hub import HfApi, ModelInfo, constants, get_token, hf_hub_url
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-from huggingface_hub.hf_api import RepoSibling
+from huggingface_hub import constants, get_token, hf_hub_url
+from huggingface_hub.errors import HFValidationError
 
 from app.errors import ModelDownloadError, ModelError, ModelHashError, first_line
 from app.model_catalog import HASH_DIGITS, directory_stem
 from app.model_store.convert import check_disk_space
-from app.model_store.downloads import download, open_client, without_password
+from app.model_store.downloads import download, get, open_client, without_password
 from app.model_store.model_checks import check_directory, check_weights
 from app.model_store.package_index import configured_indexes
 from app.publish import publish
@@ -62,9 +60,7 @@ def find_file(client: httpx.Client, name: str) -> HubFile:
         if response.is_error:
             response.raise_for_status()
     except httpx.HTTPError as error:
-        refused = isinstance(error, httpx.HTTPStatusError) and error.response.status_code in _REFUSED
-        hint = ". If it exists, it needs an account: set HF_TOKEN" if refused else ""
-        raise ModelDownloadError(without_password(f"{url}: {first_line(error)}{hint}")) from error
+        raise ModelDownloadError(without_password(f"{url}: {first_line(error)}{_account(error)}")) from error
     commit = response.headers.get(_COMMIT, "")
     if not commit:
         raise ModelDownloadError(
@@ -97,19 +93,14 @@ def pull_repository(name: str, models: Path, downloads: Path) -> Path:
 
     The weights come last, when the rest is known to be of a model that can be served.
     """
-    try:
-        found = HfApi().model_info(name, files_metadata=True)
-    except HFValidationError as error:
-        raise ModelError(f"{name} is no model: name one of `sage models list`, a hub id or a directory") from error
-    except (HfHubHTTPError, HTTPError, OSError) as error:
-        raise ModelDownloadError(_how_else(name, f"{constants.ENDPOINT}: {first_line(error)}")) from error
-    target = models / f"{directory_stem(name)}-{str(found.sha)[:HASH_DIGITS]}"
+    found = _info(name)
+    target = models / f"{directory_stem(name)}-{found.sha[:HASH_DIGITS]}"
     if target.is_dir():
         return target
     wanted = _wanted(found)
-    partial = version_folder(downloads, name, str(found.sha))
+    partial = version_folder(downloads, name, found.sha)
     shutil.rmtree(partial / ".cache", ignore_errors=True)  # of huggingface_hub, which an earlier version asked
-    check_disk_space(models, sum(each.size or 0 for each in wanted) - size_of(partial))
+    check_disk_space(models, sum(each.size for each in wanted) - size_of(partial))
     weights = [each for each in wanted if each.rfilename.endswith(".safetensors")]
     try:
         if not weights:
@@ -129,10 +120,52 @@ def pull_repository(name: str, models: Path, downloads: Path) -> Path:
     return target
 
 
-def _wanted(found: ModelInfo) -> list[RepoSibling]:
-    every = found.siblings or []
-    unread = _unread(each.rfilename for each in every)
-    wanted = [each for each in every if _fits(each.rfilename, _FILES) and not _fits(each.rfilename, unread)]
+class _Lfs(msgspec.Struct, frozen=True):
+    sha256: str
+
+
+class _Sibling(msgspec.Struct, frozen=True, rename="camel"):
+    """A file. `blob_id` is git's object id, of a pointer where the file is in Git LFS."""
+
+    rfilename: str
+    size: int = 0
+    blob_id: str = ""
+    lfs: _Lfs | None = None
+
+
+class _Repository(msgspec.Struct, frozen=True):
+    """As the hub shows the newest commit."""
+
+    id: str
+    sha: str
+    siblings: tuple[_Sibling, ...] = ()
+
+
+def _info(name: str) -> _Repository:
+    try:
+        hf_hub_url(name, "config.json")  # checks the id
+    except HFValidationError as error:
+        raise ModelError(f"{name} is no model: name one of `sage models list`, a hub id or a directory") from error
+    try:
+        with open_hub() as client:
+            answer = get(client, f"{constants.ENDPOINT}/api/models/{name}?blobs=true")
+        return msgspec.json.decode(answer.content, type=_Repository)
+    except (httpx.HTTPError, msgspec.MsgspecError) as error:
+        reason = f"{constants.ENDPOINT}: {first_line(error)}{_account(error)}"
+        raise ModelDownloadError(_how_else(name, reason)) from error
+
+
+def _account(error: Exception | None) -> str:
+    """A hint for what may be there, but not for everyone."""
+    refused = isinstance(error, httpx.HTTPStatusError) and error.response.status_code in _REFUSED
+    return ". If it exists, it needs an account that may read it: set HF_TOKEN" if refused else ""
+
+
+def _wanted(found: _Repository) -> list[_Sibling]:
+    unread = _unread(each.rfilename for each in found.siblings)
+    wanted = [
+        each for each in found.siblings if _fits(each.rfilename, _FILES) and not _fits(each.rfilename, unread)
+    ]
     for each in wanted:
         path = PurePosixPath(each.rfilename)
         if path.is_absolute() or ".." in path.parts or "\\" in each.rfilename:
@@ -140,18 +173,16 @@ def _wanted(found: ModelInfo) -> list[RepoSibling]:
     return wanted
 
 
-def _download(name: str, found: ModelInfo, files: Iterable[RepoSibling], folder: Path) -> None:
+def _download(name: str, found: _Repository, files: Iterable[_Sibling], folder: Path) -> None:
     with open_hub() as client:
         for each in files:
             url = hf_hub_url(found.id, each.rfilename, revision=found.sha)
-            digest = str(each.lfs.sha256) if each.lfs else each.blob_id or ""
+            digest = each.lfs.sha256 if each.lfs else each.blob_id
             try:
                 download(client, url, folder / each.rfilename, digest)
             except ModelDownloadError as error:
-                cause = error.__cause__
-                refused = isinstance(cause, httpx.HTTPStatusError) and cause.response.status_code in _REFUSED
-                hint = ". It needs an account that may read it: set HF_TOKEN" if refused else ""
-                raise ModelDownloadError(_how_else(name, f"{error}{hint}")) from error
+                cause = error.__cause__ if isinstance(error.__cause__, Exception) else None
+                raise ModelDownloadError(_how_else(name, f"{error}{_account(cause)}")) from error
 
 
 def _how_else(name: str, reason: str) -> str:

@@ -8,6 +8,7 @@ import msgspec
 
 from app.agent.prompt_profiles import Profile, choose_profile, sample_opening
 from app.agent.thoughts import CLOSED_THOUGHT, end_of, opened_thought
+from app.engine.model_memory import weights_in
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import ChatTemplateError, ModelError, ModelTokenizerError
 from app.records import Json
@@ -27,9 +28,16 @@ def check_directory(path: Path) -> ChatTokenizer:
 
 
 def check_weights(path: Path) -> None:
-    """That all files of the weights are there, which are one file or those of an index. Raises ModelError."""
-    if (path / "model.safetensors").is_file():
-        return
+    """That all files of the weights are there and whole, which are one file or those of an index.
+
+    Raises ModelError.
+    """
+    if not (path / "model.safetensors").is_file():
+        _check_index(path)
+    weights_in(path)
+
+
+def _check_index(path: Path) -> None:
     index = path / "model.safetensors.index.json"
     if not index.is_file():
         raise ModelError(f"{path} has neither model.safetensors nor {index.name}")

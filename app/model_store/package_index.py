@@ -1,6 +1,7 @@
 """Finds wheels in the package index that pip is configured for (the simple repository API)."""
 
 import ast
+import os
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -13,7 +14,7 @@ from packaging.version import Version
 
 from app.errors import ModelDownloadError, first_line
 from app.model_catalog import Wheel
-from app.model_store.downloads import without_password
+from app.model_store.downloads import get, without_password
 
 _DEFAULT = "https://pypi.org/simple"
 _JSON = "application/vnd.pypi.simple.v1+json"
@@ -42,13 +43,18 @@ class _Page(msgspec.Struct):
 
 
 def configured_indexes() -> PackageIndexes:
-    """What `pip config list` says: files and environment, `PIP_INDEX_URL` for example. Only HTTP counts."""
+    """What `pip config list` says of its files, where there is a pip, and the environment, `PIP_INDEX_URL` for
+    example. Only HTTP counts.
+    """
     command = [sys.executable, "-m", "pip", "config", "list"]
     listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     values: dict[str, str] = {}
-    for line in sorted(listed.splitlines(), key=lambda line: line.startswith(":env:")):  # which come last, and win
+    for line in listed.splitlines():
         name, _, value = line.partition("=")
         values[name.rpartition(".")[2]] = str(ast.literal_eval(value))
+    for name, value in os.environ.items():  # which wins
+        if name.startswith("PIP_"):
+            values[name.removeprefix("PIP_").lower().replace("_", "-")] = value
     urls = [values.get("index-url", _DEFAULT), *values.get("extra-index-url", "").split()]
     return PackageIndexes(
         tuple(url.rstrip("/") for url in urls if url.startswith(("http://", "https://"))), values.get("cert", "")
@@ -60,9 +66,7 @@ def find_wheel(client: httpx.Client, indexes: PackageIndexes, wheel: Wheel) -> F
     reasons = []
     for index in indexes.urls:
         try:
-            response = client.get(f"{index}/{canonicalize_name(wheel.package)}/", headers={"Accept": _ACCEPT})
-            response.raise_for_status()
-            files = _files(response)
+            files = _files(get(client, f"{index}/{canonicalize_name(wheel.package)}/", _ACCEPT))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             reasons.append(f"{index}: {first_line(error)}")
             continue
