@@ -6,16 +6,17 @@ from collections.abc import Iterable
 from itertools import combinations
 
 import pytest
+from msgspec.structs import astuple
 
 from tests.gym_rollouts import plan
 from trainer.environment import Split
 from trainer.environments.gym.api_shapes import AXES as SHAPE_AXES
-from trainer.environments.gym.api_shapes import pool_of_shape
+from trainer.environments.gym.api_shapes import held_out_pairs, is_met, pool_of_shape
 from trainer.environments.gym.gym_environment import GymEnvironment
 from trainer.environments.gym.gym_plans import AXES, Axis, ScenarioPlan
 from trainer.environments.gym.phrases import CONDITIONS, FRAMES
 from trainer.environments.gym.pools import Pool
-from trainer.environments.gym.task_forms import FORMS, GOALS, SELECTIONS, forms_of
+from trainer.environments.gym.task_forms import FORMS, GOALS, SELECTIONS, WRITING, forms_of
 
 COUNT = 400
 POOLS: tuple[Pool, ...] = ("train", "validation", "test")
@@ -26,12 +27,11 @@ def plans(split: Split, axis: Axis, count: int = COUNT) -> list[ScenarioPlan]:
 
 
 def words_of(chosen: ScenarioPlan) -> set[str]:
-    """Names of apps, nouns, fields, verbs, labels and people."""
-    words = {name for crowd in chosen.people for name in crowd}
-    for api in chosen.apis:
-        domain = api.domain
-        words |= {api.name, domain.noun, domain.person, domain.label, domain.number, domain.date, domain.initial}
-        words |= {verb.base for verb in domain.verbs} | set(domain.values)
+    """Names of apps and people, and all words of domains: nouns, fields, verbs, labels, states, distractors."""
+    words = {name for crowd in chosen.people for name in crowd} | {api.name for api in chosen.apis}
+    for domain in (api.domain for api in chosen.apis):
+        words |= {word for value in astuple(domain) for word in ([value] if isinstance(value, str) else value)}
+        words |= {word for verb in domain.verbs for word in astuple(verb)}
     return words
 
 
@@ -57,6 +57,8 @@ def test_held_out_shapes_combine_values_that_never_meet_in_training(
     for each in plans(split, "shapes"):
         assert any(pair not in met for pair in pairs(each.main.shape))
         assert pool_of_shape(each.main.shape) == split
+        writes = each.form.goal in WRITING
+        assert any(is_met(pair, writes=writes) for pair in held_out_pairs(each.main.shape, split))
     for axis, values in SHAPE_AXES.items():
         assert {getattr(shape, axis) for shape in taught} == set(values)
 

@@ -17,8 +17,8 @@ from trainer.environments.gym.gym_environment import GymEnvironment
 from trainer.environments.gym.gym_items import initial_items
 
 FINGERPRINTS = {
-    "gym": "87c944ae5ebba7d8bc99ba4ed66cc7c61825956812f055d39c9e881a7cc37ccf",
-    "crud": "845862ae7b5a2261efb1195bdbd87571510149cbc18374a4fce6e038ddbf43aa",
+    "gym": "2625c4569779fac09844a04d1715d0d6945ca214a9334c8a4e97576a391a9707",
+    "crud": "2dcbb6ba937da2647f74aab6d60c0151b696e29dc774b5d56294f6d5a4f8313d",
 }
 
 

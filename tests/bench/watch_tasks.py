@@ -48,7 +48,7 @@ def seed(server: httpx.Client) -> None:
     for kind, every in (("watch", "watch"), ("tag", "tags")):
         for uuid in _get(server, every):
             gone = server.delete(f"/api/v1/{kind}/{uuid}")
-        assert gone.is_success, gone.text
+            assert gone.is_success, gone.text
     server.put("/api/v1/notifications", json={"notification_urls": []}).raise_for_status()
     for title in sorted({each["tag"] for each in SEEDED.values()} | {UNUSED_TAG}):
         server.post("/api/v1/tag", json={"title": title}).raise_for_status()

@@ -3,7 +3,6 @@
 Held-out shapes combine values that never meet in training; each value by itself does occur there.
 """
 
-from itertools import combinations
 from random import Random
 from typing import Literal, get_args, get_type_hints
 
@@ -63,20 +62,31 @@ _HELD_OUT: dict[Pool, frozenset[tuple[str, str]]] = {
 
 
 def pool_of_shape(shape: ApiShape) -> Pool:
-    values = [str(getattr(shape, axis)) for axis in AXES]
-    pairs = {frozenset(pair) for pair in combinations(values, 2)}
     for pool in ("test", "validation"):
-        if pairs & {frozenset(pair) for pair in _HELD_OUT[pool]}:
+        if held_out_pairs(shape, pool):
             return pool
     return "train"
 
 
-def draw_shape(pool: Pool, rng: Random, *, lesson: bool = False) -> ApiShape:
+def held_out_pairs(shape: ApiShape, pool: Pool) -> set[tuple[str, str]]:
+    values = {str(getattr(shape, axis)) for axis in AXES}
+    return {pair for pair in _HELD_OUT.get(pool, ()) if values.issuperset(pair)}
+
+
+def is_met(pair: tuple[str, str], *, writes: bool) -> bool:
+    """Whether a program meets both values: how an API writes is nothing to one that only reads."""
+    return writes or not set(pair) & set(AXES["write"])
+
+
+def draw_shape(pool: Pool, rng: Random, *, writes: bool = True, lesson: bool = False) -> ApiShape:
+    """A shape of the pool, of which programs that write, or only read, meet a pair of values that it holds out."""
     shares = SHARES | _LESSONS if lesson else SHARES
     while True:
         shape = msgspec.convert({axis: _draw(shares[axis], rng) for axis in AXES}, ApiShape)
         if is_possible(shape) and pool_of_shape(shape) == pool:
-            return shape
+            met = [is_met(pair, writes=writes) for pair in held_out_pairs(shape, pool)]
+            if any(met) or not met:
+                return shape
 
 
 def _draw(shares: dict[str, int], rng: Random) -> str:

@@ -17,7 +17,7 @@ from trainer.environments.gym.domains import Verb, draw_directory, draw_domain
 from trainer.environments.gym.gym_apis import GymApi, draw_api
 from trainer.environments.gym.person_names import people
 from trainer.environments.gym.pools import Pool
-from trainer.environments.gym.task_forms import Parameter, TaskForm, draw_form
+from trainer.environments.gym.task_forms import WRITING, Parameter, TaskForm, draw_form
 
 Axis: TypeAlias = Literal["domains", "shapes", "compositions", "phrasings"]
 
@@ -90,13 +90,13 @@ def plan_of(key: ScenarioKey) -> ScenarioPlan:
     shape = partial(draw_shape, shapes, rng, lesson=key.is_lesson)
     names = draw_names(words, 4, rng)
     domain = draw_domain(words, rng)
-    main = draw_api(names[0], domain, shape(), rng, words)
+    main = draw_api(names[0], domain, shape(writes=form.goal in WRITING), rng, words)
     joined = None
     if form.joined == "member":
         directory = directory_name(words, rng)
-        joined = draw_api(directory, draw_directory(words, rng), shape(), rng, words)
+        joined = draw_api(directory, draw_directory(words, rng), shape(writes=False), rng, words)
     elif form.joined == "other":
-        joined = draw_api(names[1], draw_domain(words, rng, domain), shape(), rng, words)
+        joined = draw_api(names[1], draw_domain(words, rng, domain), shape(writes=False), rng, words)
     others = tuple(
         draw_api(name, draw_domain(words, rng, domain), draw_shape("train", rng), rng, words)
         for name in names[2 : 2 + rng.randint(0, 2)]

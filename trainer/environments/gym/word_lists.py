@@ -9,7 +9,7 @@ THEMES = (
     nouns: ticket, complaint, inquiry, bug report, outage, feature request, incident, escalation, callback, survey
     nouns: chat session, refund claim, feedback form, change request, problem report, help article, escalation note
     persons: assignee, requester, support agent, reporter, account manager, first responder
-    labels: status = open, waiting, solved, blocked, reopened; priority = urgent, normal, low, critical, minor
+    labels: status = open, waiting, solved, blocked, unclaimed; priority = urgent, normal, low, critical, minor
     labels: channel = phone, web, chat, fax, kiosk; severity = fatal, major, trivial, cosmetic; squad = *
     labels: product = router, scanner, tablet, modem
     numbers: hours, response time, reply count, satisfaction, cost, downtime
@@ -37,7 +37,7 @@ THEMES = (
     persons: owner, reviewer, project lead, facilitator, sponsor, approver
     labels: project = *; stage = planned, running, done, parked; component = backend, frontend, database, website
     labels: taskforce = *; workstream = *; kind = research, design, testing, training
-    numbers: effort, story points, budget, progress, risk score, headcount
+    numbers: effort, story points, budget, velocity, risk score, headcount
     dates: start date, end date, planned on, kickoff date, review date, created on
     verbs: finish/finished, postpone/postponed, archive/archived, pin/pinned, start/started, block/blocked
     verbs: estimate/estimated, duplicate/duplicated, sign off/signed off, prioritize/prioritized
