@@ -65,7 +65,7 @@ def test_the_call_that_completes_the_task_needs_no_block(call: str) -> None:
         "<think>\napis.supervisor.complete_task(answer=3)\n</think>",
     ],
 )
-def test_nothing_but_that_call_is_run_without_a_block(text: str) -> None:
+def test_no_other_answer_without_a_block_is_code(text: str) -> None:
     assert extract_code(text) is None
 
 

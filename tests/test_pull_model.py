@@ -162,9 +162,10 @@ def test_the_settings_of_pip_count_where_there_is_no_pip(
 
 
 @pytest.mark.parametrize(
-    ("failure", "asked"), [(httpx.ConnectError, 2), (httpx.ConnectTimeout, 2), (httpx.ReadTimeout, 5)]
+    ("failure", "asked"),
+    [(httpx.ConnectError, 2), (httpx.ConnectTimeout, 2), (httpx.ReadTimeout, 5), (httpx.UnsupportedProtocol, 1)],
 )
-def test_a_network_that_is_down_is_said_soon(
+def test_a_network_that_is_down_is_reported_soon(
     failure: type[httpx.TransportError], asked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts = list[str]()

@@ -22,7 +22,7 @@ class _Code(NamedTuple):
 
 def extract_code(text: str) -> str | None:
     """The first fenced block that is Python or has no language. None without such a block, or if it is blank.
-    Without any block, an answer that is only the call which completes the task is the code.
+    Without a Python block, an answer that is only the call which completes the task is the code.
 
     A truncated generation may lack the closing fence: its block ends with the text. A closing fence starts a line,
     so three backticks inside a line of code do not end the block. What is fenced in a thought was only considered;

@@ -13,7 +13,6 @@ from app.settings import Settings
 
 _SETUP_CPU_SECONDS = 60  # of a session: to define the offered skills
 _IN_TURN = re.compile(r"<turn \d+>")  # in a traceback, as the name of a file
-_COMPARED = 1_000  # characters: prompts cut long tracebacks at the start, and not all at the same place
 
 
 class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,8 +67,6 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     def _repeats_an_error(self, turns: Sequence[Turn]) -> bool:
         """An agent that does so seldom stops before another limit, even if it looks something up in between."""
         failures = [
-            (extract_code(turn.full_text), _IN_TURN.sub("", turn.observation)[-_COMPARED:])
-            for turn in turns
-            if turn.failed
+            (extract_code(turn.full_text), _IN_TURN.sub("", turn.observation)) for turn in turns if turn.failed
         ]
         return turns[-1].failed and failures.count(failures[-1]) >= self.repeats

@@ -17,7 +17,7 @@ from app.publish import publish
 
 _TIMEOUT = httpx.Timeout(30.0, connect=10.0)  # seconds of silence
 _ATTEMPTS = 5  # in a row that bring nothing new
-_CONNECTIONS = 2  # attempts of a row: a machine without a network should say so soon
+_CONNECTIONS = 2  # failures in a row, the last one to connect: a machine without a network should say so soon
 _GIT_DIGITS = 40
 _BUSY = (408, 429, 500, 502, 503, 504)
 T = TypeVar("T")
@@ -101,23 +101,26 @@ def progress_bar(name: str, total: int | None, done: int = 0) -> "tqdm[Any]":
 
 
 def get(client: httpx.Client, url: str, accept: str = "application/json") -> httpx.Response:
-    """Asks again as downloads do. Raises httpx.HTTPError, also for a status of an error."""
+    """Raises httpx.HTTPError, also for a status of an error, and httpx.InvalidURL."""
 
     def ask() -> httpx.Response:
         return client.get(url, headers={"Accept": accept}).raise_for_status()
 
-    return _repeated(ask)
+    return repeated(ask)
 
 
 def _receive(client: httpx.Client, url: str, part: Path) -> None:
     try:
-        _repeated(lambda: _go_on(client, url, part), lambda: _size(part))
-    except httpx.HTTPError as error:
+        repeated(lambda: _go_on(client, url, part), lambda: _size(part))
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ModelDownloadError(_broken_off(url, part, error)) from error
 
 
-def _repeated(attempt: Callable[[], T], size: Callable[[], int] = lambda: 0) -> T:
-    """Until the attempt succeeds, or fails too often in a row without adding to the size."""
+def repeated(attempt: Callable[[], T], size: Callable[[], int] = lambda: 0) -> T:
+    """Until the attempt succeeds, or fails too often in a row without adding to the size.
+
+    Raises what it raises.
+    """
     failures = 0
     while True:
         before = size()
@@ -136,7 +139,9 @@ def _attempts(error: httpx.HTTPError) -> int:
             return _CONNECTIONS
         case httpx.HTTPStatusError():
             return _ATTEMPTS if error.response.status_code in _BUSY else 1
-    return _ATTEMPTS if isinstance(error, httpx.TransportError) else 1
+        case httpx.NetworkError() | httpx.TimeoutException() | httpx.RemoteProtocolError() | httpx.ProxyError():
+            return _ATTEMPTS
+    return 1
 
 
 def _go_on(client: httpx.Client, url: str, part: Path) -> None:
@@ -182,6 +187,6 @@ def _size(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
 
 
-def _broken_off(url: str, part: Path, error: httpx.HTTPError) -> str:
+def _broken_off(url: str, part: Path, error: Exception) -> str:
     kept = f"; {_size(part) >> 20} MB are kept, and the next attempt goes on from there" if _size(part) else ""
     return without_password(f"{url}: {first_line(error)}{kept}")

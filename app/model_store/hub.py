@@ -16,7 +16,7 @@ from huggingface_hub.errors import HFValidationError
 from app.errors import ModelDownloadError, ModelError, ModelHashError, first_line
 from app.model_catalog import HASH_DIGITS, directory_stem
 from app.model_store.convert import check_disk_space
-from app.model_store.downloads import download, get, open_client, without_password
+from app.model_store.downloads import download, get, open_client, repeated, without_password
 from app.model_store.model_checks import check_directory, check_weights
 from app.model_store.package_index import configured_indexes
 from app.publish import publish
@@ -52,14 +52,8 @@ def find_file(client: httpx.Client, name: str) -> HubFile:
     except HFValidationError as error:
         raise ModelError(f"there is no file {name}, and {repository} is no id of the hub") from error
     try:
-        response = client.head(url, follow_redirects=False)
-        for _ in range(_REDIRECTS):
-            if _COMMIT in response.headers or not response.next_request:
-                break
-            response = client.send(response.next_request, follow_redirects=False)
-        if response.is_error:
-            response.raise_for_status()
-    except httpx.HTTPError as error:
+        response = repeated(lambda: _head(client, url))
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ModelDownloadError(without_password(f"{url}: {first_line(error)}{_account(error)}")) from error
     commit = response.headers.get(_COMMIT, "")
     if not commit:
@@ -71,6 +65,16 @@ def find_file(client: httpx.Client, name: str) -> HubFile:
     size = 0 if response.is_redirect else response.headers.get("Content-Length", 0)
     size = int(response.headers.get("X-Linked-Size", size))
     return HubFile(hf_hub_url(repository, file, revision=commit), sha256, size, sha256 or commit)
+
+
+def _head(client: httpx.Client, url: str) -> httpx.Response:
+    """The answer that names the commit, before the redirect to where the file is kept."""
+    response = client.head(url, follow_redirects=False)
+    for _ in range(_REDIRECTS):
+        if _COMMIT in response.headers or not response.next_request:
+            break
+        response = client.send(response.next_request, follow_redirects=False)
+    return response.raise_for_status() if response.is_error else response
 
 
 def version_folder(downloads: Path, name: str, version: str) -> Path:
@@ -100,7 +104,7 @@ def pull_repository(name: str, models: Path, downloads: Path) -> Path:
     wanted = _wanted(found)
     partial = version_folder(downloads, name, found.sha)
     shutil.rmtree(partial / ".cache", ignore_errors=True)  # of huggingface_hub, which an earlier version asked
-    check_disk_space(models, sum(each.size for each in wanted) - size_of(partial))
+    check_disk_space(models, sum(each.size or 0 for each in wanted) - size_of(partial))
     weights = [each for each in wanted if each.rfilename.endswith(".safetensors")]
     try:
         if not weights:
@@ -113,9 +117,9 @@ def pull_repository(name: str, models: Path, downloads: Path) -> Path:
         check_weights(partial)
     except (ModelDownloadError, ModelHashError):
         raise
-    except ModelError:
+    except ModelError as error:
         shutil.rmtree(partial, ignore_errors=True)
-        raise
+        raise type(error)(str(error).replace(str(partial), name)) from error
     publish(partial, target)
     return target
 
@@ -128,8 +132,8 @@ class _Sibling(msgspec.Struct, frozen=True, rename="camel"):
     """A file. `blob_id` is git's object id, of a pointer where the file is in Git LFS."""
 
     rfilename: str
-    size: int = 0
-    blob_id: str = ""
+    size: int | None = None
+    blob_id: str | None = None
     lfs: _Lfs | None = None
 
 
@@ -150,12 +154,12 @@ def _info(name: str) -> _Repository:
         with open_hub() as client:
             answer = get(client, f"{constants.ENDPOINT}/api/models/{name}?blobs=true")
         return msgspec.json.decode(answer.content, type=_Repository)
-    except (httpx.HTTPError, msgspec.MsgspecError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, msgspec.MsgspecError) as error:
         reason = f"{constants.ENDPOINT}: {first_line(error)}{_account(error)}"
         raise ModelDownloadError(_how_else(name, reason)) from error
 
 
-def _account(error: Exception | None) -> str:
+def _account(error: BaseException | None) -> str:
     """A hint for what may be there, but not for everyone."""
     refused = isinstance(error, httpx.HTTPStatusError) and error.response.status_code in _REFUSED
     return ". If it exists, it needs an account that may read it: set HF_TOKEN" if refused else ""
@@ -177,12 +181,11 @@ def _download(name: str, found: _Repository, files: Iterable[_Sibling], folder: 
     with open_hub() as client:
         for each in files:
             url = hf_hub_url(found.id, each.rfilename, revision=found.sha)
-            digest = each.lfs.sha256 if each.lfs else each.blob_id
+            digest = each.lfs.sha256 if each.lfs else each.blob_id or ""
             try:
                 download(client, url, folder / each.rfilename, digest)
             except ModelDownloadError as error:
-                cause = error.__cause__ if isinstance(error.__cause__, Exception) else None
-                raise ModelDownloadError(_how_else(name, f"{error}{_account(cause)}")) from error
+                raise ModelDownloadError(_how_else(name, f"{error}{_account(error.__cause__)}")) from error
 
 
 def _how_else(name: str, reason: str) -> str:

@@ -53,7 +53,7 @@ def configured_indexes() -> PackageIndexes:
         name, _, value = line.partition("=")
         values[name.rpartition(".")[2]] = str(ast.literal_eval(value))
     for name, value in os.environ.items():  # which wins
-        if name.startswith("PIP_"):
+        if value and name.startswith("PIP_"):
             values[name.removeprefix("PIP_").lower().replace("_", "-")] = value
     urls = [values.get("index-url", _DEFAULT), *values.get("extra-index-url", "").split()]
     return PackageIndexes(

@@ -48,7 +48,8 @@ def install(model: CatalogModel, models: Path, source: SourceName = "any", given
         return target
     folder = models / _DOWNLOADS / model.name
     models.mkdir(parents=True, exist_ok=True)
-    check_disk_space(models, (2 if given is None else 1) * model.size + 2 * model.parameters - size_of(folder))
+    to_get = max(0, 2 * model.size - size_of(folder)) if given is None else model.size
+    check_disk_space(models, to_get + 2 * model.parameters)
     if given is not None:
         gguf = sources.from_copy(model, given, folder)
     else:

@@ -57,5 +57,6 @@ def _parsed(api: ApiDocument, content: bytes) -> App:
     app = parse_document(api.name, read_document(content), source=source, server=api.server)
     app = present(app, api.presentation)
     app = msgspec.structs.replace(bind_parameters(app, api.bind), token_origins=api.token_origins)
-    index_of(app), ListedApp.of(app)  # here, in a thread; both are kept
+    index_of(app)  # here, in a thread, as the next
+    ListedApp.of(app)
     return app

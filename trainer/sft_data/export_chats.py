@@ -86,7 +86,7 @@ def export_chats(server: SageClient, wanted: ExportFilter, report: Callable[[], 
         views = [server.request("GET", f"/v1/apis/{name}", project=project) for name in names]
         listed = {app.name: app for app in listed_apps(with_builtins(Catalog()))}
         for view in views:
-            listed[view["name"]] = msgspec.convert(view | {"signatures": view["prompt_signatures"]}, ListedApp)
+            listed[view["name"]] = msgspec.convert(view | {"signatures": view.get("prompt_signatures")}, ListedApp)
         return list(listed.values())
 
     records: list[ChatRecord] = []

@@ -73,20 +73,17 @@ def held_out_pairs(shape: ApiShape, pool: Pool) -> set[tuple[str, str]]:
     return {pair for pair in _HELD_OUT.get(pool, ()) if values.issuperset(pair)}
 
 
-def is_met(pair: tuple[str, str], *, writes: bool) -> bool:
-    """Whether a program meets both values: how an API writes is nothing to one that only reads."""
-    return writes or not set(pair) & set(AXES["write"])
-
-
-def draw_shape(pool: Pool, rng: Random, *, writes: bool = True, lesson: bool = False) -> ApiShape:
-    """A shape of the pool, of which programs that write, or only read, meet a pair of values that it holds out."""
+def draw_shape(pool: Pool, rng: Random, *, unmet: frozenset[str] = frozenset(), lesson: bool = False) -> ApiShape:
+    """A shape of the pool, with a pair of held-out values of which a program meets both: none is `unmet`."""
     shares = SHARES | _LESSONS if lesson else SHARES
     while True:
         shape = msgspec.convert({axis: _draw(shares[axis], rng) for axis in AXES}, ApiShape)
-        if is_possible(shape) and pool_of_shape(shape) == pool:
-            met = [is_met(pair, writes=writes) for pair in held_out_pairs(shape, pool)]
-            if any(met) or not met:
-                return shape
+        if (
+            is_possible(shape)
+            and pool_of_shape(shape) == pool
+            and (pool == "train" or any(unmet.isdisjoint(pair) for pair in held_out_pairs(shape, pool)))
+        ):
+            return shape
 
 
 def _draw(shares: dict[str, int], rng: Random) -> str:

@@ -11,18 +11,20 @@ import msgspec
 from app.errors import NotFoundError
 from trainer.environment import Split
 from trainer.environments.generated_environment import TASKS
+from trainer.environments.gym.api_shapes import AXES as SHAPE_AXES
 from trainer.environments.gym.api_shapes import draw_shape
 from trainer.environments.gym.app_names import directory_name, draw_names
 from trainer.environments.gym.domains import Verb, draw_directory, draw_domain
 from trainer.environments.gym.gym_apis import GymApi, draw_api
 from trainer.environments.gym.person_names import people
 from trainer.environments.gym.pools import Pool
-from trainer.environments.gym.task_forms import WRITING, Parameter, TaskForm, draw_form
+from trainer.environments.gym.task_forms import ACTING, Parameter, TaskForm, draw_form
 
 Axis: TypeAlias = Literal["domains", "shapes", "compositions", "phrasings"]
 
 AXES: tuple[Axis, ...] = get_args(Axis)
 PEOPLE = 7  # of a task
+_WRITES = frozenset(SHAPE_AXES["write"])
 _WORLD = re.compile(
     r"(train|validation|test)-(domains|shapes|compositions|phrasings)-(\d{1,12})-([0-2])(?:-x[0-9a-z]{1,16})?"
 )
@@ -90,13 +92,13 @@ def plan_of(key: ScenarioKey) -> ScenarioPlan:
     shape = partial(draw_shape, shapes, rng, lesson=key.is_lesson)
     names = draw_names(words, 4, rng)
     domain = draw_domain(words, rng)
-    main = draw_api(names[0], domain, shape(writes=form.goal in WRITING), rng, words)
+    main = draw_api(names[0], domain, shape(unmet=_unmet(form)), rng, words)
     joined = None
     if form.joined == "member":
         directory = directory_name(words, rng)
-        joined = draw_api(directory, draw_directory(words, rng), shape(writes=False), rng, words)
+        joined = draw_api(directory, draw_directory(words, rng), shape(unmet=_WRITES), rng, words)
     elif form.joined == "other":
-        joined = draw_api(names[1], draw_domain(words, rng, domain), shape(writes=False), rng, words)
+        joined = draw_api(names[1], draw_domain(words, rng, domain), shape(unmet=_WRITES), rng, words)
     others = tuple(
         draw_api(name, draw_domain(words, rng, domain), draw_shape("train", rng), rng, words)
         for name in names[2 : 2 + rng.randint(0, 2)]
@@ -113,6 +115,12 @@ def plan_of(key: ScenarioKey) -> ScenarioPlan:
         values=values,
         people=crowds,
     )
+
+
+def _unmet(form: TaskForm) -> frozenset[str]:
+    """The values of a shape that programs for tasks of this form do not meet."""
+    names_people = form.goal == "who" or not {"person", "member", "other"}.isdisjoint(form.selection)
+    return (frozenset() if form.goal in ACTING else _WRITES) | (frozenset() if names_people else {"object"})
 
 
 def draw_values(

@@ -8,7 +8,7 @@ import msgspec
 from trainer.environments.gym.domains import with_other_state
 from trainer.environments.gym.expert_programs import ProgramStyle, Subject, lacks_a_field
 from trainer.environments.gym.gym_apis import GymApi, other_words
-from trainer.environments.gym.task_forms import WRITING
+from trainer.environments.gym.task_forms import ACTING
 
 
 def mistaken(subject: Subject, style: ProgramStyle, rng: Random) -> Subject:
@@ -23,7 +23,7 @@ def _beliefs(subject: Subject, style: ProgramStyle, rng: Random) -> Iterator[Gym
     yield msgspec.structs.replace(api, words={**api.words, "list": other_words("list", api.words["list"], rng)})
     if shape.paging == "page" and api.first_page == 1:
         yield msgspec.structs.replace(api, first_page=0)
-    if shape.write == "patch" and form.goal in WRITING - {"move"}:
+    if shape.write == "patch" and form.goal in ACTING:
         yield msgspec.structs.replace(api, domain=with_other_state(api.domain, rng))
     for axis, value in simpler_shapes(subject, style).items():
         yield api.in_shape(axis, value)

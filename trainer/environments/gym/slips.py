@@ -15,7 +15,7 @@ from trainer.environments.gym.expert_notes import token_of
 from trainer.environments.gym.expert_programs import ProgramStyle, Subject, needed_fields, write_program
 from trainer.environments.gym.gym_apis import GymApi, ItemField
 from trainer.environments.gym.mistakes import simpler_shapes
-from trainer.environments.gym.task_forms import WRITING, Parameter
+from trainer.environments.gym.task_forms import ACTING, Parameter
 
 _GUESSES: dict[ItemField, tuple[str, ...]] = {
     "person": ("name", "owner", "user"),
@@ -78,7 +78,7 @@ def _names(subject: Subject, rng: Random) -> _Found:
 def _states(subject: Subject, rng: Random) -> _Found:
     """A state that is set in another field."""
     api, goal = subject.main, subject.form.goal
-    if api.shape.write == "patch" and goal in WRITING - {"move"}:
+    if api.shape.write == "patch" and goal in ACTING:
         done = " or ".join(verb.done for verb in subject.verbs[: 2 if goal == "branch" else 1])
         wrong = _called(api, "progress", _prose(api.domain, rng.choice(_READ_ONLY)))
         yield wrong, f"{done} is a value of {api.fields['progress']}", ""

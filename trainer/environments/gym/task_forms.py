@@ -17,6 +17,8 @@ Parameter: TypeAlias = Literal["person", "label", "over", "under", "before", "gr
 
 GOALS: tuple[Goal, ...] = get_args(Goal)
 WRITING: frozenset[Goal] = frozenset({"act", "act_top", "act_count", "move", "act_check", "branch"})
+ACTING: frozenset[Goal] = WRITING - {"move"}
+"""Goals whose programs change states, in the way of the API's shape."""
 ANSWERED: frozenset[Goal] = frozenset({"count", "total", "peak", "who", "act_count", "act_check"})
 JOINED: frozenset[Condition] = frozenset({"member", "other"})
 SELECTIONS: tuple[tuple[Condition, ...], ...] = (
