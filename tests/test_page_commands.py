@@ -20,8 +20,9 @@ README, TUTORIAL = REPOSITORY / "README.md", REPOSITORY / "app/manual/tutorial.m
 COMMAND_LINE = REPOSITORY / "app/manual/command-line.md"
 SERVE = ("make serve", f"SAGE_MODEL={SEED} make serve")
 NOT_RUN = """\
-SAGE_MODEL=/models/Qwen3-8B make serve
-ENGINE_URLS=http://gpu1:8000,http://gpu2:8000 SAGE_MODEL=/models/Qwen3-8B make serve
+export SAGE_DATA_DIR=qwen3-data SAGE_MODEL=/models/Qwen3-8B
+make serve
+ENGINE_URLS=http://gpu1:8000,http://gpu2:8000 make serve
 """  # they need a network, a model of 16 GB, and GPUs
 SECOND = "please archive the mails from omar"
 
