@@ -23,6 +23,16 @@ def weights_of(name: str) -> str:
     return f"/{name}/resolve/{COMMIT}/model.safetensors"
 
 
+def refuse_everywhere(hub: FileServer, tmp_path: Path, directory: Path, message: str) -> None:
+    """The directory, on the hub and here."""
+    publish(hub, "nobody/tiny", directory)
+    for name in ("nobody/tiny", str(directory)):
+        done = sage(tmp_path, hub.url, "models", "pull", name)
+        assert done.returncode == 1
+        assert message in done.stderr
+        assert not list((tmp_path / "models").glob("nobody*"))
+
+
 def test_a_repository_of_the_hub_is_pulled_whole(hub: FileServer, tmp_path: Path) -> None:
     publish(hub, "nobody/tiny", make_model_dir(tmp_path / "model"))
     done = sage(tmp_path, hub.url, "models", "pull", "nobody/tiny")
@@ -110,12 +120,8 @@ def test_weights_with_a_missing_part_are_not_installed(hub: FileServer, tmp_path
     (directory / "model.safetensors").rename(directory / "model-00001-of-00002.safetensors")
     weights = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))
-    publish(hub, "nobody/tiny", directory)
-    for name in ("nobody/tiny", str(directory)):
-        done = sage(tmp_path, hub.url, "models", "pull", name)
-        assert done.returncode == 1
-        assert "lacks 1 of 2 files of its weights, such as model-00002-of-00002.safetensors" in done.stderr
-        assert not list((tmp_path / "models").glob("nobody*"))
+    message = "lacks 1 of 2 files of its weights, such as model-00002-of-00002.safetensors"
+    refuse_everywhere(hub, tmp_path, directory, message)
 
 
 def test_an_index_that_is_not_read_does_not_matter(hub: FileServer, tmp_path: Path) -> None:
@@ -133,12 +139,7 @@ def test_half_a_file_of_weights_is_refused_wherever_it_lies(hub: FileServer, tmp
     directory = make_model_dir(tmp_path / "model")
     whole = (directory / "model.safetensors").read_bytes()
     (directory / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    publish(hub, "nobody/tiny", directory)
-    for name in ("nobody/tiny", str(directory)):
-        done = sage(tmp_path, hub.url, "models", "pull", name)
-        assert done.returncode == 1
-        assert "model.safetensors was cut off or damaged" in done.stderr
-        assert not list((tmp_path / "models").glob("nobody*"))
+    refuse_everywhere(hub, tmp_path, directory, "model.safetensors was cut off or damaged")
 
 
 @pytest.mark.parametrize(

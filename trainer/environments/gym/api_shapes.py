@@ -62,10 +62,7 @@ _HELD_OUT: dict[Pool, frozenset[tuple[str, str]]] = {
 
 
 def pool_of_shape(shape: ApiShape) -> Pool:
-    for pool in ("test", "validation"):
-        if held_out_pairs(shape, pool):
-            return pool
-    return "train"
+    return next((pool for pool in _HELD_OUT if held_out_pairs(shape, pool)), "train")
 
 
 def held_out_pairs(shape: ApiShape, pool: Pool) -> set[tuple[str, str]]:

@@ -177,17 +177,17 @@ def _filters(subject: Subject, style: ProgramStyle, asked: bool) -> dict[str, st
     return {subject.main.argument(subject.main.fields[each]): _name(style, each) for each in own}
 
 
-def needed_fields(subject: Subject) -> set[ItemField]:
-    """The fields that the program reads."""
-    needs: set[ItemField] = {FIELDS[each] for each in subject.form.selection}
-    if subject.form.goal in NUMERIC:
+def needed_fields(form: TaskForm) -> set[ItemField]:
+    """The fields that a program for tasks of this form reads."""
+    needs: set[ItemField] = {FIELDS[each] for each in form.selection}
+    if form.goal in NUMERIC:
         needs.add("number")
-    return needs | ({"person"} if subject.form.goal == "who" else set())
+    return needs | ({"person"} if form.goal == "who" else set())
 
 
 def lacks_a_field(subject: Subject) -> bool:
     """Whether rows lack a field that the program reads."""
-    return subject.main.shape.rows == "partial" and subject.main.hidden in needed_fields(subject)
+    return subject.main.shape.rows == "partial" and subject.main.hidden in needed_fields(subject.form)
 
 
 def _guard(condition: str, body: list[str]) -> list[str]:
@@ -198,10 +198,10 @@ def _select(subject: Subject, style: ProgramStyle, asked: bool) -> list[str]:
     """Bind `chosen` to the rows that the task means."""
     condition, filters = _condition(subject, style, asked), _filters(subject, style, asked)
     if style.loop == "filter" and condition:
-        loop = for_each_row(subject.main, ["found.append(row)"], needed_fields(subject), filters)
+        loop = for_each_row(subject.main, ["found.append(row)"], needed_fields(subject.form), filters)
         return ["found = []", *loop, f"chosen = [row for row in found if {condition}]"]
     hit = _guard(condition, ["chosen.append(row)"])
-    return ["chosen = []", *for_each_row(subject.main, hit, needed_fields(subject), filters)]
+    return ["chosen = []", *for_each_row(subject.main, hit, needed_fields(subject.form), filters)]
 
 
 def _stream(subject: Subject, style: ProgramStyle, asked: bool) -> list[str]:
@@ -216,7 +216,7 @@ def _stream(subject: Subject, style: ProgramStyle, asked: bool) -> list[str]:
     loop = for_each_row(
         main,
         _guard(_condition(subject, style, asked), hit),
-        needed_fields(subject),
+        needed_fields(subject.form),
         _filters(subject, style, asked),
     )
     return [start, *loop]

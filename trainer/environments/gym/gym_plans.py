@@ -15,6 +15,7 @@ from trainer.environments.gym.api_shapes import AXES as SHAPE_AXES
 from trainer.environments.gym.api_shapes import draw_shape
 from trainer.environments.gym.app_names import directory_name, draw_names
 from trainer.environments.gym.domains import Verb, draw_directory, draw_domain
+from trainer.environments.gym.expert_programs import needed_fields
 from trainer.environments.gym.gym_apis import GymApi, draw_api
 from trainer.environments.gym.person_names import people
 from trainer.environments.gym.pools import Pool
@@ -119,8 +120,8 @@ def plan_of(key: ScenarioKey) -> ScenarioPlan:
 
 def _unmet(form: TaskForm) -> frozenset[str]:
     """The values of a shape that programs for tasks of this form do not meet."""
-    names_people = form.goal == "who" or not {"person", "member", "other"}.isdisjoint(form.selection)
-    return (frozenset() if form.goal in ACTING else _WRITES) | (frozenset() if names_people else {"object"})
+    writes = frozenset() if form.goal in ACTING else _WRITES
+    return writes if "person" in needed_fields(form) else writes | {"object"}
 
 
 def draw_values(

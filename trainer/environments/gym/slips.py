@@ -68,7 +68,7 @@ def _shapes(subject: Subject, style: ProgramStyle) -> _Found:
 def _names(subject: Subject, rng: Random) -> _Found:
     """A field under a name that nobody gave it."""
     api = subject.main
-    for field in sorted(needed_fields(subject) & _GUESSES.keys()):
+    for field in sorted(needed_fields(subject.form) & _GUESSES.keys()):
         words = _prose(api.domain, field)
         known = {_prose(api.domain, each) for each in (*_GUESSES, "progress")} | {*api.domain.distractors, "id"}
         guess = rng.choice([each for each in (words.split()[-1], *_GUESSES[field]) if each not in known])
