@@ -1,42 +1,40 @@
-"""A real PostgreSQL with the real migrations: from TEST_DATABASE_URL, else one of our own for this run.
+"""Fixtures that many files share: real databases, sandboxes and projects, and how a run is ordered.
 
 Each pytest-xdist worker has a database of its own. Most tests run inside a transaction that is rolled back.
+Fixtures import what they need themselves, so that a file of plain functions starts within a second or two.
 """
+
+from __future__ import annotations
 
 import gc
 import os
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from uuid import uuid4
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
-from sqlalchemy import NullPool, create_engine, make_url, text
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from xdist.scheduler import LoadFileScheduling
 
-from app.db import embedded_postgres
-from app.db.database import Sessions, full_url, open_database, session_info
-from app.db.migrate import migrate
-from app.model_catalog import SEED
-from app.sandbox.forked_sandbox import ForkedSandbox
-from tests.approving import ApprovingProject, open_approving_project
-from tests.emptied_database import emptied_database
-from tests.encryption_keys import TEST_KEYS
-from tests.ledger import Ledger
-from tests.ledger_project import LedgerProject, open_ledger_project
-from tests.scripted_engine import byte_tokenizer
+from tests.support import warm_processes
 
-_RUN = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()  # the process all workers come from
-_DIRECTORY = Path(tempfile.gettempdir()) / f"sage-test-{_RUN}" / "postgres"  # a short path: it holds a socket
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    from app.db.database import Sessions
+    from app.sandbox.forked_sandbox import ForkedSandbox
+    from tests.approving import ApprovingProject
+    from tests.ledger_project import LedgerProject
 
 
 def pytest_configure() -> None:
-    """Whatever the defaults are: processes that tests start pull no model, and withhold no skill by chance."""
-    os.environ["SAGE_MODEL"] = SEED
+    """Whatever the defaults are: processes that tests start pull no model, and withhold no skill by chance.
+
+    Each computes in one thread, since as many run at once as there are cores.
+    """
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["SAGE_MODEL"] = "seed"
     os.environ["SAGE_SKILLS_WITHHELD"] = "0"
+    warm_processes.install()
     gc.disable()  # until all tests are imported: it would go through them again and again
 
 
@@ -47,13 +45,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
-    if not torch.cuda.is_available():
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+    gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if gpu and not _has_gpu():
+        for item in gpu:
+            item.add_marker(pytest.mark.skip(reason="needs a GPU"))
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> "FilesTogether":
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> FilesTogether:
     return FilesTogether(config, log)
 
 
@@ -69,41 +73,47 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_unconfigure() -> None:
+def pytest_unconfigure(config: pytest.Config) -> None:
     """Stop the server after the run."""
-    if os.getpid() == _RUN:
-        embedded_postgres.stop(_DIRECTORY)
-        shutil.rmtree(_DIRECTORY.parent, ignore_errors=True)
+    if config.getoption("collectonly") or hasattr(config, "workerinput"):
+        return
+    from tests.support import postgres
+
+    postgres.stop()
 
 
 @pytest.fixture(scope="session")
 def server_url() -> str:
     """A PostgreSQL server in which tests may create databases."""
-    given = os.environ.get("TEST_DATABASE_URL")
-    if given:
-        return full_url(given)
-    url = embedded_postgres.start(_DIRECTORY)
-    _execute(url, "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")  # durability is not needed
-    return url
+    from tests.support import postgres
+
+    return postgres.start()
 
 
 @pytest.fixture
 def empty_database_url(server_url: str) -> Iterator[str]:
     """A database without a schema."""
-    yield from new_database(server_url)
+    from tests.support import postgres
+
+    yield from postgres.empty_database(server_url)
 
 
 @pytest.fixture(scope="session")
 def database_url(server_url: str) -> Iterator[str]:
-    """A new database, created by the same migrations as in production."""
-    for url in new_database(server_url):
-        migrate(url)
-        yield url
+    """A database with the schema, made by the same migrations as in production."""
+    from tests.support import postgres
+
+    yield from postgres.migrated_database(server_url)
 
 
 @pytest.fixture
 async def sessions(database_url: str) -> AsyncIterator[Sessions]:
     """Sessions whose commits only release savepoints. They share one connection: no two at once."""
+    from sqlalchemy.ext.asyncio import async_sessionmaker
+
+    from app.db.database import open_database, session_info
+    from tests.encryption_keys import TEST_KEYS
+
     unlimited = open_database(database_url, transaction_seconds=0)
     async with unlimited as database, database.engine.connect() as connection:
         outer = await connection.begin()
@@ -119,6 +129,8 @@ async def sessions(database_url: str) -> AsyncIterator[Sessions]:
 @pytest.fixture
 async def committed(database_url: str) -> AsyncIterator[Sessions]:
     """Sessions with own connections, for tests of locks, races and notifications; tables are emptied after."""
+    from tests.emptied_database import emptied_database
+
     async with emptied_database(database_url) as database:
         yield database.sessions
 
@@ -126,9 +138,9 @@ async def committed(database_url: str) -> AsyncIterator[Sessions]:
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that is trained in one thread."""
-    import torch  # noqa: PLC0415  most tests need none
+    import torch
 
-    from tests.tiny_model import make_model_dir  # noqa: PLC0415
+    from tests.tiny_model import make_model_dir
 
     torch.set_num_threads(1)
     return make_model_dir(tmp_path_factory.mktemp("tiny"), spread=0.05)
@@ -136,6 +148,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 async def sandbox() -> AsyncIterator[ForkedSandbox]:
+    from app.sandbox.forked_sandbox import ForkedSandbox
+
     async with ForkedSandbox() as started:
         yield started
 
@@ -143,6 +157,8 @@ async def sandbox() -> AsyncIterator[ForkedSandbox]:
 @pytest.fixture(scope="module")
 async def bare_sandbox() -> AsyncIterator[ForkedSandbox]:
     """Without bubblewrap, which starts more slowly."""
+    from app.sandbox.forked_sandbox import ForkedSandbox
+
     async with ForkedSandbox(bwrap=False) as started:
         yield started
 
@@ -152,6 +168,10 @@ async def project(
     committed: Sessions, bare_sandbox: ForkedSandbox, tmp_path: Path
 ) -> AsyncIterator[LedgerProject]:
     """A project with one API, and what a runner needs to execute its tasks."""
+    from tests.ledger import Ledger
+    from tests.ledger_project import open_ledger_project
+    from tests.scripted_engine import byte_tokenizer
+
     ledger = Ledger()
     async with ledger.client() as client:
         yield await open_ledger_project(committed, bare_sandbox, byte_tokenizer(tmp_path), ledger, client)
@@ -162,6 +182,8 @@ async def demo(
     committed: Sessions, database_url: str, bare_sandbox: ForkedSandbox, tmp_path: Path
 ) -> AsyncIterator[ApprovingProject]:
     """The project `demo`, whose calls can wait for approval, with its REST API."""
+    from tests.approving import open_approving_project
+
     async with open_approving_project(committed, database_url, bare_sandbox, tmp_path) as opened:
         yield opened
 
@@ -170,17 +192,3 @@ async def demo(
 async def session(sessions: Sessions) -> AsyncIterator[AsyncSession]:
     async with sessions() as opened:
         yield opened
-
-
-def new_database(server_url: str) -> Iterator[str]:
-    name = f"test_{uuid4().hex[:12]}"
-    _execute(server_url, f"CREATE DATABASE {name}")
-    yield make_url(server_url).set(database=name).render_as_string(hide_password=False)
-    _execute(server_url, f"DROP DATABASE {name} WITH (FORCE)")
-
-
-def _execute(url: str, *statements: str) -> None:
-    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        for statement in statements:
-            connection.execute(text(statement))

@@ -23,9 +23,9 @@ from app.machine.backup_archive import BackupManifest, verify_archive
 from app.machine.restore import read_backup, restore
 from app.security.encryption import KeyRing, new_key, write_key_file
 from app.settings import Settings
-from tests.conftest import new_database
 from tests.rows import trajectory_of, turn_of
 from tests.small_disk import small_disk
+from tests.support import postgres
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
 
@@ -34,7 +34,7 @@ AWKWARD = "tab\there, \\N and \\. and a\nnew line, ü 🙂"
 
 @pytest.fixture
 def target_url(server_url: str) -> Iterator[str]:
-    yield from new_database(server_url)
+    yield from postgres.empty_database(server_url)
 
 
 @pytest.fixture

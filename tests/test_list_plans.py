@@ -13,11 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import approvals, audit, failed_calls, releases, runs, skills, tasks, training_data, watches, webhooks
 from app.db.approval_rows import ApprovalState
 from app.db.database import Database, open_database
-from app.db.migrate import migrate
 from app.db.models import RunState, SkillState, TaskState
 from app.db.webhook_rows import DeliveryState
 from app.records import Stop
-from tests.conftest import new_database
+from tests.support import postgres
 
 _ROWS = 100_000
 _MOST_PAGES = 1_000  # of 8 kB: a listing of 50 rows that are spread over all pages, and its index
@@ -31,8 +30,7 @@ Listing = Callable[[AsyncSession], Awaitable[object]]
 @pytest.fixture(scope="module")
 def full_url(server_url: str) -> Iterator[str]:
     """Two projects, of which the second has one row in a thousand, and few rows match the filters."""
-    for url in new_database(server_url):
-        migrate(url)
+    for url in postgres.migrated_database(server_url):
         with create_engine(url, poolclass=NullPool).begin() as connection:
             for statement in FILL:
                 connection.execute(text(statement), {"rows": _ROWS} if ":rows" in statement else {})

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
-from app.db.migrate import migrate
 from app.sandbox.forked_sandbox import ForkedSandbox
-from tests.conftest import new_database
 from tests.console.console_server import Console, ConsoleServer, console_server
 from tests.console.grown_console import GrownConsole, grown_console
 from tests.console.page_checks import PageWatch, check_everywhere
+from tests.support import postgres
 
 expect.set_options(timeout=15_000)
 
@@ -32,8 +31,7 @@ async def console(server_url: str, tmp_path_factory: pytest.TempPathFactory) -> 
 @asynccontextmanager
 async def open_console(server_url: str, directories: pytest.TempPathFactory) -> AsyncIterator[ConsoleServer]:
     directory = Path(directories.mktemp("console"))
-    for url in new_database(server_url):
-        migrate(url)
+    for url in postgres.migrated_database(server_url):
         async with ForkedSandbox(bwrap=False) as sandbox, console_server(url, sandbox, directory) as server:
             yield server
 
@@ -41,8 +39,7 @@ async def open_console(server_url: str, directories: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="session")
 async def grown(server_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[GrownConsole]:
     """A server with a large project, in a database of its own. Tests may change it."""
-    for url in new_database(server_url):
-        migrate(url)
+    for url in postgres.migrated_database(server_url):
         async with grown_console(url, Path(tmp_path_factory.mktemp("grown"))) as server:
             yield server
 
