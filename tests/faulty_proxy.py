@@ -205,7 +205,7 @@ async def faulty_proxy(upstream: str, fault: Fault = sound) -> AsyncIterator[Fau
         await proxy.close()
 
 
-async def until(condition: Callable[[], object], *, seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], object], *, seconds: float = 60.0) -> None:
     """The timeout is generous, since the machine may be busy."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - what is waited for tells nobody

@@ -61,7 +61,7 @@ def pooled(database_url: str) -> Iterator[str]:
                 ).render_as_string(hide_password=False)
             finally:
                 process.send_signal(signal.SIGTERM)
-                process.wait(10)
+                process.wait(60)
 
 
 def _server(url: URL) -> str:
@@ -81,7 +81,7 @@ def _hand_over(directory: Path, url: URL) -> str | None:
 
 
 def _await(port: int, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         assert process.poll() is None, "PgBouncer ended: its output says why"
         try:

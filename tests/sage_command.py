@@ -44,7 +44,7 @@ class SageCommand:
 
     async def run_id(self) -> UUID:
         """The id of the newest run, once it exists."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not (listed := (await self.api.client.get("/v1/training-runs")).json()["runs"]):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         return UUID(listed[0]["id"])

@@ -3,36 +3,38 @@
 import pytest
 
 from app.agent.action import ends_in_thought, extract_code, words_before_code
+from tests.support.every_row import every_row
+
+BLOCKS: list[tuple[str, str | None]] = [
+    ("I look.\n```python\nprint(1)\n```\nDone.", "print(1)\n"),
+    ("```py\nprint(1)\n```", "print(1)\n"),
+    ("```\nprint(1)\n```", "print(1)\n"),
+    ("```Python \nprint(1)\n```", "print(1)\n"),
+    ("First: ```python\na = 1\n```\nthen\n```python\nb = 2\n```", "a = 1\n"),
+    ("```python\nprint(1)\nprint(", "print(1)\nprint("),
+    ("```python\nprint('```')\n```", "print('```')\n"),
+    ("```json\n{}\n```\nand now\n```python\nprint(2)\n```", "print(2)\n"),
+    ("```python\n    ```", None),
+    ("```python\n", None),
+    ("```json\n{}\n```", None),
+    ("I am done. `print(1)`", None),
+    ("", None),
+    ("<think>\n```python\nprint(1)\n```\nNo.\n</think>\n\n```python\nprint(2)\n```", "print(2)\n"),
+    ("<think>\n```python\nprint(1)\n```\nBut", None),
+    ("<think>\nIt could be\n```python\nprint(1)\n</think>\nI am done.", None),
+    ("Well.\n <think>```\n1\n```</think>```\n2\n```", "2\n"),
+    ("[THINK]```\n1\n```[/THINK]```\n2\n```", "2\n"),
+    ('```python\nx = """\n<think>\n"""\n```', 'x = """\n<think>\n"""\n'),
+    ("```json\n<think>\n```\n```python\nprint(2)\n```", "print(2)\n"),
+    ("I look for `<think>`.\n```\nprint(1)\n```", "print(1)\n"),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("I look.\n```python\nprint(1)\n```\nDone.", "print(1)\n"),
-        ("```py\nprint(1)\n```", "print(1)\n"),
-        ("```\nprint(1)\n```", "print(1)\n"),
-        ("```Python \nprint(1)\n```", "print(1)\n"),
-        ("First: ```python\na = 1\n```\nthen\n```python\nb = 2\n```", "a = 1\n"),
-        ("```python\nprint(1)\nprint(", "print(1)\nprint("),
-        ("```python\nprint('```')\n```", "print('```')\n"),
-        ("```json\n{}\n```\nand now\n```python\nprint(2)\n```", "print(2)\n"),
-        ("```python\n    ```", None),
-        ("```python\n", None),
-        ("```json\n{}\n```", None),
-        ("I am done. `print(1)`", None),
-        ("", None),
-        ("<think>\n```python\nprint(1)\n```\nNo.\n</think>\n\n```python\nprint(2)\n```", "print(2)\n"),
-        ("<think>\n```python\nprint(1)\n```\nBut", None),
-        ("<think>\nIt could be\n```python\nprint(1)\n</think>\nI am done.", None),
-        ("Well.\n <think>```\n1\n```</think>```\n2\n```", "2\n"),
-        ("[THINK]```\n1\n```[/THINK]```\n2\n```", "2\n"),
-        ('```python\nx = """\n<think>\n"""\n```', 'x = """\n<think>\n"""\n'),
-        ("```json\n<think>\n```\n```python\nprint(2)\n```", "print(2)\n"),
-        ("I look for `<think>`.\n```\nprint(1)\n```", "print(1)\n"),
-    ],
-)
-def test_the_first_python_block_is_the_code(text: str, code: str | None) -> None:
-    assert extract_code(text) == code
+def test_the_first_python_block_is_the_code() -> None:
+    with every_row() as row:
+        for text, code in BLOCKS:
+            with row(text, code):
+                assert extract_code(text) == code
 
 
 @pytest.mark.parametrize(

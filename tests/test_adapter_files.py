@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from errno import EIO
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from app.adapters.compatibility import Shapes
 from app.adapters.files import CONFIG, WEIGHTS, base_shapes, content_hash, inspect, verify
 from app.errors import AdapterError, UnreadableAdapterError
 from tests.named_adapters import make_named
+from tests.support.every_row import every_row
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
 
@@ -40,7 +42,11 @@ def whole(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(whole: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(whole, tmp_path / whole.name))
+    return copy_of(whole, tmp_path)
+
+
+def copy_of(whole: Path, directory: Path) -> Path:
+    return Path(shutil.copytree(whole, directory / whole.name))
 
 
 def changed(path: Path, change: Callable[[Tensors], Any]) -> Path:
@@ -109,32 +115,35 @@ def test_a_file_that_is_not_safetensors_is_named(copy: Path) -> None:
         verify(copy)
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        told(data_offsets=[8, 4]),
-        told(data_offsets=[8, 0]),
-        told(data_offsets=[-8, 8]),
-        told(data_offsets=[0, 7]),
-        told(data_offsets=[4, 8]),
-        told(data_offsets=[0.5, 8]),
-        told(data_offsets=[0]),
-        told(data_offsets=None),
-        told(shape=[1, 1]),
-        told(shape=[-1, -2]),
-        told(shape=[1 << 40, 1 << 40]),
-        told(dtype="F7"),
-        b'{"lora": {"dtype": "F32"}}',
-        b'{"lora": 1}',
-        b'{"lora": ' + b"[" * 100_000,
-        b"\xff\xfe{}",
-        b"null",
-        b"",
-    ],
-)
-def test_a_wrong_header_is_reported_at_once(copy: Path, header: bytes) -> None:
-    with pytest.raises(AdapterError, match=f"{WEIGHTS} cannot be read: .* not a safetensors file"):
-        inspect(with_header(copy, header, 8))
+WRONG_HEADERS: list[bytes] = [
+    told(data_offsets=[8, 4]),
+    told(data_offsets=[8, 0]),
+    told(data_offsets=[-8, 8]),
+    told(data_offsets=[0, 7]),
+    told(data_offsets=[4, 8]),
+    told(data_offsets=[0.5, 8]),
+    told(data_offsets=[0]),
+    told(data_offsets=None),
+    told(shape=[1, 1]),
+    told(shape=[-1, -2]),
+    told(shape=[1 << 40, 1 << 40]),
+    told(dtype="F7"),
+    b'{"lora": {"dtype": "F32"}}',
+    b'{"lora": 1}',
+    b'{"lora": ' + b"[" * 100_000,
+    b"\xff\xfe{}",
+    b"null",
+    b"",
+]
+
+
+def test_a_wrong_header_is_reported_at_once(whole: Path, tmp_path: Path) -> None:
+    with every_row() as row:
+        for at, header in enumerate(WRONG_HEADERS):
+            with row(header):
+                copy = copy_of(whole, tmp_path / str(at))
+                with pytest.raises(AdapterError, match=f"{WEIGHTS} cannot be read: .* not a safetensors file"):
+                    inspect(with_header(copy, header, 8))
 
 
 def test_overlapping_weights_are_reported(copy: Path) -> None:
@@ -163,16 +172,21 @@ def test_one_changed_weight_is_detected_by_the_hash(copy: Path, base: Shapes | N
         verify(copy, base)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_a_weight_that_is_not_finite_is_named(copy: Path, kind: torch.dtype, value: float) -> None:
-    def spoil(tensors: Tensors) -> None:
-        tensors[some(tensors, "B")][-1, -1] = value
-        tensors |= {name: tensor.to(kind) for name, tensor in tensors.items()}
+def spoil(kind: torch.dtype, value: float, tensors: Tensors) -> None:
+    """One weight gets the value, and all get the type."""
+    tensors[some(tensors, "B")][-1, -1] = value
+    tensors |= {name: tensor.to(kind) for name, tensor in tensors.items()}
 
-    spoiled = changed(copy, spoil)
-    with pytest.raises(AdapterError, match=r"not finite: .*lora_B"):
-        inspect(spoiled)
+
+def test_a_weight_that_is_not_finite_is_named(whole: Path, tmp_path: Path) -> None:
+    with every_row() as row:
+        for kind in [torch.float16, torch.bfloat16, torch.float32, torch.float64]:
+            for value in [float("nan"), float("inf"), float("-inf")]:
+                with row(kind, value):
+                    copy = copy_of(whole, tmp_path / f"{kind} {value}")
+                    spoiled = changed(copy, partial(spoil, kind, value))
+                    with pytest.raises(AdapterError, match=r"not finite: .*lora_B"):
+                        inspect(spoiled)
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -190,14 +204,17 @@ def test_only_numbers_below_65536_count_as_finite(copy: Path, kind: torch.dtype)
         inspect(filled(-65536.0))
 
 
-@pytest.mark.parametrize("alpha", ["NaN", "1e300", "-Infinity", '"16"', "true", "null"])
-@pytest.mark.parametrize("name", ["lora_alpha", "alpha_pattern"])
-def test_an_invalid_scale_is_named(copy: Path, name: str, alpha: str) -> None:
-    value = alpha if name == "lora_alpha" else f'{{"q_proj": {alpha}}}'
-    config = json.loads((copy / CONFIG).read_text()) | {name: "VALUE"}
-    (copy / CONFIG).write_text(json.dumps(config).replace('"VALUE"', value))
-    with pytest.raises(AdapterError, match=r"lora_alpha .* must be a number"):
-        inspect(copy)
+def test_an_invalid_scale_is_named(whole: Path, tmp_path: Path) -> None:
+    with every_row() as row:
+        for name in ["lora_alpha", "alpha_pattern"]:
+            for at, alpha in enumerate(["NaN", "1e300", "-Infinity", '"16"', "true", "null"]):
+                with row(name, alpha):
+                    copy = copy_of(whole, tmp_path / f"{name} {at}")
+                    value = alpha if name == "lora_alpha" else f'{{"q_proj": {alpha}}}'
+                    config = json.loads((copy / CONFIG).read_text()) | {name: "VALUE"}
+                    (copy / CONFIG).write_text(json.dumps(config).replace('"VALUE"', value))
+                    with pytest.raises(AdapterError, match=r"lora_alpha .* must be a number"):
+                        inspect(copy)
 
 
 def test_weights_in_integers_are_refused(copy: Path) -> None:

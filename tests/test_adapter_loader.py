@@ -209,7 +209,7 @@ async def test_the_adapters_of_unfinished_tasks_are_kept_and_another_one_waits(s
 async def test_an_active_adapter_is_loaded_ahead_of_its_first_task(setup: LoaderSetup) -> None:
     await setup.release("nan", ReleaseState.ACTIVE)
     await setup.release("a", ReleaseState.ACTIVE)
-    async with setup.loader, asyncio.timeout(10):
+    async with setup.loader, asyncio.timeout(60):
         while "a" not in await setup.loaded():  # noqa: ASYNC110  a load notifies nobody
             await asyncio.sleep(0.02)
         await setup.release("b", ReleaseState.ACTIVE)
@@ -259,7 +259,7 @@ async def test_an_active_adapter_that_cannot_be_loaded_is_reported_until_it_can(
         try:
             await setup.release("c", ReleaseState.ACTIVE)
             loader.wake()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not await fault(loader):  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
                 assert "there is no adapter in" in await fault(loader)
@@ -280,6 +280,6 @@ async def test_active_adapters_are_loaded_ahead_after_the_database_was_away(
             await starving.aclose()
             await setup.release("a", ReleaseState.ACTIVE)
             loader.wake()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while "a" not in await setup.loaded():  # noqa: ASYNC110
                     await asyncio.sleep(0.02)

@@ -21,6 +21,7 @@ from app.skills.agent_skills.write_folder import FolderProvenance, write_folder
 from tests.agent_skill_samples import MANIFEST, RECORD, folder, metadata, skill_md
 from tests.ledger import Ledger
 from tests.processor_time import within
+from tests.support.every_row import every_row
 
 CATALOG = Catalog({"ledger": outline("ledger", AppView.of(Ledger().app("http://ledger.test")).traits)})
 ODD = "write “gifts”: 'no', yes,\n\t5 %, 🎁\x07\u2028 #1 --- {x: [*y]} \\ \x85 --- end"
@@ -131,86 +132,86 @@ def manifest(**operations: Any) -> dict[str, Any]:
     return {"operations": {name.replace("__", "."): value for name, value in operations.items()}}
 
 
-@pytest.mark.parametrize(
-    ("candidate", "kind", "says"),
-    [
-        (folder("Record-Gift"), "folder_name", "lower-case"),
-        (folder("record--gift"), "folder_name", "lower-case"),
-        (folder("../../etc"), "folder_name", "lower-case"),
-        (folder("a" * 65), "folder_name", "1 to 64"),
-        (folder(path="scripts/../../../etc/cron.d/x.py"), "path", "no path of a file in the folder"),
-        (folder(path="/etc/x.py"), "path", "no path"),
-        (folder(path="scripts/a\\..\\x.py"), "path", "no path"),
-        (folder(script="#" * 200_000), "too_large", "131,072"),
-        (folder(script=f"{RECORD}\n#{'x' * 9_900}"), "check", "longer than 10,000"),
-        (folder(script=f"{RECORD}\n#{'x' * 8_000}"), "check", "longer than 8,000"),
-        (SkillFolder("a", {f"scripts/{n}.py": "" for n in range(101)}), "too_large", "100 files"),
-        (SkillFolder("a", {"scripts/a.py": RECORD}), "front_matter", "missing"),
-        (folder(md="# no front matter"), "front_matter", "between two lines"),
-        (folder(md="---\nname: record-gift\n"), "front_matter", "between two lines"),
-        (folder(md="---\n- a\n---\n"), "front_matter", "mapping"),
-        (folder(md="---\nname: [\n---\n"), "front_matter", "line 2"),
-        (folder(md="---\nname: record-gift\n---\n"), "front_matter", "description"),
-        (folder(md=skill_md("record-gift", description=" ")), "front_matter", "description"),
-        (folder(md=skill_md("record-gift", description="x" * 1_025)), "front_matter", "1,024"),
-        (folder(md=skill_md("another")), "front_matter", "'another'"),
-        (folder(md=skill_md("record-gift", "metadata: {a: [1]}")), "front_matter", "metadata"),
-        (folder("record-gift", RECORD, 'metadata: {sage-instruction: "\\0"}'), "front_matter", "NUL"),
-        (folder("record-gift", RECORD, 'metadata: {sage-scenario: "\\uD800"}'), "front_matter", "surrogate"),
-        (folder("record-gift", None), "no_python", "a Python function that calls the project's APIs"),
-        (folder("record-gift", "echo hi", path="scripts/run.sh"), "no_python", "Python"),
-        (folder("record-gift", RECORD, path="assets/x.py"), "no_python", "Python"),
-        (
-            SkillFolder("a-b", {"SKILL.md": skill_md("a-b"), "scripts/c.py": RECORD, "scripts/d.py": RECORD}),
-            "several_files",
-            "named after the folder",
-        ),
-        (folder(script="print('pwned')"), "no_function", "top level"),
-        (folder(script=""), "no_function", "top level"),
-        (folder(script="class A:\n    def record_gift(self): ..."), "no_function", "top level"),
-        (folder(script=RECORD, path="scripts/x.py"), "several_functions", "name the file after the skill"),
-        (folder(script=f"{RECORD}\n\n{RECORD}"), "several_functions", "no function twice"),
-        (folder(script=RECORD.replace("record_gift", "x" * 201)), "several_functions", "several"),
-        (folder(script=f"def {'x' * 201}() -> int:\n    return 1"), "name", "200"),
-        (folder(script="def f(:"), "check", "does not compile"),
-        (folder(script="def f():\n    \0"), "check", "does not compile"),
-        (folder(script=RECORD.replace(": int) ->", ") ->")), "check", "Parameters without a type: amount"),
-        (folder(script=f"import os\nos.system('id')\n{RECORD}"), "check", "runs when it is loaded"),
-        (folder(script=f"{RECORD}\nrecord_gift('a', 1)"), "check", "runs when it is loaded"),
-        (folder(script=RECORD.replace("return apis", "return eval('1') or apis")), "check", "eval"),
-        (
-            folder(script=RECORD.replace("return apis", "a = apis\n    return apis")),
-            "check",
-            "without other access",
-        ),
-        (folder(script="def record_gift() -> int:\n    return 1"), "check", "It calls no API"),
-        (folder(script=RECORD.replace("add_entry", "drop")), "unknown_operation", "ledger.drop"),
-        (folder(script=RECORD.replace("ledger", "bank")), "unknown_operation", "bank.add_entry"),
-        (given(manifest="{"), "manifest", "sage-manifest is damaged"),
-        (given(manifest="[" * 50_000), "manifest", "damaged"),
-        (given(slots={"a": 1}), "manifest", "sage-slots is damaged"),
-        (given(manifest=manifest(ledger__list_entries={})), "manifest", "ledger.list_entries"),
-        (
-            given(manifest=manifest(ledger__add_entry={"arguments": {"text": ["anywhere"]}})),
-            "manifest",
-            "anywhere",
-        ),
-        (given(manifest=manifest(ledger__add_entry={"arguments": {"text": ["result:a.b"]}})), "manifest", "a.b"),
-        (given(manifest=manifest(ledger__add_entry={"method": "GET"})), "unknown_operation", "other operations"),
-        (
-            given(manifest=manifest(ledger__add_entry={"method": "POST", "arguments": {"to\0": []}})),
-            "unknown_operation",
-            "other operations",
-        ),
-        (given(scenario="x" * 201), "too_large", "sage-scenario"),
-        (given(instruction="x" * 20_001), "too_large", "sage-instruction"),
-    ],
-)
-def test_a_folder_is_refused_with_the_name_and_the_reason_of_the_error(
-    candidate: SkillFolder, kind: str, says: str
-) -> None:
-    found, message = refusal_of(candidate)
-    assert (found, says in message) == (kind, True), message
+REFUSED: list[tuple[SkillFolder, str, str]] = [
+    (folder("Record-Gift"), "folder_name", "lower-case"),
+    (folder("record--gift"), "folder_name", "lower-case"),
+    (folder("../../etc"), "folder_name", "lower-case"),
+    (folder("a" * 65), "folder_name", "1 to 64"),
+    (folder(path="scripts/../../../etc/cron.d/x.py"), "path", "no path of a file in the folder"),
+    (folder(path="/etc/x.py"), "path", "no path"),
+    (folder(path="scripts/a\\..\\x.py"), "path", "no path"),
+    (folder(script="#" * 200_000), "too_large", "131,072"),
+    (folder(script=f"{RECORD}\n#{'x' * 9_900}"), "check", "longer than 10,000"),
+    (folder(script=f"{RECORD}\n#{'x' * 8_000}"), "check", "longer than 8,000"),
+    (SkillFolder("a", {f"scripts/{n}.py": "" for n in range(101)}), "too_large", "100 files"),
+    (SkillFolder("a", {"scripts/a.py": RECORD}), "front_matter", "missing"),
+    (folder(md="# no front matter"), "front_matter", "between two lines"),
+    (folder(md="---\nname: record-gift\n"), "front_matter", "between two lines"),
+    (folder(md="---\n- a\n---\n"), "front_matter", "mapping"),
+    (folder(md="---\nname: [\n---\n"), "front_matter", "line 2"),
+    (folder(md="---\nname: record-gift\n---\n"), "front_matter", "description"),
+    (folder(md=skill_md("record-gift", description=" ")), "front_matter", "description"),
+    (folder(md=skill_md("record-gift", description="x" * 1_025)), "front_matter", "1,024"),
+    (folder(md=skill_md("another")), "front_matter", "'another'"),
+    (folder(md=skill_md("record-gift", "metadata: {a: [1]}")), "front_matter", "metadata"),
+    (folder("record-gift", RECORD, 'metadata: {sage-instruction: "\\0"}'), "front_matter", "NUL"),
+    (folder("record-gift", RECORD, 'metadata: {sage-scenario: "\\uD800"}'), "front_matter", "surrogate"),
+    (folder("record-gift", None), "no_python", "a Python function that calls the project's APIs"),
+    (folder("record-gift", "echo hi", path="scripts/run.sh"), "no_python", "Python"),
+    (folder("record-gift", RECORD, path="assets/x.py"), "no_python", "Python"),
+    (
+        SkillFolder("a-b", {"SKILL.md": skill_md("a-b"), "scripts/c.py": RECORD, "scripts/d.py": RECORD}),
+        "several_files",
+        "named after the folder",
+    ),
+    (folder(script="print('pwned')"), "no_function", "top level"),
+    (folder(script=""), "no_function", "top level"),
+    (folder(script="class A:\n    def record_gift(self): ..."), "no_function", "top level"),
+    (folder(script=RECORD, path="scripts/x.py"), "several_functions", "name the file after the skill"),
+    (folder(script=f"{RECORD}\n\n{RECORD}"), "several_functions", "no function twice"),
+    (folder(script=RECORD.replace("record_gift", "x" * 201)), "several_functions", "several"),
+    (folder(script=f"def {'x' * 201}() -> int:\n    return 1"), "name", "200"),
+    (folder(script="def f(:"), "check", "does not compile"),
+    (folder(script="def f():\n    \0"), "check", "does not compile"),
+    (folder(script=RECORD.replace(": int) ->", ") ->")), "check", "Parameters without a type: amount"),
+    (folder(script=f"import os\nos.system('id')\n{RECORD}"), "check", "runs when it is loaded"),
+    (folder(script=f"{RECORD}\nrecord_gift('a', 1)"), "check", "runs when it is loaded"),
+    (folder(script=RECORD.replace("return apis", "return eval('1') or apis")), "check", "eval"),
+    (
+        folder(script=RECORD.replace("return apis", "a = apis\n    return apis")),
+        "check",
+        "without other access",
+    ),
+    (folder(script="def record_gift() -> int:\n    return 1"), "check", "It calls no API"),
+    (folder(script=RECORD.replace("add_entry", "drop")), "unknown_operation", "ledger.drop"),
+    (folder(script=RECORD.replace("ledger", "bank")), "unknown_operation", "bank.add_entry"),
+    (given(manifest="{"), "manifest", "sage-manifest is damaged"),
+    (given(manifest="[" * 50_000), "manifest", "damaged"),
+    (given(slots={"a": 1}), "manifest", "sage-slots is damaged"),
+    (given(manifest=manifest(ledger__list_entries={})), "manifest", "ledger.list_entries"),
+    (
+        given(manifest=manifest(ledger__add_entry={"arguments": {"text": ["anywhere"]}})),
+        "manifest",
+        "anywhere",
+    ),
+    (given(manifest=manifest(ledger__add_entry={"arguments": {"text": ["result:a.b"]}})), "manifest", "a.b"),
+    (given(manifest=manifest(ledger__add_entry={"method": "GET"})), "unknown_operation", "other operations"),
+    (
+        given(manifest=manifest(ledger__add_entry={"method": "POST", "arguments": {"to\0": []}})),
+        "unknown_operation",
+        "other operations",
+    ),
+    (given(scenario="x" * 201), "too_large", "sage-scenario"),
+    (given(instruction="x" * 20_001), "too_large", "sage-instruction"),
+]
+
+
+def test_a_folder_is_refused_with_the_name_and_the_reason_of_the_error() -> None:
+    with every_row() as row:
+        for candidate, kind, says in REFUSED:
+            with row(candidate, kind, says):
+                found, message = refusal_of(candidate)
+                assert (found, says in message) == (kind, True), message
 
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -219,32 +220,33 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 
 
-@pytest.mark.parametrize(
-    "yaml_text",
-    [
-        BOMB,
-        "a: &a\n  b: *a",
-        "a: " + "[" * 60_000,
-        "a: " + "{a: " * 20_000,
-        "- " * 30_000,
-        "? " * 30_000,
-        "\n".join(f"k{number}: v" for number in range(10_000)),
-        "a: [" + "x," * 50_000 + "]",
-        "name: !!python/object/apply:os.system [id]",
-        "%YAML 9.9\n---",
-        "a: \x07",
-        "? [a]\n: b",
-    ],
-)
-def test_hostile_yaml_is_refused_at_once(yaml_text: str) -> None:
-    with within():
-        with pytest.raises(RefusedFolderError) as raised:
-            read_front_matter(
-                f"---\nname: a\ndescription: b\n{yaml_text}\n---\n"
-                if "name:" not in yaml_text
-                else f"---\n{yaml_text}\n---\n"
-            )
-        assert raised.value.kind == FolderRefusal.FRONT_MATTER
+HOSTILE_YAML: list[str] = [
+    BOMB,
+    "a: &a\n  b: *a",
+    "a: " + "[" * 60_000,
+    "a: " + "{a: " * 20_000,
+    "- " * 30_000,
+    "? " * 30_000,
+    "\n".join(f"k{number}: v" for number in range(10_000)),
+    "a: [" + "x," * 50_000 + "]",
+    "name: !!python/object/apply:os.system [id]",
+    "%YAML 9.9\n---",
+    "a: \x07",
+    "? [a]\n: b",
+]
+
+
+def test_hostile_yaml_is_refused_at_once() -> None:
+    with every_row() as row:
+        for yaml_text in HOSTILE_YAML:
+            with row(yaml_text), within():
+                with pytest.raises(RefusedFolderError) as raised:
+                    read_front_matter(
+                        f"---\nname: a\ndescription: b\n{yaml_text}\n---\n"
+                        if "name:" not in yaml_text
+                        else f"---\n{yaml_text}\n---\n"
+                    )
+                assert raised.value.kind == FolderRefusal.FRONT_MATTER
 
 
 def test_values_of_the_front_matter_are_texts_whatever_yaml_would_make_of_them() -> None:

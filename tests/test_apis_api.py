@@ -17,6 +17,7 @@ from tests.api_app import ApiApp, open_api_app, problem
 from tests.event_loop import longest_stall
 from tests.processes import free_ports
 from tests.raw_server import http_answer, raw_server
+from tests.support.every_row import every_row
 
 DOCUMENT = {
     "openapi": "3.1.0",
@@ -183,30 +184,32 @@ async def test_the_first_other_server_that_answers_is_proposed(api: ApiApp) -> N
     assert f", nor does {dead[1]}: if the API is elsewhere, " in remark
 
 
-@pytest.mark.parametrize(
-    ("body", "hint"),
-    [
-        ({"name": "mail"}, "either"),
-        ({"name": "mail", "url": "http://a.test", "document": {}}, "either"),
-        ({"name": "mail", "url": "http://127.0.0.1:9/openapi.json"}, "cannot be reached"),
-        ({"name": "mail", "url": "/etc/passwd"}, "http://"),
-        ({"name": "mail", "url": "file:///etc/passwd"}, "http://"),
-        ({"name": "mail", "url": "http://[broken"}, "http"),
-        ({"name": "mail", "document": {"swagger": "1.2"}}, "2.0 (Swagger)"),
-        ({"name": "mail", "document": {"openapi": "3.1.0", "paths": {}}}, "paths"),
-        ({"name": "mail", "document": "a: [not yaml"}, "line"),
-        ({"name": "mail", "document": 7}, "document"),
-        ({"name": "Mail-Box", "document": {}}, "name"),
-        ({"name": "api_docs", "document": DOCUMENT}, "built in"),
-        ({"name": "class", "document": DOCUMENT, "nonsense": 1}, "nonsense"),
-        ({"name": "mail", "document": DOCUMENT, "server": "mail.test"}, "http"),
-    ],
-)
-async def test_an_unusable_document_is_refused_with_what_to_do(api: ApiApp, body: object, hint: str) -> None:
-    answer = await api.client.post("/v1/apis", json=body)
-    assert answer.status_code == 400, answer.text
-    assert hint in str(problem(answer)["detail"])
-    assert (await api.client.get("/v1/apis")).json() == []
+UNUSABLE: list[tuple[object, str]] = [
+    ({"name": "mail"}, "either"),
+    ({"name": "mail", "url": "http://a.test", "document": {}}, "either"),
+    ({"name": "mail", "url": "http://127.0.0.1:9/openapi.json"}, "cannot be reached"),
+    ({"name": "mail", "url": "/etc/passwd"}, "http://"),
+    ({"name": "mail", "url": "file:///etc/passwd"}, "http://"),
+    ({"name": "mail", "url": "http://[broken"}, "http"),
+    ({"name": "mail", "document": {"swagger": "1.2"}}, "2.0 (Swagger)"),
+    ({"name": "mail", "document": {"openapi": "3.1.0", "paths": {}}}, "paths"),
+    ({"name": "mail", "document": "a: [not yaml"}, "line"),
+    ({"name": "mail", "document": 7}, "document"),
+    ({"name": "Mail-Box", "document": {}}, "name"),
+    ({"name": "api_docs", "document": DOCUMENT}, "built in"),
+    ({"name": "class", "document": DOCUMENT, "nonsense": 1}, "nonsense"),
+    ({"name": "mail", "document": DOCUMENT, "server": "mail.test"}, "http"),
+]
+
+
+async def test_an_unusable_document_is_refused_with_what_to_do(api: ApiApp) -> None:
+    with every_row() as row:
+        for body, hint in UNUSABLE:
+            with row(body, hint):
+                answer = await api.client.post("/v1/apis", json=body)
+                assert answer.status_code == 400, answer.text
+                assert hint in str(problem(answer)["detail"])
+                assert (await api.client.get("/v1/apis")).json() == []
 
 
 @pytest.mark.parametrize("document", [rb'"\ud800"', b'{"a": "\xff"}', b'"\xff"', b'"a', rb'{"a": "\x"}'])

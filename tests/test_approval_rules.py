@@ -10,6 +10,7 @@ from app.errors import HostError
 from app.gateway.approval_gate import ApprovalGate, ApprovalWantedError
 from app.project.approval import ApprovalRules
 from tests.ledger import Ledger
+from tests.support.every_row import every_row
 
 PAYMENTS = ApprovalRules(
     default="never",
@@ -17,31 +18,31 @@ PAYMENTS = ApprovalRules(
 )
 
 
-@pytest.mark.parametrize(
-    ("rules", "api", "safe", "risk", "wanted"),
-    [
-        (ApprovalRules(), "mail.send", False, None, False),
-        (ApprovalRules(), "mail.send", False, "high", True),
-        (ApprovalRules(), "mail.list", True, "critical", True),
-        (ApprovalRules(), "mail.list", True, "medium", False),
-        (ApprovalRules(), "mail.send", False, "medium", True),
-        (ApprovalRules(), "mail.send", False, "low", False),
-        (ApprovalRules(default="never"), "mail.send", False, "high", False),
-        (ApprovalRules(default="always"), "mail.list", True, "none", True),
-        (ApprovalRules(default="write"), "mail.list", True, None, False),
-        (ApprovalRules(default="write"), "mail.send", False, "low", True),
-        (PAYMENTS, "payments.pay", False, None, True),
-        (PAYMENTS, "payments.list", True, None, False),
-        (PAYMENTS, "payments.show_all", True, None, True),
-        (PAYMENTS, "payments.show_total", True, None, False),
-        (PAYMENTS, "my_payments.pay", False, None, False),
-        (ApprovalRules(operations={"*.a?": "never", "*.?a": "always"}), "x.aa", True, None, True),
-    ],
-)
-def test_the_closest_pattern_counts_and_then_the_default(
-    rules: ApprovalRules, api: str, safe: bool, risk: Any, wanted: bool
-) -> None:
-    assert rules.wants(api, safe=safe, risk=risk) is wanted
+RULES: list[tuple[ApprovalRules, str, bool, Any, bool]] = [
+    (ApprovalRules(), "mail.send", False, None, False),
+    (ApprovalRules(), "mail.send", False, "high", True),
+    (ApprovalRules(), "mail.list", True, "critical", True),
+    (ApprovalRules(), "mail.list", True, "medium", False),
+    (ApprovalRules(), "mail.send", False, "medium", True),
+    (ApprovalRules(), "mail.send", False, "low", False),
+    (ApprovalRules(default="never"), "mail.send", False, "high", False),
+    (ApprovalRules(default="always"), "mail.list", True, "none", True),
+    (ApprovalRules(default="write"), "mail.list", True, None, False),
+    (ApprovalRules(default="write"), "mail.send", False, "low", True),
+    (PAYMENTS, "payments.pay", False, None, True),
+    (PAYMENTS, "payments.list", True, None, False),
+    (PAYMENTS, "payments.show_all", True, None, True),
+    (PAYMENTS, "payments.show_total", True, None, False),
+    (PAYMENTS, "my_payments.pay", False, None, False),
+    (ApprovalRules(operations={"*.a?": "never", "*.?a": "always"}), "x.aa", True, None, True),
+]
+
+
+def test_the_closest_pattern_counts_and_then_the_default() -> None:
+    with every_row() as row:
+        for rules, api, safe, risk, wanted in RULES:
+            with row(rules, api, safe, risk, wanted):
+                assert rules.wants(api, safe=safe, risk=risk) is wanted
 
 
 @pytest.mark.parametrize("pattern", ["mail", "*", "mail.send mail", "a.b.c", "[a].b"])

@@ -1,7 +1,10 @@
 """Calls that wait for a person: the task is suspended, and continues with the decision."""
 
 import asyncio
+from datetime import UTC, datetime
+from uuid import UUID
 
+from app.db import models
 from app.db.models import TaskState
 from app.records import Stop
 from app.runner.approval_expiry import ApprovalExpiry
@@ -79,11 +82,12 @@ async def test_after_the_time_out_the_task_continues_without_the_call(demo: Appr
 async def test_a_decision_after_the_time_out_is_refused_before_anything_noticed_it(
     demo: ApprovingProject,
 ) -> None:
-    await demo.rules({**WRITES, "timeout_seconds": 1})
+    await demo.rules(WRITES)
     task_id = await demo.project.submit()
     async with demo.project.runner(demo.engine(WRITE)):
         approval = await demo.waiting(task_id)
-        await asyncio.sleep(1.1)
+    async with demo.project.sessions.begin() as session:
+        await session.merge(models.Approval(id=UUID(approval["id"]), expires_at=datetime.now(UTC)))
     late = await demo.api.client.post(f"/v1/approvals/{approval['id']}", json={"decision": "approve"})
     assert late.status_code == 409
 

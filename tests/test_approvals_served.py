@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import httpx
+import pytest
 
 from app.db.database import Sessions
 from tests.approving import COMPLETE, WRITES
@@ -19,6 +20,7 @@ START_SECONDS = 200  # of a runner on a loaded machine
 WRITE = block("print(apis.ledger.add_entry(text='one'))")
 
 
+@pytest.mark.slow
 async def test_a_task_that_waits_outlives_its_processes_and_people_are_told_of_it(
     committed: Sessions, database_url: str, tmp_path: Path
 ) -> None:

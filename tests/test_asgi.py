@@ -146,5 +146,5 @@ async def test_sigterm_stops_the_api_within_seconds_despite_an_open_stream(
             assert events.status_code == 200
             process.send_signal(signal.SIGTERM)
             began = time.monotonic()
-            await asyncio.wait_for(process.wait(), 20)
-            assert time.monotonic() - began < 15
+            await asyncio.wait_for(process.wait(), 60)
+            assert time.monotonic() - began < 30

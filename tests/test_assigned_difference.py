@@ -59,6 +59,7 @@ def test_what_is_usual_of_a_kind_narrows_the_interval() -> None:
     assert known.high - known.low < 0.9 * (unknown.high - unknown.low)
 
 
+@pytest.mark.slow
 def test_each_bound_is_hardly_ever_wrong_however_often_one_looks() -> None:
     """At most 5 % of the trials may be wrong at some look; bounds for one look are wrong more often."""
     rng, alpha, trials = np.random.default_rng(2), 0.05, 400

@@ -30,6 +30,7 @@ def directory() -> Iterator[Path]:
     shutil.rmtree(made)
 
 
+@pytest.mark.slow
 def test_the_commands_back_up_and_restore_into_both_kinds_of_database(
     directory: Path, empty_database_url: str
 ) -> None:

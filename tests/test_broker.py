@@ -39,7 +39,7 @@ def test_the_api_opens_the_broker_with_the_first_notification(tmp_path: Path) ->
 def test_an_unreachable_broker_raises_no_error_and_costs_little_time(tmp_path: Path, url: str) -> None:
     began = time.monotonic()
     notify_workers(open_broker(Settings(data_dir=tmp_path, broker_url=url)), uuid4())
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
 
 
 def test_a_broker_without_its_folders_raises_no_error(tmp_path: Path) -> None:

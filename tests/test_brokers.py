@@ -21,6 +21,7 @@ async def broker(request: pytest.FixtureRequest) -> AsyncIterator[BrokerServer]:
         yield server
 
 
+@pytest.mark.slow
 async def test_a_run_is_neither_lost_nor_doubled_if_its_worker_or_the_broker_is_killed(
     broker: BrokerServer, committed: Sessions, database_url: str, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from app.errors import HostError
 from app.gateway.call_journal import InDoubtError
 from app.records import Call
 from tests.echo_service import Echo, EchoSetup, open_echo, raised
+from tests.ledger_project import until
 
 
 @pytest.fixture(params=["socket", "asgi"])
@@ -69,9 +70,11 @@ async def test_a_cancelled_call_is_recorded_as_begun_and_not_ended() -> None:
     service, journal = Echo(), Memory()
     async with service.listening() as server, httpx.AsyncClient(trust_env=False) as client:
         gateway = EchoSetup(service, server, client).gateway(journal=journal)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1):
-                await gateway("echo.answer", ["slow"], {})
+        calling = asyncio.create_task(gateway("echo.answer", ["slow"], {}))
+        await until(lambda: bool(journal.begun))
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
     assert (list(journal.begun), list(journal.ended)) == ([0], [])
 
 

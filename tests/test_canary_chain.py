@@ -55,6 +55,7 @@ def _chain(seed: int, *, accounts: bool) -> float:
     return success
 
 
+@pytest.mark.slow
 def test_losses_within_the_margin_do_not_add_up_beyond_it() -> None:
     seeds = range(3)
     assert all(_chain(seed, accounts=True) >= 0.95 - 0.05 for seed in seeds)

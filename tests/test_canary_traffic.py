@@ -117,6 +117,7 @@ def test_at_the_end_scores_that_are_all_the_same_are_named_and_errors_decide() -
     assert failing.action is CanaryAction.STOP
 
 
+@pytest.mark.slow
 def test_equal_releases_are_as_rarely_rejected_where_kinds_wait_for_a_score_that_differs() -> None:
     """By simulation, at every tenth task: kinds of which most are always or nearly always solved."""
     rng, wrong, runs = np.random.default_rng(3), 0, 100

@@ -15,6 +15,7 @@ from app.engine.protocol import Sampling
 from app.errors import EngineError, SettingError
 from tests.engine_process import engine_process
 from tests.faulty_proxy import COMPLETIONS, Fault, Forward, Reply, answering, faulty_proxy, rewriting, sound, until
+from tests.support.every_row import every_row
 from tests.tiny_model import MAX_LENGTH, make_model_dir
 
 LOAD = "/v1/load_lora_adapter"
@@ -130,18 +131,22 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "words"), FAULTS)
 async def test_a_server_that_lacks_a_feature_is_refused_with_the_flag_to_set(
-    upstream: str, model: Path, tmp_path: Path, fault: Fault, words: str
+    upstream: str, model: Path, tmp_path: Path
 ) -> None:
-    async with (
-        faulty_proxy(upstream, fault) as proxy,
-        HttpEngine([proxy.url], requirements=needs(model, tmp_path), checks=QUICK) as engine,
-    ):
-        with pytest.raises(SettingError, match=words):
-            await engine.check()
-        with pytest.raises(EngineError, match=words.rstrip("$")):  # and it gets no requests
-            await engine.complete([1], model="base", sampling=Sampling(max_tokens=1))
+    with every_row() as row:
+        for at, (fault, words) in enumerate(FAULTS):
+            with row(words):
+                directory = tmp_path / str(at)
+                directory.mkdir()
+                async with (
+                    faulty_proxy(upstream, fault) as proxy,
+                    HttpEngine([proxy.url], requirements=needs(model, directory), checks=QUICK) as engine,
+                ):
+                    with pytest.raises(SettingError, match=words):
+                        await engine.check()
+                    with pytest.raises(EngineError, match=words.rstrip("$")):  # and it gets no requests
+                        await engine.complete([1], model="base", sampling=Sampling(max_tokens=1))
 
 
 async def test_a_server_that_is_down_does_not_prevent_the_start(

@@ -20,6 +20,7 @@ from tests.chats import ANSWER, HELLO, all_tasks, asked, connected, task_of
 from tests.ledger_project import until
 from tests.listening_app import listening_app
 from tests.scripted_engine import ScriptedEngine, block
+from tests.support.every_row import every_row
 
 
 async def test_a_chat_is_a_task_that_answers_at_its_end(demo: ApprovingProject) -> None:
@@ -204,34 +205,38 @@ async def test_after_the_time_to_wait_the_client_is_told_where_the_answer_will_b
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
 
 
-@pytest.mark.parametrize(
-    ("changed", "param"),
-    [
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"functions": [{"name": "f"}]}, "functions"),
-        ({"n": 2}, "n"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"modalities": ["audio"], "audio": {"voice": "a", "format": "wav"}}, "modalities"),
-        ({"logprobs": True}, "logprobs"),
-        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content"),
-        ({"messages": [*HELLO, {"role": "assistant", "content": "So be it"}]}, "messages"),
-        ({"messages": [{"role": "user", "content": ""}]}, "messages"),
-        ({"messages": [{"role": "user", "content": "x" * 20_001}]}, "messages"),
-        ({"messages": [{"role": "user", "content": "a\0b"}]}, "messages"),
-        ({"user": "x" * 201}, "user"),
-        ({"metadata": {"scenario": ""}}, "metadata"),
-    ],
-)
-async def test_what_the_agent_cannot_do_is_refused_by_the_name_of_the_field(
-    demo: ApprovingProject, changed: dict[str, Any], param: str
-) -> None:
-    async with connected(demo.api) as client:
-        with pytest.raises(openai.BadRequestError) as raised:
-            await client.chat.completions.create(**{"model": "demo", "messages": HELLO, **changed})
-    body: Any = raised.value.body
-    assert (body["param"], body["type"], body["code"]) == (param, "invalid_request_error", "unsupported")
-    assert body["message"].startswith(f"{param}: ")
-    assert await all_tasks(demo) == []
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"functions": [{"name": "f"}]}, "functions"),
+    ({"n": 2}, "n"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"modalities": ["audio"], "audio": {"voice": "a", "format": "wav"}}, "modalities"),
+    ({"logprobs": True}, "logprobs"),
+    ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content"),
+    ({"messages": [*HELLO, {"role": "assistant", "content": "So be it"}]}, "messages"),
+    ({"messages": [{"role": "user", "content": ""}]}, "messages"),
+    ({"messages": [{"role": "user", "content": "x" * 20_001}]}, "messages"),
+    ({"messages": [{"role": "user", "content": "a\0b"}]}, "messages"),
+    ({"user": "x" * 201}, "user"),
+    ({"metadata": {"scenario": ""}}, "metadata"),
+]
+
+
+async def test_what_the_agent_cannot_do_is_refused_by_the_name_of_the_field(demo: ApprovingProject) -> None:
+    with every_row() as row:
+        for changed, param in REFUSED:
+            with row(changed, param):
+                async with connected(demo.api) as client:
+                    with pytest.raises(openai.BadRequestError) as raised:
+                        await client.chat.completions.create(**{"model": "demo", "messages": HELLO, **changed})
+                body: Any = raised.value.body
+                assert (body["param"], body["type"], body["code"]) == (
+                    param,
+                    "invalid_request_error",
+                    "unsupported",
+                )
+                assert body["message"].startswith(f"{param}: ")
+                assert await all_tasks(demo) == []
 
 
 async def test_errors_before_the_task_have_the_form_that_clients_know(demo: ApprovingProject) -> None:

@@ -10,6 +10,7 @@ from app.datasets.chat_lines import ChatRecord, from_line
 from app.engine.tokenizer import Message
 from app.errors import InvalidError
 from app.records import Offer, Policy, Stop, Task, Trajectory, Turn, Use
+from tests.support.every_row import every_row
 from trainer.sft_data.chat_records import prompt_lines, read_records, record_of, to_line, write_records
 
 OPENING = [Message("system", "be good"), Message("user", "do it")]
@@ -131,34 +132,36 @@ def message(role: object, content: object) -> dict[str, object]:
     return {"role": role, "content": content}
 
 
-@pytest.mark.parametrize(
-    ("bad", "reason"),
-    [
-        (b"{", "not JSON"),
-        (b"\xff", "not JSON"),
-        (b'{"messages": [{"role": "user", "content": "\xff"}]}', "not JSON"),
-        (b"[]", "not an object with a list `messages`"),
-        (b'{"conversations": []}', "not an object with a list `messages`"),
-        (b'{"messages": "q"}', "not an object with a list `messages`"),
-        (line(["q", "a"]), "a message must be"),
-        (line([message("user", None), message("assistant", "a")]), "a message must be"),
-        (line([message("user", ["q"]), message("assistant", "a")]), "a message must be"),
-        (line([message("tool", "q"), message("assistant", "a")]), "the role 'tool' is none of system, user"),
-        (line([message(None, "q"), message("assistant", "a")]), "the role None is none of"),
-        (line([]), "must end with an answer"),
-        (line(chat("q")), "must end with an answer"),
-        (line(chat("q", "a", "r")), "must end with an answer"),
-        (line([message("assistant", "a")]), "must not begin with the assistant"),
-        (line([*chat("q", "a"), message("assistant", "b")]), "but assistant comes"),
-        (line([*chat("q", "a", "r"), *chat("s", "b")]), "but user comes"),
-        (line([*chat("q", "a"), message("system", "s"), message("assistant", "b")]), "but system comes"),
-    ],
-)
-def test_a_line_that_does_not_fit_is_named(tmp_path: Path, bad: bytes, reason: str) -> None:
-    path = tmp_path / "given.jsonl"
-    path.write_bytes(line(chat("q", "a")) + b"\n\n" + bad + b"\n")
-    with pytest.raises(InvalidError, match=rf"given\.jsonl, line 3: .*{reason}"):
-        read_records(path)
+UNFIT: list[tuple[bytes, str]] = [
+    (b"{", "not JSON"),
+    (b"\xff", "not JSON"),
+    (b'{"messages": [{"role": "user", "content": "\xff"}]}', "not JSON"),
+    (b"[]", "not an object with a list `messages`"),
+    (b'{"conversations": []}', "not an object with a list `messages`"),
+    (b'{"messages": "q"}', "not an object with a list `messages`"),
+    (line(["q", "a"]), "a message must be"),
+    (line([message("user", None), message("assistant", "a")]), "a message must be"),
+    (line([message("user", ["q"]), message("assistant", "a")]), "a message must be"),
+    (line([message("tool", "q"), message("assistant", "a")]), "the role 'tool' is none of system, user"),
+    (line([message(None, "q"), message("assistant", "a")]), "the role None is none of"),
+    (line([]), "must end with an answer"),
+    (line(chat("q")), "must end with an answer"),
+    (line(chat("q", "a", "r")), "must end with an answer"),
+    (line([message("assistant", "a")]), "must not begin with the assistant"),
+    (line([*chat("q", "a"), message("assistant", "b")]), "but assistant comes"),
+    (line([*chat("q", "a", "r"), *chat("s", "b")]), "but user comes"),
+    (line([*chat("q", "a"), message("system", "s"), message("assistant", "b")]), "but system comes"),
+]
+
+
+def test_a_line_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    with every_row() as row:
+        for bad, reason in UNFIT:
+            with row(bad, reason):
+                path = tmp_path / "given.jsonl"
+                path.write_bytes(line(chat("q", "a")) + b"\n\n" + bad + b"\n")
+                with pytest.raises(InvalidError, match=rf"given\.jsonl, line 3: .*{reason}"):
+                    read_records(path)
 
 
 def test_a_file_without_conversations_is_refused(tmp_path: Path) -> None:

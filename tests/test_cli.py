@@ -19,6 +19,7 @@ from app.security.encryption import KeyRing
 from app.settings import Settings
 from tests.processes import free_ports
 from tests.scripted_engine import byte_tokenizer
+from tests.support.every_row import every_row
 from trainer.demo.admin_token import make_token
 
 
@@ -59,26 +60,36 @@ def test_every_command_reports_an_invalid_setting_in_one_line() -> None:
         )
 
 
-@pytest.mark.parametrize(
-    "command", [("runs",), ("releases",), ("train",), ("export", "--out", "x"), ("tasks",), ("eval",)]
-)
-@pytest.mark.parametrize(
-    ("env", "url"),
-    [
-        ({"SAGE_PORT": "9"}, "http://127.0.0.1:9"),
-        ({"SAGE_PORT": "9", "SAGE_HOST": "0.0.0.0"}, "http://127.0.0.1:9"),
-        ({"SAGE_PORT": "9", "SAGE_HOST": "127.0.0.2"}, "http://127.0.0.2:9"),
-        ({"SAGE_PORT": "8", "SAGE_URL": "http://127.0.0.3:9"}, "http://127.0.0.3:9"),
-    ],
-)
-def test_commands_call_the_server_that_the_settings_name(
-    command: tuple[str, ...], env: dict[str, str], url: str, tmp_path: Path
-) -> None:
-    make_token(tmp_path)  # of the demo APIs, for `eval`
-    unset = {"SAGE_URL": None, "SAGE_HOST": None, "SAGE_KEY": "x", "SAGE_DATA_DIR": str(tmp_path)}
-    ended = CliRunner().invoke(main, command, env={**unset, **env})
-    assert ended.exit_code == (1 if command == ("eval",) else 5)
-    assert f"{url} does not answer" in ended.output
+_SERVERS: list[tuple[dict[str, str], str]] = [
+    ({"SAGE_PORT": "9"}, "http://127.0.0.1:9"),
+    ({"SAGE_PORT": "9", "SAGE_HOST": "0.0.0.0"}, "http://127.0.0.1:9"),
+    ({"SAGE_PORT": "9", "SAGE_HOST": "127.0.0.2"}, "http://127.0.0.2:9"),
+    ({"SAGE_PORT": "8", "SAGE_URL": "http://127.0.0.3:9"}, "http://127.0.0.3:9"),
+]
+
+
+_CALLING: list[tuple[str, ...]] = [
+    ("runs",),
+    ("releases",),
+    ("train",),
+    ("export", "--out", "x"),
+    ("tasks",),
+    ("eval",),
+]
+
+
+def test_commands_call_the_server_that_the_settings_name(tmp_path: Path) -> None:
+    with every_row() as row:
+        for at, (env, url) in enumerate(_SERVERS):
+            for command in _CALLING:
+                with row(command, env):
+                    directory = tmp_path / f"{at} {command[0]}"
+                    directory.mkdir()
+                    make_token(directory)  # of the demo APIs, for `eval`
+                    unset = {"SAGE_URL": None, "SAGE_HOST": None, "SAGE_KEY": "x", "SAGE_DATA_DIR": str(directory)}
+                    ended = CliRunner().invoke(main, command, env={**unset, **env})
+                    assert ended.exit_code == (1 if command == ("eval",) else 5)
+                    assert f"{url} does not answer" in ended.output
 
 
 @pytest.mark.parametrize(

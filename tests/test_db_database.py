@@ -74,7 +74,7 @@ async def test_a_process_that_is_paused_in_a_transaction_keeps_its_locks_for_a_s
         database.engine.connect() as other,
     ):
         await paused.execute(lock)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await other.execute(lock)
         with pytest.raises(UNAVAILABLE):
             await paused.execute(lock)

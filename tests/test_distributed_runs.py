@@ -50,7 +50,7 @@ class RunProcesses:
         [victim] = [pid for pid in descendants(os.getpid()) if which(command_of(pid))]
         family = descendants(victim)
         os.kill(victim, signal.SIGKILL)
-        await gone(family, seconds=5)
+        await gone(family)
         await running
         async with self.project.sessions.begin() as session:
             await run_queue.requeue_expired(session)

@@ -17,6 +17,7 @@ from app.engine.embedded.decoder import Decoder, load_model
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import ModelError
 from tests.engine_process import engine_command, engine_process
+from tests.support.every_row import every_row
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
 
@@ -32,31 +33,31 @@ def http(model_dir: Path) -> Iterator[httpx.Client]:
         yield http
 
 
-@pytest.mark.parametrize(
-    ("change", "status", "words"),
-    [
-        ({"prompt": [1, 259]}, 400, "out of vocabulary"),
-        ({"prompt": [-1]}, 400, "out of vocabulary"),
-        ({"prompt": []}, 400, "at least one token"),
-        ({"prompt": "x" * 600}, 400, "maximum context length is 512"),
-        ({"max_tokens": 0}, 400, "max_tokens must be at least 1"),
-        ({"max_tokens": 511}, 400, "maximum context length is 512"),
-        ({"temperature": -0.1}, 400, "temperature must be"),
-        ({"top_p": 0.9}, 400, "top_p=0.9 is not supported"),
-        ({"n": 2}, 400, "n=2 is not supported"),
-        ({"stop_token_ids": [300]}, 400, "stop_token_ids must lie"),
-        ({"temperature": "hot"}, 400, "Expected `float | null`, got `str` - at `$.temperature`"),
-        ({"temprature": 1}, 400, "unknown field `temprature`"),
-        ({"model": "other"}, 404, "The model `other` does not exist."),
-    ],
-)
-def test_a_bad_completion_request_is_refused_with_its_reason(
-    http: httpx.Client, change: dict[str, Any], status: int, words: str
-) -> None:
-    reply = http.post("/v1/completions", json={"prompt": [1, 2], **change})
-    error = reply.json()["error"]
-    assert (reply.status_code, error["code"]) == (status, status)
-    assert words in error["message"]
+BAD_REQUESTS: list[tuple[dict[str, Any], int, str]] = [
+    ({"prompt": [1, 259]}, 400, "out of vocabulary"),
+    ({"prompt": [-1]}, 400, "out of vocabulary"),
+    ({"prompt": []}, 400, "at least one token"),
+    ({"prompt": "x" * 600}, 400, "maximum context length is 512"),
+    ({"max_tokens": 0}, 400, "max_tokens must be at least 1"),
+    ({"max_tokens": 511}, 400, "maximum context length is 512"),
+    ({"temperature": -0.1}, 400, "temperature must be"),
+    ({"top_p": 0.9}, 400, "top_p=0.9 is not supported"),
+    ({"n": 2}, 400, "n=2 is not supported"),
+    ({"stop_token_ids": [300]}, 400, "stop_token_ids must lie"),
+    ({"temperature": "hot"}, 400, "Expected `float | null`, got `str` - at `$.temperature`"),
+    ({"temprature": 1}, 400, "unknown field `temprature`"),
+    ({"model": "other"}, 404, "The model `other` does not exist."),
+]
+
+
+def test_a_bad_completion_request_is_refused_with_its_reason(http: httpx.Client) -> None:
+    with every_row() as row:
+        for change, status, words in BAD_REQUESTS:
+            with row(change, status, words):
+                reply = http.post("/v1/completions", json={"prompt": [1, 2], **change})
+                error = reply.json()["error"]
+                assert (reply.status_code, error["code"]) == (status, status)
+                assert words in error["message"]
 
 
 def test_a_body_that_is_not_json_is_refused(http: httpx.Client) -> None:

@@ -165,7 +165,7 @@ def test_an_error_in_the_thread_reaches_every_client_and_ends_the_server(tmp_pat
     waits = [begin(scheduler, [9], 5) for _ in range(3)]
     scheduler.start()
     assert [wait().finish for wait in waits] == ["abort"] * 3
-    assert died.wait(10)
+    assert died.wait(60)
     scheduler.stop()
     assert scheduler.failed
 

@@ -184,6 +184,7 @@ async def test_missing_demo_apis_are_one_clear_line(evaluated: EvaluatedServer, 
     assert await projects(evaluated) == []
 
 
+@pytest.mark.slow
 async def test_the_command_reports_both_passes_and_writes_results(
     evaluated: EvaluatedServer, tmp_path: Path
 ) -> None:

@@ -7,10 +7,11 @@ import pytest
 from app.records import Json, Offer, Policy, Stop, Task, Trajectory, Turn, Use
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Function, Observation, SessionLimits
+from tests.support.every_row import every_row
 from trainer.rollouts.chain_step import chain_step
 from trainer.sage.reward import ChainStep, skill_integrated
 
-_LIMITS = SessionLimits(cpu_seconds=1, wall_seconds=10, frame_bytes=1 << 16)
+_LIMITS = SessionLimits(cpu_seconds=1, wall_seconds=60, frame_bytes=1 << 16)
 _HALF = "def half(n: int) -> float:\n    return apis.t.echo(n) / 2\n"
 _CHANNEL = "channel = apis.t.echo._channel\n"
 _DONE = (
@@ -68,12 +69,14 @@ async def _run(sandbox: ForkedSandbox, source: str, *turns: str) -> list[Observa
     return seen
 
 
-@pytest.mark.parametrize("forgery", _FORGERIES.values(), ids=_FORGERIES)
-async def test_a_forged_use_is_neither_counted_nor_rewarded(forgery: str, sandbox: ForkedSandbox) -> None:
-    seen = await _run(sandbox, _HALF, forgery, "x = 1")
-    assert not [use for each in seen for use in each.uses if use.inherited]
-    assert not [call for each in seen for call in each.skill_calls]
-    assert _rewards(seen) == [1.0, 1.0]
+async def test_a_forged_use_is_neither_counted_nor_rewarded(sandbox: ForkedSandbox) -> None:
+    with every_row() as row:
+        for name, forgery in _FORGERIES.items():
+            with row(name):
+                seen = await _run(sandbox, _HALF, forgery, "x = 1")
+                assert not [use for each in seen for use in each.uses if use.inherited]
+                assert not [call for each in seen for call in each.skill_calls]
+                assert _rewards(seen) == [1.0, 1.0]
 
 
 async def test_an_honest_use_is_counted_and_rewarded(sandbox: ForkedSandbox) -> None:

@@ -174,6 +174,7 @@ def test_there_is_no_warning_for_a_policy_that_never_wrote_or_used_a_skill() -> 
     assert decided(SOLVED, FAILED).figures["warnings"] == []
 
 
+@pytest.mark.slow
 def test_small_losses_add_up_without_a_reference_and_not_with_one() -> None:
     """Thirty candidates, each without three more of 200 scenarios than the release that serves."""
     lost: dict[bool, int] = {}

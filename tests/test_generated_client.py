@@ -55,7 +55,7 @@ async def test_a_generated_client_submits_a_task_and_waits_for_it(
         submission = importlib.import_module(f"{_NAME}.models.submission").Submission
         with client_module.AuthenticatedClient(base_url=url, token=key) as client:
             accepted = tasks.sync(client=client, body=submission(instruction="how many?", project="demo"))
-            until = time.monotonic() + 30
+            until = time.monotonic() + 60
             shown = show.sync(accepted.id, client=client)
             while shown.state not in ("done", "failed") and time.monotonic() < until:
                 time.sleep(0.1)

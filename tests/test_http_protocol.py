@@ -14,6 +14,7 @@ from app.db import events
 from app.db.database import Sessions
 from tests.api_app import ApiApp, open_api_app
 from tests.http_server import served
+from tests.ledger_project import until
 
 _SECONDS = {"header_timeout_seconds": 0.5, "body_timeout_seconds": 0.5}
 
@@ -32,14 +33,14 @@ class Connection(NamedTuple):
         self.writer.write(data)
         await self.writer.drain()
 
-    async def rest(self, seconds: float = 5) -> bytes:
+    async def rest(self, seconds: float = 60) -> bytes:
         """What the server still sends, until it closes."""
         async with asyncio.timeout(seconds):
             return await self.reader.read()
 
     async def trickle(self, data: bytes, seconds: float = 0.1) -> bytes:
         """Send byte by byte, again and again, until the server closes. Returns what it sent."""
-        answer = asyncio.create_task(self.rest(30))
+        answer = asyncio.create_task(self.rest())
         while not answer.done():
             for byte in data:
                 if answer.done():
@@ -65,7 +66,7 @@ def post(api: ApiApp, *headers: str) -> bytes:
 
 async def test_a_connection_that_sends_nothing_is_closed(api: ApiApp) -> None:
     async with served(api, **_SECONDS) as client, connected(client) as idle:
-        assert await idle.rest(20) == b""
+        assert await idle.rest() == b""
 
 
 async def test_a_client_that_hangs_up_while_it_sends_is_no_error_of_the_server(
@@ -87,7 +88,7 @@ async def test_headers_that_arrive_byte_by_byte_are_cut_off_in_time(api: ApiApp)
         await slow.send(b"GET /healthz HTTP/1.1\r\nHost: test\r\nX-Slow: ")
         before = time.monotonic()
         assert (await slow.trickle(b"a")).startswith(b"HTTP/1.1 408 ")
-        assert time.monotonic() - before < 8
+        assert time.monotonic() - before < 30
 
 
 async def test_empty_lines_do_not_keep_a_connection_open(api: ApiApp) -> None:
@@ -153,8 +154,11 @@ async def test_an_address_may_have_only_so_many_connections_and_others_after_it_
             answer = await refused.rest()
             assert answer.startswith(b"HTTP/1.1 503 ")
             assert b"retry-after: 1\r\n" in answer
-        await asyncio.sleep(0.1)
-        assert (await client.get("/healthz")).status_code == 200
+
+        async def is_served() -> bool:
+            return (await client.get("/healthz")).status_code == 200
+
+        await until(is_served)
 
 
 async def test_proxies_may_have_more_connections_up_to_the_limit_of_all(api: ApiApp) -> None:
@@ -190,10 +194,10 @@ async def test_event_streams_outlast_the_time_for_requests(api: ApiApp) -> None:
             "GET", f"/v1/tasks/{task}/events", headers={"Upgrade": "h2c", "Connection": "Upgrade"}
         ) as stream,
     ):
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(1)
         async with api.sessions.begin() as session:
             await events.append(session, task, "done", {})
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             lines = [line async for line in stream.aiter_lines()]
         assert "event: done" in lines
 
@@ -210,6 +214,6 @@ async def test_a_connection_is_kept_while_clients_keep_theirs(api: ApiApp) -> No
         for pause in (0, 5.5):  # httpx keeps an idle connection for five seconds
             await asyncio.sleep(pause)
             await kept.send(b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 answer = await kept.reader.readuntil(b"}")
             assert answer.startswith(b"HTTP/1.1 200")

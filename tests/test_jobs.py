@@ -143,7 +143,7 @@ async def test_a_worker_that_stops_requeues_its_run_without_counting_the_attempt
     run_id = await host.queue("deaf", steps=3)
     await host.wait_for(run_id, lambda run: run.step == 2)
     worker.terminate()
-    assert await asyncio.wait_for(worker.wait(), 30) == 0
+    assert await asyncio.wait_for(worker.wait(), 60) == 0
     run = await host.wait_for(run_id, lambda run: run.state == RunState.QUEUED)
     assert (run.attempt, run.owner) == (0, None)
 
@@ -166,7 +166,7 @@ async def test_a_stopped_process_is_killed_and_its_only_worker_resumes_the_run(h
     await host.started(run_id)
     [[_, _, sleeper]] = host.notes(run_id)
     os.kill(int(sleeper), signal.SIGSTOP)
-    await gone([int(sleeper)], seconds=20)
+    await gone([int(sleeper)])
     run = await host.ended(run_id)
     assert (run.state, run.attempt) == (RunState.DONE, 2)
     await host.workers(0)
@@ -177,7 +177,7 @@ async def test_a_process_that_computes_for_longer_than_the_limit_is_not_killed(h
     run_id = await host.queue("deaf", steps=3)
     await host.wait_for(run_id, lambda run: run.step == 2)
     [[_, _, busy]] = host.notes(run_id)
-    await asyncio.sleep(5)
+    await asyncio.sleep(3)
     assert alive(int(busy)), "its heartbeat is a thread"
     await host.workers(0)
 
@@ -208,8 +208,8 @@ async def test_a_cancelled_run_ends_within_seconds_even_if_it_blocks(host: Worke
     for run_id in (kind, deaf):
         async with host.sessions.begin() as session:
             await runs.request_cancel(session, run_id)
-    await host.wait_for(kind, lambda run: run.state == RunState.CANCELLED, seconds=20)
-    await host.wait_for(deaf, lambda run: run.state == RunState.CANCELLED, seconds=30)
+    await host.wait_for(kind, lambda run: run.state == RunState.CANCELLED, seconds=45)
+    await host.wait_for(deaf, lambda run: run.state == RunState.CANCELLED, seconds=45)
     [[_, _, process]] = host.notes(deaf)
     await gone([int(process)])
 
@@ -261,7 +261,7 @@ async def test_no_run_is_lost_or_ends_twice_while_workers_are_killed_repeatedly(
             worker.kill()
             await worker.wait()
     await host.workers(2)
-    ended = [await host.wait_for(run_id, lambda run: run.state in ENDED, seconds=90) for run_id in ids]
+    ended = [await host.wait_for(run_id, lambda run: run.state in ENDED) for run_id in ids]
     assert [run.state for run in ended] == [RunState.DONE] * 6
     assert sum(run.attempt for run in ended) > 6, "no kill hit a running process"
     async with host.sessions() as session:

@@ -14,7 +14,7 @@ from tests.chaos_engine import WRITES
 from tests.ledger_project import LedgerProject, until
 from tests.processes import free_ports
 
-QUICK = HealthChecks(interval=0.05, timeout=2.0)
+QUICK = HealthChecks(interval=0.05, timeout=10.0)
 
 
 @asynccontextmanager

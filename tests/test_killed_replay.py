@@ -1,6 +1,5 @@
 """A session that is killed while its turns are run again: the turns are run in another one."""
 
-import asyncio
 import os
 import signal
 
@@ -8,7 +7,7 @@ from app.db import task_queue, turns
 from app.db.models import TaskState
 from app.records import Stop, Turn
 from tests.ledger_project import OPTIONS, LedgerProject, until
-from tests.processes import descendants
+from tests.processes import cpu_seconds_of, descendants
 from tests.scripted_engine import END, ScriptedEngine, block
 
 SLOW = "n = 0\nfor i in range(30_000_000):\n    n += i"
@@ -27,8 +26,7 @@ async def test_a_session_that_is_killed_while_a_turn_is_run_again_is_no_doubt(pr
     before = descendants(os.getpid())
     engine = ScriptedEngine(project.tokenizer, block("apis.supervisor.complete_task(answer=1)"))
     async with project.runner(engine, OPTIONS):
-        await until(lambda: bool(descendants(os.getpid()) - before))
-        await asyncio.sleep(0.3)  # its code runs by now
+        await until(lambda: sum(map(cpu_seconds_of, descendants(os.getpid()) - before)) > 0.1)  # its code runs
         for pid in descendants(os.getpid()) - before:
             os.kill(pid, signal.SIGKILL)
         row = await project.ended(task_id)

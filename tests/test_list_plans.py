@@ -18,6 +18,8 @@ from app.db.webhook_rows import DeliveryState
 from app.records import Stop
 from tests.support import postgres
 
+pytestmark = pytest.mark.slow  # to fill the tables takes longer than most files
+
 _ROWS = 100_000
 _MOST_PAGES = 1_000  # of 8 kB: a listing of 50 rows that are spread over all pages, and its index
 PROJECT, _P2 = (UUID(int=number) for number in (1, 2))

@@ -274,7 +274,7 @@ def as_base(upstream: str) -> Fault:
     async def fault(path: str, body: Any, forward: Forward) -> Reply | None:
         if path != COMPLETIONS:
             return await forward()
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
             answer = await client.post(f"{upstream}{path}", json={**body, "model": "base"})
         return answer.status_code, answer.json()
 

@@ -9,7 +9,7 @@ from app.loop import Loop, faults_by_part, running_loops
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  a loop notifies nobody
             await asyncio.sleep(0.005)
 

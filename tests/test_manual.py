@@ -17,6 +17,7 @@ from app.manual.site.manual_pages import DIRECTORY, ManualPage, load_manual
 from app.manual.site.markdown import render
 from tests.api_app import asgi_client, problem
 from tests.reference_pages import reference_pages
+from tests.support.every_row import every_row
 from trainer.experience.drop_reasons import DropReason
 
 REPOSITORY = Path(__file__).parents[1]
@@ -64,17 +65,19 @@ def test_the_settings_of_projects_are_explained_with_those_inside_them() -> None
         assert f"| `{name}` |" in page
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(REPOSITORY)))
-def test_every_link_in_the_repository_leads_to_a_file_and_a_heading(source: Path) -> None:
-    for link in LINK.findall(_without_code(source.read_text())):
-        parts = urlsplit(link)
-        if parts.scheme:
-            continue
-        target = (source.parent / parts.path).resolve() if parts.path else source
-        assert target.is_relative_to(REPOSITORY), f"{source}: {link}"
-        assert target.exists(), f"{source}: {link}"
-        if parts.fragment:
-            assert parts.fragment in _anchors(target), f"{source}: {link}"
+def test_every_link_in_the_repository_leads_to_a_file_and_a_heading() -> None:
+    with every_row() as row:
+        for source in SOURCES:
+            for link in LINK.findall(_without_code(source.read_text())):
+                with row(source.relative_to(REPOSITORY), link):
+                    parts = urlsplit(link)
+                    if parts.scheme:
+                        continue
+                    target = (source.parent / parts.path).resolve() if parts.path else source
+                    assert target.is_relative_to(REPOSITORY), f"{source}: {link}"
+                    assert target.exists(), f"{source}: {link}"
+                    if parts.fragment:
+                        assert parts.fragment in _anchors(target), f"{source}: {link}"
 
 
 @cache

@@ -15,39 +15,46 @@ from app.setting_variables import variable_of
 from app.settings import Settings
 from tests.page_commands import blocks, commands
 from tests.rest_reference import openapi_document
+from tests.support.every_row import every_row
 
 REPOSITORY = Path(__file__).parents[1]
 PAGES = [REPOSITORY / "README.md", *sorted(DIRECTORY.glob("*.md"))]
 
 _OTHERS = {"SAGE_URL", "SAGE_KEY", "SAGE_CHAOS_EVENTS", "SAGE_CHAOS_SEED"}  # of commands and tests
 
-pages = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(REPOSITORY)))
 
-
-@pages
-def test_settings_exist(page: Path) -> None:
+def test_settings_exist() -> None:
     known = {variable_of(name) for name in Settings.__struct_fields__} | _OTHERS
-    assert set(re.findall(r"\bSAGE_[A-Z_]+\b", page.read_text())) <= known
+    with every_row() as row:
+        for page in PAGES:
+            with row(page.name):
+                assert set(re.findall(r"\bSAGE_[A-Z_]+\b", page.read_text())) <= known
 
 
-@pages
-def test_settings_of_runs_exist(page: Path) -> None:
-    ours = "\n".join(line for line in page.read_text().splitlines() if "helm " not in line)
-    assert set(re.findall(r"--set ([a-z_]+)=", ours)) <= set(RunSettings.__struct_fields__)
+def test_settings_of_runs_exist() -> None:
+    with every_row() as row:
+        for page in PAGES:
+            with row(page.name):
+                ours = "\n".join(line for line in page.read_text().splitlines() if "helm " not in line)
+                assert set(re.findall(r"--set ([a-z_]+)=", ours)) <= set(RunSettings.__struct_fields__)
 
 
-@pages
-def test_endpoints_exist(page: Path) -> None:
+def test_endpoints_exist() -> None:
     paths = openapi_document()["paths"]
     known = {(method.upper(), _shape(path)) for path, methods in paths.items() for method in methods}
-    found = re.findall(r"\b(GET|POST|PUT|DELETE) (/v1/[^\s`?]*)", page.read_text())
-    assert {(method, _shape(path)) for method, path in found} <= known
+    with every_row() as row:
+        for page in PAGES:
+            with row(page.name):
+                found = re.findall(r"\b(GET|POST|PUT|DELETE) (/v1/[^\s`?]*)", page.read_text())
+                assert {(method, _shape(path)) for method, path in found} <= known
 
 
-@pages
-def test_commands_and_their_options_exist(page: Path) -> None:
-    for command in _sage_commands(page.read_text()):
-        check_command(command)
+def test_commands_and_their_options_exist() -> None:
+    with every_row() as row:
+        for page in PAGES:
+            for command in _sage_commands(page.read_text()):
+                with row(page.name, command):
+                    check_command(command)
 
 
 @pytest.mark.parametrize("folder", ["app", "trainer"])

@@ -6,7 +6,6 @@ from uuid import UUID
 
 import msgspec
 import numpy as np
-import pytest
 
 from app.engine.protocol import Vector
 from app.records import Offer
@@ -19,6 +18,7 @@ from app.skills.ngrams import NgramIndex
 from app.skills.retrieval import Query, Retrieval, fused, query_embedding, query_ngram, scenario, skill_embedding
 from app.skills.skill_index import IndexedSkill, SkillIndex
 from app.skills.visibility import Reach
+from tests.support.every_row import every_row
 
 WORDS = ["archive", "delete", "mail", "mails", "all", "my", "note", "from", "iris", "omar", "flag", "pin"]
 RETRIEVALS: list[Retrieval] = [fused, query_ngram, query_embedding, skill_embedding, scenario]
@@ -29,31 +29,35 @@ def text(draw: random.Random, longest: int = 8) -> str:
     return " ".join(draw.choices(WORDS, k=draw.randrange(longest + 1)))
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_the_ngram_search_of_mapped_texts_returns_what_the_one_in_memory_does(seed: int, tmp_path: Path) -> None:
-    draw = random.Random(seed)
-    writer, expected = NgramWriter(), NgramIndex[int]()
-    count = draw.choice([0, 1, 5, 70, 500])
-    for number in range(count):
-        words, slots = text(draw), set(draw.sample(WORDS, draw.randrange(4)))
-        writer.add(words, slots)
-        expected.add(number, words, slots)
-    rows = writer.finish(tmp_path)
-    index = NgramBitmaps(tmp_path)
-    hidden = set(draw.sample(range(count), count // 3))
-    for number in hidden:
-        expected.remove(number)
-    shown = np.array(sorted(rows[number] for number in range(count) if number not in hidden), np.int64)
-    visible = bits_of(shown, index.words)
-    numbers = {row: number for number, row in enumerate(rows.tolist())}
-    for _ in range(30):
-        query, limit = (
-            f"{text(draw, 10)} unknown" * draw.randrange(2) or text(draw, 10),
-            draw.choice([1, 3, DEPTH]),
-        )
-        found, scores = index.search(query, limit, visible)
-        pairs = list(zip([numbers[row] for row in found.tolist()], scores.tolist(), strict=True))
-        assert pairs == expected.search(query, limit), query
+def test_the_ngram_search_of_mapped_texts_returns_what_the_one_in_memory_does(tmp_path: Path) -> None:
+    with every_row() as row:
+        for seed in range(20):
+            with row(seed):
+                directory = tmp_path / str(seed)
+                directory.mkdir()
+                draw = random.Random(seed)
+                writer, expected = NgramWriter(), NgramIndex[int]()
+                count = draw.choice([0, 1, 5, 70, 500])
+                for number in range(count):
+                    words, slots = text(draw), set(draw.sample(WORDS, draw.randrange(4)))
+                    writer.add(words, slots)
+                    expected.add(number, words, slots)
+                rows = writer.finish(directory)
+                index = NgramBitmaps(directory)
+                hidden = set(draw.sample(range(count), count // 3))
+                for number in hidden:
+                    expected.remove(number)
+                shown = np.array(sorted(rows[number] for number in range(count) if number not in hidden), np.int64)
+                visible = bits_of(shown, index.words)
+                numbers = {row: number for number, row in enumerate(rows.tolist())}
+                for _ in range(30):
+                    query, limit = (
+                        f"{text(draw, 10)} unknown" * draw.randrange(2) or text(draw, 10),
+                        draw.choice([1, 3, DEPTH]),
+                    )
+                    found, scores = index.search(query, limit, visible)
+                    pairs = list(zip([numbers[row] for row in found.tolist()], scores.tolist(), strict=True))
+                    assert pairs == expected.search(query, limit), query
 
 
 class Library:
@@ -109,26 +113,32 @@ class Library:
         return drawn / np.float32(np.linalg.norm(drawn))
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_files_and_the_changes_since_give_what_all_skills_in_memory_give(seed: int, tmp_path: Path) -> None:
-    draw = random.Random(seed)
-    library = Library(draw)
-    for _ in range(draw.choice([1, 30, 400])):
-        library.change()
-    write_skills(tmp_path, library.skills.values(), "words")
-    index = SkillIndex("words", MappedIndex(MappedSkills(tmp_path)))
-    for _ in range(draw.choice([0, 1, 60])):
-        put, gone = library.change()
-        index.remove(gone)
-        index.put(put)
-        whole = SkillIndex("words")
-        whole.put(list(library.skills.values()))
-        assert len(index) == len(whole)
-        query = Query(instruction=text(draw), scenario=draw.choice([None, "s", "u"]), vector=library.vector())
-        principal = draw.choice(PRINCIPALS)
-        view, expected = index.view([principal]), whole.view([principal])
-        assert view.by_ngrams(query.instruction) == expected.by_ngrams(query.instruction)
-        for retrieval in RETRIEVALS:
-            found = retrieval(view, query)
-            assert found == retrieval(expected, query), retrieval
-            assert [view.offer(key) for key, _ in found] == [expected.offer(key) for key, _ in found]
+def test_files_and_the_changes_since_give_what_all_skills_in_memory_give(tmp_path: Path) -> None:
+    with every_row() as row:
+        for seed in range(12):
+            with row(seed):
+                directory = tmp_path / str(seed)
+                directory.mkdir()
+                draw = random.Random(seed)
+                library = Library(draw)
+                for _ in range(draw.choice([1, 30, 400])):
+                    library.change()
+                write_skills(directory, library.skills.values(), "words")
+                index = SkillIndex("words", MappedIndex(MappedSkills(directory)))
+                for _ in range(draw.choice([0, 1, 60])):
+                    put, gone = library.change()
+                    index.remove(gone)
+                    index.put(put)
+                    whole = SkillIndex("words")
+                    whole.put(list(library.skills.values()))
+                    assert len(index) == len(whole)
+                    query = Query(
+                        instruction=text(draw), scenario=draw.choice([None, "s", "u"]), vector=library.vector()
+                    )
+                    principal = draw.choice(PRINCIPALS)
+                    view, expected = index.view([principal]), whole.view([principal])
+                    assert view.by_ngrams(query.instruction) == expected.by_ngrams(query.instruction)
+                    for retrieval in RETRIEVALS:
+                        found = retrieval(view, query)
+                        assert found == retrieval(expected, query), retrieval
+                        assert [view.offer(key) for key, _ in found] == [expected.offer(key) for key, _ in found]

@@ -30,6 +30,7 @@ from app.engine.model_memory import (
 from app.errors import ModelError, ModelMemoryError
 from app.settings import Settings
 from tests.engine_process import engine_command
+from tests.support.every_row import every_row
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
 from trainer.learning.model import load_model
@@ -77,19 +78,23 @@ def test_a_model_that_fits_is_counted_by_its_headers(tmp_path: Path) -> None:
     assert trained_needs(path, 4).host.total < available
 
 
-@pytest.mark.parametrize("saved", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("architecture", ["qwen2", "llama"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
-def test_weights_count_as_they_are_kept(
-    tmp_path: Path, saved: torch.dtype, architecture: str, dtype: torch.dtype
-) -> None:
-    path = make_model_dir(tmp_path, architecture)  # qwen2: the output layer is tied to the embeddings
-    model = load_model(path, CPU)
-    (model.bfloat16() if saved == torch.bfloat16 else model).save_pretrained(path)
-    form = weight_format(path, CPU, dtype)
-    held = Decoder(decoder.load_model(path, "cpu", dtype), kv_mb=1).weight_bytes
-    small = 8 * sum(prod(shape) for shape in _shapes(path).values() if len(shape) == 1)  # norms, biases and scales
-    assert kept_bytes(path, form) == pytest.approx(held, abs=small + 20_000)
+def test_weights_count_as_they_are_kept(tmp_path: Path) -> None:
+    with every_row() as row:
+        for dtype in [torch.float32, torch.bfloat16, torch.int8]:
+            for architecture in ["qwen2", "llama"]:
+                for saved in [torch.float32, torch.bfloat16]:
+                    with row(dtype, architecture, saved):
+                        path = make_model_dir(
+                            tmp_path / f"{saved} {architecture} {dtype}", architecture
+                        )  # qwen2: the output layer is tied to the embeddings
+                        model = load_model(path, CPU)
+                        (model.bfloat16() if saved == torch.bfloat16 else model).save_pretrained(path)
+                        form = weight_format(path, CPU, dtype)
+                        held = Decoder(decoder.load_model(path, "cpu", dtype), kv_mb=1).weight_bytes
+                        small = 8 * sum(
+                            prod(shape) for shape in _shapes(path).values() if len(shape) == 1
+                        )  # norms, biases and scales
+                        assert kept_bytes(path, form) == pytest.approx(held, abs=small + 20_000)
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "llama"])

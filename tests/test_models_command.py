@@ -88,6 +88,7 @@ def test_a_file_of_a_repository_that_was_renamed_is_pulled(hub: FileServer, tmp_
     assert [path for path, _ in hub.asked] == [f"/nobody/tiny-GGUF/resolve/{COMMIT}/tiny-Q8.gguf"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hashed", [True, False])
 def test_a_download_that_broke_off_is_never_joined_to_another_version(
     hashed: bool, hub: FileServer, tmp_path: Path

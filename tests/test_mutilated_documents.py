@@ -4,11 +4,11 @@ import random
 from typing import Any
 
 import msgspec
-import pytest
 
 from app.records import Json
 from tests.document_parts import REF, nest, parsed, use
 from tests.processor_time import within
+from tests.support.every_row import every_row
 from trainer.environments.office.documents import APP_NAMES, document
 from trainer.environments.office.site import Site
 
@@ -37,17 +37,19 @@ NASTY: list[Json] = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_a_mutilated_document_is_refused_or_usable(seed: int) -> None:
-    pick = random.Random(seed)
-    made = document(Site.of(seed % 5), pick.choice(list(APP_NAMES)), "http://a.test/{world}")
-    made = msgspec.json.decode(msgspec.json.encode(made))
-    made.setdefault("components", {})["schemas"] = {"Loop": {"anyOf": [{"$ref": f"{REF}Loop"}] * 3}}
-    for _ in range(pick.randrange(1, 6)):
-        _mutilate(made, pick)
-    with within():
-        if app := parsed(made):
-            use(app)
+def test_a_mutilated_document_is_refused_or_usable() -> None:
+    with every_row() as row:
+        for seed in range(150):
+            with row(seed):
+                pick = random.Random(seed)
+                made = document(Site.of(seed % 5), pick.choice(list(APP_NAMES)), "http://a.test/{world}")
+                made = msgspec.json.decode(msgspec.json.encode(made))
+                made.setdefault("components", {})["schemas"] = {"Loop": {"anyOf": [{"$ref": f"{REF}Loop"}] * 3}}
+                for _ in range(pick.randrange(1, 6)):
+                    _mutilate(made, pick)
+                with within():
+                    if app := parsed(made):
+                        use(app)
 
 
 def _mutilate(node: Any, pick: random.Random) -> None:

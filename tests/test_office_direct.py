@@ -3,10 +3,10 @@
 from typing import Any
 
 import httpx
-import pytest
 
 from app.gateway.http_call import HttpCaller
 from app.gateway.wire_request import WireRequest
+from tests.support.every_row import every_row
 from trainer.environments.office.direct import DirectClient
 from trainer.environments.office.services import create_services
 from trainer.environments.office.worlds import Worlds
@@ -15,28 +15,30 @@ DEMO = "/sites/0/worlds/demo"
 OperationCall = tuple[str, str, dict[str, Any]]
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        ("GET", f"{DEMO}/supervisor/show_passwords", {}),
-        ("GET", f"{DEMO}/supervisor/show_nothing", {}),
-        ("POST", f"{DEMO}/supervisor/show_profile", {}),
-        ("GET", f"{DEMO}/nothing/at_all", {}),
-        ("GET", "/sites/0/worlds/t0-s1-d0-0-xa/supervisor/show_profile", {}),
-        ("GET", "/sites/3/worlds/t0-s1-d0-0-xa/supervisor/show_profile", {}),
-        ("GET", "/sites/0/worlds/no%20world/supervisor/show_profile", {}),
-        ("GET", f"{DEMO}/mail/browse_mails", {"params": {"page": "1"}}),
-        ("GET", f"{DEMO}/mail/browse_mails", {"params": {"page": "1"}, "headers": {"access_token": "wrong"}}),
-        ("POST", f"{DEMO}/mail/sign_in", {"json": {"password": "wrong"}}),
-        ("POST", f"{DEMO}/mail/sign_in", {"content": b"["}),
-        ("POST", f"{DEMO}/mail/sign_in", {}),
-        ("PUT", f"{DEMO}/mail/sign_in", {}),
-        ("GET", "/sites/0/mail/openapi.json", {}),
-        ("GET", "/nowhere", {}),
-    ],
-)
-async def test_a_direct_call_is_answered_as_over_http(asked: OperationCall) -> None:
-    assert await _seen(*asked, direct=True) == await _seen(*asked, direct=False)
+CALLS: list[OperationCall] = [
+    ("GET", f"{DEMO}/supervisor/show_passwords", {}),
+    ("GET", f"{DEMO}/supervisor/show_nothing", {}),
+    ("POST", f"{DEMO}/supervisor/show_profile", {}),
+    ("GET", f"{DEMO}/nothing/at_all", {}),
+    ("GET", "/sites/0/worlds/t0-s1-d0-0-xa/supervisor/show_profile", {}),
+    ("GET", "/sites/3/worlds/t0-s1-d0-0-xa/supervisor/show_profile", {}),
+    ("GET", "/sites/0/worlds/no%20world/supervisor/show_profile", {}),
+    ("GET", f"{DEMO}/mail/browse_mails", {"params": {"page": "1"}}),
+    ("GET", f"{DEMO}/mail/browse_mails", {"params": {"page": "1"}, "headers": {"access_token": "wrong"}}),
+    ("POST", f"{DEMO}/mail/sign_in", {"json": {"password": "wrong"}}),
+    ("POST", f"{DEMO}/mail/sign_in", {"content": b"["}),
+    ("POST", f"{DEMO}/mail/sign_in", {}),
+    ("PUT", f"{DEMO}/mail/sign_in", {}),
+    ("GET", "/sites/0/mail/openapi.json", {}),
+    ("GET", "/nowhere", {}),
+]
+
+
+async def test_a_direct_call_is_answered_as_over_http() -> None:
+    with every_row() as row:
+        for asked in CALLS:
+            with row(asked):
+                assert await _seen(*asked, direct=True) == await _seen(*asked, direct=False)
 
 
 async def test_the_gateway_reads_a_direct_answer_which_has_no_stream() -> None:

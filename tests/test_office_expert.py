@@ -13,6 +13,7 @@ from app.records import Offer
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.office_instructions import asked_by
 from tests.office_rollouts import Office, Played, ended
+from tests.support.every_row import every_row
 from trainer.environment import Scenario, Split
 from trainer.environments.office import solution
 from trainer.environments.office.expert_script import FLAWLESS, ExpertScript, Faults
@@ -210,16 +211,18 @@ async def test_after_a_busy_service_the_expert_repeats_its_turn() -> None:
                 assert "def " not in played.messages[number + 1]
 
 
-@pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template.name)
-def test_a_note_names_what_the_code_then_uses(template: Template) -> None:
-    site, value = Site.of(5), template.values[0]
-    script = ExpertScript(site, template, value, rng=Random(0), faults=Faults(notes=1.0))
-    script.next_turn([])
-    sentence, _, code = script.next_turn(["the documents"]).partition("\n")
-    here = site.apps[template.app]
-    assert sentence == solution.note(template, site, value)
-    assert all(word in code for word in re.findall(r"\w+_\w+", sentence))
-    assert all(here.names[role] in sentence for role in [template.role] if role)
+def test_a_note_names_what_the_code_then_uses() -> None:
+    with every_row() as row:
+        for template in TEMPLATES:
+            with row(template.name):
+                site, value = Site.of(5), template.values[0]
+                script = ExpertScript(site, template, value, rng=Random(0), faults=Faults(notes=1.0))
+                script.next_turn([])
+                sentence, _, code = script.next_turn(["the documents"]).partition("\n")
+                here = site.apps[template.app]
+                assert sentence == solution.note(template, site, value)
+                assert all(word in code for word in re.findall(r"\w+_\w+", sentence))
+                assert all(here.names[role] in sentence for role in [template.role] if role)
 
 
 def test_a_first_attempt_with_a_mistake_has_no_note_and_the_repair_has_one() -> None:

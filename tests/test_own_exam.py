@@ -240,6 +240,7 @@ async def test_few_kinds_are_examined_in_sets_of_three_of_their_tasks(shop: Trai
     assert len({each.id for each in scenarios}) == 36
 
 
+@pytest.mark.slow
 async def test_beyond_two_hundred_kinds_the_oldest_leave_the_exam(shop: TrainingProject) -> None:
     await hold_out(shop, 50)
     kinds = [kind for kind in map(str, range(500)) if is_held_out(shop.project_id, kind, 50)][:203]

@@ -61,10 +61,6 @@ def test_only_what_needs_other_machines_is_not_run(page: Path) -> None:
     assert not blocks(text, "bash") + blocks(text, "shell") + blocks(text, "")
 
 
-def test_readme_is_short() -> None:
-    assert len(README.read_text().split()) <= 900
-
-
 def follow(page: str, reader: "Reader") -> None:
     with Shell(reader.directory, reader.env) as shell:
         for command in commands(page):

@@ -9,6 +9,7 @@ from app.apis.pagination import next_page
 from app.gateway.response_headers import passed_headers
 from app.records import Json
 from tests.document_parts import openapi
+from tests.support.every_row import every_row
 
 URL = "http://a.test/rows"
 
@@ -92,34 +93,38 @@ def test_what_is_delivered_with_the_items_is_not_counted() -> None:
     assert after(value, None, "offset") == {"offset": 2}
 
 
-@pytest.mark.parametrize(
-    ("name", "schema", "base"),
-    [
-        ("startIndex", {}, 1),
-        ("startIndex", {"default": 1}, 1),
-        ("start", {"default": 1, "minimum": 0}, 1),
-        ("offset", {"minimum": 1}, 1),
-        ("startIndex", {"minimum": 0}, 0),
-        ("startIndex", {"default": 0}, 0),
-        ("startAt", {}, 0),
-    ],
-)
-@pytest.mark.parametrize("total", [199, 200, 201])
-def test_each_item_comes_once_whatever_number_the_first_has(
-    name: str, schema: dict[str, Json], base: int, total: int
-) -> None:
-    listed = [{"in": "query", "name": name, "schema": {"type": "integer", **schema}}]
-    operation = parse_document("t", openapi({"/rows": {"get": {"parameters": listed}}})).operations["get_rows"]
-    argument, rows = operation.parameters[0].name, list(range(total))
-    changed: Json = {}
-    got: list[Json] = []
-    while isinstance(changed, dict):
-        start = changed.get(argument, base) - base
-        page = rows[start : start + 100]
-        assert page, "the end is past"
-        got += page
-        changed = next_page(operation, changed, {"totalResults": total, "Resources": page}, {}, URL)
-    assert got == rows
+_FIRST_NUMBERS: list[tuple[str, dict[str, Json], int]] = [
+    ("startIndex", {}, 1),
+    ("startIndex", {"default": 1}, 1),
+    ("start", {"default": 1, "minimum": 0}, 1),
+    ("offset", {"minimum": 1}, 1),
+    ("startIndex", {"minimum": 0}, 0),
+    ("startIndex", {"default": 0}, 0),
+    ("startAt", {}, 0),
+]
+
+
+def test_each_item_comes_once_whatever_number_the_first_has() -> None:
+    with every_row() as row:
+        for total in (199, 200, 201):
+            for name, schema, base in _FIRST_NUMBERS:
+                with row(total, name, schema, base):
+                    listed = [{"in": "query", "name": name, "schema": {"type": "integer", **schema}}]
+                    operation = parse_document(
+                        "t", openapi({"/rows": {"get": {"parameters": listed}}})
+                    ).operations["get_rows"]
+                    argument, rows = operation.parameters[0].name, list(range(total))
+                    changed: Json = {}
+                    got: list[Json] = []
+                    while isinstance(changed, dict):
+                        start = changed.get(argument, base) - base
+                        page = rows[start : start + 100]
+                        assert page, "the end is past"
+                        got += page
+                        changed = next_page(
+                            operation, changed, {"totalResults": total, "Resources": page}, {}, URL
+                        )
+                    assert got == rows
 
 
 @pytest.mark.parametrize(

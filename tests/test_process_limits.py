@@ -1,6 +1,5 @@
 """The limits of a runner process: its watchdog and its memory."""
 
-import asyncio
 import subprocess
 import sys
 
@@ -9,6 +8,7 @@ import pytest
 from app.errors import SettingError
 from app.runner.process_limits import MemoryWatch, limit_memory, resident_bytes
 from app.settings import Settings
+from tests.ledger_project import until
 
 _WATCHED = """
 import asyncio, re, time
@@ -47,7 +47,7 @@ def test_a_process_whose_event_loop_stops_ends_and_says_where_it_was(blocks: str
 
 
 def test_a_process_that_responds_is_left_alone() -> None:
-    done = run(_WATCHED.format(blocks="await asyncio.sleep(4.5)"))
+    done = run(_WATCHED.format(blocks="await asyncio.sleep(3)"))
     assert (done.returncode, done.stdout) == (0, "responsive\nsurvived\n")
 
 
@@ -63,9 +63,12 @@ def test_a_limit_without_room_for_a_session_is_refused() -> None:
 async def test_a_process_near_its_limit_is_reported_once() -> None:
     reports: list[int] = []
     async with MemoryWatch(resident_bytes() // 2, lambda: reports.append(1)) as watch:
-        await asyncio.sleep(1.2)
+        for _ in range(2):
+            watch.used = 0
+            await until(lambda: watch.used > 0)
     assert reports == [1]
     assert "near its limit" in watch.excess
     async with MemoryWatch(resident_bytes() * 2, lambda: reports.append(1)) as watch:
-        await asyncio.sleep(0.1)
+        watch.used = 0
+        await until(lambda: watch.used > 0)
     assert (reports, watch.excess) == ([1], "")

@@ -3,10 +3,9 @@
 from random import Random
 from typing import Any
 
-import pytest
-
 from app.gateway.recorded_calls import RecordedCalls, concerns
 from app.records import Call
+from tests.support.every_row import every_row
 
 
 def call(api: str, result: object = None, error: str | None = None, **arguments: Any) -> Call:
@@ -77,17 +76,24 @@ def test_a_change_before_another_one_that_may_concern_it_is_unknown() -> None:
     assert answers(recording(assign, close), close) == ["unknown"]
 
 
-@pytest.mark.parametrize("seed", range(50))
-def test_calls_that_repeat_the_task_get_what_the_task_got(seed: int) -> None:
-    random = Random(seed)
-    apis = ("mail.archive", "mail.list_mails", "notes.add", "notes.get_note")
-    task = [
-        call(random.choice(apis), number, random.choice([None, None, "ApiError: 409"]), id=random.randrange(2))
-        for number in range(40)
-    ]
-    recorded = recording(*task)
-    assert answers(recorded, *task) == [each.error or each.result for each in task]
-    assert recorded.complete
+def test_calls_that_repeat_the_task_get_what_the_task_got() -> None:
+    with every_row() as row:
+        for seed in range(50):
+            with row(seed):
+                random = Random(seed)
+                apis = ("mail.archive", "mail.list_mails", "notes.add", "notes.get_note")
+                task = [
+                    call(
+                        random.choice(apis),
+                        number,
+                        random.choice([None, None, "ApiError: 409"]),
+                        id=random.randrange(2),
+                    )
+                    for number in range(40)
+                ]
+                recorded = recording(*task)
+                assert answers(recorded, *task) == [each.error or each.result for each in task]
+                assert recorded.complete
 
 
 def test_a_change_is_answered_once_for_each_time_it_was_made() -> None:

@@ -187,6 +187,7 @@ def test_releases_that_were_compared_with_each_other_come_to_an_end(history: His
     assert history.line() == [2, 3]
 
 
+@pytest.mark.slow
 def test_a_series_of_small_losses_and_partial_regains_does_not_lead_downwards(history: History) -> None:
     """Of 200 scenarios, two candidates solve 3 less than what serves, each with fewer tokens, and the next one 4
     more, and so on. Only a reference that stays stops them.

@@ -8,6 +8,7 @@ import pytest
 from app.apis.api_documents import fetch_document, parse_document, read_document
 from app.errors import ApiDocumentError
 from app.records import Json
+from tests.support.every_row import every_row
 
 PLAIN: dict[str, Json] = {
     "openapi": "3.1.0",
@@ -48,32 +49,35 @@ def test_aliases_and_merges_of_reasonable_size_are_plain_values() -> None:
     assert read_document(text) == {"a": row, "b": [row, row], "c": {"x": [1, None], "y": 2}}
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"openapi": None, "swagger": "1.2"}, r"OpenAPI 1.2 is not supported; 2.0 \(Swagger\)"),
-        ({"openapi": None}, r"of no known kind \(mcp, openapi\); an OpenAPI document has its version at the top"),
-        ({"openapi": "4.0.0"}, "OpenAPI 4.0.0 is not supported"),
-        ({"paths": {}}, "nothing to call"),
-        ({"paths": {"/a": {}}}, "nothing to call"),
-        ({"paths": {"/a": {"get": 3}}}, "GET /a: expected an object, found a int"),
-        ({"paths": {"/a": {"get": {"parameters": [{"in": "query"}]}}}}, "GET /a: a parameter needs a name"),
-        ({"paths": {"/a": {"$ref": "#/servers/x"}}}, "'#/servers/x' refers to something"),
-        ({"paths": {"/a": {"$ref": "#/servers/7"}}}, "'#/servers/7' refers to something"),
-        ({"x-n": 3, "paths": {"/a": {"$ref": "#/x-n/x"}}}, "'#/x-n/x' refers to something"),
-        ({"paths": {"/a": {"$ref": "other.yaml#/a"}}}, "paths//a: 'other.yaml#/a' refers to another document"),
-        ({"paths": {"/a": {"$ref": "#/paths/~1a"}}}, "leads back to itself"),
-        (
-            {"paths": {"/a": {"post": {"requestBody": {"content": {"text/plain": 1}}}}}},
-            "POST /a body: expected an",
-        ),
-        ({"servers": [{}]}, "servers/0"),
-        ({"servers": [{"url": "ftp://mail.test"}]}, "not an http"),
-    ],
-)
-def test_an_invalid_document_is_refused_with_the_place_and_reason(change: dict[str, Json], reason: str) -> None:
-    with pytest.raises(ApiDocumentError, match=reason):
-        parse_document("mail", {name: value for name, value in {**PLAIN, **change}.items() if value is not None})
+INVALID: list[tuple[dict[str, Json], str]] = [
+    ({"openapi": None, "swagger": "1.2"}, r"OpenAPI 1.2 is not supported; 2.0 \(Swagger\)"),
+    ({"openapi": None}, r"of no known kind \(mcp, openapi\); an OpenAPI document has its version at the top"),
+    ({"openapi": "4.0.0"}, "OpenAPI 4.0.0 is not supported"),
+    ({"paths": {}}, "nothing to call"),
+    ({"paths": {"/a": {}}}, "nothing to call"),
+    ({"paths": {"/a": {"get": 3}}}, "GET /a: expected an object, found a int"),
+    ({"paths": {"/a": {"get": {"parameters": [{"in": "query"}]}}}}, "GET /a: a parameter needs a name"),
+    ({"paths": {"/a": {"$ref": "#/servers/x"}}}, "'#/servers/x' refers to something"),
+    ({"paths": {"/a": {"$ref": "#/servers/7"}}}, "'#/servers/7' refers to something"),
+    ({"x-n": 3, "paths": {"/a": {"$ref": "#/x-n/x"}}}, "'#/x-n/x' refers to something"),
+    ({"paths": {"/a": {"$ref": "other.yaml#/a"}}}, "paths//a: 'other.yaml#/a' refers to another document"),
+    ({"paths": {"/a": {"$ref": "#/paths/~1a"}}}, "leads back to itself"),
+    (
+        {"paths": {"/a": {"post": {"requestBody": {"content": {"text/plain": 1}}}}}},
+        "POST /a body: expected an",
+    ),
+    ({"servers": [{}]}, "servers/0"),
+    ({"servers": [{"url": "ftp://mail.test"}]}, "not an http"),
+]
+
+
+def test_an_invalid_document_is_refused_with_the_place_and_reason() -> None:
+    with every_row() as row:
+        for change, reason in INVALID:
+            with row(change, reason), pytest.raises(ApiDocumentError, match=reason):
+                parse_document(
+                    "mail", {name: value for name, value in {**PLAIN, **change}.items() if value is not None}
+                )
 
 
 @pytest.mark.parametrize("name", ["api_docs", "my-mail", "1mail", "", "_x"])

@@ -8,6 +8,7 @@ import pytest
 
 from app.errors import ChatTemplateError, GgufError, ModelError, ModelTokenizerError
 from app.model_store.convert import convert
+from tests.support.every_row import every_row
 from tests.test_convert_gguf import ORIGIN
 from tests.tiny_gguf import write_gguf
 
@@ -27,50 +28,51 @@ def refuse(gguf: Path, kind: type[ModelError], message: str) -> None:
     assert not list(gguf.parent.glob("models/.*"))
 
 
-@pytest.mark.parametrize(
-    ("values", "kind", "message"),
-    [
-        ({"general_architecture": "gemma3"}, GgufError, "'gemma3': only llama, qwen2"),
-        ({"qwen2__rope__scaling__type": "yarn"}, GgufError, "scales its positions"),
-        ({"qwen2__expert_count": 8}, GgufError, "mixture of experts"),
-        ({"qwen2__attention__head_count": 3}, GgufError, "not supported"),
-        ({"qwen2__block_count": 4}, GgufError, "lacks 12 tensors, such as blk.3"),
-        ({"qwen2__block_count": 2}, GgufError, "has 12 tensors that a qwen2 of transformers does not have"),
-        ({"qwen2__feed_forward_length": 96}, GgufError, "its metadata ask for"),
-        ({"qwen2__context_length": "long"}, GgufError, "context_length to no int"),
-        ({"tokenizer__ggml__model": "llama"}, GgufError, "only byte-level BPE"),
-        ({"tokenizer__ggml__pre": "tekken"}, GgufError, "splits text like 'tekken'"),
-        (
-            {"tokenizer__ggml__tokens": ["a", "b"]},
-            ModelTokenizerError,
-            "tokenizer of 2 tokens and embeddings of 265",
-        ),
-        ({"tokenizer__ggml__tokens": ["a"] * 265}, ModelTokenizerError, "264 tokens twice"),
-        (
-            {"tokenizer__ggml__tokens": [f"t{n}" for n in range(265)]},
-            ModelTokenizerError,
-            "no tokens for 96 letters",
-        ),
-        (
-            {"tokenizer__ggml__merges": ["d e", "q q"]},
-            ModelTokenizerError,
-            "'q q', which is not in its vocabulary",
-        ),
-        ({"tokenizer__ggml__eos_token_id": 265}, ModelTokenizerError, "names token 265 as its eos_token"),
-        ({"template": ONLY_LAST}, ChatTemplateError, "rewrites history"),
-        ({"template": NUMBERED}, ChatTemplateError, "rewrites history"),
-        ({"template": NO_SYSTEM}, ChatTemplateError, "no system prompts"),
-        ({"template": "{% for each in messages %}"}, ModelError, "does not compile"),
-        ({"leave_out": "output_norm.weight"}, GgufError, "lacks 1 tensors, such as output_norm.weight"),
-        ({"tensors": {"rope_freqs.weight": np.ones(8, np.float32)}}, GgufError, "such as rope_freqs.weight"),
-        ({"tensors": {"blk.0.attn_q.bias": np.full(64, np.inf, np.float32)}}, GgufError, "not finite"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_file_that_cannot_be_converted_is_refused_by_name(
-    values: dict[str, Any], kind: type[ModelError], message: str, tmp_path: Path
-) -> None:
-    refuse(write_gguf(tmp_path / "tiny.gguf", tmp_path / "model", **values), kind, message)
+REFUSED: list[tuple[dict[str, Any], type[ModelError], str]] = [
+    ({"general_architecture": "gemma3"}, GgufError, "'gemma3': only llama, qwen2"),
+    ({"qwen2__rope__scaling__type": "yarn"}, GgufError, "scales its positions"),
+    ({"qwen2__expert_count": 8}, GgufError, "mixture of experts"),
+    ({"qwen2__attention__head_count": 3}, GgufError, "not supported"),
+    ({"qwen2__block_count": 4}, GgufError, "lacks 12 tensors, such as blk.3"),
+    ({"qwen2__block_count": 2}, GgufError, "has 12 tensors that a qwen2 of transformers does not have"),
+    ({"qwen2__feed_forward_length": 96}, GgufError, "its metadata ask for"),
+    ({"qwen2__context_length": "long"}, GgufError, "context_length to no int"),
+    ({"tokenizer__ggml__model": "llama"}, GgufError, "only byte-level BPE"),
+    ({"tokenizer__ggml__pre": "tekken"}, GgufError, "splits text like 'tekken'"),
+    (
+        {"tokenizer__ggml__tokens": ["a", "b"]},
+        ModelTokenizerError,
+        "tokenizer of 2 tokens and embeddings of 265",
+    ),
+    ({"tokenizer__ggml__tokens": ["a"] * 265}, ModelTokenizerError, "264 tokens twice"),
+    (
+        {"tokenizer__ggml__tokens": [f"t{n}" for n in range(265)]},
+        ModelTokenizerError,
+        "no tokens for 96 letters",
+    ),
+    (
+        {"tokenizer__ggml__merges": ["d e", "q q"]},
+        ModelTokenizerError,
+        "'q q', which is not in its vocabulary",
+    ),
+    ({"tokenizer__ggml__eos_token_id": 265}, ModelTokenizerError, "names token 265 as its eos_token"),
+    ({"template": ONLY_LAST}, ChatTemplateError, "rewrites history"),
+    ({"template": NUMBERED}, ChatTemplateError, "rewrites history"),
+    ({"template": NO_SYSTEM}, ChatTemplateError, "no system prompts"),
+    ({"template": "{% for each in messages %}"}, ModelError, "does not compile"),
+    ({"leave_out": "output_norm.weight"}, GgufError, "lacks 1 tensors, such as output_norm.weight"),
+    ({"tensors": {"rope_freqs.weight": np.ones(8, np.float32)}}, GgufError, "such as rope_freqs.weight"),
+    ({"tensors": {"blk.0.attn_q.bias": np.full(64, np.inf, np.float32)}}, GgufError, "not finite"),
+]
+
+
+def test_a_file_that_cannot_be_converted_is_refused_by_name(tmp_path: Path) -> None:
+    with every_row() as row:
+        for at, (values, kind, message) in enumerate(REFUSED):
+            with row(values, message):
+                directory = tmp_path / str(at)
+                directory.mkdir()
+                refuse(write_gguf(directory / "tiny.gguf", directory / "model", **values), kind, message)
 
 
 @pytest.mark.parametrize("part", [0, 3, 100, 5_000, 100_000])

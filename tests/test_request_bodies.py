@@ -14,6 +14,7 @@ from app.errors import HostError
 from app.records import Json
 from tests.document_parts import openapi
 from tests.processor_time import within
+from tests.support.every_row import every_row
 
 _PAIR = {"type": "object", "title": "Pair", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}}
 _LIST = {"type": "array", "items": _PAIR}
@@ -32,13 +33,20 @@ def sent(media_type: str, schema: Json, value: Json) -> tuple[str, bytes | None]
     return request.headers["Content-Type"], request.content
 
 
-@pytest.mark.parametrize("media_type", ["application/xml", "text/csv", "application/yaml", "application/soap+xml"])
-@pytest.mark.parametrize("schema", [_PAIR, _LIST, {"oneOf": [_PAIR, _LIST]}, {}])
-def test_text_of_another_format_is_sent_as_the_code_wrote_it(media_type: str, schema: Json) -> None:
-    assert sent(media_type, schema, "<a>é</a>") == (f"{media_type}; charset=utf-8", "<a>é</a>".encode())
-    assert sent(media_type, schema, b"\xff") == (media_type, b"\xff")
-    with pytest.raises(HostError, match=r"argument 'body': \{'a': 'x', 'b': 1\} is not of type 'string'"):
-        sent(media_type, schema, {"a": "x", "b": 1})
+def test_text_of_another_format_is_sent_as_the_code_wrote_it() -> None:
+    with every_row() as row:
+        for schema in [_PAIR, _LIST, {"oneOf": [_PAIR, _LIST]}, {}]:
+            for media_type in ["application/xml", "text/csv", "application/yaml", "application/soap+xml"]:
+                with row(schema, media_type):
+                    assert sent(media_type, schema, "<a>é</a>") == (
+                        f"{media_type}; charset=utf-8",
+                        "<a>é</a>".encode(),
+                    )
+                    assert sent(media_type, schema, b"\xff") == (media_type, b"\xff")
+                    with pytest.raises(
+                        HostError, match=r"argument 'body': \{'a': 'x', 'b': 1\} is not of type 'string'"
+                    ):
+                        sent(media_type, schema, {"a": "x", "b": 1})
 
 
 def test_the_structure_of_text_is_described() -> None:
@@ -115,28 +123,38 @@ _NULL = {"type": "null"}
 _FILES = {"type": "array", "items": _FILE}
 
 
-@pytest.mark.parametrize(
-    ("schema", "kind"),
-    [
-        ({"anyOf": [_FILE, _NULL]}, "bytes or null"),
-        ({**_FILE, "nullable": True}, "bytes or null"),
-        ({"nullable": True, "allOf": [{"anyOf": [_FILE, {"type": "integer"}]}]}, "bytes or integer or null"),
-        ({"anyOf": [_FILES, _NULL]}, "array or null"),
-        ({"type": ["array", "null"], "items": {"anyOf": [_FILE, _NULL]}}, "array or null"),
-    ],
-)
-@pytest.mark.parametrize(
-    ("value", "names"),
-    [(b"xyz", ["file"]), (["a.txt", b"xyz"], ["a.txt"]), ([["a.txt", b"xyz"], b"xyz"], ["a.txt", "file"])],
-)
-def test_files_that_a_form_may_lack_are_sent(schema: Json, kind: str, value: Json, names: list[str]) -> None:
-    app = app_with("multipart/form-data", {"schema": {"type": "object", "properties": {"file": schema}}})
-    operation = app.operations["send"]
-    assert show_api_doc(Catalog({"t": app}), "t", "send")["parameters"][0]["type"] == kind
-    content = encode(app, operation, bind(operation, [], {"file": value})).content or b""
-    assert re.findall(rb'name="file"; filename="(.*)"', content) == [name.encode() for name in names]
-    assert content.count(b"xyz") == len(names)
-    assert encode(app, operation, bind(operation, [], {"file": None})).content == b""
+_FILE_VALUES: list[tuple[Json, list[str]]] = [
+    (b"xyz", ["file"]),
+    (["a.txt", b"xyz"], ["a.txt"]),
+    ([["a.txt", b"xyz"], b"xyz"], ["a.txt", "file"]),
+]
+
+
+_FILE_SCHEMAS: list[tuple[Json, str]] = [
+    ({"anyOf": [_FILE, _NULL]}, "bytes or null"),
+    ({**_FILE, "nullable": True}, "bytes or null"),
+    ({"nullable": True, "allOf": [{"anyOf": [_FILE, {"type": "integer"}]}]}, "bytes or integer or null"),
+    ({"anyOf": [_FILES, _NULL]}, "array or null"),
+    ({"type": ["array", "null"], "items": {"anyOf": [_FILE, _NULL]}}, "array or null"),
+]
+
+
+def test_files_that_a_form_may_lack_are_sent() -> None:
+    with every_row() as row:
+        for value, names in _FILE_VALUES:
+            for schema, kind in _FILE_SCHEMAS:
+                with row(value, names, schema, kind):
+                    app = app_with(
+                        "multipart/form-data", {"schema": {"type": "object", "properties": {"file": schema}}}
+                    )
+                    operation = app.operations["send"]
+                    assert show_api_doc(Catalog({"t": app}), "t", "send")["parameters"][0]["type"] == kind
+                    content = encode(app, operation, bind(operation, [], {"file": value})).content or b""
+                    assert re.findall(rb'name="file"; filename="(.*)"', content) == [
+                        name.encode() for name in names
+                    ]
+                    assert content.count(b"xyz") == len(names)
+                    assert encode(app, operation, bind(operation, [], {"file": None})).content == b""
 
 
 @pytest.mark.parametrize(

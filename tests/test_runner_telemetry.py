@@ -80,7 +80,7 @@ async def one_task(
 
 async def scraped(url: str) -> dict[str, float]:
     """The samples by name and labels."""
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
         text = (await client.get(url)).text
     return {
         f"{sample.name}{sorted(sample.labels.values())}": sample.value

@@ -51,12 +51,9 @@ async def _says(session: ForkedSession, text: str) -> bool:
 
 
 async def _until_forks(zygote: int, count: int) -> None:
-    for _ in range(500):
-        forks = [pid for pid in descendants(zygote) if alive(pid)]
-        if len(forks) == count:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"{len(forks)} forks live")
+    async with asyncio.timeout(60):
+        while sum(map(alive, descendants(zygote))) != count:  # noqa: ASYNC110  there is no event
+            await asyncio.sleep(0.01)
 
 
 @contextmanager

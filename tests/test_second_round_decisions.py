@@ -14,6 +14,7 @@ from app.skills.library import Library
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.emptied_database import emptied_database
 from tests.rows import task_row
+from tests.support.every_row import every_row
 from tests.test_approvals_api import waiting
 from tests.test_second_round_edge import send_raw
 from tests.webhook_messages import sending, set_webhook, settled
@@ -140,13 +141,15 @@ async def own_project(api: ApiApp, policy: str = "evidence") -> models.Project:
 _OTHERS = ["bob", "", "Ann", "ann ", " ann", "ann\n", "a\u0301nn", "ANN", "an_", "%", "ann'--", "\uff41nn"]
 
 
-@pytest.mark.parametrize("policy", ["evidence", "review"])
-@pytest.mark.parametrize("other", _OTHERS, ids=ascii)
-async def test_what_is_in_quarantine_is_offered_to_nobody_else(stage: ApiApp, other: str, policy: str) -> None:
-    project = await own_project(stage, policy)
-    poisoned = await written(stage, project.id, "ann", taint="an answer of mail.list")
-    assert await offered(stage, project.id, "ann") == [poisoned]
-    assert await offered(stage, project.id, other) == []
+async def test_what_is_in_quarantine_is_offered_to_nobody_else(stage: ApiApp) -> None:
+    with every_row() as row:
+        for other in _OTHERS:
+            for policy in ["evidence", "review"]:
+                with row(other, policy):
+                    project = await own_project(stage, policy)
+                    poisoned = await written(stage, project.id, "ann", taint="an answer of mail.list")
+                    assert await offered(stage, project.id, "ann") == [poisoned]
+                    assert await offered(stage, project.id, other) == []
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["the same source", "another source"])
@@ -199,16 +202,18 @@ async def test_what_is_out_is_not_approved_and_what_is_deleted_stays_so(
     assert await offered(stage, project.id, "ann") == ([skill] if restored else [])
 
 
-@pytest.mark.parametrize("scopes", [["tasks"], ["approvals"], ["tasks", "approvals"]], ids=str)
-@pytest.mark.parametrize("move", ["approve", "retire", "restore", ""])
-async def test_a_key_without_the_scope_moves_no_skill(stage: ApiApp, scopes: list[str], move: str) -> None:
-    project = await own_project(stage)
-    skill = await written(stage, project.id, "ann", taint="an answer of mail.list")
-    headers = await stage.key(*scopes, project_id=project.id)
-    path = f"/v1/skills/{skill}/{move}".rstrip("/")
-    answer = await stage.client.request("POST" if move else "DELETE", path, headers=headers)
-    assert answer.status_code == 403
-    assert (await stage.client.get(f"/v1/skills/{skill}")).json()["state"] == "quarantined"
+async def test_a_key_without_the_scope_moves_no_skill(stage: ApiApp) -> None:
+    with every_row() as row:
+        for move in ["approve", "retire", "restore", ""]:
+            for scopes in [["tasks"], ["approvals"], ["tasks", "approvals"]]:
+                with row(move, scopes):
+                    project = await own_project(stage)
+                    skill = await written(stage, project.id, "ann", taint="an answer of mail.list")
+                    headers = await stage.key(*scopes, project_id=project.id)
+                    path = f"/v1/skills/{skill}/{move}".rstrip("/")
+                    answer = await stage.client.request("POST" if move else "DELETE", path, headers=headers)
+                    assert answer.status_code == 403
+                    assert (await stage.client.get(f"/v1/skills/{skill}")).json()["state"] == "quarantined"
 
 
 _PRIVATE = ["127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0", "localhost", "LOCALHOST.",
@@ -216,8 +221,14 @@ _PRIVATE = ["127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0",
             "\uff11\uff12\uff17.0.0.1", "127\u30020\u30020\u30021"]  # fmt: skip
 
 
-@pytest.mark.parametrize("host", _PRIVATE, ids=ascii)
-async def test_no_spelling_of_a_private_host_is_reached(stage: ApiApp, host: str) -> None:
+async def test_no_spelling_of_a_private_host_is_reached(stage: ApiApp) -> None:
+    with every_row() as row:
+        for host in _PRIVATE:
+            with row(host):
+                await _is_not_reached(stage, host)
+
+
+async def _is_not_reached(stage: ApiApp, host: str) -> None:
     reached: list[str] = []
 
     async def receive(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

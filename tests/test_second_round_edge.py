@@ -19,6 +19,7 @@ from app.datasets.data_location import DataRules
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.emptied_database import emptied_database
 from tests.http_server import served
+from tests.support.every_row import every_row
 from tests.webhook_receiver import SECRET
 
 _RULES = DataRules(prefixes=("s3://bucket/chats/", "/srv/data/"), max_bytes=10_000)
@@ -65,15 +66,15 @@ _SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("setting", _SETTINGS, ids=lambda text: text[:40])
-async def test_a_setting_that_is_no_proper_value_is_refused_and_changes_nothing(
-    edge: ApiApp, setting: str
-) -> None:
-    before = (await edge.client.get("/v1/projects/demo")).json()
-    answer = await send_raw(edge, "PATCH", "/v1/projects/demo", f'{{"settings": {{{setting}}}}}')
-    assert answer.status_code == 400, answer.text
-    problem(answer)
-    assert (await edge.client.get("/v1/projects/demo")).json() == before
+async def test_a_setting_that_is_no_proper_value_is_refused_and_changes_nothing(edge: ApiApp) -> None:
+    with every_row() as row:
+        for setting in _SETTINGS:
+            with row(setting):
+                before = (await edge.client.get("/v1/projects/demo")).json()
+                answer = await send_raw(edge, "PATCH", "/v1/projects/demo", f'{{"settings": {{{setting}}}}}')
+                assert answer.status_code == 400, answer.text
+                problem(answer)
+                assert (await edge.client.get("/v1/projects/demo")).json() == before
 
 
 @pytest.mark.parametrize("settings", [{"weight": None}, {"limits": {}}, {"limits": None}, {"weight": 1.0}])
@@ -99,11 +100,15 @@ _TASKS = [
 ]
 
 
-@pytest.mark.parametrize("field", _TASKS, ids=lambda text: text[:40])
-async def test_a_task_with_an_improper_field_is_refused_and_not_stored(edge: ApiApp, field: str) -> None:
-    answer = await send_raw(edge, "POST", "/v1/tasks", f'{{"instruction": "x", "project": "demo", {field}}}')
-    assert answer.status_code == 400, answer.text
-    assert (await edge.client.get("/v1/tasks?project=demo")).json()["tasks"] == []
+async def test_a_task_with_an_improper_field_is_refused_and_not_stored(edge: ApiApp) -> None:
+    with every_row() as row:
+        for field in _TASKS:
+            with row(field):
+                answer = await send_raw(
+                    edge, "POST", "/v1/tasks", f'{{"instruction": "x", "project": "demo", {field}}}'
+                )
+                assert answer.status_code == 400, answer.text
+                assert (await edge.client.get("/v1/tasks?project=demo")).json()["tasks"] == []
 
 
 Submit = Callable[[ApiApp, str, int], Awaitable[httpx.Response]]
@@ -134,20 +139,22 @@ _BYPASSES: dict[str, Submit] = {
 }
 
 
-@pytest.mark.parametrize("limit", ["queued_tasks", "tasks_per_day"])
-@pytest.mark.parametrize("submit", _BYPASSES.values(), ids=_BYPASSES)
-async def test_no_way_of_submitting_at_once_passes_a_limit(edge: ApiApp, submit: Submit, limit: str) -> None:
-    if "demo2" not in {each["name"] for each in (await edge.client.get("/v1/projects")).json()}:
-        await edge.project("demo2")
-    name = await new_project(edge, **{limit: 5})
-    answers = await asyncio.gather(*(submit(edge, name, at) for at in range(12)))
-    statuses = Counter(answer.status_code for answer in answers)
-    assert set(statuses) <= {202, 409, 429}, [answer.text for answer in answers]
-    assert statuses[429], statuses
-    stored = (await edge.client.get("/v1/tasks", params={"project": name})).json()["tasks"]
-    assert 0 < len(stored) <= 5
-    usage = (await edge.client.get(f"/v1/projects/{name}/usage")).json()
-    assert usage["today"]["submitted"] == len(stored)
+async def test_no_way_of_submitting_at_once_passes_a_limit(edge: ApiApp) -> None:
+    with every_row() as row:
+        for way, submit in _BYPASSES.items():
+            for limit in ["queued_tasks", "tasks_per_day"]:
+                with row(way, limit):
+                    if "demo2" not in {each["name"] for each in (await edge.client.get("/v1/projects")).json()}:
+                        await edge.project("demo2")
+                    name = await new_project(edge, **{limit: 5})
+                    answers = await asyncio.gather(*(submit(edge, name, at) for at in range(12)))
+                    statuses = Counter(answer.status_code for answer in answers)
+                    assert set(statuses) <= {202, 409, 429}, [answer.text for answer in answers]
+                    assert statuses[429], statuses
+                    stored = (await edge.client.get("/v1/tasks", params={"project": name})).json()["tasks"]
+                    assert 0 < len(stored) <= 5
+                    usage = (await edge.client.get(f"/v1/projects/{name}/usage")).json()
+                    assert usage["today"]["submitted"] == len(stored)
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Real-IP", "Forwarded"])
@@ -185,12 +192,14 @@ _URLS = [
 ]
 
 
-@pytest.mark.parametrize("url", [*_URLS, None, 7, ["https://example.org/"]])
-async def test_an_odd_webhook_is_refused(edge: ApiApp, url: object) -> None:
-    webhook = {"url": url, "secret": SECRET}
-    answer = await edge.client.patch("/v1/projects/demo", json={"settings": {"webhook": webhook}})
-    assert answer.status_code == 400, answer.text
-    assert (await edge.client.get("/v1/projects/demo")).json()["settings"]["webhook"] is None
+async def test_an_odd_webhook_is_refused(edge: ApiApp) -> None:
+    with every_row() as row:
+        for url in [*_URLS, None, 7, ["https://example.org/"]]:
+            with row(url):
+                webhook = {"url": url, "secret": SECRET}
+                answer = await edge.client.patch("/v1/projects/demo", json={"settings": {"webhook": webhook}})
+                assert answer.status_code == 400, answer.text
+                assert (await edge.client.get("/v1/projects/demo")).json()["settings"]["webhook"] is None
 
 
 _PLACES = [
@@ -223,12 +232,14 @@ _PLACES = [
 ]
 
 
-@pytest.mark.parametrize("data", _PLACES, ids=lambda text: ascii(text[:40]))
-async def test_no_run_reads_from_another_place(edge: ApiApp, data: str) -> None:
-    body = {"kind": "sft", "project": "demo", "settings": {"data": data}}
-    answer = await edge.client.post("/v1/training-runs", json=body)
-    assert answer.status_code == 400, answer.text
-    assert (await edge.client.get("/v1/training-runs?project=demo")).json()["runs"] == []
+async def test_no_run_reads_from_another_place(edge: ApiApp) -> None:
+    with every_row() as row:
+        for data in _PLACES:
+            with row(data):
+                body = {"kind": "sft", "project": "demo", "settings": {"data": data}}
+                answer = await edge.client.post("/v1/training-runs", json=body)
+                assert answer.status_code == 400, answer.text
+                assert (await edge.client.get("/v1/training-runs?project=demo")).json()["runs"] == []
 
 
 _NAMES = [
@@ -270,19 +281,27 @@ _SECRETS = ["a/b", "..", "..%2f..%2fprojects%2fdemo", "%2e%2e%2fx", "a%2fb", "a%
             "-a", "a%0a", "a b", "a" * 65, "%ff", "\u00e9", "a%3fb", "a;b", "a%5cb", "a*"]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", _SECRETS, ids=ascii)
-async def test_no_odd_name_stores_deletes_or_shows_a_secret(edge: ApiApp, name: str) -> None:
-    stored = await edge.client.put("/v1/secrets/kept?project=demo", json={"value": _VALUE})
-    assert stored.status_code == 200
-    answers = [
-        await edge.client.put(f"/v1/secrets/{name}?project=demo", json={"value": _VALUE}),
-        await edge.client.delete(f"/v1/secrets/{name}?project=demo"),
-        await edge.client.get(f"/v1/secrets/{name}?project=demo"),
-    ]
-    assert {answer.status_code for answer in answers} <= {400, 404, 405}, [answer.text for answer in answers]
-    answers += [stored, await edge.client.get("/v1/secrets?project=demo"), await edge.client.get("/v1/audit")]
-    assert [answer for answer in answers if _VALUE in answer.text] == []
-    assert [each["name"] for each in answers[-2].json()] == ["kept"]
+async def test_no_odd_name_stores_deletes_or_shows_a_secret(edge: ApiApp) -> None:
+    with every_row() as row:
+        for name in _SECRETS:
+            with row(name):
+                stored = await edge.client.put("/v1/secrets/kept?project=demo", json={"value": _VALUE})
+                assert stored.status_code == 200
+                answers = [
+                    await edge.client.put(f"/v1/secrets/{name}?project=demo", json={"value": _VALUE}),
+                    await edge.client.delete(f"/v1/secrets/{name}?project=demo"),
+                    await edge.client.get(f"/v1/secrets/{name}?project=demo"),
+                ]
+                assert {answer.status_code for answer in answers} <= {400, 404, 405}, [
+                    answer.text for answer in answers
+                ]
+                answers += [
+                    stored,
+                    await edge.client.get("/v1/secrets?project=demo"),
+                    await edge.client.get("/v1/audit"),
+                ]
+                assert [answer for answer in answers if _VALUE in answer.text] == []
+                assert [each["name"] for each in answers[-2].json()] == ["kept"]
 
 
 @pytest.mark.parametrize("value", ["\\ud800abc" + _VALUE, "\\u0000" + _VALUE, _VALUE * 1_000, _VALUE[:3]])

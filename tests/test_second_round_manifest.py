@@ -5,11 +5,10 @@ import json
 import zlib
 from typing import Any
 
-import pytest
-
 from app.gateway.skill_guard import refusal
 from app.gateway.skill_manifest import CONSTANT, PARAMETER, RESULT, AllowedOperation, SkillManifest
 from app.gateway.value_origins import ValueOrigins
+from tests.support.every_row import every_row
 from tests.test_skill_guard import operation
 
 SECRET = "hunter2-and-more"
@@ -98,11 +97,13 @@ def _seen() -> ValueOrigins:
     return found
 
 
-@pytest.mark.parametrize("sent", ATTACKS.values(), ids=ATTACKS)
-def test_a_secret_does_not_pass_in_any_form(sent: Any) -> None:
-    reason = refusal(_ALLOWED, operation("mail.send", "POST"), {"text": sent}, _seen())
-    assert reason is not None
-    assert SECRET not in reason
+def test_a_secret_does_not_pass_in_any_form() -> None:
+    with every_row() as row:
+        for name, sent in ATTACKS.items():
+            with row(name):
+                reason = refusal(_ALLOWED, operation("mail.send", "POST"), {"text": sent}, _seen())
+                assert reason is not None
+                assert SECRET not in reason
 
 
 HONEST: dict[str, Any] = {
@@ -120,6 +121,8 @@ HONEST: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("sent", HONEST.values(), ids=HONEST)
-def test_honest_values_still_pass(sent: Any) -> None:
-    assert refusal(_ALLOWED, operation("mail.send", "POST"), {"text": sent}, _seen()) is None
+def test_honest_values_still_pass() -> None:
+    with every_row() as row:
+        for name, sent in HONEST.items():
+            with row(name):
+                assert refusal(_ALLOWED, operation("mail.send", "POST"), {"text": sent}, _seen()) is None

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from time import monotonic
 
 import msgspec
-import pytest
 import pytest_asyncio
 
 from app.records import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import EnteredSkill, Function, Observation, RunStop, SessionLimits
+from tests.support.every_row import every_row
 
 _LIMITS = SessionLimits(cpu_seconds=0.4, wall_seconds=20, calls=30, output_chars=5_000, frame_bytes=1 << 18)
 _APIS = {"t": ["echo"]}
@@ -262,24 +262,32 @@ def _check(outcome: Contained) -> None:
         assert all(use.calls <= counted[use.function] for use in each.uses if use.inherited), shown
 
 
-@pytest.mark.parametrize("name", BY_SKILLS)
-async def test_a_hostile_skill_is_contained(name: str, contained: dict[str, Contained]) -> None:
-    _check(contained[name])
-    last = contained[name].observations[-1]
-    assert last.alive or last.stop in (RunStop.CALLS, RunStop.WALL), (
-        last.error
-    )  # calls and output are budgets of the whole turn
-    spent = len(last.stdout) >= _LIMITS.output_chars or last.stop in (RunStop.CPU, RunStop.CALLS, RunStop.WALL)
-    assert last.stdout.endswith("on\n") or spent, last
-    if name.startswith("forges a proxy"):
-        assert contained[name].observations[1].stdout.startswith("ValueError"), (
-            "nothing of the session's process was handed over"
-        )
+async def test_a_hostile_skill_is_contained(contained: dict[str, Contained]) -> None:
+    with every_row() as row:
+        for name in BY_SKILLS:
+            with row(name):
+                _check(contained[name])
+                last = contained[name].observations[-1]
+                assert last.alive or last.stop in (RunStop.CALLS, RunStop.WALL), (
+                    last.error
+                )  # calls and output are budgets of the whole turn
+                spent = len(last.stdout) >= _LIMITS.output_chars or last.stop in (
+                    RunStop.CPU,
+                    RunStop.CALLS,
+                    RunStop.WALL,
+                )
+                assert last.stdout.endswith("on\n") or spent, last
+                if name.startswith("forges a proxy"):
+                    assert contained[name].observations[1].stdout.startswith("ValueError"), (
+                        "nothing of the session's process was handed over"
+                    )
 
 
-@pytest.mark.parametrize("name", BY_SESSIONS)
-async def test_a_hostile_session_is_contained(name: str, contained: dict[str, Contained]) -> None:
-    _check(contained[name])
+async def test_a_hostile_session_is_contained(contained: dict[str, Contained]) -> None:
+    with every_row() as row:
+        for name in BY_SESSIONS:
+            with row(name):
+                _check(contained[name])
 
 
 async def test_a_sibling_keeps_its_state_and_its_skill(contained: dict[str, Contained]) -> None:

@@ -1,18 +1,19 @@
 """Second round of attacks: a secret in every part of a skill or a turn, and dynamic access to APIs in skills."""
 
 import base64
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import pytest
 
 from app.records import Call, Json, Use
 from app.runner.mask_trajectory import masked, without_secrets
 from app.security.secret_values import SecretValues
 from app.skills.extract import Draft, extract
 from app.skills.static_access import static_access
+from tests.support.every_row import every_row
 from tests.written_functions import CATALOG, ran, rollout
 
 SECRET = "Launch8Code4711Straße"
@@ -62,13 +63,15 @@ PLACES: dict[str, Callable[[str], Draft]] = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("spelling", SPELLINGS)
-def test_a_skill_that_holds_a_secret_is_not_kept(place: str, spelling: str) -> None:
-    secrets = _known()
-    for secret in (SECRET, _ASCII):
-        draft = PLACES[place](SPELLINGS[spelling](secret))
-        assert without_secrets([_DRAFT, draft], secrets) == [_DRAFT]
+def test_a_skill_that_holds_a_secret_is_not_kept() -> None:
+    with every_row() as row:
+        for spelling in SPELLINGS:
+            for place in PLACES:
+                with row(spelling, place):
+                    secrets = _known()
+                    for secret in (SECRET, _ASCII):
+                        draft = PLACES[place](SPELLINGS[spelling](secret))
+                        assert without_secrets([_DRAFT, draft], secrets) == [_DRAFT]
 
 
 CARRIERS: dict[str, Callable[[str], Any]] = {
@@ -81,112 +84,121 @@ CARRIERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
-@pytest.mark.parametrize("spelling", SPELLINGS)
-def test_no_value_shows_a_secret(carrier: str, spelling: str) -> None:
-    secrets = _known()
-    for secret in (SECRET, _ASCII):
-        spelled = SPELLINGS[spelling](secret)
-        shown: Json = secrets.mask_value(CARRIERS[carrier](spelled))
-        text = json.dumps(shown, ensure_ascii=False)
-        assert "***" in text
-        assert spelled not in text
-        assert secrets.mask(text) == text
+def test_no_value_shows_a_secret() -> None:
+    with every_row() as row:
+        for spelling in SPELLINGS:
+            for carrier in CARRIERS:
+                with row(spelling, carrier):
+                    secrets = _known()
+                    for secret in (SECRET, _ASCII):
+                        spelled = SPELLINGS[spelling](secret)
+                        shown: Json = secrets.mask_value(CARRIERS[carrier](spelled))
+                        text = json.dumps(shown, ensure_ascii=False)
+                        assert "***" in text
+                        assert spelled not in text
+                        assert secrets.mask(text) == text
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS)
-@pytest.mark.parametrize(
-    "turn", ["observation", "text", "traceback", "arguments", "names of arguments", "result", "error"]
-)
-def test_no_part_of_a_stored_turn_shows_a_secret(turn: str, spelling: str) -> None:
-    spelled = SPELLINGS[spelling](_ASCII)
-    call = Call(seq=0, turn=0, api="mail.send", arguments={"to": "iris"})
-    plain = ran("print(1)\n")
-    changes: dict[str, dict[str, Any]] = {
-        "observation": {"observation": f"it is {spelled}"},
-        "text": {"text": f"```python\nprint({spelled!r})\n```"},
-        "traceback": {"observation": f"Traceback (most recent call last):\nValueError: {spelled}"},
-        "arguments": {"calls": (msgspec.structs.replace(call, arguments={"to": [spelled]}),)},
-        "names of arguments": {"calls": (msgspec.structs.replace(call, arguments={spelled: 1}),)},
-        "result": {"calls": (msgspec.structs.replace(call, result={"rows": [{"x": spelled}]}),)},
-        "error": {"calls": (msgspec.structs.replace(call, error=f"ApiError: {spelled}"),)},
-    }
-    written = msgspec.structs.replace(plain, context_ids=(1,), sampled_ids=(2,), logprobs=(-0.1,), **changes[turn])
-    stored = masked(rollout("go", written), _known())
-    text = msgspec.json.encode(stored).decode()
-    assert "***" in text
-    assert _known().mask(text) == text
-    if turn in ("observation", "text", "traceback"):
-        assert stored.masked
-        assert stored.turns[0].sampled_ids == stored.turns[0].context_ids == ()
+_CALL = Call(seq=0, turn=0, api="mail.send", arguments={"to": "iris"})
+_TURNS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "observation": lambda text: {"observation": f"it is {text}"},
+    "text": lambda text: {"text": f"```python\nprint({text!r})\n```"},
+    "traceback": lambda text: {"observation": f"Traceback (most recent call last):\nValueError: {text}"},
+    "arguments": lambda text: {"calls": (msgspec.structs.replace(_CALL, arguments={"to": [text]}),)},
+    "names of arguments": lambda text: {"calls": (msgspec.structs.replace(_CALL, arguments={text: 1}),)},
+    "result": lambda text: {"calls": (msgspec.structs.replace(_CALL, result={"rows": [{"x": text}]}),)},
+    "error": lambda text: {"calls": (msgspec.structs.replace(_CALL, error=f"ApiError: {text}"),)},
+}
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "match f:\n        case object(__globals__=g):\n            g['apis'].supervisor.show_passwords()",
-        "match apis.mail.fetch_mails:\n        case object(_channel=c):\n            c.send('call')",
-        "match who:\n        case object(__class__=k, title=a, __init__=i):\n            print(i)",
-        "send = apis.mail.fetch_mails; send._channel.send('call', 'supervisor.show_passwords', [], {})",
-        "[each._channel for each in (apis.mail.fetch_mails,)]",
-        "from string import Formatter\n    class F(Formatter):\n        def format_field(self, value, spec):\n"
-        "            value.supervisor.show_passwords()\n    F().format('{0.x}', f)",
-        "import string as s\n    class F(s.Formatter):\n        pass",
-        "import cProfile; cProfile.run('apis.supervisor.show_passwords()')",
-        "import profile; profile.run('apis.supervisor.show_passwords()')",
-        "import bdb; bdb.Bdb().run('1')",
-        "import rlcompleter; rlcompleter.Completer().complete('apis.', 0)",
-        "from logging.config import BaseConfigurator; BaseConfigurator({}).resolve('sys.modules')",
-        "import logging.config as c; c.BaseConfigurator({}).resolve('sys.modules')",
-        "from logging import config; config.BaseConfigurator({}).resolve('sys.modules')",
-        "import _pickle; _pickle.loads(b'')",
-        "import _frozen_importlib as i; i.sys",
-        "import _imp",
-        "import zipimport",
-        "import typing; typing.ForwardRef('apis')._evaluate({}, {}, frozenset(), recursive_guard=frozenset())",
-        "from typing import ForwardRef",
-        "\uff45val('1')",
-        "f.__\uff47lobals__",
-        "\uff41pis.__dict__",
-        "class A:\n        x = apis",
-        "async def g(): return apis",
-        "x: object = apis",
-        "f'{apis}'",
-        "f'{apis.supervisor!r}'",
-        "print(*[apis])",
-        "print(**{'sep': apis})",
-        "lambda: apis",
-        "lambda a=apis: a",
-        "with apis as a: pass",
-        "try: raise apis\n    except apis as e: pass",
-        "del apis",
-        "apis.mail += 1",
-        "apis.mail.fetch_mails.real.name",
-        "apis.mail, x = 1, 2",
-        "getattr.__call__(f, 'x')",
-        "list(map(getattr, [f], ['x']))",
-        "import functools; functools.reduce(getattr, ['x'], f)",
-        "import operator as o; o.methodcaller('show_passwords')",
-        "import traceback; [x.f_globals for x, _ in traceback.walk_stack(None)]",
-        "try: 1/0\n    except Exception as e: e.__traceback__.tb_frame",
-        "import threading; threading.settrace(lambda frame, *_: frame.f_back)",
-        "().__class__.__base__.__subclasses__()",
-        "print.__self__.eval('1')",
-        "import json; json.codecs.builtins.eval('1')",
-        "import random; random._os.sys",
-        "super().__getattribute__('x')",
-        "import os.path, sys as s",
-        "from . import x",
-    ],
-)  # fmt: skip
-def test_further_dynamic_access_is_refused(body: str) -> None:
-    source = f"def f(who: str) -> int:\n    apis.mail.fetch_mails(who)\n    {body}\n"
-    assert list(static_access(msgspec.structs.replace(_DRAFT, source=source), rollout("go"), CATALOG))
+def test_no_part_of_a_stored_turn_shows_a_secret() -> None:
+    plain = msgspec.structs.replace(ran("print(1)\n"), context_ids=(1,), sampled_ids=(2,), logprobs=(-0.1,))
+    with every_row() as row:
+        for turn, spelling in itertools.product(_TURNS, SPELLINGS):
+            with row(turn, spelling):
+                written = msgspec.structs.replace(plain, **_TURNS[turn](SPELLINGS[spelling](_ASCII)))
+                stored = masked(rollout("go", written), _known())
+                text = msgspec.json.encode(stored).decode()
+                assert "***" in text
+                assert _known().mask(text) == text
+                if turn in ("observation", "text", "traceback"):
+                    assert stored.masked
+                    assert stored.turns[0].sampled_ids == stored.turns[0].context_ids == ()
 
 
-@pytest.mark.parametrize("module", ["operator", "string", "builtins", "sys", "inspect"])
-def test_an_import_of_all_names_gives_none(module: str) -> None:
-    code = f"from {module} import *\ndef f(who: str) -> int:\n    return attrgetter('x')(apis.mail.fetch_mails)\n"
-    trajectory = rollout("go", ran(code, Use("f", False, 1, 1)))
-    for draft in extract(trajectory):
-        assert "*" not in draft.source or list(static_access(draft, trajectory, CATALOG))
+DYNAMIC_ACCESS: list[str] = [
+    "match f:\n        case object(__globals__=g):\n            g['apis'].supervisor.show_passwords()",
+    "match apis.mail.fetch_mails:\n        case object(_channel=c):\n            c.send('call')",
+    "match who:\n        case object(__class__=k, title=a, __init__=i):\n            print(i)",
+    "send = apis.mail.fetch_mails; send._channel.send('call', 'supervisor.show_passwords', [], {})",
+    "[each._channel for each in (apis.mail.fetch_mails,)]",
+    "from string import Formatter\n    class F(Formatter):\n        def format_field(self, value, spec):\n"
+    "            value.supervisor.show_passwords()\n    F().format('{0.x}', f)",
+    "import string as s\n    class F(s.Formatter):\n        pass",
+    "import cProfile; cProfile.run('apis.supervisor.show_passwords()')",
+    "import profile; profile.run('apis.supervisor.show_passwords()')",
+    "import bdb; bdb.Bdb().run('1')",
+    "import rlcompleter; rlcompleter.Completer().complete('apis.', 0)",
+    "from logging.config import BaseConfigurator; BaseConfigurator({}).resolve('sys.modules')",
+    "import logging.config as c; c.BaseConfigurator({}).resolve('sys.modules')",
+    "from logging import config; config.BaseConfigurator({}).resolve('sys.modules')",
+    "import _pickle; _pickle.loads(b'')",
+    "import _frozen_importlib as i; i.sys",
+    "import _imp",
+    "import zipimport",
+    "import typing; typing.ForwardRef('apis')._evaluate({}, {}, frozenset(), recursive_guard=frozenset())",
+    "from typing import ForwardRef",
+    "\uff45val('1')",
+    "f.__\uff47lobals__",
+    "\uff41pis.__dict__",
+    "class A:\n        x = apis",
+    "async def g(): return apis",
+    "x: object = apis",
+    "f'{apis}'",
+    "f'{apis.supervisor!r}'",
+    "print(*[apis])",
+    "print(**{'sep': apis})",
+    "lambda: apis",
+    "lambda a=apis: a",
+    "with apis as a: pass",
+    "try: raise apis\n    except apis as e: pass",
+    "del apis",
+    "apis.mail += 1",
+    "apis.mail.fetch_mails.real.name",
+    "apis.mail, x = 1, 2",
+    "getattr.__call__(f, 'x')",
+    "list(map(getattr, [f], ['x']))",
+    "import functools; functools.reduce(getattr, ['x'], f)",
+    "import operator as o; o.methodcaller('show_passwords')",
+    "import traceback; [x.f_globals for x, _ in traceback.walk_stack(None)]",
+    "try: 1/0\n    except Exception as e: e.__traceback__.tb_frame",
+    "import threading; threading.settrace(lambda frame, *_: frame.f_back)",
+    "().__class__.__base__.__subclasses__()",
+    "print.__self__.eval('1')",
+    "import json; json.codecs.builtins.eval('1')",
+    "import random; random._os.sys",
+    "super().__getattribute__('x')",
+    "import os.path, sys as s",
+    "from . import x",
+]  # fmt: skip
+
+
+def test_further_dynamic_access_is_refused() -> None:
+    with every_row() as row:
+        for body in DYNAMIC_ACCESS:
+            with row(body):
+                source = f"def f(who: str) -> int:\n    apis.mail.fetch_mails(who)\n    {body}\n"
+                assert list(static_access(msgspec.structs.replace(_DRAFT, source=source), rollout("go"), CATALOG))
+
+
+_GOT = "attrgetter('x')(apis.mail.fetch_mails)"
+
+
+def test_an_import_of_all_names_gives_none() -> None:
+    with every_row() as row:
+        for module in ["operator", "string", "builtins", "sys", "inspect"]:
+            with row(module):
+                code = f"from {module} import *\ndef f(who: str) -> int:\n    return {_GOT}\n"
+                trajectory = rollout("go", ran(code, Use("f", False, 1, 1)))
+                for draft in extract(trajectory):
+                    assert "*" not in draft.source or list(static_access(draft, trajectory, CATALOG))

@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import msgspec
-import pytest
 import pytest_asyncio
 
 from app.api.app import create_app
@@ -17,6 +16,7 @@ from app.api.dependencies import Dependencies
 from app.db import projects
 from tests.api_app import ApiApp, open_api_app
 from tests.emptied_database import emptied_database
+from tests.support.every_row import every_row
 from tests.tenant_rows import MARK, content, fill
 
 _SCOPES = ("admin", "tasks", "skills", "approvals")
@@ -152,23 +152,27 @@ async def _send(
     )
 
 
-@pytest.mark.parametrize("attack", _ATTACKS.values(), ids=lambda attack: attack.name)
-@pytest.mark.parametrize("scope", _SCOPES)
-async def test_a_key_of_another_project_gets_nothing(attack: ForeignRequest, scope: str, raid: Raid) -> None:
-    answer = raid.answers[attack.name, scope]
-    allowed = {200} if attack.listing else set()
-    assert answer.status_code in {403, 404} | allowed, answer.text
-    sent = f"{answer.request.url} {answer.request.content.decode()}"  # an error may repeat it
-    known = {each for each in (*raid.ids.values(), MARK) if each not in sent}
-    assert not [each for each in known if each in answer.text], answer.text
+async def test_a_key_of_another_project_gets_nothing(raid: Raid) -> None:
+    with every_row() as row:
+        for scope in _SCOPES:
+            for attack in _ATTACKS.values():
+                with row(attack.name, scope):
+                    answer = raid.answers[attack.name, scope]
+                    allowed = {200} if attack.listing else set()
+                    assert answer.status_code in {403, 404} | allowed, answer.text
+                    sent = f"{answer.request.url} {answer.request.content.decode()}"  # an error may repeat it
+                    known = {each for each in (*raid.ids.values(), MARK) if each not in sent}
+                    assert not [each for each in known if each in answer.text], answer.text
 
 
-@pytest.mark.parametrize("attack", _ATTACKS.values(), ids=lambda attack: attack.name)
-@pytest.mark.parametrize("who", ["none", "forged"])
-async def test_without_a_valid_key_a_route_answers_nothing(attack: ForeignRequest, who: str, raid: Raid) -> None:
-    answer = raid.answers[attack.name, who]
-    assert answer.status_code in {401, 429}, answer.text
-    assert not [each for each in {*raid.ids.values(), MARK} if each in answer.text]
+async def test_without_a_valid_key_a_route_answers_nothing(raid: Raid) -> None:
+    with every_row() as row:
+        for who in ("none", "forged"):
+            for attack in _ATTACKS.values():
+                with row(attack.name, who):
+                    answer = raid.answers[attack.name, who]
+                    assert answer.status_code in {401, 429}, answer.text
+                    assert not [each for each in {*raid.ids.values(), MARK} if each in answer.text]
 
 
 async def test_no_request_has_changed_a_row_of_the_other_project(raid: Raid) -> None:

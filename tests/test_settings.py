@@ -9,6 +9,7 @@ import pytest
 from app.errors import SettingError
 from app.model_catalog import DEFAULT_MODEL, SEED
 from app.settings import Settings
+from tests.support.every_row import every_row
 
 
 def test_without_variables_the_defaults_apply() -> None:
@@ -47,45 +48,47 @@ def test_urls_are_read_without_the_prefix() -> None:
     assert Settings.from_env({"SAGE_DATABASE_URL": "postgresql://elsewhere/x"}).database_url == ""
 
 
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("SAGE_PORT", "0"),
-        ("SAGE_PORT", "65536"),
-        ("SAGE_ENGINE_PORT", "http"),
-        ("SAGE_DEMO_PORT", ""),
-        ("SAGE_DATA_DIR", ""),
-        ("SAGE_DEMO", "maybe"),
-        ("SAGE_MAX_TASKS_IN_FLIGHT", "0"),
-        ("SAGE_MAX_TASKS_IN_FLIGHT", "1.5"),
-        ("SAGE_TEMPERATURE", "-0.1"),
-        ("SAGE_TEMPERATURE", "nan"),
-        ("SAGE_LEASE_SECONDS", "0"),
-        ("SAGE_MAX_TASK_SECONDS", "inf"),
-        ("SAGE_SKILLS_OFFERED", "-1"),
-        ("SAGE_RETRIEVAL", "best"),
-        ("SAGE_CHAT_TEMPLATE_KWARGS", "enable_thinking=false"),
-        ("SAGE_CHAT_TEMPLATE_KWARGS", "[]"),
-        ("SAGE_CHAT_TEMPLATE_KWARGS", '{"messages": []}'),
-        ("SAGE_LOG_LEVEL", "loud"),
-        ("SAGE_ENGINE_DEVICE", "tpu"),
-        ("ENGINE_URLS", "nonsense"),
-        ("ENGINE_URLS", "gpu:8000"),
-        ("ENGINE_URLS", "http://gpu:8000,gpu2:8000"),
-        ("ENGINE_URLS", "http://gpu:8000 http://gpu2:8000"),
-        ("ENGINE_URLS", "http://:8000"),
-        ("ENGINE_URLS", "http://gpu:eight"),
-        ("ENGINE_URLS", ","),
-        ("SAGE_ENGINE_ROUTER_URL", "router"),
-        ("SAGE_ENGINE_DNS_SECONDS", "-1"),
-        ("SAGE_ENGINE_DNS_SECONDS", "often"),
-        ("SAGE_ROLLOUT_ENGINE_URLS", "ftp://gpu"),
-        ("EMBEDDINGS_URL", "http://[::1"),
-    ],
-)
-def test_an_invalid_value_is_refused_with_its_variable(variable: str, value: str) -> None:
-    with pytest.raises(SettingError, match=f"^{variable}={re.escape(repr(value))}: "):
-        Settings.from_env({variable: value})
+INVALID: list[tuple[str, str]] = [
+    ("SAGE_PORT", "0"),
+    ("SAGE_PORT", "65536"),
+    ("SAGE_ENGINE_PORT", "http"),
+    ("SAGE_DEMO_PORT", ""),
+    ("SAGE_DATA_DIR", ""),
+    ("SAGE_DEMO", "maybe"),
+    ("SAGE_MAX_TASKS_IN_FLIGHT", "0"),
+    ("SAGE_MAX_TASKS_IN_FLIGHT", "1.5"),
+    ("SAGE_TEMPERATURE", "-0.1"),
+    ("SAGE_TEMPERATURE", "nan"),
+    ("SAGE_LEASE_SECONDS", "0"),
+    ("SAGE_MAX_TASK_SECONDS", "inf"),
+    ("SAGE_SKILLS_OFFERED", "-1"),
+    ("SAGE_RETRIEVAL", "best"),
+    ("SAGE_CHAT_TEMPLATE_KWARGS", "enable_thinking=false"),
+    ("SAGE_CHAT_TEMPLATE_KWARGS", "[]"),
+    ("SAGE_CHAT_TEMPLATE_KWARGS", '{"messages": []}'),
+    ("SAGE_LOG_LEVEL", "loud"),
+    ("SAGE_ENGINE_DEVICE", "tpu"),
+    ("ENGINE_URLS", "nonsense"),
+    ("ENGINE_URLS", "gpu:8000"),
+    ("ENGINE_URLS", "http://gpu:8000,gpu2:8000"),
+    ("ENGINE_URLS", "http://gpu:8000 http://gpu2:8000"),
+    ("ENGINE_URLS", "http://:8000"),
+    ("ENGINE_URLS", "http://gpu:eight"),
+    ("ENGINE_URLS", ","),
+    ("SAGE_ENGINE_ROUTER_URL", "router"),
+    ("SAGE_ENGINE_DNS_SECONDS", "-1"),
+    ("SAGE_ENGINE_DNS_SECONDS", "often"),
+    ("SAGE_ROLLOUT_ENGINE_URLS", "ftp://gpu"),
+    ("EMBEDDINGS_URL", "http://[::1"),
+]
+
+
+def test_an_invalid_value_is_refused_with_its_variable() -> None:
+    with every_row() as row:
+        for variable, value in INVALID:
+            said = f"^{variable}={re.escape(repr(value))}: "
+            with row(variable, value), pytest.raises(SettingError, match=said):
+                Settings.from_env({variable: value})
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from app.db import projects, secrets
 from app.db.advisory_locks import staging_lock
 from app.db.database import UNAVAILABLE, Sessions
 from tests.ledger_project import put_ledger, until
+from tests.lock_waits import waits_for_a_lock
 from tests.test_staging_reset import Stage
 from tests.test_staging_reset import stage as stage  # a fixture
 from tests.webhook_receiver import SECRET
@@ -41,7 +42,7 @@ async def test_trials_of_two_projects_wait_for_each_other(stage: Stage, neighbou
     first = asyncio.create_task(stage.tried())
     await until(lambda: bool(ledger.entries))
     second = asyncio.create_task(neighbour.tried(count=2))
-    await asyncio.sleep(2)  # it would have begun long ago
+    await asyncio.sleep(1)  # it would have begun long ago
     assert len(stage.receiver.received) == 1, "the first one is reset while it goes on"
     ledger.answers.set()
     assert [each.success for each in [*await first, *await second]] == [True] * 3
@@ -49,7 +50,7 @@ async def test_trials_of_two_projects_wait_for_each_other(stage: Stage, neighbou
 
 
 async def test_servers_that_are_not_shared_wait_for_nobody(committed: Sessions) -> None:
-    async with asyncio.timeout(10), staging_lock(committed, [SHOP, BANK]), staging_lock(committed, [MAIL]):
+    async with asyncio.timeout(60), staging_lock(committed, [SHOP, BANK]), staging_lock(committed, [MAIL]):
         pass
 
 
@@ -65,7 +66,7 @@ async def test_whoever_waits_for_several_servers_gets_them_without_a_deadlock(co
             async with staging_lock(committed, services):
                 await asyncio.sleep(0.005)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await asyncio.gather(take(SHOP, BANK, MAIL), take(MAIL, SHOP), take(BANK, SHOP, SHOP))
 
 
@@ -74,10 +75,10 @@ async def test_whoever_stops_waiting_leaves_the_server_to_others(committed: Sess
         async with staging_lock(committed, [BANK, SHOP]):
             pass
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async with staging_lock(committed, [SHOP]):
             waiting = asyncio.create_task(wait())
-            await asyncio.sleep(0.5)
+            await until(lambda: waits_for_a_lock(committed))
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting

@@ -9,6 +9,7 @@ from app.skills.api_terms import api_terms
 from app.skills.extract import extract
 from app.skills.skill_checks import MAX_SOURCE, is_wrapper, task_details
 from app.skills.validate_drafts import refusals, validate_drafts
+from tests.support.every_row import every_row
 from tests.written_functions import ARCHIVE, CATALOG, archived, ran, rollout
 
 
@@ -127,26 +128,30 @@ def test_a_detail_of_the_conversation_before_the_task_in_the_body_is_refused() -
     assert "'iris'" in against
 
 
-@pytest.mark.parametrize(
-    "literal",
-    [
-        '"sender"',
-        '"mail"',
-        '"fetch_mails"',
-        '""',
-        '" from "',
-        '", "',
-        "0",
-        "1",
-        "-1",
-        "True",
-        "None",
-        '"omar"',
-        "41",
-    ],
-)
-def test_terms_of_the_apis_and_constants_of_no_task_are_no_details(literal: str) -> None:
-    assert reasons(f"return {SEND}, {literal}", "mail sender fetch_mails from iris 0 1 true none") == []
+NO_DETAILS: list[str] = [
+    '"sender"',
+    '"mail"',
+    '"fetch_mails"',
+    '""',
+    '" from "',
+    '", "',
+    "0",
+    "1",
+    "-1",
+    "True",
+    "None",
+    '"omar"',
+    "41",
+]
+
+
+def test_terms_of_the_apis_and_constants_of_no_task_are_no_details() -> None:
+    with every_row() as row:
+        for literal in NO_DETAILS:
+            with row(literal):
+                assert (
+                    reasons(f"return {SEND}, {literal}", "mail sender fetch_mails from iris 0 1 true none") == []
+                )
 
 
 def test_a_default_is_a_detail_but_docstrings_and_annotations_are_not() -> None:

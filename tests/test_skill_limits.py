@@ -47,7 +47,7 @@ async def test_exhausted_memory_is_a_memory_error_of_the_call(sandbox: ForkedSan
 
 async def test_the_wall_limit_ends_the_session_as_for_any_code(sandbox: ForkedSandbox) -> None:
     skills = {"wait": "import time\ndef wait() -> None:\n    time.sleep(9)\n"}
-    (seen,) = await run_turns(sandbox, skills, "wait()", limits=SessionLimits(wall_seconds=0.5))
+    (seen,) = await run_turns(sandbox, skills, "wait()", limits=SessionLimits(wall_seconds=3))
     assert (seen.stop, seen.alive) == (RunStop.WALL, False)
 
 

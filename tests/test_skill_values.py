@@ -4,26 +4,28 @@ import pytest
 
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.skill_sessions import SAME, run_turns
+from tests.support.every_row import every_row
+
+PLAIN: list[str] = [
+    "None", "True", "-3", "2.5", "'hé'", "[1, [2]]", "{'a': {'b': 1}}", "(1, ('a',))", "{1, 2}",
+    "frozenset({3})", "b'\\x00\\xff'", "bytearray(b'x')", "{1: 'a', (2, 3): 'b'}", "{'$': 1}", "float('inf')",
+    "range(1, 9, 2)", "complex(1, -2)", "decimal.Decimal('1.10')", "dt.datetime(2024, 2, 29, 1, 2, 3, 4)",
+    "dt.date(2024, 1, 2)", "dt.time(5, 6, 7)", "dt.timedelta(days=-1, seconds=3)",
+    "dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)",
+    "dt.datetime(2024, 1, 1, tzinfo=zoneinfo.ZoneInfo('Europe/Paris'))", "apis", "apis.t", "apis.t.echo",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "None", "True", "-3", "2.5", "'hé'", "[1, [2]]", "{'a': {'b': 1}}", "(1, ('a',))", "{1, 2}",
-        "frozenset({3})", "b'\\x00\\xff'", "bytearray(b'x')", "{1: 'a', (2, 3): 'b'}", "{'$': 1}", "float('inf')",
-        "range(1, 9, 2)", "complex(1, -2)", "decimal.Decimal('1.10')", "dt.datetime(2024, 2, 29, 1, 2, 3, 4)",
-        "dt.date(2024, 1, 2)", "dt.time(5, 6, 7)", "dt.timedelta(days=-1, seconds=3)",
-        "dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)",
-        "dt.datetime(2024, 1, 1, tzinfo=zoneinfo.ZoneInfo('Europe/Paris'))", "apis", "apis.t", "apis.t.echo",
-    ],
-)  # fmt: skip
-async def test_a_plain_value_crosses_to_the_skill_and_back_unchanged(value: str, sandbox: ForkedSandbox) -> None:
-    code = (
-        f"import datetime as dt, decimal, zoneinfo\nsent = {value}\ngot = same(sent)\n"
-        "print(type(got) is type(sent), repr(got) == repr(sent))"
-    )
-    (seen,) = await run_turns(sandbox, SAME, code)
-    assert (seen.stdout, seen.error) == ("True True\n", None)
+async def test_a_plain_value_crosses_to_the_skill_and_back_unchanged(sandbox: ForkedSandbox) -> None:
+    with every_row() as row:
+        for value in PLAIN:
+            with row(value):
+                code = (
+                    f"import datetime as dt, decimal, zoneinfo\nsent = {value}\ngot = same(sent)\n"
+                    "print(type(got) is type(sent), repr(got) == repr(sent))"
+                )
+                (seen,) = await run_turns(sandbox, SAME, code)
+                assert (seen.stdout, seen.error) == ("True True\n", None)
 
 
 @pytest.mark.parametrize("value", ["lambda: 1", "object()", "(n for n in [1])", "[print]", "open"])

@@ -10,6 +10,7 @@ from app.skills.retrieval import Retrieval, fused, query_embedding, query_ngram,
 from app.skills.skill_index import IndexedSkill, SkillIndex
 from app.skills.visibility import Reach
 from tests.skill_search import found
+from tests.support.every_row import every_row
 from tests.written_functions import offer
 
 
@@ -18,28 +19,28 @@ def version(number: int, reach: Reach, owner: str = "", name: str = "f") -> Inde
     return IndexedSkill(offer=made, owner=owner, reach=reach, scenario="s")
 
 
-@pytest.mark.parametrize(
-    ("versions", "seen"),
-    [
-        ([version(1, "owner", "ann")], {"ann": 1}),
-        ([version(1, "trial", "ann")], {"ann": 1, "bob": 1, "": 1}),
-        ([version(1, "all"), version(2, "trial", "ann")], {"ann": 2, "bob": 1, "": 1}),
-        ([version(1, "all"), version(2, "owner", "ann")], {"ann": 2, "bob": 1, "": 1}),
-        ([version(2, "all"), version(1, "owner", "ann")], {"ann": 2, "bob": 2, "": 2}),
-        ([version(1, "trial", "ann"), version(2, "trial", "bob")], {"ann": 1, "bob": 2, "": 1}),
-        ([version(1, "owner", "ann"), version(2, "owner", "bob")], {"ann": 1, "bob": 2}),
-    ],
-)
-@pytest.mark.parametrize("retrieval", [query_ngram, scenario, fused])
-def test_of_each_name_a_principal_finds_the_newest_version_that_reaches_it(
-    versions: list[IndexedSkill], seen: dict[str, int], retrieval: Retrieval
-) -> None:
-    index = SkillIndex()
-    index.put(versions)
-    for who in ("ann", "bob", ""):
-        offers = found(index.view([who]), retrieval, "archive my mails", "s")
-        assert [each.version for each in offers] == ([seen[who]] if who in seen else []), who
-    assert len(found(index, retrieval, "archive my mails", "s", limit=9)) == len(versions)
+VERSIONS: list[tuple[list[IndexedSkill], dict[str, int]]] = [
+    ([version(1, "owner", "ann")], {"ann": 1}),
+    ([version(1, "trial", "ann")], {"ann": 1, "bob": 1, "": 1}),
+    ([version(1, "all"), version(2, "trial", "ann")], {"ann": 2, "bob": 1, "": 1}),
+    ([version(1, "all"), version(2, "owner", "ann")], {"ann": 2, "bob": 1, "": 1}),
+    ([version(2, "all"), version(1, "owner", "ann")], {"ann": 2, "bob": 2, "": 2}),
+    ([version(1, "trial", "ann"), version(2, "trial", "bob")], {"ann": 1, "bob": 2, "": 1}),
+    ([version(1, "owner", "ann"), version(2, "owner", "bob")], {"ann": 1, "bob": 2}),
+]
+
+
+def test_of_each_name_a_principal_finds_the_newest_version_that_reaches_it() -> None:
+    with every_row() as row:
+        for retrieval in (query_ngram, scenario, fused):
+            for at, (versions, seen) in enumerate(VERSIONS):
+                with row(retrieval.__name__, at, seen):
+                    index = SkillIndex()
+                    index.put(versions)
+                    for who in ("ann", "bob", ""):
+                        offers = found(index.view([who]), retrieval, "archive my mails", "s")
+                        assert [each.version for each in offers] == ([seen[who]] if who in seen else []), who
+                    assert len(found(index, retrieval, "archive my mails", "s", limit=9)) == len(versions)
 
 
 @pytest.mark.parametrize("retrieval", [query_ngram, query_embedding, skill_embedding, scenario, fused])

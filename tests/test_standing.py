@@ -9,6 +9,7 @@ from app.db.models import SkillState
 from app.db.skill_evidence import Outcomes, SkillEvidence
 from app.project.project_settings import SkillPolicy
 from app.skills.standing import Standing, standing
+from tests.support.every_row import every_row
 
 ENOUGH = SkillEvidence(
     maker_score=0.5,
@@ -41,20 +42,22 @@ def test_under_review_no_evidence_replaces_a_person(state: str) -> None:
     assert of(state, "review").missing == ("a person's approval",)
 
 
-@pytest.mark.parametrize(
-    ("changed", "missing"),
-    [
-        ({"violations": 1}, "a person's approval, because it attempted calls beyond its manifest"),
-        ({"replays_matched": 0}, "a replay"),
-        ({"replays_failed": 1}, "a person's approval, because a replay went another way"),
-        ({"maker_score": None}, "a score of the task that wrote it"),
-        ({"maker_score": 0.49}, "a good score of the task that wrote it"),
-        ({"with_it": Outcomes(2, 1)}, "an outcome no worse than without it"),
-    ],
-)
-@pytest.mark.parametrize("state", ["quarantined", "probation"])
-def test_each_part_of_the_evidence_is_needed(state: str, changed: dict[str, Any], missing: str) -> None:
-    assert of(state, **changed).missing == (missing,)
+PARTS: list[tuple[dict[str, Any], str]] = [
+    ({"violations": 1}, "a person's approval, because it attempted calls beyond its manifest"),
+    ({"replays_matched": 0}, "a replay"),
+    ({"replays_failed": 1}, "a person's approval, because a replay went another way"),
+    ({"maker_score": None}, "a score of the task that wrote it"),
+    ({"maker_score": 0.49}, "a good score of the task that wrote it"),
+    ({"with_it": Outcomes(2, 1)}, "an outcome no worse than without it"),
+]
+
+
+def test_each_part_of_the_evidence_is_needed() -> None:
+    with every_row() as row:
+        for state in ("quarantined", "probation"):
+            for changed, missing in PARTS:
+                with row(state, changed, missing):
+                    assert of(state, **changed).missing == (missing,)
 
 
 @pytest.mark.parametrize(

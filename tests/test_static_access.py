@@ -6,6 +6,7 @@ from app.records import Use
 from app.skills.extract import extract
 from app.skills.static_access import static_access
 from app.skills.validate_drafts import refusals
+from tests.support.every_row import every_row
 from tests.written_functions import ARCHIVE, CATALOG, archived, ran, rollout
 
 HONEST = "apis.mail.fetch_mails(who)"
@@ -18,54 +19,56 @@ def objections(body: str, before: str = "", head: str = "def f(who: str) -> int:
     return list(static_access(drafts["f"], trajectory, CATALOG))
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        'getattr(apis, "super" + "visor").show_passwords()',
-        'getattr(apis.supervisor, "show_" + "passwords")()',
-        "x = apis; x.supervisor.show_passwords()",
-        "m = apis.supervisor; m.show_passwords()",
-        "print(apis)",
-        "[a.supervisor.show_passwords() for a in [apis]]",
-        "(lambda a: a.supervisor.show_passwords())(apis)",
-        'apis.__getattribute__("supervisor").show_passwords()',
-        'apis.mail.__getattribute__("fetch_mails")()',
-        'apis.mail.fetch_mails.__class__("supervisor.show_passwords")()',
-        "apis.mail.fetch_mails.__call__.__globals__",
-        'apis["supervisor"]',
-        'vars()["apis"].supervisor.show_passwords()',
-        'globals()["ap" + "is"].supervisor.show_passwords()',
-        'locals()["apis"]',
-        'f.__globals__["ap" + "is"]',
-        "dir(f)",
-        'eval("ap" + "is.supervisor.show_passwords()")',
-        'exec("ap" + "is.supervisor.show_passwords()")',
-        'g = getattr; g(f, "__glob" + "als__")',
-        'setattr(apis.mail, "fetch_mails", print)',
-        "match apis:\n        case object(supervisor=s):\n            s.show_passwords()",
-        "(a := apis).supervisor.show_passwords()",
-        "for a in (apis,):\n        a.supervisor.show_passwords()",
-        "from __main__ import apis as a",
-        "import sys; sys.modules",
-        "import re; re.enum.sys.modules['__main__']",
-        "import operator; operator.attrgetter('supervisor.show_passwords')",
-        "from operator import attrgetter",
-        "import string; string.Formatter().get_field('0.supervisor', (who,), {})",
-        "import gc; gc.get_objects()",
-        "import inspect",
-        "import importlib.util",
-        "__import__('__main__')",
-        "__builtins__",
-        "(_ for _ in ()).gi_frame.f_globals",
-        "def inner(apis: int) -> None: apis.mail.fetch_mails()",
-        "import json as apis",
-        "def inner() -> None:\n        global apis\n        apis = 1",
-        "apis = who",
-        "del apis.mail.fetch_mails",
-    ],
-)
-def test_dynamic_access_is_refused(body: str) -> None:
-    assert objections(body)
+DYNAMIC_ACCESS: list[str] = [
+    'getattr(apis, "super" + "visor").show_passwords()',
+    'getattr(apis.supervisor, "show_" + "passwords")()',
+    "x = apis; x.supervisor.show_passwords()",
+    "m = apis.supervisor; m.show_passwords()",
+    "print(apis)",
+    "[a.supervisor.show_passwords() for a in [apis]]",
+    "(lambda a: a.supervisor.show_passwords())(apis)",
+    'apis.__getattribute__("supervisor").show_passwords()',
+    'apis.mail.__getattribute__("fetch_mails")()',
+    'apis.mail.fetch_mails.__class__("supervisor.show_passwords")()',
+    "apis.mail.fetch_mails.__call__.__globals__",
+    'apis["supervisor"]',
+    'vars()["apis"].supervisor.show_passwords()',
+    'globals()["ap" + "is"].supervisor.show_passwords()',
+    'locals()["apis"]',
+    'f.__globals__["ap" + "is"]',
+    "dir(f)",
+    'eval("ap" + "is.supervisor.show_passwords()")',
+    'exec("ap" + "is.supervisor.show_passwords()")',
+    'g = getattr; g(f, "__glob" + "als__")',
+    'setattr(apis.mail, "fetch_mails", print)',
+    "match apis:\n        case object(supervisor=s):\n            s.show_passwords()",
+    "(a := apis).supervisor.show_passwords()",
+    "for a in (apis,):\n        a.supervisor.show_passwords()",
+    "from __main__ import apis as a",
+    "import sys; sys.modules",
+    "import re; re.enum.sys.modules['__main__']",
+    "import operator; operator.attrgetter('supervisor.show_passwords')",
+    "from operator import attrgetter",
+    "import string; string.Formatter().get_field('0.supervisor', (who,), {})",
+    "import gc; gc.get_objects()",
+    "import inspect",
+    "import importlib.util",
+    "__import__('__main__')",
+    "__builtins__",
+    "(_ for _ in ()).gi_frame.f_globals",
+    "def inner(apis: int) -> None: apis.mail.fetch_mails()",
+    "import json as apis",
+    "def inner() -> None:\n        global apis\n        apis = 1",
+    "apis = who",
+    "del apis.mail.fetch_mails",
+]
+
+
+def test_dynamic_access_is_refused() -> None:
+    with every_row() as row:
+        for body in DYNAMIC_ACCESS:
+            with row(body):
+                assert objections(body)
 
 
 def test_a_default_argument_that_holds_the_apis_is_refused() -> None:

@@ -1,6 +1,7 @@
 """The error of a failed subscript says what would have been there, if that is known without running code again."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import pytest_asyncio
@@ -11,6 +12,7 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.forked_session import ForkedSession
 from app.sandbox.protocol import Observation, RunStop, SessionLimits
 from tests.skill_sessions import run_turns
+from tests.support.every_row import every_row
 
 _ANSWER = {"Results": [{"id": 1, "workstream": "Comet", "details": {"tax": 3}}], "next": None}
 _ROWS = "rows = apis.t.list()['Results']\n"
@@ -22,41 +24,52 @@ async def _list(api: str, args: list[Json], kwargs: dict[str, Json], **_: object
     return _ANSWER
 
 
+@asynccontextmanager
+async def opened(sandbox: ForkedSandbox) -> AsyncIterator[ForkedSession]:
+    session = await sandbox.open({"t": ["list", "other"]}, _list, SessionLimits())
+    try:
+        yield session
+    finally:
+        await session.close()
+
+
 @pytest_asyncio.fixture
 async def session(bare_sandbox: ForkedSandbox) -> AsyncIterator[ForkedSession]:
-    session = await bare_sandbox.open({"t": ["list", "other"]}, _list, SessionLimits())
-    yield session
-    await session.close()
+    async with opened(bare_sandbox) as session:
+        yield session
 
 
-@pytest.mark.parametrize(
-    ("code", "hint"),
-    [
-        ("apis.t.list()['items']", _KEYS),
-        ("t = apis.t\nt.list(\n    page=1,\n)['items']", _KEYS),
-        ("answer = apis.t.list()\nanswer['items']", _KEYS),
-        ("é = apis.t.list(); print('é', é['items'])", _KEYS),
-        (_ROWS + "for row in rows:\n    if row['WorkStream'] == 'Comet': pass",
-         f"Hint: did you mean workstream? {_OF_ROW.capitalize()}"),
-        (_ROWS + "[row['owner'] for row in rows]", f"Hint: {_OF_ROW}"),
-        (_ROWS + "max(rows, key=lambda row: row['details']['weight'])", "Hint: the keys are tax"),
-        (_ROWS + "def f(row):\n    return row['owner']\nf(rows[0])", f"Hint: {_OF_ROW}"),
-        (_ROWS + "key = 'owner'\nrows[0][key]", f"Hint: {_OF_ROW}"),
-        ("for row in apis.t.list():\n    row['id']", "Hint: it is the text 'Results'"),
-        (_ROWS + "rows['id']", f"Hint: it is a list of 1; the keys of the first are {_OF_ROW[13:]}"),
-        ("found = []\nfound['id']", "Hint: it is a list of 0"),
-        ("{}['a']", ""),  # not worth a hint: it stands in the code
-        ("found = {}\nfound['a']", "Hint: the dict is empty"),
-        ("found = {n: n for n in range(30)}\nfound[99]",
-         f"Hint: the keys are {', '.join(map(str, range(20)))}, ..."),
-        ("found = {(1, 2): 3}\nfound['a']", "Hint: the keys are a tuple"),
-    ],
-)  # fmt: skip
-async def test_the_hint_names_what_was_there(session: ForkedSession, code: str, hint: str) -> None:
-    seen = await session.run(code)
-    assert seen.stop == RunStop.ERROR
-    last = (seen.error or "").rpartition("\n")[2]
-    assert last.partition(". ")[2] == hint
+_HINTS: list[tuple[str, str]] = [
+    ("apis.t.list()['items']", _KEYS),
+    ("t = apis.t\nt.list(\n    page=1,\n)['items']", _KEYS),
+    ("answer = apis.t.list()\nanswer['items']", _KEYS),
+    ("é = apis.t.list(); print('é', é['items'])", _KEYS),
+    (_ROWS + "for row in rows:\n    if row['WorkStream'] == 'Comet': pass",
+     f"Hint: did you mean workstream? {_OF_ROW.capitalize()}"),
+    (_ROWS + "[row['owner'] for row in rows]", f"Hint: {_OF_ROW}"),
+    (_ROWS + "max(rows, key=lambda row: row['details']['weight'])", "Hint: the keys are tax"),
+    (_ROWS + "def f(row):\n    return row['owner']\nf(rows[0])", f"Hint: {_OF_ROW}"),
+    (_ROWS + "key = 'owner'\nrows[0][key]", f"Hint: {_OF_ROW}"),
+    ("for row in apis.t.list():\n    row['id']", "Hint: it is the text 'Results'"),
+    (_ROWS + "rows['id']", f"Hint: it is a list of 1; the keys of the first are {_OF_ROW[13:]}"),
+    ("found = []\nfound['id']", "Hint: it is a list of 0"),
+    ("{}['a']", ""),  # not worth a hint: it stands in the code
+    ("found = {}\nfound['a']", "Hint: the dict is empty"),
+    ("found = {n: n for n in range(30)}\nfound[99]",
+     f"Hint: the keys are {', '.join(map(str, range(20)))}, ..."),
+    ("found = {(1, 2): 3}\nfound['a']", "Hint: the keys are a tuple"),
+]  # fmt: skip
+
+
+async def test_the_hint_names_what_was_there(bare_sandbox: ForkedSandbox) -> None:
+    with every_row() as row:
+        for code, hint in _HINTS:
+            with row(code, hint):
+                async with opened(bare_sandbox) as session:
+                    seen = await session.run(code)
+                assert seen.stop == RunStop.ERROR
+                last = (seen.error or "").rpartition("\n")[2]
+                assert last.partition(". ")[2] == hint
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def child(code: str, *, ready: str = "") -> ChildProcess:
 
 async def lines(directory: Path, count: int) -> list[str]:
     """The output of the child, once it has `count` lines."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             log = directory / "child.log"
             written = log.read_text().splitlines() if log.exists() else []
@@ -94,7 +94,7 @@ async def test_a_child_that_cannot_be_restarted_is_tried_again(
     program.unlink()
     os.kill(first, signal.SIGKILL)
     shown = ""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while "child cannot be started" not in shown:
             await asyncio.sleep(0.05)
             shown += capfd.readouterr().err

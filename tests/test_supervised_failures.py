@@ -32,9 +32,11 @@ async def main():
     print(os.getpid(), flush=True)
     async with LivenessReporter(os.environ["NOTIFY_SOCKET"]):
         await asyncio.sleep({seconds})
+        print("has reported", flush=True)
         {then}
 asyncio.run(main())
 """
+IDLE = "await asyncio.sleep(600)"
 DIE_TWICE = """
 import pathlib, sys
 deaths = pathlib.Path({path!r})
@@ -59,8 +61,12 @@ def child(code: str, *, url: str = "") -> ChildProcess:
 
 async def pids(log: Path, count: int) -> list[int]:
     """Those that the child has logged, once there are so many."""
-    await until(lambda: len(_lines(log)) >= count)
+    await until(lambda: sum(map(str.isdigit, _lines(log))) >= count)
     return [int(line) for line in _lines(log) if line.isdigit()]
+
+
+async def has_reported(log: Path) -> None:
+    await until(lambda: "has reported" in _lines(log))
 
 
 def _lines(log: Path) -> list[str]:
@@ -68,7 +74,7 @@ def _lines(log: Path) -> list[str]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  nothing notifies
             await asyncio.sleep(0.02)
 
@@ -97,7 +103,7 @@ async def test_a_child_that_hangs_is_restarted_and_one_that_refuses_is_not(
     refusing = child(SERVE.format(port=port), url=f"http://127.0.0.1:{port}/nothing-here")
     await supervisor.start([msgspec.structs.replace(refusing, ready="")])
     [hung] = await pids(tmp_path / "child.log", 1)
-    await asyncio.sleep(4)
+    await until(lambda: sum(" 404 " in line for line in _lines(tmp_path / "child.log")) > 6)  # one each 0.5 s
     assert alive(hung), "a status of 404 is an answer"
     os.kill(hung, signal.SIGSTOP)
     await until(lambda: not alive(hung))
@@ -127,11 +133,12 @@ async def test_a_child_that_never_answers_is_restarted_after_its_own_limit(
 async def test_a_child_without_a_port_that_gives_no_sign_of_life_is_restarted(
     supervisor: Supervisor, tmp_path: Path, capfd: pytest.CaptureFixture[str], hangs: str
 ) -> None:
-    code = REPORT.format(seconds=1 if hangs == "in its event loop" else 600, then="__import__('time').sleep(600)")
+    seconds, then = (3, IDLE) if hangs == "stopped" else (1, "__import__('time').sleep(600)")
+    code = REPORT.format(seconds=seconds, then=then)
     await supervisor.start([msgspec.structs.replace(child(code), reports=True)])
     [hung] = await pids(tmp_path / "child.log", 1)
     if hangs == "stopped":
-        await asyncio.sleep(4)
+        await has_reported(tmp_path / "child.log")
         assert alive(hung), "it reports"
         os.kill(hung, signal.SIGSTOP)
     [_, restarted] = await pids(tmp_path / "child.log", 2)
@@ -140,13 +147,13 @@ async def test_a_child_without_a_port_that_gives_no_sign_of_life_is_restarted(
 
 
 async def test_a_supervisor_that_was_stopped_itself_kills_no_child(supervisor: Supervisor, tmp_path: Path) -> None:
-    await supervisor.start([msgspec.structs.replace(child(REPORT.format(seconds=600, then="")), reports=True)])
+    await supervisor.start([msgspec.structs.replace(child(REPORT.format(seconds=1, then=IDLE)), reports=True)])
     [pid] = await pids(tmp_path / "child.log", 1)
-    await asyncio.sleep(1.5)
+    await has_reported(tmp_path / "child.log")
     os.kill(pid, signal.SIGSTOP)  # as when the machine sleeps
-    time.sleep(4)  # noqa: ASYNC251  the supervisor sleeps too
+    time.sleep(3)  # noqa: ASYNC251  the supervisor sleeps too
     os.kill(pid, signal.SIGCONT)
-    await asyncio.sleep(3)
+    await asyncio.sleep(1.5)
     assert alive(pid)
 
 

@@ -17,6 +17,7 @@ from app.untrusted.syntax_tree import compiled, is_analysable, parse, syntax_tre
 from tests.ledger_project import LedgerProject
 from tests.processor_time import within
 from tests.scripted_engine import ScriptedEngine, block
+from tests.support.every_row import every_row
 from tests.written_functions import offer, ran, rollout
 from trainer.rollouts.chain_step import chain_step
 
@@ -42,22 +43,24 @@ _BODIES: dict[str, Callable[[int], str]] = {
 }
 
 
-@pytest.mark.parametrize("depth", _DEPTHS)
-@pytest.mark.parametrize("form", _BODIES)
-def test_a_function_of_any_depth_is_kept_or_refused_with_a_reason(form: str, depth: int) -> None:
-    code = f"def deep(n: int) -> int:\n    {_BODIES[form](depth)}\n"
-    other = "def other() -> int:\n    return apis.ledger.list_entries()\n"
-    turns = (
-        ran(code, Use("deep", False, 1, 1)),
-        ran(other, Use("other", False, 1, 1)),
-        ran("def user() -> int:\n    return deep(1)\n", Use("user", False, 1, 1)),
-    )
-    validated = validate_drafts(rollout("go", *turns), Catalog({}))
-    assert validated.refused["other"] == ["It names APIs that do not exist: ledger.list_entries."]
-    assert validated.refused["user"]
-    assert not validated.kept
-    if depth >= 10_000 and form != "functions":
-        assert parse(code) is None
+def test_a_function_of_any_depth_is_kept_or_refused_with_a_reason() -> None:
+    with every_row() as row:
+        for form in _BODIES:
+            for depth in _DEPTHS:
+                with row(form, depth):
+                    code = f"def deep(n: int) -> int:\n    {_BODIES[form](depth)}\n"
+                    other = "def other() -> int:\n    return apis.ledger.list_entries()\n"
+                    turns = (
+                        ran(code, Use("deep", False, 1, 1)),
+                        ran(other, Use("other", False, 1, 1)),
+                        ran("def user() -> int:\n    return deep(1)\n", Use("user", False, 1, 1)),
+                    )
+                    validated = validate_drafts(rollout("go", *turns), Catalog({}))
+                    assert validated.refused["other"] == ["It names APIs that do not exist: ledger.list_entries."]
+                    assert validated.refused["user"]
+                    assert not validated.kept
+                    if depth >= 10_000 and form != "functions":
+                        assert parse(code) is None
 
 
 @pytest.mark.parametrize("form", _BODIES)

@@ -4,9 +4,10 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -20,6 +21,7 @@ from app.db.notifications import NotificationListener
 from app.records import Policy, Stop, Task, Trajectory, Turn
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.http_server import served
+from tests.ledger_project import until
 from tests.rows import project_row, task_row
 from tests.scripted_engine import byte_tokenizer
 
@@ -102,8 +104,8 @@ async def test_a_stream_ends_when_the_project_of_its_task_is_deleted(api: ApiApp
 async def test_each_of_many_streams_gets_the_events_of_its_own_task(api: ApiApp) -> None:
     tasks = [await api.submit(f"task {number}") for number in range(5)]
     async with served(api) as client:
-        reading = [asyncio.create_task(client.get(f"/v1/tasks/{task}/events", timeout=20)) for task in tasks * 4]
-        await asyncio.sleep(0.2)
+        reading = [asyncio.create_task(client.get(f"/v1/tasks/{task}/events", timeout=60)) for task in tasks * 4]
+        await until(lambda: len(reading) == sum(map(len, streams(api).values())))
         for task in tasks:
             await append_events(api, task, f"turn-{task}")
         for task in tasks:
@@ -118,8 +120,15 @@ async def test_a_stopping_server_does_not_wait_for_open_streams(api: ApiApp) -> 
     async with asyncio.timeout(30):
         async with served(api) as client:
             reading = asyncio.create_task(client.get(f"/v1/tasks/{task_id}/events", timeout=60))
-            await asyncio.sleep(0.2)
+            await until(lambda: bool(streams(api)))
         await asyncio.wait([reading])
+
+
+def streams(api: ApiApp) -> Mapping[UUID, Collection[object]]:
+    """Those that wait for events, by task."""
+    listener: Any = api.app.state["dependencies"].listener
+    waiting: Mapping[UUID, Collection[object]] = listener._streams
+    return waiting
 
 
 async def test_a_trajectory_shows_the_text_of_each_prompt_unless_the_tokens_are_of_another_model(
@@ -200,7 +209,7 @@ async def test_a_task_callback_is_called_for_a_submission_to_another_process(
     committed: Sessions, database_url: str
 ) -> None:
     called = asyncio.Event()
-    async with NotificationListener(database_url) as listener, asyncio.timeout(10):
+    async with NotificationListener(database_url) as listener, asyncio.timeout(60):
         listener.on_task(called.set)
         await called.wait()  # callbacks are called once the connection listens
         called.clear()
@@ -211,7 +220,7 @@ async def test_a_task_callback_is_called_for_a_submission_to_another_process(
 
 async def test_a_lost_listening_connection_is_replaced(api: ApiApp) -> None:
     listening = "FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN sage_events%'"
-    async with api.sessions() as session, asyncio.timeout(10):
+    async with api.sessions() as session, asyncio.timeout(60):
         await _only(session, f"SELECT pid {listening}")
         ended = (await session.scalars(text(f"SELECT pid {listening} AND pg_terminate_backend(pid)"))).all()
         assert ended
@@ -226,7 +235,7 @@ async def test_a_lost_database_host_is_noticed_within_a_minute() -> None:
         asked.put_nowait(_seconds_until_lost(writer.get_extra_info("peername")))
         writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, asyncio.timeout(10):
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, asyncio.timeout(60):
         port = server.sockets[0].getsockname()[1]
         async with NotificationListener(f"postgresql://postgres@127.0.0.1:{port}/postgres"):
             assert await asked.get() <= 60

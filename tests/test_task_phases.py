@@ -1,7 +1,7 @@
 """The time of a slow task is explained, whatever made it slow."""
 
 import asyncio
-from time import monotonic
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -66,34 +66,35 @@ async def test_a_resumed_task_shows_the_time_of_its_earlier_attempt(project: Led
     task_id = await project.submit()
     async with project.sessions.begin() as session:
         await task_queue.claim(session, "another", 600)
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(1.1)
     async with project.sessions.begin() as session:
         await task_queue.hand_back(session, "another")
     async with project.runner(ScriptedEngine(project.tokenizer, block(DONE))):
         await project.ended(task_id)
     phases = (await trajectory_of(project, task_id)).phases
-    assert 1.5 <= phases[Phase.INTERRUPTED] < 10
+    assert 1.1 <= phases[Phase.INTERRUPTED] < 60
 
 
 async def test_a_moment_counts_for_the_innermost_phase_only() -> None:
-    clock = PhaseClock()
+    began, clock = perf_counter(), PhaseClock()
 
     @timed(Phase.JOURNAL)
     async def write() -> None:
         await asyncio.sleep(0.05)
 
-    started = monotonic()
     with running(clock), phase(Phase.SANDBOX):
+        entered = perf_counter()
         await asyncio.sleep(0.1)
         with phase(Phase.CALLS):
             await asyncio.sleep(0.2)
             await write()
+        inside = perf_counter() - entered
         found = phase_seconds()
-    elapsed = monotonic() - started
+    whole = perf_counter() - began
     assert found[Phase.CALLS] >= 0.2
     assert found[Phase.JOURNAL] >= 0.05
     assert found[Phase.SANDBOX] >= 0.1
-    assert sum(found.values()) == pytest.approx(elapsed, abs=0.05)
+    assert inside - 0.001 <= sum(found.values()) <= whole + 0.001
 
 
 async def test_tasks_at_once_have_clocks_of_their_own() -> None:

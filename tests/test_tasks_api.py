@@ -9,6 +9,7 @@ from sqlalchemy import text
 from app.db import models, task_queue, tasks
 from app.db.database import Sessions
 from tests.api_app import ApiApp, open_api_app, problem
+from tests.support.every_row import every_row
 
 
 @pytest.fixture
@@ -79,31 +80,33 @@ async def test_repeating_a_submission_with_its_idempotency_key_creates_no_tasks(
     assert "order-7" in str(problem(other)["detail"])
 
 
-@pytest.mark.parametrize(
-    ("body", "hint"),
-    [
-        ({"instruction": ""}, "instruction"),
-        ({"instruction": "  \n"}, "instruction"),
-        ({"instruction": "x" * 20_001}, "instruction"),
-        ({"instruction": 7}, "instruction"),
-        ({"instruction": "a\x00b"}, "instruction"),
-        ({}, "instruction"),
-        ([], "object"),
-        ({"instruction": "ok", "scenario": "s" * 201}, "scenario"),
-        ({"instruction": "ok", "scenari": "s"}, "scenari"),
-        ({"instruction": "ok", "variables": {"world": 7}}, "variables"),
-        ({"instruction": "ok", "use_skills": "perhaps"}, "use_skills"),
-        ({"instruction": "ok", "check": "score ="}, "line 1"),
-        ({"instruction": "ok", "check": "(" * 40_000}, "check"),
-        ({"instruction": "ok", "tasks": [{"instruction": "ok"}]}, "not both"),
-        ({"tasks": []}, "tasks"),
-    ],
-)
-async def test_an_invalid_task_is_refused_with_the_reason(api: ApiApp, body: object, hint: str) -> None:
-    answer = await api.client.post("/v1/tasks", json=body)
-    assert answer.status_code == 400
-    assert hint in str(problem(answer)["detail"])
-    assert (await api.client.get("/v1/tasks")).json()["tasks"] == []
+INVALID: list[tuple[object, str]] = [
+    ({"instruction": ""}, "instruction"),
+    ({"instruction": "  \n"}, "instruction"),
+    ({"instruction": "x" * 20_001}, "instruction"),
+    ({"instruction": 7}, "instruction"),
+    ({"instruction": "a\x00b"}, "instruction"),
+    ({}, "instruction"),
+    ([], "object"),
+    ({"instruction": "ok", "scenario": "s" * 201}, "scenario"),
+    ({"instruction": "ok", "scenari": "s"}, "scenari"),
+    ({"instruction": "ok", "variables": {"world": 7}}, "variables"),
+    ({"instruction": "ok", "use_skills": "perhaps"}, "use_skills"),
+    ({"instruction": "ok", "check": "score ="}, "line 1"),
+    ({"instruction": "ok", "check": "(" * 40_000}, "check"),
+    ({"instruction": "ok", "tasks": [{"instruction": "ok"}]}, "not both"),
+    ({"tasks": []}, "tasks"),
+]
+
+
+async def test_an_invalid_task_is_refused_with_the_reason(api: ApiApp) -> None:
+    with every_row() as row:
+        for body, hint in INVALID:
+            with row(body, hint):
+                answer = await api.client.post("/v1/tasks", json=body)
+                assert answer.status_code == 400
+                assert hint in str(problem(answer)["detail"])
+                assert (await api.client.get("/v1/tasks")).json()["tasks"] == []
 
 
 async def test_a_missing_body_is_reported(api: ApiApp) -> None:

@@ -98,6 +98,7 @@ async def running(env: Mapping[str, str], directory: Path) -> AsyncIterator[Up]:
             await process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_killed_processes_are_restarted_and_stopped_ones_stay_gone(tmp_path: Path) -> None:
     env = settings(tmp_path)
@@ -125,7 +126,7 @@ async def test_killed_processes_are_restarted_and_stopped_ones_stay_gone(tmp_pat
         began = time.monotonic()
         up.process.terminate()
         assert await up.process.wait() == 0
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < 120
         await gone(born)
 
 
@@ -153,7 +154,7 @@ async def _paste(line: str, key: str) -> str:
     assert (words[3], words[5]) == ("-H", "-d")
     name, _, value = words[4].partition(": ")
     headers = {name: value, "Content-Type": "application/x-www-form-urlencoded"}  # as curl sends
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=30, trust_env=False) as client:
         answer = await client.post(words[2], content=words[6], headers=headers)
     assert json.loads(words[6])["scenario"]
     assert answer.status_code in (200, 201, 202), answer.text
@@ -202,7 +203,7 @@ def _all_new(up: Up, before: Mapping[str, set[int]]) -> bool:
 
 
 async def _ended(client: httpx.AsyncClient, task: str) -> dict[str, Any]:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             found: dict[str, Any] = (await client.get(f"/v1/tasks/{task}")).json()
             if found["state"] not in ("accepted", "running"):
@@ -233,4 +234,4 @@ def test_it_stops_even_if_its_output_is_not_read() -> None:
         process.stdout.readline()
         process.stdout.close()
         process.terminate()
-        assert process.wait(20) == 7
+        assert process.wait(60) == 7

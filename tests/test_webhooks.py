@@ -120,9 +120,9 @@ async def test_private_addresses_are_closed_where_live_apis_may_not_be_there_eit
 
 
 async def test_a_slow_receiver_delays_only_its_own_messages(api: ApiApp) -> None:
-    slow, quick = WebhookReceiver(pause=30), WebhookReceiver()
+    slow, quick = WebhookReceiver(pause=3600), WebhookReceiver()
     other = await api.project("other")
-    patient = WebhookOptions(poll_seconds=0.05, timeout=20, concurrency=4)
+    patient = WebhookOptions(poll_seconds=0.05, timeout=3600, concurrency=4)
     async with slow.listening() as slow_url, quick.listening() as quick_url:
         await set_webhook(api, slow_url)
         await set_webhook(api, quick_url, "other")
@@ -131,8 +131,8 @@ async def test_a_slow_receiver_delays_only_its_own_messages(api: ApiApp) -> None
         for _ in range(3):
             await end_task(api, other.id)
         async with sending(api.sessions, patient), sending(api.sessions, patient):
-            await until(lambda: quick.count(3), 15)
-            await until(lambda: slow.count(2), 15)
+            await until(lambda: quick.count(3))
+            await until(lambda: slow.count(2))
             assert len(slow.received) == 2, "so many messages of one project are under way at once"
         row = (await deliveries(api, project="demo"))[-1]
     assert (row["state"], row["attempts"]) == ("pending", 0), "a message that was interrupted is sent again"
@@ -177,14 +177,23 @@ async def test_of_two_claims_of_one_process_only_the_later_one_sends_and_records
 
 
 async def test_a_result_that_arrives_after_the_message_was_claimed_again_changes_nothing(api: ApiApp) -> None:
-    receiver = WebhookReceiver(500, 204, pause=2)
+    answered = [asyncio.Event(), asyncio.Event()]
+
+    class Held(WebhookReceiver):
+        async def wait(self) -> None:
+            await answered[len(self.received) - 1].wait()
+
+    receiver = Held(500, 204)
     async with receiver.listening() as url, sending(api.sessions):
         await set_webhook(api, url)
         await end_task(api)
         await until(lambda: receiver.count(1))
-        await asyncio.sleep(1)
         async with api.sessions.begin() as session:
             await session.execute(_expire())  # as if the process had stalled
+        await until(lambda: receiver.count(2))
+        answered[0].set()
+        await asyncio.sleep(0.5)  # the failure arrives, and starts nothing
+        answered[1].set()
         [row] = await settled(api)
     assert len(receiver.received) == 2, "the failure of the first attempt starts no third one beside the second"
     assert (row["state"], row["status"], row["attempts"]) == ("delivered", 204, 2)

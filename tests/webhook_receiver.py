@@ -43,7 +43,7 @@ class WebhookReceiver:
         async def receive(request: Request[Any, Any, Any]) -> Response[bytes]:
             self.received.append(Received(dict(request.headers), await request.body()))
             status = self.statuses.pop(0) if self.statuses else 204
-            await asyncio.sleep(self.pause)
+            await self.wait()
             if status < 300:
                 self.act()
             headers = {"location": self.location} if self.location else {}
@@ -52,6 +52,10 @@ class WebhookReceiver:
         app = Litestar([receive], openapi_config=None, logging_config=None)
         async with listening_app(app, lifespan="off") as url:
             yield f"{url}/hook"
+
+    async def wait(self) -> None:
+        """Until it answers the latest message."""
+        await asyncio.sleep(self.pause)
 
     def act(self) -> None:
         """What a message causes, before it is answered."""

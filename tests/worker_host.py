@@ -90,7 +90,7 @@ class WorkerHost:
         return run.id
 
     async def wait_for(
-        self, run_id: UUID, condition: Callable[[models.TrainingRun], bool], seconds: float = 60
+        self, run_id: UUID, condition: Callable[[models.TrainingRun], bool], seconds: float = 120
     ) -> models.TrainingRun:
         """Returns the run once it fulfils `condition`."""
         async with asyncio.timeout(seconds):

@@ -49,7 +49,9 @@ async def chromium() -> AsyncIterator[Browser]:
     if _CHROMIUM is None:
         pytest.skip("there is no Chromium: apt-get install chromium")
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+        browser = await playwright.chromium.launch(
+            executable_path=_CHROMIUM, args=["--no-sandbox", "--disable-features=SpareRendererForSitePerProcess"]
+        )
         yield browser
         await browser.close()
 

@@ -78,7 +78,7 @@ async def test_a_stream_goes_on_after_the_last_block_that_the_browser_has(consol
     [task] = (await console.api.client.get("/v1/tasks?q=oats&limit=1")).json()["tasks"]
     address = f"{console.url}/console/tasks/{task['id']}/live"
     cookie = {f"sage_console_{httpx.URL(console.url).port}": await console.session()}
-    async with httpx.AsyncClient(cookies=cookie) as browser:
+    async with httpx.AsyncClient(cookies=cookie, timeout=60) as browser:
         whole = (await browser.get(address)).text
         assert [f'id="turn-{number}"' in whole for number in range(2)] == [True, True]
         assert "event: end" in whole
