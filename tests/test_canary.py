@@ -131,6 +131,7 @@ async def test_a_better_canary_is_promoted_and_an_undecided_one_continues(projec
         assert len(written.all()) == 1, "one transaction: there is no promotion without its evidence"
 
 
+@pytest.mark.slow
 async def test_a_clock_that_was_set_back_before_the_active_release_began_does_not_stop_the_comparison(
     project: Project,
 ) -> None:
@@ -175,6 +176,7 @@ async def test_a_canary_that_a_person_ends_is_a_candidate_again_with_its_metrics
     assert [each.action for each in await entries(project)] == [AuditAction.CANARY_ENDED, AuditAction.CANARY_BEGAN]
 
 
+@pytest.mark.slow
 async def test_a_persons_decision_in_the_meantime_is_not_overruled(project: Project) -> None:
     other = await project.propose()
     await begin(project)
@@ -196,6 +198,7 @@ async def test_a_persons_decision_in_the_meantime_is_not_overruled(project: Proj
             status.check(began, await releases.active(session, project.id))
 
 
+@pytest.mark.slow
 async def test_metrics_against_a_former_baseline_reject_nothing(project: Project) -> None:
     began, other = await begin(project), await project.propose()
     await project.ended(project.candidate, 0.0, count=100)

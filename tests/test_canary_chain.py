@@ -109,6 +109,7 @@ async def test_a_gain_over_the_reference_in_an_exam_owes_nothing_of_what_came_be
     assert possible_loss(history, await _active(project)) == 0.0
 
 
+@pytest.mark.slow
 async def test_what_a_promotion_may_have_lost_is_kept_with_its_weights(project: Project) -> None:
     first = await _active(project)
     async with project.sessions.begin() as session:

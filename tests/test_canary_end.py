@@ -89,6 +89,7 @@ async def test_its_share_is_raised_once_as_more_errors_are_ruled_out(project: Pr
     assert found.tasks == {"canary": 20, "baseline": 80}, "earlier tasks count with the share of their time"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("passed", [True, False])
 async def test_its_share_stays_if_a_person_began_it_or_the_project_does_not_want_it(
     project: Project, *, passed: bool
@@ -104,6 +105,7 @@ async def test_its_share_stays_if_a_person_began_it_or_the_project_does_not_want
     assert (await project.release()).canary_percent == 20.0
 
 
+@pytest.mark.slow
 async def test_what_ends_after_its_days_does_not_count(project: Project) -> None:
     await _began_days_ago(project, 14.1, GATE)
     await project.ended(project.candidate, 0.0, count=100)

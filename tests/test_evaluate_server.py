@@ -24,6 +24,8 @@ from trainer.demo.admin_token import make_token, read_token
 from trainer.evaluation.over_rest import EvaluationError, evaluate_server
 from trainer.evaluation.policy_metrics import TaskResult, measure
 
+pytestmark = pytest.mark.slow  # whole evaluations
+
 
 class StopError(Exception):
     """Stops an evaluation."""

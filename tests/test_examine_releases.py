@@ -20,6 +20,8 @@ from trainer.runs.own_exam import RunEnvironment
 from trainer.runs.release_exam import examine_releases
 from trainer.runs.train import train
 
+pytestmark = pytest.mark.slow  # whole exams of several releases
+
 
 @pytest.fixture
 async def shop(committed: Sessions, database_url: str, tiny: Path, tmp_path: Path) -> TrainingProject:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from app.db import keys, releases
 from app.db.database import Sessions
 from tests.bundled_adapters import bundle, first_release
@@ -10,6 +12,7 @@ from tests.named_adapters import make_named
 from tests.test_served_release import Served, served_model_dir, serving
 
 
+@pytest.mark.slow
 async def test_tasks_are_served_with_it_until_another_release_is_activated_and_again_after_a_rollback(
     committed: Sessions, database_url: str, tmp_path: Path
 ) -> None:

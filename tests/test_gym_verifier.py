@@ -14,6 +14,8 @@ from trainer.environments.gym.final_state import expected_answer
 from trainer.environments.gym.gym_environment import GymEnvironment
 from trainer.environments.gym.task_forms import ANSWERED, WRITING
 
+pytestmark = pytest.mark.slow  # hundreds of whole tasks of the practice world
+
 RANKED = ("peak", "who", "act_top")  # some of the wrong rows may have the highest number's owner right
 
 

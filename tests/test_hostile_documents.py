@@ -118,6 +118,7 @@ HOSTILE: dict[str, Callable[[], dict[str, Json]]] = {
 }
 
 
+@pytest.mark.slow
 def test_a_hostile_document_is_refused_or_usable_within_moments() -> None:
     with every_row() as row:
         for kind in HOSTILE:

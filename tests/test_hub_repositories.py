@@ -12,6 +12,8 @@ from tests.file_server import FileServer
 from tests.model_hub import COMMIT, NOWHERE, publish, sage
 from tests.tiny_model import make_model_dir
 
+pytestmark = pytest.mark.slow  # each is a command that downloads and converts
+
 
 @pytest.fixture
 def hub() -> Iterator[FileServer]:

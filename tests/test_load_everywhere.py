@@ -173,6 +173,7 @@ async def test_a_server_that_dies_during_a_swap_undoes_it_and_a_retry_succeeds_w
     assert [each.url for each in report.replicas] == [pair.setup.engine.urls[0]]
 
 
+@pytest.mark.slow
 async def test_a_server_that_hangs_during_a_swap_is_ejected_and_a_retry_succeeds_without_it(
     pair: Pair, probe: Probe
 ) -> None:

@@ -13,6 +13,8 @@ from tests.processes import free_ports
 from tests.tiny_gguf import write_gguf
 from tests.tiny_model import make_model_dir
 
+pytestmark = pytest.mark.slow  # each is a command that downloads and converts
+
 
 @pytest.fixture
 def hub() -> Iterator[FileServer]:

@@ -74,6 +74,7 @@ def offer(template: Template, site: Site, instruction: str) -> Offer:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("split", "count"), [("train", 110), ("validation", 40), ("test", 60)])
 async def test_the_expert_solves_every_scenario_in_three_turns(office: Office, split: Split, count: int) -> None:
     """One task of each, by turns."""

@@ -64,6 +64,7 @@ def test_names_are_unique_identifiers_whatever_the_document() -> None:
     assert all(each.isidentifier() and not keyword.iskeyword(each) for each in given)
 
 
+@pytest.mark.slow
 def test_names_of_many_operations_are_found_in_time() -> None:
     def api_of(size: int) -> App:
         paths = [f"/pools/{{name}}/queues/{number % 50}/{{n{number}}}" for number in range(500 * size)]

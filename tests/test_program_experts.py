@@ -21,6 +21,8 @@ from trainer.rollouts.episode import Episode
 from trainer.rollouts.expert import ExpertContext, open_expert
 from trainer.sft_data.chat_records import read_records
 
+pytestmark = pytest.mark.slow  # hundreds of whole tasks of the practice world
+
 FLAWLESS = "inline=0&mistake=0&trust=0&crowded=0&withheld=0"
 ENVIRONMENTS: dict[type[Environment], str] = {GymEnvironment: "gym", CrudEnvironment: "crud"}
 

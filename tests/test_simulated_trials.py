@@ -88,6 +88,7 @@ def days(state: str) -> list[Day]:
     ]
 
 
+@pytest.mark.slow
 async def test_a_canary_and_a_watch_end_after_fourteen_simulated_days(place: Place) -> None:
     project = place.project
     at = datetime.now(UTC) - BEFORE / 2

@@ -138,6 +138,7 @@ class _Cycle:
         time.sleep(0.0001)
 
 
+@pytest.mark.slow
 def test_threads_that_parse_at_the_same_time_do_not_disturb_each_other() -> None:
     code = "\n".join(f"x{number} = [{number}, {{'a': f(g(h({number})))}}]" for number in range(300))
     errors = list[BaseException]()

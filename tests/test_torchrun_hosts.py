@@ -112,6 +112,7 @@ def test_another_number_of_processes_than_the_worker_waits_for_is_refused(model:
         rendezvous.await_remote(store, meeting, seconds=0.1)
 
 
+@pytest.mark.slow
 def test_the_first_process_ends_when_one_of_another_host_falls_silent() -> None:
     script = """
 import time

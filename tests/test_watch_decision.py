@@ -51,6 +51,7 @@ def test_a_drop_from_07_to_05_rolls_back_within_600_tasks() -> None:
     assert reward.before == pytest.approx(0.7)
 
 
+@pytest.mark.slow
 def test_without_a_change_it_is_hardly_ever_rolled_back_however_often_it_looks() -> None:
     """By simulation, at every tenth task, without any margin, while the mix of tasks changes to harder ones."""
     rates = {"easy": 0.9, "fair": 0.6, "hard": 0.2}

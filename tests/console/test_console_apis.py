@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 from playwright.async_api import expect
 from sqlalchemy import update
 
@@ -10,6 +11,8 @@ from app.db import models
 from tests.console.conftest import CheckPage
 from tests.console.console_server import ConsoleServer
 from tests.console.page_checks import check_shown
+
+pytestmark = pytest.mark.slow  # in a browser
 
 _EVIL = "<img src=x onerror=alert(1)>"
 _DOCUMENT = {

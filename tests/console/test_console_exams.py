@@ -1,6 +1,7 @@
 """The pages of exams."""
 
 import httpx
+import pytest
 from playwright.async_api import Page, expect
 
 from app.db import runs
@@ -8,6 +9,8 @@ from app.run_settings import RunKind
 from tests.console.conftest import CheckPage
 from tests.console.console_server import ConsoleServer
 from tests.console.grown_console import GrownConsole
+
+pytestmark = pytest.mark.slow  # in a browser
 
 
 async def test_the_list_leads_to_an_exam_and_its_results(check_grown: CheckPage) -> None:

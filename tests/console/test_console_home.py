@@ -17,6 +17,8 @@ from tests.console.conftest import CheckPage, open_console
 from tests.console.console_server import ConsoleServer
 from tests.console.page_checks import PageWatch, check_everywhere
 
+pytestmark = pytest.mark.slow  # in a browser
+
 
 @pytest.fixture(scope="module")
 async def console(server_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ConsoleServer]:

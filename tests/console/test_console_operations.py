@@ -3,6 +3,7 @@
 import csv
 from pathlib import Path
 
+import pytest
 from playwright.async_api import expect
 from sqlalchemy import update
 
@@ -10,6 +11,8 @@ from app.db import models, runners, webhooks
 from app.db.models import DeliveryState
 from tests.console.conftest import CheckPage
 from tests.console.console_server import ConsoleServer
+
+pytestmark = pytest.mark.slow  # in a browser
 
 _SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 

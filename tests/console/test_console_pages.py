@@ -7,6 +7,8 @@ from app.console.navigation import NAVIGATION
 from tests.console.conftest import CheckPage
 from tests.console.grown_console import GrownConsole
 
+pytestmark = pytest.mark.slow  # in a browser
+
 _TABLES = {
     "/console": "Costs by scenario, with and without skills",
     "/console/feedback": "Tasks without a score",

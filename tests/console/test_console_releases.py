@@ -3,6 +3,7 @@
 import re
 
 import httpx
+import pytest
 from playwright.async_api import Page, expect
 
 from app.db import releases
@@ -10,6 +11,8 @@ from app.db.models import ReleaseState
 from app.errors import AdapterError
 from tests.console.conftest import CheckPage
 from tests.console.grown_console import GrownConsole
+
+pytestmark = pytest.mark.slow  # in a browser
 
 
 def _path(grown: GrownConsole, number: int, rest: str = "") -> str:

@@ -4,6 +4,7 @@ import re
 from uuid import UUID
 
 import httpx
+import pytest
 from playwright.async_api import Page, expect
 
 from app.console.drop_advice import drop_advice
@@ -12,6 +13,8 @@ from app.db.models import RunState
 from tests.console.conftest import CheckPage
 from tests.console.grown_console import GrownConsole
 from trainer.experience.drop_reasons import DropReason
+
+pytestmark = pytest.mark.slow  # in a browser
 
 
 def _path(grown: GrownConsole, state: str) -> str:

@@ -4,12 +4,15 @@ import re
 from pathlib import Path
 
 import httpx
+import pytest
 from playwright.async_api import Browser, Page, expect
 
 from app.db import skills
 from app.db.models import SkillState
 from tests.console.conftest import CheckPage
 from tests.console.grown_console import GrownConsole
+
+pytestmark = pytest.mark.slow  # in a browser
 
 
 async def _skill(grown: GrownConsole, **only: object) -> str:

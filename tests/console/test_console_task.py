@@ -3,12 +3,15 @@
 import re
 
 import httpx
+import pytest
 from playwright.async_api import BrowserContext, Page, Route, expect
 
 from app.runner.shadow import ShadowRunner
 from tests.console.conftest import CheckPage
 from tests.console.console_server import ConsoleServer
 from tests.console.page_checks import check_shown
+
+pytestmark = pytest.mark.slow  # in a browser
 
 
 async def test_the_page_tells_why_a_task_failed(check_page: CheckPage, console: ConsoleServer) -> None:
