@@ -20,7 +20,7 @@ from tests.support import warm_processes
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
-    from app.db.database import Sessions
+    from app.db.database import Database, Sessions
     from app.sandbox.forked_sandbox import ForkedSandbox
     from tests.approving import ApprovingProject
     from tests.ledger_project import LedgerProject
@@ -106,16 +106,24 @@ def database_url(server_url: str) -> Iterator[str]:
     yield from postgres.migrated_database(server_url)
 
 
+@pytest.fixture(scope="session")
+async def unlimited(database_url: str) -> AsyncIterator[Database]:
+    """The database, without a limit on the time that a transaction may be idle."""
+    from app.db.database import open_database
+
+    async with open_database(database_url, transaction_seconds=0) as database:
+        yield database
+
+
 @pytest.fixture
-async def sessions(database_url: str) -> AsyncIterator[Sessions]:
+async def sessions(unlimited: Database) -> AsyncIterator[Sessions]:
     """Sessions whose commits only release savepoints. They share one connection: no two at once."""
     from sqlalchemy.ext.asyncio import async_sessionmaker
 
-    from app.db.database import open_database, session_info
+    from app.db.database import session_info
     from tests.encryption_keys import TEST_KEYS
 
-    unlimited = open_database(database_url, transaction_seconds=0)
-    async with unlimited as database, database.engine.connect() as connection:
+    async with unlimited.engine.connect() as connection:
         outer = await connection.begin()
         yield async_sessionmaker(
             connection,

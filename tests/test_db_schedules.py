@@ -103,6 +103,9 @@ async def test_what_only_a_judge_scored_lets_no_schedule_fire(session: AsyncSess
 async def only_index(session: AsyncSession, name: str) -> None:
     """Leave the planner no other way in this transaction: what it chooses depends on what is in the table."""
     every = text("SELECT indexname FROM pg_indexes WHERE tablename = 'tasks' AND indexname LIKE 'ix_%'")
+    unique = text("SELECT conname FROM pg_constraint WHERE conrelid = 'tasks'::regclass AND contype = 'u'")
+    for constraint in (await session.scalars(unique)).all():
+        await session.execute(text(f"ALTER TABLE tasks DROP CONSTRAINT {constraint} CASCADE"))
     for other in (await session.scalars(every)).all():
         if other != name:
             await session.execute(text(f"DROP INDEX {other}"))
