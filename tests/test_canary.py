@@ -25,6 +25,7 @@ async def project(committed: Sessions) -> Project:
     return await open_project(committed)
 
 
+@pytest.mark.slow
 async def test_a_canary_gets_its_share_of_new_tasks_by_the_hash_of_their_ids(project: Project) -> None:
     before = (await project.claimed(1))[0]
     began = await begin(project, 25.0)

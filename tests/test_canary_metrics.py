@@ -90,6 +90,7 @@ async def test_tasks_that_their_check_could_not_score_have_reward_zero_and_are_e
     assert means["errors"] == [0.6, 0.0]
 
 
+@pytest.mark.slow
 async def test_a_canary_whose_wrong_answers_break_the_check_is_not_promoted_for_its_good_ones(
     project: Project,
 ) -> None:

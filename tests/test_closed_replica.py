@@ -40,6 +40,7 @@ async def server() -> AsyncIterator[SlowServer]:
         yield slow
 
 
+@pytest.mark.slow
 async def test_requests_under_way_end_and_close_their_connections(server: SlowServer) -> None:
     ended = 0
     with warnings.catch_warnings(record=True) as warned:

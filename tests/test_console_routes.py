@@ -127,6 +127,7 @@ async def test_every_page_of_another_project_is_not_found(api: ApiApp, browser: 
     assert "demo" not in (await browser.get("/console/projects", headers=cookie)).text
 
 
+@pytest.mark.slow
 async def test_no_page_repeats_what_was_typed_into_its_address(api: ApiApp, browser: httpx.AsyncClient) -> None:
     cookie, _ = await _session(api, "admin")
     evil = "\"'><script>alert(1)</script>"

@@ -49,6 +49,7 @@ async def keep_skills(shop: TrainingProject, instruction: str) -> None:
                 await skill_moves.retire(session, row.id, "key test")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("environment", "instruction"), [("exam?name=mine", GREET), (PRACTICE, COUNT)])
 async def test_its_prompts_offer_the_skills_that_tasks_would_be_offered(
     committed: Sessions, database_url: str, model: Path, tmp_path: Path, environment: str, instruction: str

@@ -27,6 +27,7 @@ async def check(gym: Gym, split: Split, count: int, seed: int) -> None:
         assert done.verdict.success, (scenario.id, scenario.tasks[other].instruction, inline, done)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("split", "count"), [("train", 60), ("validation", 40), ("test", 60)])
 async def test_the_expert_solves_the_tasks_of_every_split(gym: Gym, split: Split, count: int) -> None:
     await check(gym, split, count, seed=5)

@@ -42,6 +42,7 @@ def trained() -> list[ScenarioPlan]:
     return plans("train", "domains", 2000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_held_out_domains_share_no_word_with_training(trained: list[ScenarioPlan], split: Split) -> None:
     taught = set().union(*map(words_of, trained))

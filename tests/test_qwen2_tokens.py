@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import Qwen2Tokenizer
 
@@ -30,6 +31,7 @@ PIECES = (
 )
 
 
+@pytest.mark.slow
 def test_ten_thousand_strings_have_the_same_ids(tmp_path: Path) -> None:
     texts = strings(list(PIECES))
     assert len(texts) == STRINGS

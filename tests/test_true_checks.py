@@ -81,6 +81,7 @@ async def gated(project: LedgerProject, on: str, *, base: Script, new: Script) -
         return await evaluate_candidate(project.sessions, candidate, evaluator, progress=Run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "check", [TRUE, "score = float(answer is not None)", "score = float(len(apis.ledger.list_entries()) >= 0)"]
 )

@@ -37,6 +37,7 @@ async def test_a_check_that_is_not_python_is_refused_before_the_first_query(
     assert "check: not valid Python, line 1" in answer.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "more"), [("tasks", {}), ("exams", {"name": "mine"})])
 async def test_others_are_served_while_the_checks_of_many_tasks_are_parsed(
     api: ApiApp, path: str, more: dict[str, str]
