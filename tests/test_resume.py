@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -15,10 +16,11 @@ from app.agent.stop_signal import StopSignal
 from app.db import calls, events, models, projects, task_queue, tasks, trajectories, turns
 from app.db.database import Sessions
 from app.db.models import TASK_END_STATES, TaskState
-from app.records import Call, Stop, Turn
+from app.records import Call, Offer, Stop, Turn, Use
 from app.runner.task_journal import TaskJournal
 from tests.ledger import Ledger
 from tests.ledger_project import LedgerProject, put_ledger, until
+from tests.rows import turn_of
 from tests.runner_process import CONCURRENCY
 from tests.scripted_engine import END, ScriptedEngine, block
 
@@ -190,6 +192,20 @@ async def test_pending_calls_and_their_events_are_written_when_the_rollout_ends(
         {"token": "***"},
     )
     assert made.call == look
+
+
+async def test_of_several_offered_skills_the_one_that_was_used_is_reported(project: LedgerProject) -> None:
+    journal, row = await _journal(project)
+    journal.offered = tuple(
+        Offer(skill_id=uuid4(), name=name, version=1, signature=f"{name}()", source="", instruction="")
+        for name in ("add", "carry", "sum")
+    )
+    turn = turn_of(uses=(Use("carry", True, calls=2, returned=1), Use("add", False, calls=1, returned=1)))
+    await journal.on_sampled(0, turn)
+    await journal.on_turn_end(0, turn)
+    async with project.sessions() as session:
+        found = [each.data for each in await events.after(session, row.id) if each.kind == "skill"]
+    assert [(each["status"], each["name"], each["calls"]) for each in found] == [("used", "carry", 2)]
 
 
 async def _journal(project: LedgerProject) -> tuple[TaskJournal, models.Task]:

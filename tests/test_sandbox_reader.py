@@ -103,6 +103,12 @@ async def test_arguments_may_be_as_deep_as_the_sandbox_lets_them_and_no_deeper()
         await _read_call([[deepest]])
 
 
+def test_a_value_may_take_as_many_bytes_as_are_allowed_and_no_more() -> None:
+    assert plain("a" * 98, 100) == "a" * 98  # and its quotes
+    with pytest.raises(ValueError, match="too large"):
+        plain("a" * 99, 100)
+
+
 @pytest.mark.parametrize(("bits", "fits"), [(1023, True), (1024, False)])
 async def test_integers_beyond_the_range_of_a_float_are_rejected(bits: int, fits: bool) -> None:
     number = (1 << bits) - 1

@@ -105,6 +105,14 @@ def test_a_truncated_file_is_a_model_error(model_dir: Path, name: str) -> None:
         ChatTokenizer.load(model_dir)
 
 
+@pytest.mark.parametrize("name", ["vocab_size", "max_position_embeddings"])
+def test_a_size_that_the_config_lacks_is_named_with_its_file(model_dir: Path, name: str) -> None:
+    config = json.loads((model_dir / "config.json").read_text())
+    (model_dir / "config.json").write_text(json.dumps(config | {name: None}))
+    with pytest.raises(ModelError, match=rf"config\.json does not set {name}\. Add it"):
+        ChatTokenizer.load(model_dir)
+
+
 def test_a_template_that_rejects_the_messages_gives_its_reason(model_dir: Path) -> None:
     refusal = "{% if messages[0].role == 'system' %}{{ raise_exception('no system here') }}{% endif %}ok"
     (model_dir / "chat_template.jinja").write_text(refusal)
