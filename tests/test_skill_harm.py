@@ -83,6 +83,16 @@ async def test_the_same_source_waits_once_for_the_score_of_the_latest_task_that_
     assert [await project.offered(who) for who in ("ann", "bob")] == [2, 1], "the other one is tried on all"
 
 
+async def test_a_source_that_waits_is_offered_when_it_is_written_after_the_present_one_failed(
+    project: SkillProject,
+) -> None:
+    first = await project.write(score=1.0)
+    second = await project.write("two")
+    await project.use(first, "ann", 0.0)
+    again = await project.write("two")
+    assert (again.version, again.state) == (second.version + 1, PROBATION)
+
+
 async def test_the_skill_of_a_badly_scored_task_is_taken_out_and_what_it_replaced_returns(
     project: SkillProject,
 ) -> None:

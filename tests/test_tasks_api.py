@@ -142,7 +142,7 @@ async def test_with_two_projects_a_task_must_name_its_project(api: ApiApp) -> No
     await api.project("other")
     answer = await api.client.post("/v1/tasks", json={"instruction": "ok"})
     assert answer.status_code == 400
-    assert "project" in str(problem(answer)["detail"])
+    assert "there are several; GET /v1/projects lists them" in str(problem(answer)["detail"])
     assert (await api.client.post("/v1/tasks", json={"instruction": "ok", "project": "other"})).status_code == 202
 
 
