@@ -87,15 +87,6 @@ async def test_a_project_without_work_saves_up_no_turns(session: AsyncSession) -
     assert 3 <= counts[busy] <= 4
 
 
-async def test_a_new_project_gets_no_turns_for_the_time_before_it(session: AsyncSession) -> None:
-    busy = await project_with(session, 30)
-    for _ in range(20):
-        await claim(session)
-    await project_with(session, 10)
-    counts = Counter([(await claim(session)).project_id for _ in range(8)])
-    assert 3 <= counts[busy] <= 4
-
-
 async def test_a_light_project_is_not_starved_by_newcomers(session: AsyncSession) -> None:
     light = await project_with(session, 2, {"weight": 0.5})
     await project_with(session, 30)
