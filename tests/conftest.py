@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 from xdist.scheduler import LoadFileScheduling
 
 from tests.support import warm_processes
@@ -29,12 +31,14 @@ if TYPE_CHECKING:
 def pytest_configure() -> None:
     """Whatever the defaults are: processes that tests start pull no model, and withhold no skill by chance.
 
-    Each computes in one thread, since as many run at once as there are cores.
+    Each computes in one thread, since as many run at once as there are cores. What servers of this process log is
+    not taken for the output of a command that runs in a thread beside them.
     """
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["SAGE_MODEL"] = "seed"
     os.environ["SAGE_SKILLS_WITHHELD"] = "0"
     warm_processes.install()
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
     gc.disable()  # until all tests are imported: it would go through them again and again
 
 

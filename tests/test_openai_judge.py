@@ -12,6 +12,7 @@ import pytest
 from litestar import Litestar, Request, Response, post
 from litestar.params import JSONBody
 from sqlalchemy.ext.asyncio import AsyncSession
+from structlog.testing import capture_logs
 
 from app.db import feedback, judgements, models, projects, releases, scores
 from app.db.database import Sessions
@@ -178,11 +179,10 @@ async def test_a_judge_is_asked_about_what_the_run_can_learn_from_and_what_peopl
         ('{"scores": [1]}', "stop", 5.0, "did not answer within 2 s"),
     ],
 )
-async def test_a_judge_without_an_answer_scores_nothing_and_the_log_names_the_reason(  # noqa: PLR0913
+async def test_a_judge_without_an_answer_scores_nothing_and_the_log_names_the_reason(
     shop: ServedProject,
     sessions: Sessions,
     setting: Callable[..., str],
-    capsys: pytest.CaptureFixture[str],
     answer: str,
     finish: str,
     pause: float,
@@ -190,11 +190,11 @@ async def test_a_judge_without_an_answer_scores_nothing_and_the_log_names_the_re
 ) -> None:
     await served(shop, "paid")
     async with JudgeServer(lambda _: answer, pause=pause, finish=finish).listening() as url:
-        [task] = await judge(shop, sessions, setting(url, 2 if pause else 60))
+        with capture_logs() as logged:
+            [task] = await judge(shop, sessions, setting(url, 2 if pause else 60))
     assert (task.score, task.score_source, task.judged_by) == (None, None, None)
-    logged = capsys.readouterr().out
-    assert "tasks could not be judged" in logged
-    assert cause in logged
+    [entry] = [each for each in logged if "tasks could not be judged" in each["event"]]
+    assert cause in str(entry)
 
 
 async def test_after_a_refusal_the_judge_is_not_asked_on(
