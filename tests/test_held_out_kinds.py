@@ -128,7 +128,7 @@ async def test_what_is_held_out_stays_so_without_the_task_that_named_it(shop: Tr
     """Its instructions are one kind, however many there are."""
     async with shop.sessions.begin() as session:
         await projects.change_settings(session, shop.project_id, {"holdout_percent": 50})
-    families = [[f"verb{number} all letters from {name}" for name in NAMES[:7]] for number in range(30)]
+    families = [[f"verb{number} all letters from {name}" for name in NAMES[:7]] for number in range(100)]
     family = next(
         each
         for each in families
