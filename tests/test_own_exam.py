@@ -206,9 +206,9 @@ async def test_an_exam_of_which_most_was_not_solved_decides_nothing(shop: Traini
 
 
 async def test_an_exam_that_is_too_small_decides_nothing(shop: TrainingProject) -> None:
-    kinds = await hold_out(shop, 30)
-    await shop.serve(1.0, 0.0, scenarios=2)
-    for kind in sorted(kinds)[:3]:
+    held = await hold_out(shop, 30)
+    others = {f"kind {number}" for number in range(ALL_KINDS)} - held
+    for kind in [*sorted(held)[:3], *sorted(others)[:2]]:
         await shop.serve(1.0, 0.0, scenarios=1, scenario=kind)
     quiet = await train(await shop.job(kind="logged", steps=1, gate_scenarios=30), ProgressRecorder())
     assert quiet.decision == "waiting"
