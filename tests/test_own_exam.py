@@ -209,7 +209,7 @@ async def test_an_exam_that_is_too_small_decides_nothing(shop: TrainingProject) 
     held = await hold_out(shop, 30)
     others = {f"kind {number}" for number in range(ALL_KINDS)} - held
     for kind in [*sorted(held)[:3], *sorted(others)[:2]]:
-        await shop.serve(1.0, 0.0, scenarios=1, scenario=kind)
+        await shop.serve(1.0, 0.0, scenarios=1, scenario=kind, instruction=f"count {kind}")
     quiet = await train(await shop.job(kind="logged", steps=1, gate_scenarios=30), ProgressRecorder())
     assert quiet.decision == "waiting"
     assert quiet.evidence["reason"].startswith(
