@@ -82,7 +82,9 @@ class _Controller:
     def pytest_unconfigure(self) -> None:
         self._ended.set()
         self._thread.join()
-        records = [json.loads(line) for file in self._folder.glob("*.jsonl") for line in file.open()]
+        records = [
+            json.loads(line) for file in self._folder.glob("*.jsonl") for line in file.read_text().splitlines()
+        ]
         with (self._folder / "processes.jsonl").open("w") as out:
             for key, seconds in self._cpu.items():
                 command, test = self._named[key]
