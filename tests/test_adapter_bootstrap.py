@@ -3,7 +3,9 @@
 import os
 import shutil
 import signal
+import sys
 import time
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -31,22 +33,25 @@ _MARKS = (  # files that are there while the stages work: demonstrations, steps,
 )
 
 
-def build_alone(plan: AdapterPlan) -> None:
+def build_until(mark: Path, plan: AdapterPlan) -> None:
+    """Opens nothing after the file is there, however late its parent sees it."""
     os.setsid()
+    sys.addaudithook(lambda event, _: os.killpg(0, signal.SIGKILL) if event == "open" and mark.exists() else None)
     bootstrap_adapter(plan)
 
 
 def kill_after(mark: Path, plan: AdapterPlan) -> None:
     """Build in a process of its own, and kill it and its children as soon as a file is there."""
-    process = get_context("spawn").Process(target=build_alone, args=(plan,))
+    process = get_context("spawn").Process(target=build_until, args=(mark, plan))
     process.start()
     until = time.monotonic() + _DEADLINE
-    while not mark.exists():
-        assert process.is_alive(), "the build ended before"
+    while process.is_alive() and not mark.exists():
         assert time.monotonic() < until, f"{mark} never came"
         time.sleep(0.01)
-    os.killpg(process.pid or 0, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid or 0, signal.SIGKILL)
     process.join()
+    assert mark.exists(), "the build ended before"
 
 
 def contents(directory: Path) -> dict[str, bytes]:

@@ -92,7 +92,9 @@ def _wait_for(server: Any, directory: Path) -> None:
         except (subprocess.SubprocessError, OSError, AssertionError) as error:
             if not _is_starting(error) or time.monotonic() > deadline:
                 log = directory / "log"
-                advice = f"read {log}, then try again" if log.exists() else f"{error}. Try again"
+                advice = (
+                    f"read {log}, then try again" if log.exists() else f"{error.__context__ or error}. Try again"
+                )
                 raise DatabaseError(f"PostgreSQL does not start in {directory}: {advice}") from error
         time.sleep(0.5)
 
