@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from app.apis.documented_answers import DocumentedAnswers
 from app.apis.security_schemes import Security, SecurityScheme
 from app.project.approval import ApprovalMode, Risk
 from app.records import Json
@@ -63,6 +64,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
     risk: Risk | None = None  # `x-risk` of the document
     approval: ApprovalMode | None = None  # set by a person, instead of `risk`
     returns: dict[str, Json] = {}  # JSON Schema of the success response, references resolved
+    answers: DocumentedAnswers = DocumentedAnswers()
     security: Security | None = None  # if it differs from the app's
 
     @property

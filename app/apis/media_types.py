@@ -53,6 +53,10 @@ def is_form(media_type: str) -> bool:
     return media_type in _FORMS
 
 
+def is_html(media_type: str) -> bool:
+    return media_type in ("text/html", "application/xhtml+xml")
+
+
 def is_xml(media_type: str) -> bool:
     return _XML.fullmatch(media_type) is not None
 

@@ -9,6 +9,7 @@ import msgspec
 from app.apis.address import with_defaults
 from app.apis.catalog import LeftOut, MisspelledRisk, Operation, Parameter
 from app.apis.document_budget import DocumentSizeError
+from app.apis.documented_answers import DocumentedAnswers, documented_answers
 from app.apis.media_types import EVENT_STREAM, bare, is_declared_json, result_schema
 from app.apis.names import UniqueNames, argument_name, operation_name
 from app.apis.parameters import parameters
@@ -78,6 +79,7 @@ def _operation(
     _spend(node, references, where)
     body = request_body(node.get("requestBody"), references, where)
     outside = parameters(path, item, node, references, where)
+    returns, answers = _documented(node.get("responses"), references, where)
     operation = Operation(
         app=app,
         name=name,
@@ -91,7 +93,8 @@ def _operation(
         body_is_object=body.is_object,
         body_type=body.media_type,
         body_required=body.required,
-        returns=_documented(node.get("responses"), references, where),
+        returns=returns,
+        answers=answers,
         declared_safe=_safety(node, where),
         risk=_risk(node, where),
         security=security(node, references, where),
@@ -142,30 +145,43 @@ def _arguments(outside: list[Parameter], body: Body) -> tuple[Parameter, ...]:
     return tuple(sorted(named.values(), key=lambda parameter: not parameter.required))
 
 
-def _documented(responses: Json, references: References, where: str) -> dict[str, Json]:
-    """As `_returns`; {} where that cannot be read: it only tells the agent what to expect."""
+def _documented(responses: Json, references: References, where: str) -> tuple[dict[str, Json], DocumentedAnswers]:
+    """The schema of the first successful response with content, {} without one, and all that is answered.
+
+    Where that cannot be read, nothing is known: the call can be made all the same.
+    """
     try:
-        return _returns(responses, references, where)
+        if not isinstance(responses, Mapping):
+            return {}, DocumentedAnswers()
+        successes = sorted((status for status in responses if str(status).startswith("2")), key=str)
+        contents = dict(_contents(successes or ["default"], responses, references, where))
+        answers = documented_answers(responses, contents.values() if successes else ())
+        return _returns(contents, references), answers
     except DocumentSizeError:
         raise
     except ApiDocumentError:
-        return {}
+        return {}, DocumentedAnswers()
 
 
-def _returns(responses: Json, references: References, where: str) -> dict[str, Json]:
-    """The schema of the first successful response with content; {} without one."""
-    if not isinstance(responses, Mapping):
-        return {}
-    successes = sorted(status for status in responses if str(status).startswith("2")) or ["default"]
-    for status in successes:
-        content = references.follow(responses.get(status, {}), f"{where} response {status}").get("content")
-        for media_type, media in content.items() if isinstance(content, Mapping) else ():
+def _contents(
+    statuses: list[Json], responses: Mapping[str, Json], references: References, where: str
+) -> Iterator[tuple[str, Mapping[str, Json]]]:
+    """Place and content of each response that has any."""
+    for status in statuses:
+        place = f"{where} response {status}"
+        content = references.follow(responses.get(status, {}), place).get("content")
+        if isinstance(content, Mapping):
+            yield place, content
+
+
+def _returns(contents: Mapping[str, Mapping[str, Json]], references: References) -> dict[str, Json]:
+    for place, content in contents.items():
+        for media_type, media in content.items():
             described = media if isinstance(media, Mapping) else {}
             if bare(media_type) == EVENT_STREAM and "itemSchema" in described:
-                events = {"type": "array", "items": described["itemSchema"]}
-                return references.schema(events, f"{where} response {status}")
+                return references.schema({"type": "array", "items": described["itemSchema"]}, place)
             if is_declared_json(media_type) or media_type == "*/*":
-                return references.schema(described.get("schema", {}), f"{where} response {status}")
+                return references.schema(described.get("schema", {}), place)
             if (known := result_schema(media_type)) is not None:
                 return known
     return {}

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from app.apis.media_types import EVENT_STREAM, is_binary_media, is_declared_json, is_json, is_xml
+from app.apis.media_types import EVENT_STREAM, is_binary_media, is_declared_json, is_html, is_json, is_xml
 from app.errors import HostError
 from app.gateway.event_stream import events
 from app.records import CallResponse, Json
@@ -38,6 +38,10 @@ class ReadResponse(msgspec.Struct, frozen=True, kw_only=True):
     cut: str = ""  # why the end is missing, of an event stream
 
     @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
     def media_type(self) -> str:
         return self.content_type.partition(";")[0].strip().lower()
 
@@ -63,6 +67,18 @@ def value_of(answer: ReadResponse) -> Json:
         return answer.body.decode(_charset(answer)).removeprefix("\ufeff")
     except UnicodeDecodeError:
         return answer.body
+
+
+def is_page(answer: ReadResponse) -> bool:
+    """Whether the body is an HTML page: by its type if it has one, and it has markup, or else by its beginning."""
+    start = answer.body[:1000].removeprefix(codecs.BOM_UTF8).lstrip().lower()
+    return start.startswith(b"<" if is_html(answer.media_type) else (b"<!doctype html", b"<html"))
+
+
+def start_of(answer: ReadResponse, clean: Callable[[str], str]) -> str:
+    """The beginning of the body, on one line. `clean` removes secrets from a text that is truncated."""
+    whole = answer.body.decode(_charset(answer), "replace")
+    return _short(answer, whole, clean(whole))
 
 
 def refusal(answer: ReadResponse, clean: Callable[[str], str]) -> RefusalError:

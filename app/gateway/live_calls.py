@@ -11,6 +11,7 @@ from app.apis.catalog import App, Operation
 from app.apis.protocol import OutgoingRequest
 from app.errors import HostError, NoConnectionError
 from app.gateway.authenticated_caller import AuthenticatedCaller
+from app.gateway.http_call import REDIRECTS
 from app.gateway.kept_bytes import KeptBytes
 from app.gateway.request_secrets import RequestSecrets
 from app.gateway.retry_after import Patience
@@ -73,6 +74,12 @@ class LiveCalls:
         value = answer.value
         masked = hidden.mask_bytes(value) if isinstance(value, bytes) else hidden.mask_value(value)
         return replace(answer, value=masked, headers=hidden.mask_value(answer.headers))
+
+
+def is_unknown(call: Call) -> bool:
+    """Whether a call has failed without having been refused: what it was to change may be changed or not."""
+    status = call.response.status if call.error is not None and call.response is not None else 0
+    return 200 <= status < 300 or status in REDIRECTS
 
 
 def error_of(call: Call) -> HostError:
