@@ -31,6 +31,15 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     part_type: str = ""  # the media type of its part of a form; "": that of its value
 
 
+class Body(msgspec.Struct, frozen=True, kw_only=True):
+    """A body that an operation takes. `media_type` lists several, or ranges, where the content decides."""
+
+    fields: tuple[Parameter, ...] = ()
+    is_object: bool = True  # False: the whole body is the one argument `body`
+    media_type: str = "application/json"
+    required: bool = False
+
+
 class BoundParameter(msgspec.Struct, frozen=True):
     """A parameter that the gateway fills in with a stored secret."""
 
@@ -58,6 +67,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
     body_is_object: bool = True  # False: the whole body is the one argument `body`
     body_type: str = "application/json"
     body_required: bool = False  # True: a body without fields is sent as {}
+    bodies: tuple[Body, ...] = ()  # if it takes several: the first that fits the arguments is sent
     server: str | None = None  # if the document sets another server than the app's
     declared_safe: bool | None = None  # `x-safe` of the document
     idempotent: bool = False  # repeating a call changes nothing more, though it is not read-only
@@ -80,6 +90,15 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
     def required(self) -> tuple[str, ...]:
         """The arguments that every call has to give."""
         return tuple(each.name for each in self.parameters if each.required)
+
+    @property
+    def offered_bodies(self) -> tuple[Body, ...]:
+        """The bodies that it takes, at least one."""
+        fields = tuple(each for each in self.parameters if each.place == "body")
+        one = Body(
+            fields=fields, is_object=self.body_is_object, media_type=self.body_type, required=self.body_required
+        )
+        return self.bodies or (one,)
 
     @property
     def safe(self) -> bool:

@@ -9,9 +9,10 @@ from urllib.parse import quote, unquote, urlencode
 import httpx
 import msgspec
 
-from app.apis.binary_values import is_binary, is_file, part_schemas
-from app.apis.catalog import Operation, Parameter
-from app.apis.media_types import bare, is_declared_json, is_form, is_json_lines
+from app.apis.binary_values import body_takes_bytes, holds_bytes, is_binary, is_file, part_schemas
+from app.apis.catalog import Body, Operation, Parameter
+from app.apis.file_types import fitting, listed_types
+from app.apis.media_types import JSON_PATCH, bare, is_declared_json, is_form, is_json_lines
 from app.apis.protocol import OutgoingRequest
 from app.apis.request_headers import is_header_name, is_reserved
 from app.errors import HostError
@@ -145,37 +146,69 @@ def _text(value: Json) -> str:
 
 
 def _body(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes | None, str]:
-    if not fields and not (operation.body_required and operation.body_is_object):
+    if not fields and not any(each.required and each.is_object for each in operation.offered_bodies):
         return None, ""
-    media_type = operation.body_type
+    body = _fitting_body(operation, fields)
+    media_type = body.media_type
     kind = bare(media_type)
-    value = fields if operation.body_is_object else fields["body"]
+    value = fields if body.is_object else fields["body"]
+    declared = {each.wire_name: each for each in body.fields}
     if is_declared_json(kind):
         return msgspec.json.encode(value), media_type
     if isinstance(value, bytes):
-        return value, media_type
+        return value, fitting(listed_types(media_type), value) or "application/octet-stream"
     if isinstance(value, list) and is_json_lines(kind):
         return _lines(value, b"\x1e" if "seq" in kind else b""), media_type
     if isinstance(value, Mapping) and kind == "multipart/form-data":
-        return _multipart(operation, value)
+        return _multipart(media_type, declared, value)
     if isinstance(value, Mapping) and is_form(kind):
-        return _form(value, _declared(operation)).encode(), media_type
-    return _text(value).encode(), media_type if "charset" in media_type else f"{media_type}; charset=utf-8"
+        return _form(value, declared).encode(), media_type
+    content = _text(value).encode()
+    media_type = fitting(listed_types(media_type), content, is_text=True) or "text/plain"
+    return content, media_type if "charset" in media_type else f"{media_type}; charset=utf-8"
 
 
-def _declared(operation: Operation) -> dict[str, Parameter]:
-    return {each.wire_name: each for each in operation.parameters if each.place == "body"}
+def _fitting_body(operation: Operation, fields: Mapping[str, Json]) -> Body:
+    """The first that takes these fields; files rather in parts. Raises HostError, a TypeError, if none does."""
+    offered = operation.offered_bodies
+    found = [body for body in offered if len(offered) == 1 or _fits(body, fields)]
+    if found:
+        in_parts = (body for body in found if bare(body.media_type) == "multipart/form-data")
+        return next(in_parts, found[0]) if any(map(holds_bytes, fields.values())) else found[0]
+    needs = (
+        (each.media_type, ", ".join(one.wire_name for one in each.fields if one.required)) for each in offered
+    )
+    told = ", ".join(f"{kind} (requires {names})" if names else kind for kind, names in needs)
+    raise HostError("TypeError", f"{operation.name}(): no body takes {', '.join(fields)} together, of {told}")
+
+
+def _fits(body: Body, given: Mapping[str, Json]) -> bool:
+    fields = {each.wire_name: each for each in body.fields}
+    if bare(body.media_type) == JSON_PATCH and not isinstance(given.get("body"), list):
+        return False
+    return (
+        given.keys() <= fields.keys()
+        and all(name in given for name, field in fields.items() if field.required)
+        and all(body_takes_bytes(body, fields[name], value) for name, value in given.items() if holds_bytes(value))
+    )
 
 
 def _form(fields: Mapping[str, Json], declared: Mapping[str, Parameter] = MappingProxyType({})) -> str:
-    pairs: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str | bytes]] = []
     for name, value in fields.items():
         field = declared.get(name)
         if field is not None and field.style == "deepObject":
             pairs += _nested(name, value)
         else:
-            pairs += [(name, _text(each)) for each in _many(field, value)]
+            pairs += [(name, _plain(each)) for each in _many(field, value)]
     return urlencode(pairs)
+
+
+def _plain(value: Json) -> str | bytes:
+    """As text, or the bytes of a file."""
+    if is_file(value):
+        return value if isinstance(value, bytes) else value[1]
+    return _text(value)
 
 
 def _lines(values: Iterable[Json], mark: bytes) -> bytes:
@@ -186,16 +219,17 @@ def _field_parts(
     name: str, field: Parameter | None, value: Json
 ) -> Iterator[tuple[str | None, str | bytes, str | None]]:
     """File name, content and type. Text is a file without a name of its own if the document declares it binary."""
-    kind = (field.part_type if field else "") or None
+    kinds = listed_types(field.part_type) if field and field.part_type else []
     file_name = name if field and all(map(is_binary, part_schemas(field.schema))) else None
     for each in _many(field, value):
-        if isinstance(each, bytes):
-            yield name, each, kind
-        elif is_file(each):
-            yield each[0], each[1], kind
+        if is_file(each):
+            content = _plain(each)
+            own_name = name if isinstance(each, bytes) else each[0]
+            yield own_name, content, fitting(kinds, content) if kinds else None
         else:
+            only = kinds[0] if len(kinds) == 1 and "*" not in kinds[0] else None
             structure = "application/json" if isinstance(each, Mapping) else None
-            yield file_name, _text(each), kind or structure
+            yield file_name, _text(each), only or structure
 
 
 def _many(field: Parameter | None, value: Json) -> list[Json]:
@@ -209,11 +243,12 @@ def _many(field: Parameter | None, value: Json) -> list[Json]:
     return [_joined(field, value)]
 
 
-def _multipart(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes, str]:
+def _multipart(
+    media_type: str, declared: Mapping[str, Parameter], fields: Mapping[str, Json]
+) -> tuple[bytes, str]:
     """Fields as parts of a form; those the document declares binary are sent as files."""
-    declared = _declared(operation)
     parts = [
         (name, each) for name, value in fields.items() for each in _field_parts(name, declared.get(name), value)
     ]
     form = httpx.Request("POST", "http://form", files=parts)
-    return form.read(), form.headers.get("Content-Type", operation.body_type)  # a form of no parts has none
+    return form.read(), form.headers.get("Content-Type", media_type)  # a form of no parts has none

@@ -6,6 +6,7 @@ from typing import Final
 from app.records import Json
 
 EVENT_STREAM: Final = "text/event-stream"
+JSON_PATCH: Final = "application/json-patch+json"
 _EVENTS: Final[dict[str, Json]] = {
     "type": "array",
     "items": {"type": "object", "properties": {"event": {"type": "string"}, "data": {}, "id": {"type": "string"}}},

@@ -14,7 +14,7 @@ from app.apis.media_types import EVENT_STREAM, bare, is_declared_json, result_sc
 from app.apis.names import UniqueNames, argument_name, operation_name
 from app.apis.parameters import parameters
 from app.apis.references import References
-from app.apis.request_body import Body, request_body
+from app.apis.request_body import arguments_of, request_body
 from app.apis.security_schemes import security
 from app.errors import ApiDocumentError
 from app.project.approval import Risk
@@ -77,7 +77,8 @@ def _operation(
     """The operation, and why parameters of it cannot be sent."""
     where = f"{method.upper()} {path}"
     _spend(node, references, where)
-    body = request_body(node.get("requestBody"), references, where)
+    bodies = request_body(node.get("requestBody"), references, where, patches=method == "patch")
+    body = bodies[0]
     outside = parameters(path, item, node, references, where)
     returns, answers = _documented(node.get("responses"), references, where)
     operation = Operation(
@@ -89,10 +90,11 @@ def _operation(
         operation_id=_text(node, "operationId"),
         tags=_tags(node),
         description=_text(node, "description"),
-        parameters=_arguments(outside.known, body),
+        parameters=_arguments([*outside.known, *arguments_of(bodies)]),
         body_is_object=body.is_object,
         body_type=body.media_type,
         body_required=body.required,
+        bodies=bodies if len(bodies) > 1 else (),
         returns=returns,
         answers=answers,
         declared_safe=_safety(node, where),
@@ -134,11 +136,11 @@ def _places(
                 left_out.append(LeftOut(f"{method[:50]} {path}", "this is not the name of a method"))
 
 
-def _arguments(outside: list[Parameter], body: Body) -> tuple[Parameter, ...]:
+def _arguments(every: list[Parameter]) -> tuple[Parameter, ...]:
     """Required arguments first, as in Python. If a name is taken, the later one is prefixed with its place."""
     named: dict[str, Parameter] = {}
     names = UniqueNames()
-    for each in [*outside, *body.fields]:
+    for each in every:
         name = argument_name(each.wire_name)
         name = names.add(f"{each.place}_{name}" if name in names else name)
         named[name] = msgspec.structs.replace(each, name=name)
