@@ -100,6 +100,7 @@ class CallResponse(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}  #: those that agents may see
     body: Json = None  #: of a status that is an error: JSON, or text
     attempts: int = 1  #: times that the request was sent
+    remark: str = ""  #: what the result does not show of the answer
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):

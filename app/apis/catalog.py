@@ -11,7 +11,18 @@ from app.project.approval import ApprovalMode, Risk
 from app.records import Json
 
 Place = Literal["path", "query", "querystring", "header", "cookie", "body"]
-Style = Literal["form", "simple", "deepObject", "spaceDelimited", "pipeDelimited", "tabDelimited", "json"]
+Style = Literal[
+    "form",
+    "simple",
+    "matrix",
+    "label",
+    "cookie",
+    "deepObject",
+    "spaceDelimited",
+    "pipeDelimited",
+    "tabDelimited",
+    "json",
+]
 """The serialization of a non-scalar value outside a JSON body (OpenAPI 3.1, section 4.8.12.3)."""
 
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS", "QUERY"})
@@ -29,6 +40,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     style: Style = "form"
     explode: bool = True
     part_type: str = ""  # the media type of its part of a form; "": that of its value
+    preset: bool = False  # the API requires it: its default is sent where the code gives no value
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True):

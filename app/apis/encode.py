@@ -19,6 +19,8 @@ from app.errors import HostError
 from app.records import Json
 
 _SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|", "tabDelimited": "\t"}
+_MARKS: Final = {"matrix": ";", "label": "."}
+_COOKIE = re.compile(r"[\x21\x23-\x3a\x3c-\x5b\x5d-\x7e]*")
 _HEADER = re.compile(r"[\t\x20-\x7e]*")
 _SLASH = re.compile(r"[/\\]")
 _DECODED = 4  # times that a text is decoded to find what it hides
@@ -28,16 +30,19 @@ def encode(operation: Operation, arguments: Mapping[str, Json]) -> OutgoingReque
     """The request of a call. Raises HostError, a ValidationError, for a value that cannot be sent in its place."""
     places: dict[str, list[tuple[Parameter, Json]]] = {}
     for parameter in operation.parameters:
-        if parameter.name in arguments:
-            places.setdefault(parameter.place, []).append((parameter, arguments[parameter.name]))
+        if parameter.name in arguments or parameter.preset:
+            value = arguments.get(parameter.name, parameter.schema.get("default"))
+            places.setdefault(parameter.place, []).append((parameter, value))
     path = operation.path
     for parameter, value in places.get("path", ()):
         path = path.replace("{" + parameter.wire_name + "}", _segment(parameter, value))
     query = "&".join(_query(places))
     _check_path(operation, path)
     headers = {parameter.wire_name: _header(parameter, value) for parameter, value in places.get("header", ())}
-    if cookies := [pair for parameter, value in places.get("cookie", ()) for pair in _pairs(parameter, value)]:
-        headers["Cookie"] = "; ".join(f"{quote(name, safe='')}={quote(each, safe='')}" for name, each in cookies)
+    if operation.answers.accept:
+        headers["Accept"] = operation.answers.accept
+    if cookies := [each for parameter, value in places.get("cookie", ()) for each in _cookies(parameter, value)]:
+        headers["Cookie"] = "; ".join(cookies)
     content, content_type = _body(operation, {each.wire_name: value for each, value in places.get("body", ())})
     if content_type:
         headers["Content-Type"] = content_type
@@ -69,7 +74,7 @@ def _pairs(parameter: Parameter, value: Json) -> Iterable[tuple[str, str]]:
             return [(key, _text(each)) for key, each in value.items() if each is not None]
         value = [part for pair in value.items() for part in pair]
     if isinstance(value, list):
-        if parameter.explode and style == "form":
+        if parameter.explode and style in ("form", "cookie"):
             return [(name, _text(each)) for each in value]
         return [(name, _joined(parameter, value))]
     return [(name, _text(value))]
@@ -90,11 +95,24 @@ def _nested(name: str, value: Json) -> Iterable[tuple[str, str]]:
     return [pair for key, each in parts for pair in _nested(f"{name}[{key}]", each)]
 
 
+def _cookies(parameter: Parameter, value: Json) -> Iterator[str]:
+    """As they are in style `cookie`, unless that would end them."""
+    for name, each in _pairs(parameter, value):
+        is_plain = parameter.style == "cookie" and _COOKIE.fullmatch(each)
+        yield f"{quote(name, safe='')}={each if is_plain else quote(each, safe='')}"
+
+
 def _segment(parameter: Parameter, value: Json) -> str:
-    """A path segment that cannot change the rest of the path."""
-    parts = _parts(parameter, value)
-    text = ",".join(quote(part, safe="") for part in parts)
-    if not text or _climbs(",".join(parts)):
+    """A path segment that cannot change the rest of the path (RFC 6570, sections 3.2.2, 3.2.5 and 3.2.7)."""
+    parts = ["=".join(quote(each, safe="") for each in part) for part in _named_parts(parameter, value)]
+    mark, name = _MARKS.get(parameter.style, ""), quote(parameter.wire_name, safe="")
+    if parameter.style == "matrix" and parameter.explode and isinstance(value, list):
+        parts = [f"{name}={each}" for each in parts]
+    elif parameter.style == "matrix" and not (parameter.explode and isinstance(value, dict)):
+        parts = [f"{name}={each}" if (each := ",".join(parts)) else name]
+    joint = mark if mark and parameter.explode else ","
+    text = mark + joint.join(parts)
+    if text == mark or _climbs(unquote(text)):
         raise HostError("ValidationError", f"argument {parameter.name!r}: {text!r} cannot be part of an address")
     return text
 
@@ -127,15 +145,20 @@ def _header(parameter: Parameter, value: Json) -> str:
 
 def _parts(parameter: Parameter, value: Json) -> list[str]:
     """The parts that style `simple` joins with commas."""
+    return ["=".join(each) for each in _named_parts(parameter, value)]
+
+
+def _named_parts(parameter: Parameter, value: Json) -> list[tuple[str, ...]]:
+    """As `_parts`, each a value or, of an object, a name and its value."""
     if parameter.style == "json":
-        return [msgspec.json.encode(value).decode()]
+        return [(msgspec.json.encode(value).decode(),)]
     if isinstance(value, list):
-        return [_text(each) for each in value]
+        return [(_text(each),) for each in value]
     if isinstance(value, dict):
         if parameter.explode:
-            return [f"{key}={_text(each)}" for key, each in value.items()]
-        return [_text(part) for pair in value.items() for part in pair]
-    return [_text(value)]
+            return [(key, _text(each)) for key, each in value.items()]
+        return [(_text(part),) for pair in value.items() for part in pair]
+    return [(_text(value),)]
 
 
 def _text(value: Json) -> str:

@@ -8,6 +8,7 @@ import msgspec
 
 from app.apis.address import with_defaults
 from app.apis.catalog import LeftOut, MisspelledRisk, Operation, Parameter
+from app.apis.declared_values import only_value, sent_unasked
 from app.apis.document_budget import DocumentSizeError
 from app.apis.documented_answers import DocumentedAnswers, documented_answers
 from app.apis.media_types import EVENT_STREAM, bare, is_declared_json, result_schema
@@ -25,6 +26,7 @@ _OPERATION_STEPS = 20
 _TAGS = 10  # of an operation, that a search reads
 _PATH_CHARS = 2_000
 _METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace", "query"}
+_READ = ("get", "head", "options", "query")
 _OTHER_METHOD = re.compile(r"(?!CONNECT$)[A-Z][A-Z0-9-]{0,39}", re.IGNORECASE)  # of `additionalOperations`
 
 
@@ -80,7 +82,7 @@ def _operation(
     bodies = request_body(node.get("requestBody"), references, where, patches=method == "patch")
     body = bodies[0]
     outside = parameters(path, item, node, references, where)
-    returns, answers = _documented(node.get("responses"), references, where)
+    returns, answers = _documented(node.get("responses"), references, where, outside.accept)
     operation = Operation(
         app=app,
         name=name,
@@ -90,7 +92,7 @@ def _operation(
         operation_id=_text(node, "operationId"),
         tags=_tags(node),
         description=_text(node, "description"),
-        parameters=_arguments([*outside.known, *arguments_of(bodies)]),
+        parameters=_arguments([*outside.known, *arguments_of(bodies)], method in _READ),
         body_is_object=body.is_object,
         body_type=body.media_type,
         body_required=body.required,
@@ -136,7 +138,7 @@ def _places(
                 left_out.append(LeftOut(f"{method[:50]} {path}", "this is not the name of a method"))
 
 
-def _arguments(every: list[Parameter]) -> tuple[Parameter, ...]:
+def _arguments(every: list[Parameter], is_read: bool) -> tuple[Parameter, ...]:
     """Required arguments first, as in Python. If a name is taken, the later one is prefixed with its place."""
     named: dict[str, Parameter] = {}
     names = UniqueNames()
@@ -144,20 +146,35 @@ def _arguments(every: list[Parameter]) -> tuple[Parameter, ...]:
         name = argument_name(each.wire_name)
         name = names.add(f"{each.place}_{name}" if name in names else name)
         named[name] = msgspec.structs.replace(each, name=name)
-    return tuple(sorted(named.values(), key=lambda parameter: not parameter.required))
+    preset = [_preset(each, with_default=is_read or each.place != "path") for each in named.values()]
+    return tuple(sorted(preset, key=lambda parameter: not parameter.required))
 
 
-def _documented(responses: Json, references: References, where: str) -> tuple[dict[str, Json], DocumentedAnswers]:
+def _preset(parameter: Parameter, *, with_default: bool) -> Parameter:
+    """A required argument with one possible value, or a default, is one that nobody has to give.
+
+    No default names what is changed: in a path it may be no more than an example.
+    """
+    value = (sent_unasked if with_default else only_value)(parameter.schema)
+    if value is None or not parameter.required:
+        return parameter
+    schema = {**parameter.schema, "default": value}
+    return msgspec.structs.replace(parameter, required=False, preset=True, schema=schema)
+
+
+def _documented(
+    responses: Json, references: References, where: str, accept: str
+) -> tuple[dict[str, Json], DocumentedAnswers]:
     """The schema of the first successful response with content, {} without one, and all that is answered.
 
     Where that cannot be read, nothing is known: the call can be made all the same.
     """
     try:
         if not isinstance(responses, Mapping):
-            return {}, DocumentedAnswers()
+            return {}, documented_answers((), (), accept)
         successes = sorted((status for status in responses if str(status).startswith("2")), key=str)
         contents = dict(_contents(successes or ["default"], responses, references, where))
-        answers = documented_answers(responses, contents.values() if successes else ())
+        answers = documented_answers(responses, contents.values() if successes else (), accept)
         return _returns(contents, references), answers
     except DocumentSizeError:
         raise
@@ -178,7 +195,8 @@ def _contents(
 
 def _returns(contents: Mapping[str, Mapping[str, Json]], references: References) -> dict[str, Json]:
     for place, content in contents.items():
-        for media_type, media in content.items():
+        for media_type in sorted(content, key=lambda each: not is_declared_json(each)):  # JSON is asked for first
+            media = content[media_type]
             described = media if isinstance(media, Mapping) else {}
             if bare(media_type) == EVENT_STREAM and "itemSchema" in described:
                 return references.schema({"type": "array", "items": described["itemSchema"]}, place)

@@ -20,6 +20,9 @@ _ERROR_CHARS = 500
 _BODY_CHARS = 20_000  # of an error that are kept
 _CHARSET: Final = re.compile(r";\s*charset\s*=\s*[\"']?([A-Za-z0-9._:+-]{1,40})", re.IGNORECASE)
 _XML_ENCODING: Final = re.compile(rb"\s*<\?xml[^>]{1,200}?encoding\s*=\s*[\"']([A-Za-z0-9._:+-]{1,40})")
+_STRING_OR_WORD: Final = re.compile(  # a string that does not end is one as well: it is read once
+    rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|NaN|-?Infinity', re.DOTALL
+)
 _CHARACTER_SETS: Final = re.compile(  # of the codecs of Python, those of the Web; the others are slow, or no text
     r"utf-8(-sig)?|utf-(16|32)(-[bl]e)?|ascii|iso8859-\d+|cp\d+|koi8-\w+|mac-\w+|tis-620|kz1048|ptcp154"
     r"|gb2312|gbk|gb18030|hz|big5(hkscs)?|euc_\w+|shift_jis\w*|iso2022_\w+|johab"
@@ -36,6 +39,7 @@ class ReadResponse(msgspec.Struct, frozen=True, kw_only=True):
     challenge: str  # the header WWW-Authenticate
     body: bytes
     cut: str = ""  # why the end is missing, of an event stream
+    remark: str = ""  # what the value does not show
 
     @property
     def is_success(self) -> bool:
@@ -67,6 +71,16 @@ def value_of(answer: ReadResponse) -> Json:
         return answer.body.decode(_charset(answer)).removeprefix("\ufeff")
     except UnicodeDecodeError:
         return answer.body
+
+
+def finite(answer: ReadResponse) -> ReadResponse:
+    """The answer with null in place of the numbers that some servers write, and JSON lacks."""
+    if not is_declared_json(answer.media_type) or not any(word in answer.body for word in (b"NaN", b"Infinity")):
+        return answer
+    body = _STRING_OR_WORD.sub(lambda found: found[0] if found[0].startswith(b'"') else b"null", answer.body)
+    if body == answer.body:
+        return answer
+    return msgspec.structs.replace(answer, body=body, remark="NaN and Infinity, which JSON lacks, are None here")
 
 
 def is_page(answer: ReadResponse) -> bool:

@@ -179,7 +179,7 @@ class Gateway:
             return Answer(value)
         url = self._address(app, operation) + operation.path
         following = next_page(operation, done.arguments, value, response.headers, url)
-        return Answer(value, response.status, response.headers, following)
+        return Answer(value, response.status, response.headers, following, response.remark)
 
     def _error(self, done: Call, operation: Operation) -> HostError:
         """What a failed call raises. No other follows a change of which nobody knows whether it was made."""

@@ -9,7 +9,7 @@ import httpx
 from app.apis.authentication import CERTIFICATE
 from app.apis.media_types import EVENT_STREAM, bare
 from app.errors import HostError, NoConnectionError
-from app.gateway.answer_value import ReadResponse, is_page, refusal, start_of, value_of
+from app.gateway.answer_value import ReadResponse, finite, is_page, refusal, start_of, value_of
 from app.gateway.response_headers import passed_headers
 from app.gateway.wire_request import Sending, WireRequest
 from app.records import CallResponse
@@ -47,13 +47,13 @@ class HttpCaller:
         if request.certificate is not None:
             extensions = extensions | {CERTIFICATE: request.certificate}
         try:
-            answer = await self._follow(request, extensions, end)
+            answer = finite(await self._follow(request, extensions, end))
             if not (answer.is_success or _is_result(request, answer)):
                 raise refusal(answer, request.clean)
             if answer.is_success and request.answers.are_json and is_page(answer):
                 page = f"an HTML page, where the document promises JSON: {start_of(answer, request.clean)}"
                 raise _refused(request, answer, page)
-            return Answer(value_of(answer), answer.status, answer.headers)
+            return Answer(value_of(answer), answer.status, answer.headers, remark=answer.remark)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             reason = str(error) or type(error).__name__
             raise NoConnectionError(f"the server cannot be reached: {reason}") from error

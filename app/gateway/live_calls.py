@@ -50,7 +50,10 @@ class LiveCalls:
             result, error = recordable(answer.value), None
             self._kept.add(result, answer.value)
             if answer.status is not None:  # a protocol may have none
-                response = CallResponse(status=answer.status, headers=dict(answer.headers), attempts=attempts)
+                headers = dict(answer.headers)
+                response = CallResponse(
+                    status=answer.status, headers=headers, attempts=attempts, remark=answer.remark
+                )
         except HostError as raised:
             if isinstance(raised, NoConnectionError):
                 self.unreachable = raised.message
