@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from app.apis.api_docs import show_api_doc
+from app.apis.api_documents import encode
 from app.apis.catalog import Catalog
+from app.apis.mcp_document import MCP
 from app.apis.signature import signature
 from app.errors import HostError
 from app.records import Json, Stop
@@ -105,6 +108,16 @@ async def test_a_required_argument_with_one_possible_value_or_a_default_is_sent_
                 with row(line, str(node)):
                     received = await to.sent()
                     assert (received.line, received.body) == (line, body)
+        with row("a tool"):
+            given = {"type": "object", "properties": {"v": {"const": 2}, "n": WHOLE}, "required": ["v"]}
+            tool = MCP.parse(
+                "m",
+                {"mcp": "1", "url": "http://a.test", "tools": [{"name": "t", "inputSchema": given}]},
+                None,
+                None,
+            )
+            sent = encode(msgspec.structs.replace(tool, protocol="mcp"), tool.operations["t"], {"n": 1.0}).content
+            assert sent == b'{"name":"t","arguments":{"v":2,"n":1}}'
         for method, path, schema in [
             ("get", "/x", {"type": "boolean", "default": "true"}),
             ("get", "/x", {"enum": [1, 2], "default": 3}),
@@ -146,6 +159,9 @@ async def test_accept_follows_the_answers_of_the_operation() -> None:
                 with row(str(node)):
                     assert (await to.sent()).headers["accept"] == header
                     assert to.operation.parameters == ()
+    produced = {"produces": ["text/csv"], "responses": {"200": {"description": "a file"}}}
+    async with wire(produced, document={"swagger": "2.0", "produces": [JSON]}) as to:
+        assert (await to.sent()).headers["accept"] == "text/csv, application/json;q=0.9, */*;q=0.1"
     async with wire(answers("text/csv", JSON)) as to:
         assert to.operation.returns == {}, "what is described is what is asked for first"
 

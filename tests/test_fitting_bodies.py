@@ -79,6 +79,9 @@ async def test_a_form_is_sent_where_a_file_is_given_or_a_field_that_it_alone_has
         ("two forms, no file", {FORM: account, PARTS: account}, {"name": "x"}, FORM),
         ("any JSON", {JSON: {}, PARTS: fields(the_file=FILE)}, {"the_file": PNG}, PARTS),
         ("any JSON, no file", {JSON: {}, PARTS: fields(the_file=FILE)}, {"body": [1]}, JSON),
+        ("a file beside JSON", {JSON: fields(the_url=TEXT), "image/*": FILE}, {"body": PNG}, "image/png"),
+        ("JSON beside a file", {JSON: fields(the_url=TEXT), "image/*": FILE}, {"the_url": "u"}, JSON),
+        ("no file beside JSON", {JSON: fields(a=TEXT), "application/x-protobuf": {}}, {"a": "u"}, JSON),
         ("the same under all", {JSON: text, FORM: text, PARTS: text}, {"a": "x"}, JSON),
     ]  # fmt: skip
     with every_row() as row:

@@ -63,11 +63,12 @@ async def calls(
     answers: Mapping[str, bytes],
     responses: Json = JSON_ANSWER,
     approvals: ApprovalGate | None = None,
-    **node: Json,
+    safe: bool | None = None,
 ) -> AsyncIterator[Calls]:
     body = {"content": {"application/json": {"schema": {"properties": {"name": {"type": "string"}}}}}}
     query = [{"name": "dry", "in": "query", "schema": {"type": "boolean"}}]
-    shared = {"responses": responses, "parameters": query, **node}
+    shared: dict[str, Json] = {"responses": responses, "parameters": query}
+    shared |= {} if safe is None else {"x-safe": safe}
     item: Json = {each.lower(): {**shared, "operationId": each.lower(), "requestBody": body} for each in CHANGES}
     item["get"] = {**shared, "operationId": "get"}
     async with recording_server(answers) as server, open_client(allow_private_hosts=True) as client:
@@ -172,7 +173,7 @@ async def test_a_read_follows_within_its_server() -> None:
                 with row(status, "elsewhere"):
                     assert "another server, http://localhost:1/items" in await to.refusal("GET")
                     assert (len(to.server.received), to.gateway.in_doubt) == (1, None)
-    async with calls({"POST /items": moved(301, "/items/"), "POST /items/": LIST}, **{"x-safe": True}) as to:
+    async with calls({"POST /items": moved(301, "/items/"), "POST /items/": LIST}, safe=True) as to:
         assert await to.call("POST", name="pen") == [{"id": 7}], "a search is sent again, body and all"
         assert [each.body for each in to.server.received] == [b'{"name":"pen"}'] * 2
 
@@ -206,12 +207,9 @@ async def test_a_page_is_no_answer_where_the_document_promises_json() -> None:
                             "Response status code is 200: an HTML page, where the document promises"
                         )
                         assert ("is not known" in told) is (to.gateway.in_doubt is not None) is (method != "GET")
-        for responses in (
-            {"200": {"content": {"text/html": {}, "application/json": {}}}},
-            {"200": {}},
-            {},
-            {"default": JSON_ANSWER["200"]},
-        ):
+        either: Json = {"200": {"content": {"text/html": {}, "application/json": {}}}}
+        unsaid: list[Json] = [either, {"200": {}}, {}, {"default": JSON_ANSWER["200"]}]
+        for responses in unsaid:
             async with calls({"POST /items": PAGE}, responses) as to:
                 with row(str(responses)):
                     assert "Sign in" in await to.call("POST")

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-from app.apis.catalog import Operation
+import msgspec
+
+from app.apis.catalog import Operation, Parameter
 from app.records import Json
 
 _LARGEST: Final = 1 << 53  # up to which a float is exact
@@ -19,11 +21,27 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
 
 
 def as_declared(operation: Operation, arguments: Mapping[str, Json]) -> Mapping[str, Json]:
-    """The arguments with a float such as 2.0 as 2 wherever an integer is declared, and no other number."""
+    """The arguments as they are sent, with those that nobody has to give.
+
+    A float such as 2.0 is 2 wherever an integer is declared, and no other number.
+    """
+    unasked = {each.name: each.schema["default"] for each in operation.parameters if each.preset}
     if not any(map(_holds_whole_float, arguments.values())):
-        return arguments
+        return {**unasked, **arguments}
     schemas = {each.name: each.schema for each in operation.parameters}
-    return {name: _whole([schemas.get(name, {})], value) for name, value in arguments.items()}
+    return {**unasked, **{name: _whole([schemas.get(name, {})], value) for name, value in arguments.items()}}
+
+
+def preset(parameter: Parameter, *, with_default: bool = True) -> Parameter:
+    """A required argument with one possible value, or a default, is one that nobody has to give.
+
+    No default names what is changed: in a path it may be no more than an example.
+    """
+    value = (sent_unasked if with_default else only_value)(parameter.schema) if parameter.required else None
+    if value is None:
+        return parameter
+    schema = {**parameter.schema, "default": value}
+    return msgspec.structs.replace(parameter, required=False, preset=True, schema=schema)
 
 
 def sent_unasked(schema: Mapping[str, Json]) -> Json:

@@ -30,9 +30,8 @@ def encode(operation: Operation, arguments: Mapping[str, Json]) -> OutgoingReque
     """The request of a call. Raises HostError, a ValidationError, for a value that cannot be sent in its place."""
     places: dict[str, list[tuple[Parameter, Json]]] = {}
     for parameter in operation.parameters:
-        if parameter.name in arguments or parameter.preset:
-            value = arguments.get(parameter.name, parameter.schema.get("default"))
-            places.setdefault(parameter.place, []).append((parameter, value))
+        if parameter.name in arguments:
+            places.setdefault(parameter.place, []).append((parameter, arguments[parameter.name]))
     path = operation.path
     for parameter, value in places.get("path", ()):
         path = path.replace("{" + parameter.wire_name + "}", _segment(parameter, value))
@@ -187,7 +186,7 @@ def _body(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes | Non
     if isinstance(value, Mapping) and is_form(kind):
         return _form(value, declared).encode(), media_type
     content = _text(value).encode()
-    media_type = fitting(listed_types(media_type), content, is_text=True) or "text/plain"
+    media_type = fitting(listed_types(media_type), content, is_text=True) or "application/octet-stream"
     return content, media_type if "charset" in media_type else f"{media_type}; charset=utf-8"
 
 
@@ -246,7 +245,7 @@ def _field_parts(
     file_name = name if field and all(map(is_binary, part_schemas(field.schema))) else None
     for each in _many(field, value):
         if is_file(each):
-            content = _plain(each)
+            content: bytes = each if isinstance(each, bytes) else each[1]
             own_name = name if isinstance(each, bytes) else each[0]
             yield own_name, content, fitting(kinds, content) if kinds else None
         else:

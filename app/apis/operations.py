@@ -8,7 +8,7 @@ import msgspec
 
 from app.apis.address import with_defaults
 from app.apis.catalog import LeftOut, MisspelledRisk, Operation, Parameter
-from app.apis.declared_values import only_value, sent_unasked
+from app.apis.declared_values import preset
 from app.apis.document_budget import DocumentSizeError
 from app.apis.documented_answers import DocumentedAnswers, documented_answers
 from app.apis.media_types import EVENT_STREAM, bare, is_declared_json, result_schema
@@ -146,20 +146,8 @@ def _arguments(every: list[Parameter], is_read: bool) -> tuple[Parameter, ...]:
         name = argument_name(each.wire_name)
         name = names.add(f"{each.place}_{name}" if name in names else name)
         named[name] = msgspec.structs.replace(each, name=name)
-    preset = [_preset(each, with_default=is_read or each.place != "path") for each in named.values()]
-    return tuple(sorted(preset, key=lambda parameter: not parameter.required))
-
-
-def _preset(parameter: Parameter, *, with_default: bool) -> Parameter:
-    """A required argument with one possible value, or a default, is one that nobody has to give.
-
-    No default names what is changed: in a path it may be no more than an example.
-    """
-    value = (sent_unasked if with_default else only_value)(parameter.schema)
-    if value is None or not parameter.required:
-        return parameter
-    schema = {**parameter.schema, "default": value}
-    return msgspec.structs.replace(parameter, required=False, preset=True, schema=schema)
+    found = [preset(each, with_default=is_read or each.place != "path") for each in named.values()]
+    return tuple(sorted(found, key=lambda parameter: not parameter.required))
 
 
 def _documented(

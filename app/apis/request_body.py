@@ -9,6 +9,7 @@ import msgspec
 from app.apis.binary_values import alternatives, is_binary, part_schemas
 from app.apis.catalog import Body, Parameter, Style
 from app.apis.document_budget import DocumentSizeError
+from app.apis.file_types import listed_types
 from app.apis.media_types import JSON_PATCH, bare, is_binary_media, is_declared_json, is_form, is_json_lines
 from app.apis.references import References, UnknownTargetError
 from app.apis.short_text import short_repr
@@ -66,7 +67,7 @@ def request_body(node: Json, references: References, where: str, *, patches: boo
         lists = _patches(content, usual, described) if patches else ()
         has_file = any(_is_file(each.schema) for each in usual.fields)
         others = [each for each in content if has_file or content[each] != content[name]]
-        return (*lists, usual, *_forms(others, usual, described))
+        return (*lists, usual, *_others(others, usual, described))
     return (msgspec.structs.replace(usual, media_type=_listed(usual.media_type, content)),)
 
 
@@ -107,20 +108,20 @@ def _patches(content: Iterable[str], usual: Body, described: Callable[[str], Bod
     return ()
 
 
-def _forms(content: Iterable[str], usual: Body, described: Callable[[str], Body]) -> tuple[Body, ...]:
-    """Forms that take what the usual body does not: files, or other fields."""
+def _others(content: Iterable[str], usual: Body, described: Callable[[str], Body]) -> tuple[Body, ...]:
+    """Forms, and files, that take what the usual body does not: bytes, or other fields."""
     found: list[Body] = []
     known = {each.wire_name for each in usual.fields}
     for media_type in content:
         kind = bare(media_type)
-        if not is_form(kind) or kind == bare(usual.media_type):
+        if not (is_form(kind) or is_binary_media(kind)) or kind == bare(usual.media_type):
             continue
-        form = _readable(described, media_type)
-        if form is None:
+        other = _readable(described, media_type)
+        if other is None or other.is_object is not is_form(kind):
             continue
-        takes_files = any(_is_file(each.schema) for each in form.fields)
-        if form.is_object and (takes_files or not {each.wire_name for each in form.fields} <= known):
-            found.append(form)
+        takes_files = any(_is_file(each.schema) for each in other.fields)
+        if takes_files or (other.is_object and not {each.wire_name for each in other.fields} <= known):
+            found.append(other)
     return tuple(found)
 
 
@@ -215,8 +216,9 @@ def _fields(
 def _part_type(encoding: Mapping[str, Json]) -> str:
     """The type of a part, or several, with ranges among them, to choose from by its bytes."""
     given = encoding.get("contentType")
-    each = given[:_SENDABLE_CHARS].replace("*", "x").split(",") if isinstance(given, str) else [""]
-    return given if all(_ONE_TYPE.fullmatch(one.strip()) for one in each) else ""
+    if not isinstance(given, str) or len(given) > _SENDABLE_CHARS:
+        return ""
+    return given if all(_ONE_TYPE.fullmatch(each.replace("*", "x")) for each in listed_types(given)) else ""
 
 
 def _style(encoding: Mapping[str, Json]) -> Style:

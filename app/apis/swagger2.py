@@ -168,6 +168,8 @@ class _Conversion:
                 produced = [each for each in produced if "json" not in each] or ["application/octet-stream"]
             media = {"schema": _schema(node["schema"])}
             response["content"] = dict.fromkeys(produced or ["application/json"], media)
+        elif owner is not self._document and owner.get("produces"):
+            response["content"] = {each: {} for each in self._media_types(owner, "produces")}
         return response
 
     def _media_types(self, node: Mapping[str, Json], name: str) -> list[str]:
