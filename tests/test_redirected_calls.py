@@ -127,11 +127,21 @@ async def test_307_and_308_repeat_the_same_request_where_only_a_slash_differs() 
                         first, second = to.server.received
                         assert second == first._replace(line=there)
                         assert second.body == b'{"name":"pen"}'
-        for location in ("/items/", "/items/?dry=false", "/items/x?dry=true"):
+        for location in ("/items/", "/items/?dry=false", "/items/x?dry=true", "/items//?dry=true"):
             async with calls({"POST /items?dry=true": moved(308, location)}) as to:
                 with row(location):
                     assert "is not known" in await to.refusal("POST", dry=True)
                     assert len(to.server.received) == 1
+
+
+async def test_a_redirect_brings_no_credentials_of_its_own() -> None:
+    async with calls({}) as to:
+        there = to.server.url.replace("//", "//evil:word@")
+        to.server.answers = {"GET /items": moved(302, f"{there}/v2"), "PUT /items": moved(308, f"{there}/items/")}
+        await to.call("GET")
+        await to.call("PUT")
+        assert to.server.lines == ["GET /items", "GET /v2", "PUT /items", "PUT /items/"]
+        assert not any("authorization" in each.headers for each in to.server.received)
 
 
 async def test_a_redirect_that_repeats_without_an_end_is_given_up() -> None:

@@ -66,7 +66,12 @@ def request_body(node: Json, references: References, where: str, *, patches: boo
     if is_declared_json(kind) or is_form(kind):
         lists = _patches(content, usual, described) if patches else ()
         has_file = any(_is_file(each.schema) for each in usual.fields)
-        others = [each for each in content if has_file or content[each] != content[name]]
+        others = [
+            each
+            for each in content
+            if (is_form(bare(each)) and (has_file or content[each] != content[name]))
+            or (is_binary_media(bare(each)) and is_binary(_schema(content[each])))
+        ]
         return (*lists, usual, *_others(others, usual, described))
     return (msgspec.structs.replace(usual, media_type=_listed(usual.media_type, content)),)
 
@@ -114,15 +119,19 @@ def _others(content: Iterable[str], usual: Body, described: Callable[[str], Body
     known = {each.wire_name for each in usual.fields}
     for media_type in content:
         kind = bare(media_type)
-        if not (is_form(kind) or is_binary_media(kind)) or kind == bare(usual.media_type):
-            continue
-        other = _readable(described, media_type)
+        other = _readable(described, media_type) if kind != bare(usual.media_type) else None
         if other is None or other.is_object is not is_form(kind):
             continue
         takes_files = any(_is_file(each.schema) for each in other.fields)
         if takes_files or (other.is_object and not {each.wire_name for each in other.fields} <= known):
             found.append(other)
     return tuple(found)
+
+
+def _schema(media: Json) -> dict[str, Json]:
+    """The schema that is written at a media type itself."""
+    schema = media.get("schema") if isinstance(media, Mapping) else None
+    return schema if isinstance(schema, dict) else {}
 
 
 def _readable(described: Callable[[str], Body], media_type: str) -> Body | None:

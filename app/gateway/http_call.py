@@ -83,7 +83,7 @@ class HttpCaller:
             here = target is not None and answer.status != 303 and _differs_by_slash(url, target)
             if target is None or not (_repeats(request, answer) if here else _moves(request, url, target)):
                 raise _redirected(request, answer, url, target)
-            url = target
+            url = url.copy_with(scheme=target.scheme, raw_path=target.raw_path)  # of the same server
             if (
                 not here
                 and method != "HEAD"
@@ -188,7 +188,7 @@ def _differs_by_slash(url: httpx.URL, target: httpx.URL) -> bool:
 
 def _without_slash(url: httpx.URL) -> tuple[str, list[tuple[str, str]]]:
     path, _, query = url.raw_path.decode().partition("?")
-    return path.rstrip("/"), parse_qsl(query, keep_blank_values=True)
+    return path.removesuffix("/"), parse_qsl(query, keep_blank_values=True)
 
 
 def _same_server(url: httpx.URL, target: httpx.URL) -> bool:
