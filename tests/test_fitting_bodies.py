@@ -148,7 +148,8 @@ async def test_a_part_of_a_form_has_a_type_of_those_that_its_encoding_lists() ->
             ("image/png", JPEG, "image/png"),
             ("application/pdf,image/*", b"%PDF-1.4", "application/pdf"),
             ("image/*", b"?", "application/octet-stream"),
-            ("nonsense", JPEG, "application/octet-stream"),
+            ("nonsense", JPEG, "image/jpeg"),
+            ("nonsense", b"?", "application/octet-stream"),
         ]:
             media = {"schema": fields(photo=FILE), "encoding": {"photo": {"contentType": declared}}}
             async with wire({"requestBody": {"content": {PARTS: media}}}, method="post") as to:

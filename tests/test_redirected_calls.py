@@ -261,6 +261,7 @@ apis.supervisor.complete_task(answer='written')
         resumed = await bench.run(resume=begun)
     for each in (ended, resumed):
         assert (each.stop, len(each.turns), len(each.calls)) == (Stop.IN_DOUBT, 1, 1)
+        assert each.answer is None, "it could be scored"
         assert each.detail.startswith("ledger.add_entry: Response status code is 302: it redirects to http")
         assert each.turns[0].observation.startswith("ApiError Response status code is 302: it redirects to http")
     assert ended.turns[0].observation == resumed.turns[0].observation

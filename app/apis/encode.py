@@ -11,7 +11,7 @@ import msgspec
 
 from app.apis.binary_values import body_takes_bytes, holds_bytes, is_binary, is_file, part_schemas
 from app.apis.catalog import Body, Operation, Parameter
-from app.apis.file_types import fitting, listed_types
+from app.apis.file_types import file_type, fitting, listed_types
 from app.apis.media_types import JSON_PATCH, bare, is_declared_json, is_form, is_json_lines
 from app.apis.protocol import OutgoingRequest
 from app.apis.request_headers import is_header_name, is_reserved
@@ -247,11 +247,16 @@ def _field_parts(
         if is_file(each):
             content: bytes = each if isinstance(each, bytes) else each[1]
             own_name = name if isinstance(each, bytes) else each[0]
-            yield own_name, content, fitting(kinds, content) if kinds else None
+            yield own_name, content, fitting(kinds, content) if kinds else _part_type(each)
         else:
             only = kinds[0] if len(kinds) == 1 and "*" not in kinds[0] else None
             structure = "application/json" if isinstance(each, Mapping) else None
             yield file_name, _text(each), only or structure
+
+
+def _part_type(file: Json) -> str | None:
+    """By the bytes of a file without a name; None leaves it to the end of the name."""
+    return file_type(file) if isinstance(file, bytes) else None
 
 
 def _many(field: Parameter | None, value: Json) -> list[Json]:

@@ -143,8 +143,7 @@ class Gateway:
             self.guard.check(skill, operation, shown)
         if not operation.method:
             return Answer(self._built_in(operation, arguments))
-        if self.in_doubt is not None:
-            raise HostError("InDoubt", self.in_doubt)
+        self._check_doubt()
         self.secrets.note(api, shown)
         done = await self._recorded(app, operation, arguments)
         if done is None:
@@ -235,10 +234,16 @@ class Gateway:
     def _built_in(self, operation: Operation, arguments: dict[str, Json]) -> Json:
         if operation is not COMPLETE_TASK:
             return look_up(self._catalog, operation, arguments, self._instruction)
+        self._check_doubt()
         self.answer = checked_answer(arguments.get("answer"))
         self.completed = True
         self.status = arguments.get("status", "success")
         return {"message": "the task is complete"}
+
+    def _check_doubt(self) -> None:
+        """Neither a call nor an answer follows what is in doubt."""
+        if self.in_doubt is not None:
+            raise HostError("InDoubt", self.in_doubt)
 
     def _address(self, app: App, operation: Operation) -> str:
         try:
