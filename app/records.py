@@ -25,7 +25,7 @@ class Stop(StrEnum):
     ERROR_LIMIT = "error_limit"  # turns whose code raised, or the same one again and again
     WALL_LIMIT = "wall_limit"  # seconds
     CANCELLED = "cancelled"
-    IN_DOUBT = "in_doubt"  # a call was sent, its result was lost, and it is not safe to repeat
+    IN_DOUBT = "in_doubt"  # what a call has changed is not known, and it is not safe to repeat
     CRASHED = "crashed"  # runners died during it, the last one while it executed nothing else
 
 
@@ -100,6 +100,7 @@ class CallResponse(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}  #: those that agents may see
     body: Json = None  #: of a status that is an error: JSON, or text
     attempts: int = 1  #: times that the request was sent
+    remark: str = ""  #: what the result does not show of the answer
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):

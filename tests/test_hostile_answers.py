@@ -116,7 +116,6 @@ HOSTILE_JSON: list[tuple[bytes, str]] = [
     (b"1" * (2 << 20), "Integer value out of range"),
     (b"1" * 400, "an integer has more than 1023 bits"),
     (b"[[1e999]]", "beyond the range of a float"),
-    (b"[NaN]", "malformed"),
     (b'"\\ud800"', ""),
     (b'"\xed\xa0\x80"', "utf-8"),
     (b'["' + b'\\"' * 1_000_000, "truncated"),

@@ -152,9 +152,6 @@ async def test_a_header_argument_cannot_add_a_header(setup: EchoSetup) -> None:
 async def test_redirects_stay_on_the_server(setup: EchoSetup) -> None:
     gateway = setup.gateway(credentials=FixedCredentials(bearer("tok-1234")))
     assert (await gateway("echo.goto", ["/echo/there/now"], {}))["rest"] == "/there/now"
-    resent = await gateway("echo.send_to", ["/echo/there/now"], {"status": 307})
-    assert resent["method"] == "POST"
-    assert (await gateway("echo.send_to", ["/echo/there/now"], {"status": 303}))["method"] == "GET"
     for target in ("http://other.test/x", "//other.test/x", "http://169.254.169.254/latest"):
         assert "another server" in (await raised(gateway, "echo.goto", target)).message
     assert "more than 5 times" in (await raised(gateway, "echo.goto", "/loop")).message

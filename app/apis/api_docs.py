@@ -147,6 +147,7 @@ def _parameter(parameter: Parameter, shapes: _Shape) -> dict[str, Json]:
     form = shapes.of(schema, _SHAPE_DEPTH)
     return {
         "name": parameter.name,
+        **({"sent_as": parameter.wire_name} if parameter.wire_name != parameter.name else {}),
         "type": type_name(schema),
         **({"fields": form} if _has_fields(form) else {}),
         "required": parameter.required,

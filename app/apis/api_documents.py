@@ -10,6 +10,7 @@ import msgspec
 from app.apis.address import same_origin
 from app.apis.authentication import CERTIFICATE, Authentication
 from app.apis.catalog import App, Operation
+from app.apis.declared_values import as_declared
 from app.apis.protocol import ApiProtocol, OutgoingRequest
 from app.apis.yaml_json import read_text
 from app.errors import ApiDocumentError, HostError
@@ -77,7 +78,7 @@ def parse_document(
 def encode(app: App, operation: Operation, arguments: Mapping[str, Json]) -> OutgoingRequest:
     """The request of a call, in the app's protocol. Raises HostError, a ValidationError."""
     try:
-        return protocols()[app.protocol].encode(operation, arguments)
+        return protocols()[app.protocol].encode(operation, as_declared(operation, arguments))
     except (OverflowError, UnicodeEncodeError) as error:
         reason = "an integer of more than 64 bits" if isinstance(error, OverflowError) else "half a surrogate pair"
         raise HostError("ValidationError", f"{operation.name}() cannot send {reason}") from error

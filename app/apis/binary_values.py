@@ -6,7 +6,7 @@ A file is bytes, or [name, bytes].
 import hashlib
 from collections.abc import Mapping
 
-from app.apis.catalog import Operation, Parameter
+from app.apis.catalog import Body, Operation, Parameter
 from app.apis.media_types import bare, is_declared_json, is_form, is_json_lines
 from app.records import Json
 
@@ -46,12 +46,20 @@ def part_schemas(schema: dict[str, Json]) -> list[dict[str, Json]]:
 
 def takes_bytes(operation: Operation, parameter: Parameter, value: Json) -> bool:
     """Whether an argument may be this value: files of a form, or bytes as a body that is neither form nor JSON."""
-    if parameter.place != "body":
-        return False
-    kind = bare(operation.body_type)
-    if kind == "multipart/form-data":
-        return are_files(value) and any(map(is_binary, part_schemas(parameter.schema)))
-    return isinstance(value, bytes) and not (is_declared_json(kind) or is_json_lines(kind) or is_form(kind))
+    return parameter.place == "body" and any(
+        body_takes_bytes(body, field, value)
+        for body in operation.offered_bodies
+        for field in body.fields
+        if field.wire_name == parameter.wire_name
+    )
+
+
+def body_takes_bytes(body: Body, field: Parameter, value: Json) -> bool:
+    """As `takes_bytes`, of one of the bodies of an operation."""
+    kind = bare(body.media_type)
+    if is_form(kind):
+        return are_files(value) and any(map(is_binary, part_schemas(field.schema)))
+    return isinstance(value, bytes) and not (is_declared_json(kind) or is_json_lines(kind))
 
 
 def are_files(value: Json) -> bool:

@@ -5,12 +5,24 @@ from typing import Final, Literal
 
 import msgspec
 
+from app.apis.documented_answers import DocumentedAnswers
 from app.apis.security_schemes import Security, SecurityScheme
 from app.project.approval import ApprovalMode, Risk
 from app.records import Json
 
 Place = Literal["path", "query", "querystring", "header", "cookie", "body"]
-Style = Literal["form", "simple", "deepObject", "spaceDelimited", "pipeDelimited", "tabDelimited", "json"]
+Style = Literal[
+    "form",
+    "simple",
+    "matrix",
+    "label",
+    "cookie",
+    "deepObject",
+    "spaceDelimited",
+    "pipeDelimited",
+    "tabDelimited",
+    "json",
+]
 """The serialization of a non-scalar value outside a JSON body (OpenAPI 3.1, section 4.8.12.3)."""
 
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS", "QUERY"})
@@ -28,6 +40,16 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     style: Style = "form"
     explode: bool = True
     part_type: str = ""  # the media type of its part of a form; "": that of its value
+    preset: bool = False  # the API requires it: its default is sent where the code gives no value
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True):
+    """A body that an operation takes. `media_type` lists several, or ranges, where the content decides."""
+
+    fields: tuple[Parameter, ...] = ()
+    is_object: bool = True  # False: the whole body is the one argument `body`
+    media_type: str = "application/json"
+    required: bool = False
 
 
 class BoundParameter(msgspec.Struct, frozen=True):
@@ -57,12 +79,14 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
     body_is_object: bool = True  # False: the whole body is the one argument `body`
     body_type: str = "application/json"
     body_required: bool = False  # True: a body without fields is sent as {}
+    bodies: tuple[Body, ...] = ()  # if it takes several: the first that fits the arguments is sent
     server: str | None = None  # if the document sets another server than the app's
     declared_safe: bool | None = None  # `x-safe` of the document
     idempotent: bool = False  # repeating a call changes nothing more, though it is not read-only
     risk: Risk | None = None  # `x-risk` of the document
     approval: ApprovalMode | None = None  # set by a person, instead of `risk`
     returns: dict[str, Json] = {}  # JSON Schema of the success response, references resolved
+    answers: DocumentedAnswers = DocumentedAnswers()
     security: Security | None = None  # if it differs from the app's
 
     @property
@@ -78,6 +102,15 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
     def required(self) -> tuple[str, ...]:
         """The arguments that every call has to give."""
         return tuple(each.name for each in self.parameters if each.required)
+
+    @property
+    def offered_bodies(self) -> tuple[Body, ...]:
+        """The bodies that it takes, at least one."""
+        fields = tuple(each for each in self.parameters if each.place == "body")
+        one = Body(
+            fields=fields, is_object=self.body_is_object, media_type=self.body_type, required=self.body_required
+        )
+        return self.bodies or (one,)
 
     @property
     def safe(self) -> bool:

@@ -9,15 +9,18 @@ from urllib.parse import quote, unquote, urlencode
 import httpx
 import msgspec
 
-from app.apis.binary_values import is_binary, is_file, part_schemas
-from app.apis.catalog import Operation, Parameter
-from app.apis.media_types import bare, is_declared_json, is_form, is_json_lines
+from app.apis.binary_values import body_takes_bytes, holds_bytes, is_binary, is_file, part_schemas
+from app.apis.catalog import Body, Operation, Parameter
+from app.apis.file_types import file_type, fitting, listed_types
+from app.apis.media_types import JSON_PATCH, bare, is_declared_json, is_form, is_json_lines
 from app.apis.protocol import OutgoingRequest
 from app.apis.request_headers import is_header_name, is_reserved
 from app.errors import HostError
 from app.records import Json
 
 _SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|", "tabDelimited": "\t"}
+_MARKS: Final = {"matrix": ";", "label": "."}
+_COOKIE = re.compile(r"[\x21\x23-\x3a\x3c-\x5b\x5d-\x7e]*")
 _HEADER = re.compile(r"[\t\x20-\x7e]*")
 _SLASH = re.compile(r"[/\\]")
 _DECODED = 4  # times that a text is decoded to find what it hides
@@ -35,8 +38,10 @@ def encode(operation: Operation, arguments: Mapping[str, Json]) -> OutgoingReque
     query = "&".join(_query(places))
     _check_path(operation, path)
     headers = {parameter.wire_name: _header(parameter, value) for parameter, value in places.get("header", ())}
-    if cookies := [pair for parameter, value in places.get("cookie", ()) for pair in _pairs(parameter, value)]:
-        headers["Cookie"] = "; ".join(f"{quote(name, safe='')}={quote(each, safe='')}" for name, each in cookies)
+    if operation.answers.accept:
+        headers["Accept"] = operation.answers.accept
+    if cookies := [each for parameter, value in places.get("cookie", ()) for each in _cookies(parameter, value)]:
+        headers["Cookie"] = "; ".join(cookies)
     content, content_type = _body(operation, {each.wire_name: value for each, value in places.get("body", ())})
     if content_type:
         headers["Content-Type"] = content_type
@@ -68,7 +73,7 @@ def _pairs(parameter: Parameter, value: Json) -> Iterable[tuple[str, str]]:
             return [(key, _text(each)) for key, each in value.items() if each is not None]
         value = [part for pair in value.items() for part in pair]
     if isinstance(value, list):
-        if parameter.explode and style == "form":
+        if parameter.explode and style in ("form", "cookie"):
             return [(name, _text(each)) for each in value]
         return [(name, _joined(parameter, value))]
     return [(name, _text(value))]
@@ -89,11 +94,24 @@ def _nested(name: str, value: Json) -> Iterable[tuple[str, str]]:
     return [pair for key, each in parts for pair in _nested(f"{name}[{key}]", each)]
 
 
+def _cookies(parameter: Parameter, value: Json) -> Iterator[str]:
+    """As they are in style `cookie`, unless that would end them."""
+    for name, each in _pairs(parameter, value):
+        is_plain = parameter.style == "cookie" and _COOKIE.fullmatch(each)
+        yield f"{quote(name, safe='')}={each if is_plain else quote(each, safe='')}"
+
+
 def _segment(parameter: Parameter, value: Json) -> str:
-    """A path segment that cannot change the rest of the path."""
-    parts = _parts(parameter, value)
-    text = ",".join(quote(part, safe="") for part in parts)
-    if not text or _climbs(",".join(parts)):
+    """A path segment that cannot change the rest of the path (RFC 6570, sections 3.2.2, 3.2.5 and 3.2.7)."""
+    parts = ["=".join(quote(each, safe="") for each in part) for part in _named_parts(parameter, value)]
+    mark, name = _MARKS.get(parameter.style, ""), quote(parameter.wire_name, safe="")
+    if parameter.style == "matrix" and parameter.explode and isinstance(value, list):
+        parts = [f"{name}={each}" for each in parts]
+    elif parameter.style == "matrix" and not (parameter.explode and isinstance(value, dict)):
+        parts = [f"{name}={each}" if (each := ",".join(parts)) else name]
+    joint = mark if mark and parameter.explode else ","
+    text = mark + joint.join(parts)
+    if text == mark or _climbs(unquote(text)):
         raise HostError("ValidationError", f"argument {parameter.name!r}: {text!r} cannot be part of an address")
     return text
 
@@ -126,15 +144,20 @@ def _header(parameter: Parameter, value: Json) -> str:
 
 def _parts(parameter: Parameter, value: Json) -> list[str]:
     """The parts that style `simple` joins with commas."""
+    return ["=".join(each) for each in _named_parts(parameter, value)]
+
+
+def _named_parts(parameter: Parameter, value: Json) -> list[tuple[str, ...]]:
+    """As `_parts`, each a value or, of an object, a name and its value."""
     if parameter.style == "json":
-        return [msgspec.json.encode(value).decode()]
+        return [(msgspec.json.encode(value).decode(),)]
     if isinstance(value, list):
-        return [_text(each) for each in value]
+        return [(_text(each),) for each in value]
     if isinstance(value, dict):
         if parameter.explode:
-            return [f"{key}={_text(each)}" for key, each in value.items()]
-        return [_text(part) for pair in value.items() for part in pair]
-    return [_text(value)]
+            return [(key, _text(each)) for key, each in value.items()]
+        return [(_text(part),) for pair in value.items() for part in pair]
+    return [(_text(value),)]
 
 
 def _text(value: Json) -> str:
@@ -145,37 +168,69 @@ def _text(value: Json) -> str:
 
 
 def _body(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes | None, str]:
-    if not fields and not (operation.body_required and operation.body_is_object):
+    if not fields and not any(each.required and each.is_object for each in operation.offered_bodies):
         return None, ""
-    media_type = operation.body_type
+    body = _fitting_body(operation, fields)
+    media_type = body.media_type
     kind = bare(media_type)
-    value = fields if operation.body_is_object else fields["body"]
+    value = fields if body.is_object else fields["body"]
+    declared = {each.wire_name: each for each in body.fields}
     if is_declared_json(kind):
         return msgspec.json.encode(value), media_type
     if isinstance(value, bytes):
-        return value, media_type
+        return value, fitting(listed_types(media_type), value) or "application/octet-stream"
     if isinstance(value, list) and is_json_lines(kind):
         return _lines(value, b"\x1e" if "seq" in kind else b""), media_type
     if isinstance(value, Mapping) and kind == "multipart/form-data":
-        return _multipart(operation, value)
+        return _multipart(media_type, declared, value)
     if isinstance(value, Mapping) and is_form(kind):
-        return _form(value, _declared(operation)).encode(), media_type
-    return _text(value).encode(), media_type if "charset" in media_type else f"{media_type}; charset=utf-8"
+        return _form(value, declared).encode(), media_type
+    content = _text(value).encode()
+    media_type = fitting(listed_types(media_type), content, is_text=True) or "application/octet-stream"
+    return content, media_type if "charset" in media_type else f"{media_type}; charset=utf-8"
 
 
-def _declared(operation: Operation) -> dict[str, Parameter]:
-    return {each.wire_name: each for each in operation.parameters if each.place == "body"}
+def _fitting_body(operation: Operation, fields: Mapping[str, Json]) -> Body:
+    """The first that takes these fields; files rather in parts. Raises HostError, a TypeError, if none does."""
+    offered = operation.offered_bodies
+    found = [body for body in offered if len(offered) == 1 or _fits(body, fields)]
+    if found:
+        in_parts = (body for body in found if bare(body.media_type) == "multipart/form-data")
+        return next(in_parts, found[0]) if any(map(holds_bytes, fields.values())) else found[0]
+    needs = (
+        (each.media_type, ", ".join(one.wire_name for one in each.fields if one.required)) for each in offered
+    )
+    told = ", ".join(f"{kind} (requires {names})" if names else kind for kind, names in needs)
+    raise HostError("TypeError", f"{operation.name}(): no body takes {', '.join(fields)} together, of {told}")
+
+
+def _fits(body: Body, given: Mapping[str, Json]) -> bool:
+    fields = {each.wire_name: each for each in body.fields}
+    if bare(body.media_type) == JSON_PATCH and not isinstance(given.get("body"), list):
+        return False
+    return (
+        given.keys() <= fields.keys()
+        and all(name in given for name, field in fields.items() if field.required)
+        and all(body_takes_bytes(body, fields[name], value) for name, value in given.items() if holds_bytes(value))
+    )
 
 
 def _form(fields: Mapping[str, Json], declared: Mapping[str, Parameter] = MappingProxyType({})) -> str:
-    pairs: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str | bytes]] = []
     for name, value in fields.items():
         field = declared.get(name)
         if field is not None and field.style == "deepObject":
             pairs += _nested(name, value)
         else:
-            pairs += [(name, _text(each)) for each in _many(field, value)]
+            pairs += [(name, _plain(each)) for each in _many(field, value)]
     return urlencode(pairs)
+
+
+def _plain(value: Json) -> str | bytes:
+    """As text, or the bytes of a file."""
+    if is_file(value):
+        return value if isinstance(value, bytes) else value[1]
+    return _text(value)
 
 
 def _lines(values: Iterable[Json], mark: bytes) -> bytes:
@@ -186,16 +241,22 @@ def _field_parts(
     name: str, field: Parameter | None, value: Json
 ) -> Iterator[tuple[str | None, str | bytes, str | None]]:
     """File name, content and type. Text is a file without a name of its own if the document declares it binary."""
-    kind = (field.part_type if field else "") or None
+    kinds = listed_types(field.part_type) if field and field.part_type else []
     file_name = name if field and all(map(is_binary, part_schemas(field.schema))) else None
     for each in _many(field, value):
-        if isinstance(each, bytes):
-            yield name, each, kind
-        elif is_file(each):
-            yield each[0], each[1], kind
+        if is_file(each):
+            content: bytes = each if isinstance(each, bytes) else each[1]
+            own_name = name if isinstance(each, bytes) else each[0]
+            yield own_name, content, fitting(kinds, content) if kinds else _part_type(each)
         else:
+            only = kinds[0] if len(kinds) == 1 and "*" not in kinds[0] else None
             structure = "application/json" if isinstance(each, Mapping) else None
-            yield file_name, _text(each), kind or structure
+            yield file_name, _text(each), only or structure
+
+
+def _part_type(file: Json) -> str | None:
+    """By the bytes of a file without a name; None leaves it to the end of the name."""
+    return file_type(file) if isinstance(file, bytes) else None
 
 
 def _many(field: Parameter | None, value: Json) -> list[Json]:
@@ -209,11 +270,12 @@ def _many(field: Parameter | None, value: Json) -> list[Json]:
     return [_joined(field, value)]
 
 
-def _multipart(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes, str]:
+def _multipart(
+    media_type: str, declared: Mapping[str, Parameter], fields: Mapping[str, Json]
+) -> tuple[bytes, str]:
     """Fields as parts of a form; those the document declares binary are sent as files."""
-    declared = _declared(operation)
     parts = [
         (name, each) for name, value in fields.items() for each in _field_parts(name, declared.get(name), value)
     ]
     form = httpx.Request("POST", "http://form", files=parts)
-    return form.read(), form.headers.get("Content-Type", operation.body_type)  # a form of no parts has none
+    return form.read(), form.headers.get("Content-Type", media_type)  # a form of no parts has none

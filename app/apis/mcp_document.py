@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from app.apis.catalog import App, LeftOut, Operation, Parameter
+from app.apis.declared_values import preset
 from app.apis.document_budget import DocumentBudget, DocumentSizeError
 from app.apis.mcp_oauth import oauth_schemes
 from app.apis.names import UniqueNames, argument_name, operation_name
@@ -198,7 +199,7 @@ def _parameters(schema: Json, budget: DocumentBudget, where: str) -> tuple[tuple
 
 
 def _parameter(name: str, wire_name: str, schema: dict[str, Json], *, required: bool) -> Parameter:
-    return Parameter(
+    parameter = Parameter(
         name=name,
         wire_name=wire_name,
         place="body",
@@ -206,6 +207,7 @@ def _parameter(name: str, wire_name: str, schema: dict[str, Json], *, required: 
         schema=schema,
         description=schema.get("description", ""),
     )
+    return preset(parameter)
 
 
 def _returns(schema: Json, budget: DocumentBudget, where: str) -> dict[str, Json]:

@@ -6,6 +6,7 @@ from typing import Final
 from app.records import Json
 
 EVENT_STREAM: Final = "text/event-stream"
+JSON_PATCH: Final = "application/json-patch+json"
 _EVENTS: Final[dict[str, Json]] = {
     "type": "array",
     "items": {"type": "object", "properties": {"event": {"type": "string"}, "data": {}, "id": {"type": "string"}}},
@@ -51,6 +52,10 @@ def is_json_lines(media_type: str) -> bool:
 
 def is_form(media_type: str) -> bool:
     return media_type in _FORMS
+
+
+def is_html(media_type: str) -> bool:
+    return media_type in ("text/html", "application/xhtml+xml")
 
 
 def is_xml(media_type: str) -> bool:

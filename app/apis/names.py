@@ -8,6 +8,11 @@ from heapq import nlargest
 
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NOT_NAME = re.compile(r"[^0-9A-Za-z]+")
+_OPERATORS = {
+    "<=": "lte", ">=": "gte", "!=": "ne", "<>": "ne", "==": "eq", "<": "lt", ">": "gt", "!": "not", "=": "eq",
+    "~": "like", "+": "plus", "-": "minus",
+}  # fmt: skip
+_OPERATOR = re.compile(r"<=|>=|!=|<>|==|[<>!=~]|^[+-]|[+-]$")  # that tell names apart
 _CLOSE = 0.5
 _COMPARED = 5_000  # names that an unknown one is compared with, roughly at first
 _COMPARED_CHARS = 100
@@ -26,12 +31,13 @@ def operation_name(operation_id: str, method: str, path: str) -> str:
 def argument_name(wire_name: str) -> str:
     """The name itself if it is a valid identifier, otherwise the nearest valid one.
 
-    >>> [argument_name(name) for name in ("userId", "X-Trace", "from", "filter[tag]", "2fa")]
-    ['userId', 'X_Trace', 'from_', 'filter_tag', 'x_2fa']
+    >>> [argument_name(name) for name in ("userId", "X-Trace", "from", "filter[tag]", "2fa", "a<", "b[>=]")]
+    ['userId', 'X_Trace', 'from_', 'filter_tag', 'x_2fa', 'a_lt', 'b_gte']
     """
     if wire_name.isascii() and wire_name.isidentifier() and not wire_name.startswith("_"):
         return _not_keyword(wire_name)
-    name = _NOT_NAME.sub("_", wire_name).strip("_") or "argument"
+    spelled = _OPERATOR.sub(lambda found: f"_{_OPERATORS[found[0]]}_", wire_name)
+    name = _NOT_NAME.sub("_", spelled).strip("_") or "argument"
     return _not_keyword(f"x_{name}" if name[0].isdigit() else name)
 
 

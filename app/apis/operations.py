@@ -8,12 +8,14 @@ import msgspec
 
 from app.apis.address import with_defaults
 from app.apis.catalog import LeftOut, MisspelledRisk, Operation, Parameter
+from app.apis.declared_values import preset
 from app.apis.document_budget import DocumentSizeError
+from app.apis.documented_answers import DocumentedAnswers, documented_answers
 from app.apis.media_types import EVENT_STREAM, bare, is_declared_json, result_schema
 from app.apis.names import UniqueNames, argument_name, operation_name
 from app.apis.parameters import parameters
 from app.apis.references import References
-from app.apis.request_body import Body, request_body
+from app.apis.request_body import arguments_of, request_body
 from app.apis.security_schemes import security
 from app.errors import ApiDocumentError
 from app.project.approval import Risk
@@ -24,6 +26,7 @@ _OPERATION_STEPS = 20
 _TAGS = 10  # of an operation, that a search reads
 _PATH_CHARS = 2_000
 _METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace", "query"}
+_READ = ("get", "head", "options", "query")
 _OTHER_METHOD = re.compile(r"(?!CONNECT$)[A-Z][A-Z0-9-]{0,39}", re.IGNORECASE)  # of `additionalOperations`
 
 
@@ -76,8 +79,10 @@ def _operation(
     """The operation, and why parameters of it cannot be sent."""
     where = f"{method.upper()} {path}"
     _spend(node, references, where)
-    body = request_body(node.get("requestBody"), references, where)
+    bodies = request_body(node.get("requestBody"), references, where, patches=method == "patch")
+    body = bodies[0]
     outside = parameters(path, item, node, references, where)
+    returns, answers = _documented(node.get("responses"), references, where, outside.accept)
     operation = Operation(
         app=app,
         name=name,
@@ -87,11 +92,13 @@ def _operation(
         operation_id=_text(node, "operationId"),
         tags=_tags(node),
         description=_text(node, "description"),
-        parameters=_arguments(outside.known, body),
+        parameters=_arguments([*outside.known, *arguments_of(bodies)], method in _READ),
         body_is_object=body.is_object,
         body_type=body.media_type,
         body_required=body.required,
-        returns=_documented(node.get("responses"), references, where),
+        bodies=bodies if len(bodies) > 1 else (),
+        returns=returns,
+        answers=answers,
         declared_safe=_safety(node, where),
         risk=_risk(node, where),
         security=security(node, references, where),
@@ -131,41 +138,58 @@ def _places(
                 left_out.append(LeftOut(f"{method[:50]} {path}", "this is not the name of a method"))
 
 
-def _arguments(outside: list[Parameter], body: Body) -> tuple[Parameter, ...]:
+def _arguments(every: list[Parameter], is_read: bool) -> tuple[Parameter, ...]:
     """Required arguments first, as in Python. If a name is taken, the later one is prefixed with its place."""
     named: dict[str, Parameter] = {}
     names = UniqueNames()
-    for each in [*outside, *body.fields]:
+    for each in every:
         name = argument_name(each.wire_name)
         name = names.add(f"{each.place}_{name}" if name in names else name)
         named[name] = msgspec.structs.replace(each, name=name)
-    return tuple(sorted(named.values(), key=lambda parameter: not parameter.required))
+    found = [preset(each, with_default=is_read or each.place != "path") for each in named.values()]
+    return tuple(sorted(found, key=lambda parameter: not parameter.required))
 
 
-def _documented(responses: Json, references: References, where: str) -> dict[str, Json]:
-    """As `_returns`; {} where that cannot be read: it only tells the agent what to expect."""
+def _documented(
+    responses: Json, references: References, where: str, accept: str
+) -> tuple[dict[str, Json], DocumentedAnswers]:
+    """The schema of the first successful response with content, {} without one, and all that is answered.
+
+    Where that cannot be read, nothing is known: the call can be made all the same.
+    """
     try:
-        return _returns(responses, references, where)
+        if not isinstance(responses, Mapping):
+            return {}, documented_answers((), (), accept)
+        successes = sorted((status for status in responses if str(status).startswith("2")), key=str)
+        contents = dict(_contents(successes or ["default"], responses, references, where))
+        answers = documented_answers(responses, contents.values() if successes else (), accept)
+        return _returns(contents, references), answers
     except DocumentSizeError:
         raise
     except ApiDocumentError:
-        return {}
+        return {}, DocumentedAnswers()
 
 
-def _returns(responses: Json, references: References, where: str) -> dict[str, Json]:
-    """The schema of the first successful response with content; {} without one."""
-    if not isinstance(responses, Mapping):
-        return {}
-    successes = sorted(status for status in responses if str(status).startswith("2")) or ["default"]
-    for status in successes:
-        content = references.follow(responses.get(status, {}), f"{where} response {status}").get("content")
-        for media_type, media in content.items() if isinstance(content, Mapping) else ():
+def _contents(
+    statuses: list[Json], responses: Mapping[str, Json], references: References, where: str
+) -> Iterator[tuple[str, Mapping[str, Json]]]:
+    """Place and content of each response that has any."""
+    for status in statuses:
+        place = f"{where} response {status}"
+        content = references.follow(responses.get(status, {}), place).get("content")
+        if isinstance(content, Mapping):
+            yield place, content
+
+
+def _returns(contents: Mapping[str, Mapping[str, Json]], references: References) -> dict[str, Json]:
+    for place, content in contents.items():
+        for media_type in sorted(content, key=lambda each: not is_declared_json(each)):  # JSON is asked for first
+            media = content[media_type]
             described = media if isinstance(media, Mapping) else {}
             if bare(media_type) == EVENT_STREAM and "itemSchema" in described:
-                events = {"type": "array", "items": described["itemSchema"]}
-                return references.schema(events, f"{where} response {status}")
+                return references.schema({"type": "array", "items": described["itemSchema"]}, place)
             if is_declared_json(media_type) or media_type == "*/*":
-                return references.schema(described.get("schema", {}), f"{where} response {status}")
+                return references.schema(described.get("schema", {}), place)
             if (known := result_schema(media_type)) is not None:
                 return known
     return {}

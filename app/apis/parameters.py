@@ -5,10 +5,10 @@ from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from app.apis.catalog import Parameter, Place, Style
+from app.apis.declared_values import sent_unasked
 from app.apis.media_types import is_declared_json
 from app.apis.references import References, UnknownTargetError
 from app.apis.request_headers import is_header_name, is_reserved
-from app.apis.short_text import short_repr
 from app.errors import ApiDocumentError
 from app.records import Json
 
@@ -26,25 +26,31 @@ _DEFAULT_STYLE: Final[dict[Place, Style]] = {
     "header": "simple",
     "cookie": "form",
 }
-_STYLES: Final[dict[tuple[str, str], Style]] = {
-    ("path", "simple"): "simple",
-    ("header", "simple"): "simple",
-    ("cookie", "form"): "form",
-    ("query", "form"): "form",
-    ("query", "deepObject"): "deepObject",
-    ("query", "spaceDelimited"): "spaceDelimited",
-    ("query", "pipeDelimited"): "pipeDelimited",
-    ("query", "tabDelimited"): "tabDelimited",  # of Swagger 2.0
+_STYLES: Final[dict[Place, dict[str, Style]]] = {
+    "path": {"simple": "simple", "matrix": "matrix", "label": "label"},
+    "query": {
+        "form": "form",
+        "deepObject": "deepObject",
+        "spaceDelimited": "spaceDelimited",
+        "pipeDelimited": "pipeDelimited",
+        "tabDelimited": "tabDelimited",  # of Swagger 2.0
+    },
+    "querystring": {},
+    "header": {"simple": "simple"},
+    "cookie": {"form": "form", "cookie": "cookie"},
 }
+_WORDS: Final = {word for words in _STYLES.values() for word in words}
+_EXPLODED: Final = ("form", "cookie", "deepObject")  # unless the document says otherwise
 _STEPS: Final = 10  # of a parameter
 _IN_PATH: Final = re.compile(r"\{([^{}/]{1,200})\}")
 
 
 class Parameters(NamedTuple):
-    """Those that can be sent, and why others cannot."""
+    """Those that can be sent, and why others cannot; and the one value of the header `Accept`, "" without one."""
 
     known: list[Parameter]
     unread: list[str]
+    accept: str
 
 
 def parameters(
@@ -72,7 +78,13 @@ def parameters(
     undeclared = [name for name in places if ("path", name) not in merged]
     merged |= {("path", name): _undeclared(name) for name in undeclared}
     known = [each for each in merged.values() if _is_sent(each, places)]
-    return Parameters(known, unread if len(unread) > len(undeclared) else [])
+    accepted = (sent_unasked(each.schema) for each in merged.values() if _key(each) == ("header", "accept"))
+    accept = next((each for each in accepted if isinstance(each, str)), "")
+    return Parameters(known, unread if len(unread) > len(undeclared) else [], accept)
+
+
+def _key(parameter: Parameter) -> tuple[str, str]:
+    return parameter.place, parameter.wire_name.lower()
 
 
 def _undeclared(name: str) -> Parameter:
@@ -97,8 +109,9 @@ def _parameter(node: Mapping[str, Json], references: References, where: str) -> 
     description = description.strip() if isinstance(description, str) else ""
     references.budget.spend(_STEPS, where)
     references.budget.spend_text(description, where)
-    style = _style(node, place, where)
-    explode = node.get("explode")
+    style = _style(node, place)
+    explode, given = node.get("explode"), node.get("style")
+    exploded = (given if isinstance(given, str) and given in _WORDS else style) in _EXPLODED
     return Parameter(
         name=name,
         wire_name=name,
@@ -107,22 +120,17 @@ def _parameter(node: Mapping[str, Json], references: References, where: str) -> 
         schema=_schema(node, references, where),
         description=description,
         style=style,
-        explode=explode if isinstance(explode, bool) else style in ("form", "deepObject"),
+        explode=explode if isinstance(explode, bool) else exploded,
     )
 
 
-def _style(node: Mapping[str, Json], place: Place, where: str) -> Style:
+def _style(node: Mapping[str, Json], place: Place) -> Style:
+    """That of its place, if the document names another."""
     if "content" in node:
         kinds = node["content"] or ()
         is_text = place == "querystring" or (bool(kinds) and all(str(each).startswith("text/") for each in kinds))
         return _DEFAULT_STYLE[place] if is_text and not any(map(is_declared_json, kinds)) else "json"
-    if "style" not in node:
-        return _DEFAULT_STYLE[place]
-    given = node["style"]
-    style = _STYLES.get((place, given)) if isinstance(given, str) else None
-    if style is None:
-        raise ApiDocumentError(f"{where}: style {short_repr(given, 50)} is not supported in {place}")
-    return style
+    return _STYLES[place].get(str(node.get("style")), _DEFAULT_STYLE[place])
 
 
 def _schema(node: Mapping[str, Json], references: References, where: str) -> dict[str, Json]:

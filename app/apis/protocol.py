@@ -15,6 +15,7 @@ class OutgoingRequest(msgspec.Struct, frozen=True):
     target: str  # path and query below the server's URL, percent-encoded
     headers: dict[str, str]
     content: bytes | None
+    approved: bool = False  # by a person, who saw this address: it leads to no other
 
 
 class ApiProtocol(Protocol):

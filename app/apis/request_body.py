@@ -1,13 +1,16 @@
 """Parses request bodies: each field of a JSON object or of a form is an argument, any other body is one."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
-from app.apis.binary_values import alternatives, is_binary
-from app.apis.catalog import Parameter, Style
-from app.apis.media_types import bare, is_binary_media, is_declared_json, is_form, is_json_lines
+from app.apis.binary_values import alternatives, is_binary, part_schemas
+from app.apis.catalog import Body, Parameter, Style
+from app.apis.document_budget import DocumentSizeError
+from app.apis.file_types import listed_types
+from app.apis.media_types import JSON_PATCH, bare, is_binary_media, is_declared_json, is_form, is_json_lines
 from app.apis.references import References, UnknownTargetError
 from app.apis.short_text import short_repr
 from app.apis.type_form import type_form
@@ -15,7 +18,9 @@ from app.errors import ApiDocumentError
 from app.records import Json
 
 _SIMPLEST_FIRST = (
-    r"application/json|.*\+json",
+    r"application/json",
+    r"(?!application/json-patch\+json).*\+json",
+    r"application/json-patch\+json",
     r"\*/\*|application/\*|.*json.*",
     r"application/x-www-form-urlencoded",
     r"multipart/form-data",
@@ -27,35 +32,124 @@ _PLAIN: Mapping[str, Json] = {}
 _ONE_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(; ?[\w.-]+=[\w.+-]+)*", re.ASCII)  # neither a list nor a range
 _FIELD_STEPS = 3
 _SCALARS = ("string", "integer", "number", "boolean")
-_SENDABLE = re.compile(r"[\x20-\x7e]{1,200}")
+_SENDABLE_CHARS = 200
+_SENDABLE = re.compile(rf"[\x20-\x7e]{{1,{_SENDABLE_CHARS}}}")
+_FILE_TYPES = 20
+_OPERATIONS: dict[str, Json] = {"type": "array", "items": {"type": "object"}}
 
 
-class Body(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of a request body."""
+def request_body(node: Json, references: References, where: str, *, patches: bool) -> tuple[Body, ...]:
+    """The bodies that an operation takes, in the order in which they are tried. `patches`: its method is PATCH.
 
-    fields: tuple[Parameter, ...] = ()
-    is_object: bool = True
-    media_type: str = "application/json"
-    required: bool = False
-
-
-def request_body(node: Json, references: References, where: str) -> Body:
-    """Any value, if it is described in a document that was not read. Raises ApiDocumentError with the place."""
+    Any value, if it is described in a document that was not read. Raises ApiDocumentError with the place.
+    """
     if node is None:
-        return Body()
+        return (Body(),)
     where = f"{where} body"
     try:
         node = references.follow(node, where)
     except UnknownTargetError:
-        return Body(fields=(_body_field("body", {}, required=False),), is_object=False)
+        return (Body(fields=(_body_field("body", {}, required=False),), is_object=False),)
     content = node.get("content")
     if not isinstance(content, Mapping) or not content:
-        return Body()
-    media_type = _media_type(list(content))
-    if not _SENDABLE.fullmatch(media_type):
-        raise ApiDocumentError(f"{where}: {short_repr(media_type, 50)} is not a media type")
-    media = references.follow(content[media_type], where)
-    return _described(media, media_type, references, where, required=node.get("required") is True)
+        return (Body(),)
+
+    def described(media_type: str) -> Body:
+        if not _SENDABLE.fullmatch(media_type):
+            raise ApiDocumentError(f"{where}: {short_repr(media_type, 50)} is not a media type")
+        media = references.follow(content[media_type], where)
+        return _described(media, media_type, references, where, required=node.get("required") is True)
+
+    name = min(content, key=_effort)
+    usual = described(name)
+    kind = bare(usual.media_type)
+    if is_declared_json(kind) or is_form(kind):
+        lists = _patches(content, usual, described) if patches else ()
+        has_file = any(_is_file(each.schema) for each in usual.fields)
+        others = [
+            each
+            for each in content
+            if (is_form(bare(each)) and (has_file or content[each] != content[name]))
+            or (is_binary_media(bare(each)) and is_binary(_schema(content[each])))
+        ]
+        return (*lists, usual, *_others(others, usual, described))
+    return (msgspec.structs.replace(usual, media_type=_listed(usual.media_type, content)),)
+
+
+def arguments_of(bodies: Sequence[Body]) -> tuple[Parameter, ...]:
+    """An argument for each field that one of the bodies has; required if all of them require it."""
+    merged: dict[str, Parameter] = {}
+    for field in (field for body in bodies for field in body.fields):
+        known = merged.get(field.wire_name, field)
+        merged[field.wire_name] = msgspec.structs.replace(known, schema=_either(known.schema, field.schema))
+    needed = set.intersection(*({each.wire_name for each in body.fields if each.required} for body in bodies))
+    return tuple(msgspec.structs.replace(each, required=name in needed) for name, each in merged.items())
+
+
+def _either(one: dict[str, Json], other: dict[str, Json]) -> dict[str, Json]:
+    """What is one of two values; the first if the second is of the same kind."""
+    same = one.get("type") == other.get("type") and _is_file(one) == _is_file(other)
+    return one if same or not one else {"anyOf": [one, other]}
+
+
+def _is_file(schema: dict[str, Json]) -> bool:
+    return any(map(is_binary, part_schemas(schema)))
+
+
+def _patches(content: Iterable[str], usual: Body, described: Callable[[str], Body]) -> tuple[Body, ...]:
+    """The JSON Patch beside another JSON: a list (RFC 6902, section 3), whatever the document says of it."""
+    for media_type in content:
+        if bare(media_type) != JSON_PATCH or bare(usual.media_type) == JSON_PATCH:
+            continue
+        patch = _readable(described, media_type)
+        if patch is None:
+            continue
+        schema = {} if patch.is_object else patch.fields[0].schema
+        if schema.get("type") == "array":
+            return (patch,)
+        if not usual.is_object:
+            whole = _body_field("body", _OPERATIONS, patch.required)
+            return (Body(fields=(whole,), is_object=False, media_type=media_type, required=patch.required),)
+    return ()
+
+
+def _others(content: Iterable[str], usual: Body, described: Callable[[str], Body]) -> tuple[Body, ...]:
+    """Forms, and files, that take what the usual body does not: bytes, or other fields."""
+    found: list[Body] = []
+    known = {each.wire_name for each in usual.fields}
+    for media_type in content:
+        kind = bare(media_type)
+        other = _readable(described, media_type) if kind != bare(usual.media_type) else None
+        if other is None or other.is_object is not is_form(kind):
+            continue
+        takes_files = any(_is_file(each.schema) for each in other.fields)
+        if takes_files or (other.is_object and not {each.wire_name for each in other.fields} <= known):
+            found.append(other)
+    return tuple(found)
+
+
+def _schema(media: Json) -> dict[str, Json]:
+    """The schema that is written at a media type itself."""
+    schema = media.get("schema") if isinstance(media, Mapping) else None
+    return schema if isinstance(schema, dict) else {}
+
+
+def _readable(described: Callable[[str], Body], media_type: str) -> Body | None:
+    """None for one that cannot be read: there is another."""
+    try:
+        return described(media_type)
+    except DocumentSizeError:
+        raise
+    except ApiDocumentError:
+        return None
+
+
+def _listed(usual: str, content: Iterable[str]) -> str:
+    """With the other types and ranges of files: the bytes decide."""
+    others = (
+        each for each in content if is_binary_media(bare(each)) and _ONE_TYPE.fullmatch(each.replace("*", "x"))
+    )
+    return ", ".join(dict.fromkeys([usual, *islice(others, _FILE_TYPES)]))
 
 
 def _described(
@@ -78,26 +172,18 @@ def _described(
     return Body(fields=(whole,), is_object=False, media_type=media_type, required=required)
 
 
-def _media_type(offered: list[str]) -> str:
-    """The simplest to encode: JSON, then a form, then text."""
-    return min(offered, key=_effort)
-
-
 def _effort(media_type: str) -> int:
+    """JSON is the simplest to encode, then a form, then text."""
     kind = bare(media_type)
     return next(place for place, pattern in enumerate(_SIMPLEST_FIRST) if re.fullmatch(pattern, kind, re.DOTALL))
 
 
 def _sent(media_type: str, schema: dict[str, Json]) -> str:
-    """A type in place of a range."""
-    if "*" not in media_type:
+    """A type in place of a range, unless that of the bytes is sent."""
+    if "*" not in media_type or all(map(is_binary, alternatives(schema))):
         return media_type
-    if all(map(is_binary, alternatives(schema))):
-        return "application/octet-stream"
     kind = media_type.partition("/")[0]
-    return {"*": "application/json", "application": "application/json", "text": "text/plain"}.get(
-        kind, "application/octet-stream"
-    )
+    return {"*": "application/json", "application": "application/json", "text": "text/plain"}.get(kind, media_type)
 
 
 def _lines(schema: dict[str, Json]) -> dict[str, Json]:
@@ -109,7 +195,7 @@ def _text(schema: dict[str, Json], kind: str) -> dict[str, Json]:
     """Text of a format that the code has to write. What the document says about a structure is only described."""
     if schema.get("type") in _SCALARS:
         return schema
-    if is_binary_media(kind):
+    if is_binary_media(kind) or "*" in kind:
         return {"type": "string", "format": "binary"}
     described = [f"{kind}, as text or bytes", type_form(schema), str(schema.get("description", ""))]
     return {"type": "string", "description": ": ".join(filter(None, described))}
@@ -137,9 +223,11 @@ def _fields(
 
 
 def _part_type(encoding: Mapping[str, Json]) -> str:
-    """The type of a part, if the document gives one and not several to choose from."""
+    """The type of a part, or several, with ranges among them, to choose from by its bytes."""
     given = encoding.get("contentType")
-    return given if isinstance(given, str) and _ONE_TYPE.fullmatch(given) else ""
+    if not isinstance(given, str) or len(given) > _SENDABLE_CHARS:
+        return ""
+    return given if all(_ONE_TYPE.fullmatch(each.replace("*", "x")) for each in listed_types(given)) else ""
 
 
 def _style(encoding: Mapping[str, Json]) -> Style:

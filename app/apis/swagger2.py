@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from app.apis.document_budget import DocumentBudget
+from app.apis.media_types import bare, is_form
 from app.records import Json
 
 _METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch")
@@ -33,6 +34,7 @@ _FLOWS: Final = {
 _HOPS: Final = 10
 _MEDIA_TYPES: Final = 10  # of one body or answer
 _STEPS: Final = 10  # of a parameter
+_PARTS: Final = "multipart/form-data"
 
 
 def as_openapi(document: Mapping[str, Json], source: str | None = None) -> dict[str, Json]:
@@ -140,11 +142,17 @@ class _Conversion:
             "properties": {str(each.get("name")): self._field(each) for each in fields},
             "required": [each["name"] for each in fields if each.get("required") is True and "name" in each],
         }
-        parts = any(each.get("type") == "file" for each in fields) or consumed == ["multipart/form-data"]
-        media_type = "multipart/form-data" if parts else "application/x-www-form-urlencoded"
+        files = any(each.get("type") == "file" for each in fields)
+        forms = [each for each in consumed if is_form(bare(each))]
+        parts = [each for each in forms if bare(each) == _PARTS]
+        if not forms:
+            forms = [_PARTS if files else "application/x-www-form-urlencoded"]
         encoding = {str(each.get("name")): _list_style(each) for each in fields}
         media = {"schema": schema, "encoding": encoding}
-        return {"required": bool(schema["required"]), "content": {media_type: media}}
+        return {
+            "required": bool(schema["required"]),
+            "content": dict.fromkeys(parts if files and parts else forms, media),
+        }
 
     def _field(self, parameter: Mapping[str, Json]) -> dict[str, Json]:
         described = {"description": parameter["description"]} if "description" in parameter else {}
@@ -160,6 +168,8 @@ class _Conversion:
                 produced = [each for each in produced if "json" not in each] or ["application/octet-stream"]
             media = {"schema": _schema(node["schema"])}
             response["content"] = dict.fromkeys(produced or ["application/json"], media)
+        elif owner is not self._document and owner.get("produces"):
+            response["content"] = {each: {} for each in self._media_types(owner, "produces")}
         return response
 
     def _media_types(self, node: Mapping[str, Json], name: str) -> list[str]:

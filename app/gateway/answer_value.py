@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from app.apis.media_types import EVENT_STREAM, is_binary_media, is_declared_json, is_json, is_xml
+from app.apis.media_types import EVENT_STREAM, is_binary_media, is_declared_json, is_html, is_json, is_xml
 from app.errors import HostError
 from app.gateway.event_stream import events
 from app.records import CallResponse, Json
@@ -20,6 +20,8 @@ _ERROR_CHARS = 500
 _BODY_CHARS = 20_000  # of an error that are kept
 _CHARSET: Final = re.compile(r";\s*charset\s*=\s*[\"']?([A-Za-z0-9._:+-]{1,40})", re.IGNORECASE)
 _XML_ENCODING: Final = re.compile(rb"\s*<\?xml[^>]{1,200}?encoding\s*=\s*[\"']([A-Za-z0-9._:+-]{1,40})")
+_QUOTES: Final = 4  # of a value that has a name, and is a text
+_NO_JSON: Final = (b"NaN", b"-Infinity", b"Infinity")  # numbers that some servers write
 _CHARACTER_SETS: Final = re.compile(  # of the codecs of Python, those of the Web; the others are slow, or no text
     r"utf-8(-sig)?|utf-(16|32)(-[bl]e)?|ascii|iso8859-\d+|cp\d+|koi8-\w+|mac-\w+|tis-620|kz1048|ptcp154"
     r"|gb2312|gbk|gb18030|hz|big5(hkscs)?|euc_\w+|shift_jis\w*|iso2022_\w+|johab"
@@ -36,6 +38,11 @@ class ReadResponse(msgspec.Struct, frozen=True, kw_only=True):
     challenge: str  # the header WWW-Authenticate
     body: bytes
     cut: str = ""  # why the end is missing, of an event stream
+    remark: str = ""  # what the value does not show
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
 
     @property
     def media_type(self) -> str:
@@ -63,6 +70,43 @@ def value_of(answer: ReadResponse) -> Json:
         return answer.body.decode(_charset(answer)).removeprefix("\ufeff")
     except UnicodeDecodeError:
         return answer.body
+
+
+def finite(answer: ReadResponse) -> ReadResponse:
+    """The answer with null in place of the numbers that some servers write, and JSON lacks."""
+    if not is_declared_json(answer.media_type) or not any(word in answer.body for word in _NO_JSON):
+        return answer
+    body = _with_null(answer.body)
+    if body == answer.body:
+        return answer
+    return msgspec.structs.replace(answer, body=body, remark="NaN and Infinity, which JSON lacks, are None here")
+
+
+def _with_null(body: bytes) -> bytes:
+    """With null in place of these words outside of strings. Takes linear time, whatever the body is."""
+    if b"\x01" in body or b"\x02" in body:  # which no JSON contains: they stand for escapes meanwhile
+        return body
+    masked = body.replace(rb"\\", b"\x01").replace(rb"\"", b"\x02")
+    if masked.count(b'"') > _QUOTES * MAX_NODES:  # it is refused for its size
+        return body
+    parts = masked.split(b'"')  # every second is a string
+    bare = b'"'.join(parts[::2])
+    for word in _NO_JSON:
+        bare = bare.replace(word, b"null")
+    parts[::2] = bare.split(b'"')
+    return b'"'.join(parts).replace(b"\x02", rb"\"").replace(b"\x01", rb"\\")
+
+
+def is_page(answer: ReadResponse) -> bool:
+    """Whether the body is an HTML page: by its type if it has one, and it has markup, or else by its beginning."""
+    start = answer.body[:1000].removeprefix(codecs.BOM_UTF8).lstrip().lower()
+    return start.startswith(b"<" if is_html(answer.media_type) else (b"<!doctype html", b"<html"))
+
+
+def start_of(answer: ReadResponse, clean: Callable[[str], str]) -> str:
+    """The beginning of the body, on one line. `clean` removes secrets from a text that is truncated."""
+    whole = answer.body.decode(_charset(answer), "replace")
+    return _short(answer, whole, clean(whole))
 
 
 def refusal(answer: ReadResponse, clean: Callable[[str], str]) -> RefusalError:

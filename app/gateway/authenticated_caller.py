@@ -68,5 +68,8 @@ class AuthenticatedCaller:
             self._secrets.hidden.mask,
             sending,
             authentication.certificate,
+            operation.safe,
+            request.approved,
+            operation.answers,
         )
         return await self._callers.of(app).send(outgoing)

@@ -25,7 +25,7 @@ from app.gateway.call_journal import CallJournal, InDoubtError
 from app.gateway.callers import Caller, Callers
 from app.gateway.http_call import HttpCaller
 from app.gateway.kept_bytes import KeptBytes
-from app.gateway.live_calls import LiveCalls, error_of
+from app.gateway.live_calls import LiveCalls, error_of, is_unknown
 from app.gateway.recorded_calls import RecordedCalls
 from app.gateway.request_secrets import RequestSecrets
 from app.gateway.retry_after import Patience
@@ -143,8 +143,7 @@ class Gateway:
             self.guard.check(skill, operation, shown)
         if not operation.method:
             return Answer(self._built_in(operation, arguments))
-        if self.in_doubt is not None:
-            raise HostError("InDoubt", self.in_doubt)
+        self._check_doubt()
         self.secrets.note(api, shown)
         done = await self._recorded(app, operation, arguments)
         if done is None:
@@ -160,7 +159,7 @@ class Gateway:
             done = msgspec.structs.replace(done, skill=skill.name)
         self._calls.append(done)
         if done.error is not None:
-            raise error_of(done)
+            raise self._error(done, operation)
         return await self._answer(done, app, operation, arguments)
 
     async def _answer(self, done: Call, app: App, operation: Operation, arguments: dict[str, Json]) -> Answer:
@@ -179,7 +178,14 @@ class Gateway:
             return Answer(value)
         url = self._address(app, operation) + operation.path
         following = next_page(operation, done.arguments, value, response.headers, url)
-        return Answer(value, response.status, response.headers, following)
+        return Answer(value, response.status, response.headers, following, response.remark)
+
+    def _error(self, done: Call, operation: Operation) -> HostError:
+        """What a failed call raises. No other follows a change of which nobody knows whether it was made."""
+        error = error_of(done)
+        if is_unknown(done) and not operation.safe:
+            self.in_doubt = f"{operation.api}: {error.message}"
+        return error
 
     async def _recorded(self, app: App, operation: Operation, arguments: dict[str, Json]) -> Call | None:
         if not self._replayed:
@@ -211,6 +217,8 @@ class Gateway:
     ) -> tuple[OutgoingRequest, str]:
         """The request and its URL. Raises HostError for a call that cannot be sent."""
         request = await self._request_secrets.encode(app, operation, arguments)
+        if self._approvals is not None and self._approvals.wants(operation):
+            request = msgspec.structs.replace(request, approved=True)
         return request, self._address(app, operation) + request.target
 
     def _find(self, api: str) -> tuple[App, Operation]:
@@ -226,10 +234,16 @@ class Gateway:
     def _built_in(self, operation: Operation, arguments: dict[str, Json]) -> Json:
         if operation is not COMPLETE_TASK:
             return look_up(self._catalog, operation, arguments, self._instruction)
+        self._check_doubt()
         self.answer = checked_answer(arguments.get("answer"))
         self.completed = True
         self.status = arguments.get("status", "success")
         return {"message": "the task is complete"}
+
+    def _check_doubt(self) -> None:
+        """Neither a call nor an answer follows what is in doubt."""
+        if self.in_doubt is not None:
+            raise HostError("InDoubt", self.in_doubt)
 
     def _address(self, app: App, operation: Operation) -> str:
         try:

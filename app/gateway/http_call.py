@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from urllib.parse import parse_qsl
 
 import httpx
 
 from app.apis.authentication import CERTIFICATE
 from app.apis.media_types import EVENT_STREAM, bare
 from app.errors import HostError, NoConnectionError
-from app.gateway.answer_value import ReadResponse, refusal, value_of
+from app.gateway.answer_value import ReadResponse, finite, is_page, refusal, start_of, value_of
 from app.gateway.response_headers import passed_headers
 from app.gateway.wire_request import Sending, WireRequest
 from app.records import CallResponse
@@ -16,7 +17,9 @@ from app.sandbox.protocol import Answer, RefusalError
 from app.untrusted.http_body import BodyError, BodySizeError, read_into
 
 MAX_ANSWER_BYTES = 3 << 20  # fits into a frame of the sandbox
-_REDIRECTS = 5
+REDIRECTS = frozenset({300, 301, 302, 303, 307, 308})
+_HOPS = 5
+_ADDRESS_CHARS = 500  # of a redirect, in messages
 _HEADERS = {
     "Accept": "application/json, text/*;q=0.9, */*;q=0.1",
     "Accept-Encoding": "gzip, deflate",
@@ -33,9 +36,9 @@ class HttpCaller:
         self._extensions: dict[str, object] = {"timeout": httpx.Timeout(timeout).as_dict()}
 
     async def send(self, request: WireRequest) -> Answer:
-        """The parsed response. Redirects to other servers are refused.
+        """The parsed response, which is that of this request, not of one that a redirect names instead.
 
-        Raises HostError, an ApiError, for every failure: a RefusalError for a status other than 2xx.
+        Raises HostError, an ApiError, for every failure: a RefusalError for an answer that is no result.
         """
         end = asyncio.get_running_loop().time() + self._timeout
         extensions = self._extensions
@@ -44,10 +47,13 @@ class HttpCaller:
         if request.certificate is not None:
             extensions = extensions | {CERTIFICATE: request.certificate}
         try:
-            answer = await self._follow(request, extensions, end)
-            if not 200 <= answer.status < 300:
+            answer = finite(await self._follow(request, extensions, end))
+            if not (answer.is_success or _is_result(request, answer)):
                 raise refusal(answer, request.clean)
-            return Answer(value_of(answer), answer.status, answer.headers)
+            if answer.is_success and request.answers.are_json and is_page(answer):
+                page = f"an HTML page, where the document promises JSON: {start_of(answer, request.clean)}"
+                raise _refused(request, answer, page)
+            return Answer(value_of(answer), answer.status, answer.headers, remark=answer.remark)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             reason = str(error) or type(error).__name__
             raise NoConnectionError(f"the server cannot be reached: {reason}") from error
@@ -58,24 +64,34 @@ class HttpCaller:
             raise HostError("ApiError", f"the server cannot be reached: {reason}") from error
 
     async def _follow(self, request: WireRequest, extensions: dict[str, object], end: float) -> ReadResponse:
+        """The answer that no redirect leads on from.
+
+        Another address is another call. A change stays at its own, apart from a slash at the end, to which 307 and
+        308 send the same request; so does a call that a person approved. A read follows within the server.
+        """
         url, method, headers, content = httpx.URL(request.url), request.method, request.headers, request.content
-        for _ in range(_REDIRECTS):
+        for _ in range(_HOPS):
             answer = await self._once(
                 httpx.Request(
                     method, url, headers={**_HEADERS, **headers}, content=content, extensions=extensions
                 ),
                 end,
             )
-            if answer.location is None:
+            if answer.status not in REDIRECTS or _is_result(request, answer):
                 return answer
-            target = url.join(answer.location)
-            if not _same_server(url, target):
-                raise _redirected(answer, target)
-            url = target
-            if answer.status == 303 or (answer.status < 303 and method == "POST"):
+            target = _target(url, answer)
+            here = target is not None and answer.status != 303 and _differs_by_slash(url, target)
+            if target is None or not (_repeats(request, answer) if here else _moves(request, url, target)):
+                raise _redirected(request, answer, url, target)
+            url = url.copy_with(scheme=target.scheme, raw_path=target.raw_path)  # of the same server
+            if (
+                not here
+                and method != "HEAD"
+                and (answer.status == 303 or (answer.status < 303 and method == "POST"))
+            ):
                 method, content = "GET", None
                 headers = {name: value for name, value in headers.items() if name != "Content-Type"}
-        raise HostError("ApiError", f"the server redirects more than {_REDIRECTS} times")
+        raise _refused(request, answer, f"the server redirects more than {_HOPS} times")
 
     async def _once(self, request: httpx.Request, end: float) -> ReadResponse:
         async with asyncio.timeout_at(end):
@@ -127,15 +143,59 @@ def _before(sending: Sending) -> Callable[[str, object], Awaitable[None]]:
     return trace
 
 
-def _redirected(answer: ReadResponse, target: httpx.URL) -> RefusalError:
-    message = f"it redirects to another server, {target.host}, which is not followed"
+def _is_result(request: WireRequest, answer: ReadResponse) -> bool:
+    """Whether a redirect is how the operation of a change ends well, by its document."""
+    return not request.is_read and answer.status in REDIRECTS and request.answers.has_redirect(answer.status)
+
+
+def _target(url: httpx.URL, answer: ReadResponse) -> httpx.URL | None:
+    """Where a redirect leads; None if it does not say so."""
+    try:
+        return None if answer.location is None else url.join(answer.location)
+    except (httpx.InvalidURL, UnicodeError):
+        return None
+
+
+def _repeats(request: WireRequest, answer: ReadResponse) -> bool:
+    """Whether the same request may be sent again, to the same address."""
+    return request.is_read or answer.status in (307, 308)
+
+
+def _moves(request: WireRequest, url: httpx.URL, target: httpx.URL) -> bool:
+    """Whether a request may lead to another address."""
+    return request.is_read and not request.approved and _same_server(url, target)
+
+
+def _redirected(
+    request: WireRequest, answer: ReadResponse, url: httpx.URL, target: httpx.URL | None
+) -> RefusalError:
+    address = request.clean(str(target) if target else answer.location or "no address")[:_ADDRESS_CHARS]
+    owner = "" if target is None or _same_server(url, target) else "another server, "
+    return _refused(request, answer, f"it redirects to {owner}{address}, which is not followed")
+
+
+def _refused(request: WireRequest, answer: ReadResponse, reason: str) -> RefusalError:
+    """An answer that is no result, though the server did not call it an error."""
+    doubt = "" if request.is_read else f"; whether this {request.method} has changed anything is not known"
     response = CallResponse(status=answer.status, headers=answer.headers)
-    return RefusalError(f"Response status code is {answer.status}: {message}", response)
+    return RefusalError(f"Response status code is {answer.status}: {reason}{doubt}", response)
+
+
+def _differs_by_slash(url: httpx.URL, target: httpx.URL) -> bool:
+    """Whether both are the same address, or the same but for a slash at the end of the path."""
+    return _same_origin(url, target) and _without_slash(url) == _without_slash(target)
+
+
+def _without_slash(url: httpx.URL) -> tuple[str, list[tuple[str, str]]]:
+    path, _, query = url.raw_path.decode().partition("?")
+    return path.removesuffix("/"), parse_qsl(query, keep_blank_values=True)
 
 
 def _same_server(url: httpx.URL, target: httpx.URL) -> bool:
     """The same origin, or the same host moved from http to https."""
-    if url.host != target.host:
-        return False
     secured = (url.scheme, target.scheme, url.port, target.port) == ("http", "https", None, None)
-    return secured or (url.scheme, url.port) == (target.scheme, target.port)
+    return _same_origin(url, target) or (secured and url.host == target.host)
+
+
+def _same_origin(url: httpx.URL, target: httpx.URL) -> bool:
+    return (url.scheme, url.host, url.port) == (target.scheme, target.host, target.port)

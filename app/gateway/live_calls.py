@@ -11,6 +11,7 @@ from app.apis.catalog import App, Operation
 from app.apis.protocol import OutgoingRequest
 from app.errors import HostError, NoConnectionError
 from app.gateway.authenticated_caller import AuthenticatedCaller
+from app.gateway.http_call import REDIRECTS
 from app.gateway.kept_bytes import KeptBytes
 from app.gateway.request_secrets import RequestSecrets
 from app.gateway.retry_after import Patience
@@ -49,7 +50,10 @@ class LiveCalls:
             result, error = recordable(answer.value), None
             self._kept.add(result, answer.value)
             if answer.status is not None:  # a protocol may have none
-                response = CallResponse(status=answer.status, headers=dict(answer.headers), attempts=attempts)
+                headers = dict(answer.headers)
+                response = CallResponse(
+                    status=answer.status, headers=headers, attempts=attempts, remark=answer.remark
+                )
         except HostError as raised:
             if isinstance(raised, NoConnectionError):
                 self.unreachable = raised.message
@@ -73,6 +77,12 @@ class LiveCalls:
         value = answer.value
         masked = hidden.mask_bytes(value) if isinstance(value, bytes) else hidden.mask_value(value)
         return replace(answer, value=masked, headers=hidden.mask_value(answer.headers))
+
+
+def is_unknown(call: Call) -> bool:
+    """Whether a call has failed without having been refused: what it was to change may be changed or not."""
+    status = call.response.status if call.error is not None and call.response is not None else 0
+    return 200 <= status < 300 or status in REDIRECTS
 
 
 def error_of(call: Call) -> HostError:

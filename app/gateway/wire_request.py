@@ -5,6 +5,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from app.apis.documented_answers import DocumentedAnswers
+
 Sending: TypeAlias = Callable[[], Awaitable[None]]
 """Awaited when the connection is open, right before a request is written. If it raises, nothing is sent."""
 
@@ -19,3 +21,6 @@ class WireRequest(msgspec.Struct, frozen=True):
     clean: Callable[[str], str] = str  # removes secrets from a text that is truncated
     sending: Sending | None = None
     certificate: str | None = None  # names a file for mutual TLS
+    is_read: bool = False  # it changes nothing, so that it may be sent again and elsewhere
+    approved: bool = False  # a person approved its method and address
+    answers: DocumentedAnswers = DocumentedAnswers()

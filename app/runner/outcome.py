@@ -54,9 +54,9 @@ async def judged(
     outcome: task_queue.TaskOutcome, judge: NamedJudge | None, trajectory: Trajectory, secrets: SecretValues
 ) -> task_queue.TaskOutcome:
     """The outcome with the score of the judge, or why it gave none. It decides neither about the task's state nor
-    its skills.
+    its skills. Nobody can judge whether a change in doubt was made.
     """
-    if judge is None or trajectory.stop == Stop.CANCELLED:
+    if judge is None or trajectory.stop in (Stop.CANCELLED, Stop.IN_DOUBT):
         return outcome
     with phase(Phase.CHECK):
         judgement = await ask_judge(judge, masked(trajectory, secrets))

@@ -147,6 +147,8 @@ class ForkedSession:
             refused = [await self._response(error)] if isinstance(error, RefusalError) else []
             return ["raise", error.kind[:100], error.message[:_MESSAGE_CHARS], *refused]
         whole = answer if isinstance(answer, Answer) else Answer(answer)
+        if whole.remark and len(whole.remark) < run.chars_left:
+            run.print(f"[{call.api}: {whole.remark}]\n")
         about = [whole.status, dict(whole.headers), whole.next_page] if call.whole else []
         if isinstance(whole.value, bytes):
             return ["bytes", base64.b64encode(whole.value).decode(), *about]

@@ -68,6 +68,7 @@ class Answer:
     status: int | None = None  # None if no HTTP response led to it
     headers: Mapping[str, str] = field(default_factory=dict)
     next_page: dict[str, Json] | str | None = None  # arguments that differ for it, or why it cannot be asked for
+    remark: str = ""  # what the value does not show; the observation has it
 
 
 class RefusalError(HostError):

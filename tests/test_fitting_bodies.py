@@ -1,0 +1,185 @@
+"""The media type of a body fits the value that is sent: of several that a document offers, within a range."""
+
+import pytest
+
+from app.apis.api_docs import show_api_doc
+from app.apis.catalog import Catalog
+from app.errors import HostError
+from app.records import Json
+from tests.support.every_row import every_row
+from tests.wire import parts_of, wire
+
+PATCH, MERGE = "application/json-patch+json", "application/merge-patch+json"
+FORM, PARTS, JSON = "application/x-www-form-urlencoded", "multipart/form-data", "application/json"
+FILE = {"type": "string", "format": "binary"}
+TEXT = {"type": "string"}
+PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0"
+OPERATION = [{"op": "remove", "path": "/a"}]
+
+
+def fields(**properties: Json) -> dict[str, Json]:
+    needed = [name for name in properties if name.startswith("the_")]
+    return {"type": "object", "properties": properties, "required": needed}
+
+
+def offered(content: dict[str, Json], *, required: bool = True) -> Json:
+    described = {name: {"schema": schema} for name, schema in content.items()}
+    return {"requestBody": {"required": required, "content": described}}
+
+
+async def test_a_json_patch_is_a_list_and_anything_else_is_another_json() -> None:
+    whole = {"type": "object"}
+    operations = {"type": "array", "items": {"type": "object"}}
+    kubernetes = {
+        "application/apply-patch+yaml": whole,
+        PATCH: whole,
+        MERGE: whole,
+        "application/strategic-merge-patch+json": whole,
+    }
+    rows: list[tuple[str, dict[str, Json], dict[str, Json], str]] = [
+        ("of two", {PATCH: whole, MERGE: whole}, {"body": {"a": 1}}, MERGE),
+        ("of two, a list", {PATCH: whole, MERGE: whole}, {"body": OPERATION}, PATCH),
+        ("Kubernetes", kubernetes, {"body": {"spec": {"replicas": 2}}}, MERGE),
+        ("Kubernetes, a list", kubernetes, {"body": OPERATION}, PATCH),
+        ("any value", {PATCH: {}, MERGE: {}}, {"body": {"a": 1}}, MERGE),
+        ("any value, a list", {MERGE: {}, PATCH: {}}, {"body": OPERATION}, PATCH),
+        ("fields beside a list", {PATCH: operations, JSON: fields(a=TEXT)}, {"a": "x"}, JSON),
+        ("a list beside fields", {JSON: fields(a=TEXT), PATCH: operations}, {"body": OPERATION}, PATCH),
+        ("a list under both", {JSON: operations, PATCH: operations}, {"body": OPERATION}, PATCH),
+        ("fields under all", {PATCH: fields(a=TEXT), JSON: fields(a=TEXT), "text/json": whole}, {"a": "x"}, JSON),
+        ("alone", {PATCH: operations}, {"body": OPERATION}, PATCH),
+    ]  # fmt: skip
+    with every_row() as row:
+        for name, content, arguments, kind in rows:
+            async with wire(offered(content), method="patch") as to:
+                with row(name):
+                    assert (await to.sent(**arguments)).headers["content-type"] == kind
+    async with wire(offered({PATCH: operations, JSON: operations}), method="post") as to:
+        assert (await to.sent(body=OPERATION)).headers["content-type"] == JSON, "nothing is patched by POST"
+
+
+async def test_a_form_is_sent_where_a_file_is_given_or_a_field_that_it_alone_has() -> None:
+    account, text, two = fields(avatar=FILE, name=TEXT), fields(a=TEXT), fields(a=TEXT, b=TEXT)
+    texts, files = ({"type": "array", "items": each} for each in (TEXT, FILE))
+    upload = {JSON: fields(the_url=TEXT, title=TEXT), PARTS: fields(the_file=FILE, title=TEXT, tag=TEXT)}
+    rows: list[tuple[str, dict[str, Json], dict[str, Json], str]] = [
+        ("a file", {JSON: account, PARTS: account}, {"avatar": PNG}, PARTS),
+        ("a named file", {JSON: account, FORM: account, PARTS: account}, {"avatar": ["a.png", PNG]}, PARTS),
+        ("no file", {JSON: account, PARTS: account}, {"name": "x"}, JSON),
+        ("a file as text", {JSON: account, PARTS: account}, {"avatar": "data:,x"}, JSON),
+        ("a text in JSON alone", {JSON: fields(avatar=TEXT), PARTS: fields(avatar=FILE)}, {"avatar": PNG}, PARTS),
+        ("files", {JSON: fields(f=texts), PARTS: fields(f=files)}, {"f": [PNG]}, PARTS),
+        ("required by JSON", upload, {"the_url": "http://a.test", "title": "x"}, JSON),
+        ("required by the form", upload, {"the_file": PNG, "title": "x"}, PARTS),
+        ("its own field", upload, {"the_file": "text", "tag": "x"}, PARTS),
+        ("its own field, no file", {JSON: text, FORM: two}, {"a": "1", "b": "2"}, FORM),
+        ("the other field", {JSON: text, FORM: two}, {"a": "1"}, JSON),
+        ("a form without parts", {JSON: account, FORM: account}, {"avatar": PNG}, FORM),
+        ("two forms", {FORM: account, PARTS: account}, {"avatar": PNG}, PARTS),
+        ("two forms, no file", {FORM: account, PARTS: account}, {"name": "x"}, FORM),
+        ("any JSON", {JSON: {}, PARTS: fields(the_file=FILE)}, {"the_file": PNG}, PARTS),
+        ("any JSON, no file", {JSON: {}, PARTS: fields(the_file=FILE)}, {"body": [1]}, JSON),
+        ("a file beside JSON", {JSON: fields(the_url=TEXT), "image/*": FILE}, {"body": PNG}, "image/png"),
+        ("JSON beside a file", {JSON: fields(the_url=TEXT), "image/*": FILE}, {"the_url": "u"}, JSON),
+        ("the same under all", {JSON: text, FORM: text, PARTS: text}, {"a": "x"}, JSON),
+    ]  # fmt: skip
+    with every_row() as row:
+        for name, content, arguments, kind in rows:
+            async with wire(offered(content), method="post") as to:
+                with row(name):
+                    received = await to.sent(**arguments)
+                    assert received.headers["content-type"].partition(";")[0] == kind
+                    if kind == PARTS:
+                        parts = parts_of(received)
+                        assert parts.keys() == arguments.keys()
+                        assert all(parts[each][2] == PNG for each in parts.keys() & {"avatar", "f"})
+
+
+async def test_another_encoding_of_the_same_object_is_no_file() -> None:
+    content: dict[str, Json] = dict.fromkeys([JSON, "application/x-protobuf", "application/vnd.a"], fields(a=TEXT))
+    async with wire(offered({**content, "application/cbor": {}}), method="post") as to:
+        assert to.operation.arguments == ("a",)
+
+
+async def test_fields_that_no_body_has_together_are_refused_before_anything_is_sent() -> None:
+    upload = {JSON: fields(the_url=TEXT), PARTS: fields(the_file=FILE)}
+    async with wire(offered(upload), method="post") as to:
+        assert to.operation.required == ()
+        for given in ({"the_url": "u", "the_file": PNG}, {}):
+            with pytest.raises(HostError, match=r"of application/json \(requires the_url\), multipart") as caught:
+                await to.sent(**given)
+            assert (caught.value.kind, to.server.received) == ("TypeError", [])
+        doc = show_api_doc(Catalog({"t": to.gateway.catalog.apps["t"]}), "t", to.operation.name)
+        assert [each["name"] for each in doc["parameters"]] == ["the_url", "the_file"]
+
+
+async def test_a_range_becomes_a_type_within_it_by_the_bytes() -> None:
+    svg = b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"/>'
+    rows: list[tuple[dict[str, Json], Json, str]] = [
+        ({"image/*": FILE}, PNG, "image/png"),
+        ({"image/*": {}}, JPEG, "image/jpeg"),
+        ({"image/*": FILE}, svg, "image/svg+xml"),
+        ({"image/*": FILE}, b"?", "application/octet-stream"),
+        ({"*/*": FILE}, b"%PDF-1.7", "application/pdf"),
+        ({"*/*": FILE}, b"?", "application/octet-stream"),
+        ({"application/*": FILE}, b"PK\x03\x04", "application/zip"),
+        ({"video/*": FILE, "audio/*": FILE}, b"ID3\x04", "audio/mpeg"),
+        ({"image/png": FILE, "image/jpeg": FILE}, JPEG, "image/jpeg"),
+        ({"image/png": FILE, "image/jpeg": FILE}, b"?", "image/png"),
+        ({"image/png": FILE, "application/octet-stream": FILE}, JPEG, "application/octet-stream"),
+        ({"image/png": FILE}, JPEG, "image/png"),
+        ({"text/csv": TEXT, "application/vnd.ms-excel": FILE}, "a,b", "text/csv; charset=utf-8"),
+        ({"text/*": TEXT}, "a", "text/plain; charset=utf-8"),
+    ]
+    with every_row() as row:
+        for content, value, kind in rows:
+            async with wire(offered(content), method="post") as to:
+                with row(str(content), value):
+                    received = await to.sent(body=value)
+                    sent = value if isinstance(value, bytes) else value.encode()
+                    assert (received.headers["content-type"], received.body) == (kind, sent)
+
+
+async def test_a_part_of_a_form_has_a_type_of_those_that_its_encoding_lists() -> None:
+    with every_row() as row:
+        for declared, content, kind in [
+            ("image/png, image/jpeg", JPEG, "image/jpeg"),
+            ("image/*", PNG, "image/png"),
+            ("image/png", JPEG, "image/png"),
+            ("application/pdf,image/*", b"%PDF-1.4", "application/pdf"),
+            ("image/*", b"?", "application/octet-stream"),
+            ("nonsense", JPEG, "image/jpeg"),
+            ("nonsense", b"?", "application/octet-stream"),
+        ]:
+            media = {"schema": fields(photo=FILE), "encoding": {"photo": {"contentType": declared}}}
+            async with wire({"requestBody": {"content": {PARTS: media}}}, method="post") as to:
+                with row(declared, content):
+                    assert parts_of(await to.sent(photo=content)) == {"photo": (kind, "photo", content)}
+
+
+async def test_a_form_of_swagger_2_goes_out_as_what_consumes_lists() -> None:
+    file, text = {"name": "f", "in": "formData", "type": "file"}, {"name": "t", "in": "formData", "type": "string"}
+    rows: list[tuple[Json, list[str] | None, dict[str, Json], str]] = [
+        ([text], [PARTS], {"t": "x"}, PARTS),
+        ([text], [PARTS, JSON], {"t": "x"}, PARTS),
+        ([text], [JSON, FORM], {"t": "x"}, FORM),
+        ([text], [PARTS, FORM], {"t": "x"}, FORM),
+        ([text], ["Multipart/Form-Data; charset=utf-8"], {"t": "x"}, PARTS),
+        ([text], [JSON], {"t": "x"}, FORM),
+        ([text], None, {"t": "x"}, FORM),
+        ([text, file], [FORM, PARTS], {"t": "x", "f": PNG}, PARTS),
+        ([text, file], None, {"f": PNG}, PARTS),
+        ([text, file], [FORM], {"t": "x", "f": PNG}, FORM),
+    ]
+    with every_row() as row:
+        for number, (parameters, consumes, arguments, kind) in enumerate(rows):
+            for place in ("operation", "document"):
+                listed = {} if consumes is None else {"consumes": consumes}
+                node = {"parameters": parameters, **(listed if place == "operation" else {})}
+                document = {"swagger": "2.0", **(listed if place == "document" else {})}
+                async with wire(node, method="post", document=document) as to:
+                    with row(number, consumes, place):
+                        received = await to.sent(**arguments)
+                        assert received.headers["content-type"].partition(";")[0] == kind
+                        if kind == FORM and "f" in arguments:
+                            assert received.body == b"t=x&f=%89PNG%0D%0A%1A%0A"
