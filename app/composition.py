@@ -22,6 +22,7 @@ from app.hot_swap.adapter_directory import AdapterDirectory
 from app.json_log import configure_logging
 from app.model_store.model_checks import load_served
 from app.run_settings import RunSettings
+from app.scratch import remove_left
 from app.security.encryption import KeyRing
 from app.setting_lists import urls_in
 from app.settings import Settings
@@ -89,6 +90,7 @@ async def open_services(parts: Parts, *, connections: int) -> AsyncIterator[Shar
             )
         )
         engine = await stack.enter_async_context(open_engine(settings, parts.tokenizer))
+        await asyncio.to_thread(remove_left, settings.adapters_dir)
         store = AdapterStore(settings.adapters_dir, settings.adapter_store)
         adapters = AdapterDirectory(settings.adapters_dir, settings.model_dir, store, base=settings.model)
         files = IndexFiles(settings.skill_index_dir)

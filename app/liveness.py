@@ -4,15 +4,18 @@ The process sends datagrams to the Unix socket that NOTIFY_SOCKET names. Nothing
 the database nor a disk.
 """
 
-import shutil
+import signal
 import socket
 import tempfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
 from app.loop import Loop
+from app.scratch import scratch_directory
 
+UNRESPONSIVE = signal.SIGPROF
+"""Ends a process whose own watchdog finds that it does not respond."""
 _INTERVAL = 0.5  # seconds between two signs
 _SIGN = b"READY=1\nWATCHDOG=1"  # systemd wants the first line once, and ignores it later
 
@@ -48,8 +51,9 @@ class LivenessListener:
     """The supervisor's end: `address` is what the process gets as NOTIFY_SOCKET. Only its user can write to it."""
 
     def __init__(self) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix="sage-"))
-        self.address = str(self._directory / "notify")
+        self._kept = ExitStack()
+        directory = self._kept.enter_context(scratch_directory(Path(tempfile.gettempdir()), "sage-notify-"))
+        self.address = str(directory / "notify")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.bind(self.address)
@@ -64,4 +68,4 @@ class LivenessListener:
 
     def close(self) -> None:
         self._socket.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._kept.close()

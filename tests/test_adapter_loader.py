@@ -257,12 +257,15 @@ async def test_an_active_adapter_that_cannot_be_loaded_is_reported_until_it_can(
     async with setup.loader as loader:
         away.rename(tmp_path / name)
         try:
-            await setup.release("c", ReleaseState.ACTIVE)
+            releases = [await setup.release(each, ReleaseState.ACTIVE) for each in "acc"]
             loader.wake()
             async with asyncio.timeout(60):
                 while not await fault(loader):  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
-                assert "there is no adapter in" in await fault(loader)
+                served, *waiting = (str(each.project_id) for each in releases)
+                expected = f"tasks of projects {', '.join(sorted(waiting))} wait: there is no adapter in"
+                assert (await fault(loader)).startswith(expected)
+                assert served not in await fault(loader)
         finally:
             (tmp_path / name).rename(away)
         await setup.ask("c")

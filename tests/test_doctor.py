@@ -7,17 +7,20 @@ import pytest
 from sqlalchemy import text, update
 
 from app.adapters.bundled_adapter import BundledAdapter
-from app.db import environments, models, releases, runners, secrets
+from app.db import embedded_postgres, environments, models, releases, runners, secrets
 from app.db.clock import from_now
 from app.db.database import Sessions
+from app.db.migrate import migrate
 from app.doctor.database_checks import skew_finding
 from app.doctor.examine import examine
+from app.machine.data_dir_lock import lock_data_dir
 from app.plugins.installed_environments import EnvironmentInfo
 from app.settings import Settings
 from tests.engine_process import engine_process
 from tests.named_adapters import make_named
 from tests.rows import project_row, runner_report
 from tests.test_asgi import environment, run
+from tests.test_local_database import data_dir as data_dir  # a fixture
 from tests.tiny_model import make_model_dir
 
 NOWHERE = "http://127.0.0.1:9"
@@ -205,6 +208,19 @@ async def test_without_urls_and_sage_up_it_says_what_to_start(patient: Patient) 
     code, found = await patient.examined(DATABASE_URL="")
     assert code == 1
     assert "`sage up` does not run here" in found["services"]
+
+
+async def test_the_database_of_a_stopped_server_is_examined(patient: Patient, data_dir: Path) -> None:
+    directory = data_dir / "postgres"
+    migrate(embedded_postgres.start(directory))
+    embedded_postgres.stop(directory)
+    code, found = await patient.examined(DATABASE_URL="", ENGINE_URLS="", SAGE_DATA_DIR=str(data_dir))
+    assert (code, found["services"].partition(":")[0]) == (1, "fault")
+    assert found["database"].startswith("ok: PostgreSQL")
+    assert {"clock", "connections", "key", "adapters"} <= found.keys()
+    assert not (directory / "postmaster.pid").exists(), "it is stopped again"
+    with lock_data_dir(data_dir):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,29 @@ async def test_a_server_that_dies_during_a_swap_undoes_it_and_a_retry_succeeds_w
     assert [each.url for each in report.replicas] == [pair.setup.engine.urls[0]]
 
 
+async def test_a_proof_whose_connection_breaks_is_asked_for_again_with_the_same_seed(
+    pair: Pair, probe: Probe
+) -> None:
+    broken = dict[str, int]()
+
+    async def once_each(path: str, body: Any, forward: Forward) -> Reply | None:
+        question = f"{path} {body}"
+        broken[question] = broken.get(question, 0) + 1
+        if broken[question] > 1:
+            return await forward()
+        if path == LOAD:  # done, but the answer is lost
+            await forward()
+        return None
+
+    pair.second.fault = once_each
+    for spoken, name in ((probe, "a"), (None, "b")):
+        report = await pair.setup.swap(name, spoken)
+        assert [each.url for each in report.replicas] == list(pair.setup.engine.urls)
+    assert min(broken.values()) > 1, "each question was asked again, as it was"
+    assert await pair.alone(1) == ["a", "b"]
+    assert pair.setup.engine.replicas[1].alive
+
+
 @pytest.mark.slow
 async def test_a_server_that_hangs_during_a_swap_is_ejected_and_a_retry_succeeds_without_it(
     pair: Pair, probe: Probe

@@ -8,13 +8,13 @@ import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from app.adapters.files import CONFIG, WEIGHTS, check_present, content_hash, inspect, verify
 from app.adapters.place import is_intact, place
 from app.adapters.remote_store import open_remote, remote_errors
 from app.errors import AdapterError, EngineError, StorageError, UnreadableAdapterError, first_line
+from app.scratch import scratch_directory
 
 _FILES = (CONFIG, WEIGHTS)
 _MARKER = "complete"
@@ -102,8 +102,8 @@ class AdapterStore:
     def _create(self, name: str, fill: Callable[[Path], None]) -> None:
         """Atomic: `fill` writes to a temporary directory and checks the hash, then that is renamed."""
         self._local.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".partial-", dir=self._local, ignore_cleanup_errors=True) as partial:
-            contents = Path(partial, name)
+        with scratch_directory(self._local) as partial:
+            contents = partial / name
             contents.mkdir()
             fill(contents)
             place(contents, self._local / name)

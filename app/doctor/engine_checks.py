@@ -68,7 +68,9 @@ async def check_adapters(settings: Settings, database: Database) -> Finding:
         try:
             files = await directory.verified(name)
         except AppError as error:
-            return Finding("fault", "adapters", str(error))
+            async with database.sessions() as session:
+                waiting = ", ".join(await adapters.projects_of(session, name))
+            return Finding("fault", "adapters", f"{waiting or 'a canary'}: {error}")
         if settings.engine_router_url and files.base != settings.served_model:
             unnamed.append(f"{name} is for {files.base or 'no named base model'}, not {settings.served_model}")
     if unnamed:

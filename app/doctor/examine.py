@@ -1,7 +1,10 @@
-"""Examines a deployment from one of its hosts. Changes nothing but a probe adapter in the adapter directory."""
+"""Examines a deployment from one of its hosts. Changes nothing but a probe adapter in the adapter directory; the
+database of a stopped `sage up` runs while it is looked at.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
 
 import click
 import msgspec
@@ -16,6 +19,7 @@ from app.doctor.finding import Finding, line_of, summary
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import DatabaseError, first_line
 from app.machine.data_dir_lock import DataDirLockedError, lock_data_dir
+from app.machine.local_database import use_stopped
 from app.ports import base_url
 from app.settings import Settings
 
@@ -46,16 +50,34 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
     yield await asyncio.to_thread(host_checks.check_store, settings)
     yield await asyncio.to_thread(host_checks.check_broker, settings)
     yield await host_checks.check_sandbox(settings)
-    found = await asyncio.to_thread(_with_services, settings)
-    if isinstance(found, Finding):
-        yield found
+    up = _is_up(settings)
+    if not up and not (settings.database_url and settings.engine_urls):
+        yield Finding(
+            "fault",
+            "services",
+            "DATABASE_URL or ENGINE_URLS is not set, and `sage up` does not run here: start it",
+        )
+    stack = ExitStack()
+    try:
+        url = await asyncio.to_thread(stack.enter_context, _database(settings, up=up))
+    except (DatabaseError, DataDirLockedError) as error:
+        yield Finding("fault", "database", str(error))
+    else:
+        async for finding in _examine_database(url, settings, model):
+            yield finding
+    finally:
+        await asyncio.to_thread(stack.close)
+    engine = settings.engine_urls or (base_url("127.0.0.1", settings.engine_port) if up else "")
+    if engine:
+        async for finding in _examine_engines(msgspec.structs.replace(settings, engine_urls=engine), model):
+            yield finding
+
+
+async def _examine_database(url: str, settings: Settings, model: Finding) -> AsyncIterator[Finding]:
+    if not url:
         return
-    async for finding in _examine_services(found, model):
-        yield finding
-
-
-async def _examine_services(settings: Settings, model: Finding) -> AsyncIterator[Finding]:
-    async with open_database(settings.database_url) as database:
+    settings = msgspec.structs.replace(settings, database_url=url)
+    async with open_database(url) as database:
         usable = True
         try:
             async for finding in check_database(database):
@@ -68,6 +90,9 @@ async def _examine_services(settings: Settings, model: Finding) -> AsyncIterator
                     yield await check_adapters(settings, database)
         except DBAPIError as error:
             yield Finding("fault", "database", first_line(error.orig or error))
+
+
+async def _examine_engines(settings: Settings, model: Finding) -> AsyncIterator[Finding]:
     if model.verdict == "ok":
         tokenizer = ChatTokenizer.load(settings.model_dir, settings.template_kwargs)
         async for finding in check_engines(settings, tokenizer):
@@ -75,22 +100,19 @@ async def _examine_services(settings: Settings, model: Finding) -> AsyncIterator
     yield await check_embeddings(settings)
 
 
-def _with_services(settings: Settings) -> Settings | Finding:
-    """With the addresses of what `sage up` runs here in place of those that are not set."""
-    if settings.database_url and settings.engine_urls:
-        return settings
-    if not _is_up(settings):
-        return Finding(
-            "fault",
-            "services",
-            "DATABASE_URL or ENGINE_URLS is not set, and `sage up` does not run here: start it",
-        )
-    try:
-        url = settings.database_url or embedded_postgres.start(settings.data_dir.absolute() / "postgres")
-    except DatabaseError as error:
-        return Finding("fault", "database", str(error))
-    engine = settings.engine_urls or base_url("127.0.0.1", settings.engine_port)
-    return msgspec.structs.replace(settings, database_url=url, engine_urls=engine)
+@contextmanager
+def _database(settings: Settings, *, up: bool) -> Iterator[str]:
+    """The address of the database; "" if there is none yet. That of a stopped `sage up` runs meanwhile."""
+    directory = settings.data_dir.absolute() / "postgres"
+    if settings.database_url:
+        yield settings.database_url
+    elif up:
+        yield embedded_postgres.start(directory)
+    elif directory.is_dir():
+        with use_stopped(settings) as url:
+            yield url
+    else:
+        yield ""
 
 
 def _is_up(settings: Settings) -> bool:

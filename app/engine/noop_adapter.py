@@ -1,9 +1,6 @@
 """Writes an adapter that changes nothing, to probe whether a server loads adapters of a given rank."""
 
 import json
-import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ from safetensors.numpy import save_file
 
 from app.engine.tokenizer import read_json
 from app.errors import ModelError
+from app.scratch import scratch_directory
 
 _LAYERS = ("num_hidden_layers", "hidden_size", "num_attention_heads")
 
@@ -44,16 +42,16 @@ def write_noop_adapter(directory: Path, shape: QueryShape, rank: int) -> Path:
     if path.is_dir():
         return path
     directory.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=".capability-", dir=directory))
-    draft.chmod(0o755)  # the server may run as another user
-    (draft / "adapter_config.json").write_text(json.dumps(_config(rank)), "utf-8")
-    save_file(_weights(shape, rank), draft / "adapter_model.safetensors")
-    try:
-        os.rename(draft, path)
-    except OSError:
-        shutil.rmtree(draft)
-        if not path.is_dir():  # otherwise another process was faster
-            raise
+    with scratch_directory(directory) as scratch:
+        draft = scratch / path.name
+        draft.mkdir(0o755)  # the server may run as another user
+        (draft / "adapter_config.json").write_text(json.dumps(_config(rank)), "utf-8")
+        save_file(_weights(shape, rank), draft / "adapter_model.safetensors")
+        try:
+            draft.rename(path)
+        except OSError:
+            if not path.is_dir():  # otherwise another process was faster
+                raise
     return path
 
 

@@ -19,6 +19,7 @@ from app.engine.group_lock import GroupLock
 from app.engine.protocol import Completion, Sampling
 from app.engine.routing import RecentPrefixes
 from app.engine.vllm_api import (
+    BrokenOffError,
     CompletionReply,
     InvalidResponseError,
     ModelList,
@@ -34,6 +35,8 @@ from app.records import BASE
 log = structlog.get_logger(__name__)
 
 _CONTROL_CONNECTIONS = 16  # for everything but generation: health checks, loads, verification
+_CONTROL_TRIES = 4  # of a control request whose connection breaks
+_PAUSE_SECONDS = 0.25  # before the second one, doubled for each further one
 _OUT_TIMEOUT = 10.0  # seconds of a request to a server that is out, such as to undo a load
 
 
@@ -191,7 +194,19 @@ class Replica:
             return await self._send(self._control_http, method, path, kind, body)
 
     async def _send(self, http: httpx.AsyncClient, method: str, path: str, kind: Any, body: Any) -> Any:
-        """A failed connection ejects the server."""
+        """A failed connection ejects the server. A control request whose connection breaks is sent again as it
+        was, which is safe for all of them; a task's is dispatched again.
+        """
+        tries = _CONTROL_TRIES if http is self._control_http else 1
+        for pause in (_PAUSE_SECONDS * 2**count for count in range(tries - 1)):
+            try:
+                return await self._send_once(http, method, path, kind, body)
+            except BrokenOffError as error:
+                log.warning("a request is sent again", cause=str(error), seconds=pause)
+            await asyncio.sleep(pause)
+        return await self._send_once(http, method, path, kind, body)
+
+    async def _send_once(self, http: httpx.AsyncClient, method: str, path: str, kind: Any, body: Any) -> Any:
         try:
             return await send(http, method, f"{self.url}{path}", kind, body, self.setting)
         except UnreachableError as error:

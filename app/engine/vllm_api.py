@@ -25,6 +25,10 @@ class UnreachableError(ReplicaError):
     """The connection failed, so nothing was sent."""
 
 
+class BrokenOffError(ReplicaError):
+    """The connection broke before the answer was read: the server may have done what was asked."""
+
+
 class InvalidResponseError(ReplicaError):
     """The server answers, but not as vLLM does."""
 
@@ -97,7 +101,7 @@ async def send(
             f"the engine at {url} is unreachable ({error or 'timeout'}): start it, or correct {setting}."
         ) from error
     except httpx.HTTPError as error:
-        raise ReplicaError(
+        raise (ReplicaError if isinstance(error, httpx.TimeoutException) else BrokenOffError)(
             f"the engine at {url} broke off ({type(error).__name__} {error}): check its log, then try again."
         ) from error
     if reply.status_code != httpx.codes.OK:

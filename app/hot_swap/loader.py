@@ -66,13 +66,23 @@ class AdapterLoader:
         self._loop.wake()
 
     async def ready(self) -> str:
-        """Active adapters that cannot be loaded; "" if none. Raises AdapterError if no active release can be
-        served.
+        """Active adapters that cannot be loaded, and the ids of the projects that they keep from being served; ""
+        if none. Raises AdapterError if no active release can be served.
         """
-        faults = "; ".join(self._load_errors.values())
+        faults = "; ".join([await self._fault(*each) for each in sorted(self._load_errors.items())])
         if self._wanted and self._wanted <= self._load_errors.keys():
             raise AdapterError(faults)
         return faults
+
+    async def _fault(self, model: str, cause: str) -> str:
+        """Without names of projects: what reads it needs no key."""
+        try:
+            async with self._sessions() as session:
+                served = {release.project_id for release in await adapters.releases_with(session, model)}
+        except TRANSIENT:  # another component says so
+            return cause
+        ids = ", ".join(sorted(map(str, served)))
+        return f"tasks of {'project' if len(served) == 1 else 'projects'} {ids} wait: {cause}" if served else cause
 
     async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
         """Raises AdapterError if the adapter cannot be served, and what the engine raises."""

@@ -6,7 +6,6 @@ import os
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from uuid import UUID
 
 from app.adapters.files import CONFIG, WEIGHTS, content_hash
@@ -16,6 +15,7 @@ from app.db.table_copy import Snapshot, read_snapshot
 from app.errors import AdapterError, ConflictError, InvalidError, StorageError
 from app.machine.backup_archive import ArchiveWriter, BackupManifest, verify_archive
 from app.records import BASE
+from app.scratch import scratch_directory
 from app.security.encryption import KEY_FILE
 from app.settings import Settings
 
@@ -105,8 +105,8 @@ def _add_datasets(archive: ArchiveWriter, snapshot: Snapshot, settings: Settings
     digests = zip(snapshot.column("datasets", "id"), snapshot.column("datasets", "digest"), strict=True)
     for dataset_id, digest in sorted(digests, key=str):
         name = f"datasets/{dataset_id}.jsonl"
-        with TemporaryDirectory(prefix=".partial-", dir=directory) as own:
-            copy = Path(own, "dataset")
+        with scratch_directory(directory) as own:
+            copy = own / "dataset"
             try:
                 asyncio.run(store.fetch(UUID(str(dataset_id)), str(digest), copy))
             except InvalidError:

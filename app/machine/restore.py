@@ -5,7 +5,6 @@ import gzip
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO
 from uuid import UUID
 
@@ -14,6 +13,7 @@ from app.datasets.dataset_store import DatasetStore
 from app.db.table_copy import EmptySchema, Table, check_empty, check_revision, empty_schema
 from app.errors import ConflictError, InvalidError, StorageError
 from app.machine.backup_archive import MANIFEST, MANIFEST_HASH, BackupManifest, read_members, verify_archive
+from app.scratch import scratch_directory
 from app.security.encryption import KEY_FILE, keys_in, write_key_file
 from app.settings import Settings
 
@@ -43,13 +43,13 @@ def restore(url: str, path: Path, manifest: BackupManifest, settings: Settings, 
     try:
         settings.data_dir.mkdir(parents=True, exist_ok=True)
         with (
-            TemporaryDirectory(prefix=".restore-", dir=settings.data_dir) as staged,
+            scratch_directory(settings.data_dir, ".restore-") as staged,
             empty_schema(url, manifest.revision) as schema,
         ):
-            rows = _read(path, manifest, schema, Path(staged))
+            rows = _read(path, manifest, schema, staged)
             if rows != manifest.rows:
                 raise InvalidError(f"{path} has {rows} rows, not {manifest.rows}: use another backup")
-            _put_files(Path(staged), settings)
+            _put_files(staged, settings)
     except OSError as error:
         raise StorageError(f"{settings.data_dir} cannot be written: {error.strerror or error}") from error
 

@@ -1,10 +1,8 @@
 """Publish adapters: written once, under the hash of their content, checked and probed."""
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import mkdtemp
 
 import msgspec
 import torch
@@ -17,6 +15,7 @@ from app.adapters.files import CONFIG, WEIGHTS, content_hash
 from app.adapters.place import place
 from app.errors import InvalidError, StorageError, first_line
 from app.records import Json, Probe
+from app.scratch import scratch_directory
 from trainer.learning.distributed import gather_full
 from trainer.learning.logprob_model import LogprobModel
 from trainer.learning.probe import make_probe
@@ -74,8 +73,7 @@ def write_adapter(
 
 def _write(model: PeftModel, root: Path, weights: dict[str, Tensor], base: str | None) -> PublishedAdapter:
     root.mkdir(parents=True, exist_ok=True)
-    partial = Path(mkdtemp(prefix=".partial-", dir=root))
-    try:
+    with scratch_directory(root) as partial:
         model.save_pretrained(str(partial), state_dict=weights)
         config = _portable_config(partial, base)
         check_adapter(partial)
@@ -87,8 +85,6 @@ def _write(model: PeftModel, root: Path, weights: dict[str, Tensor], base: str |
             (partial / file).rename(contents / file)
         place(contents, final)
         return PublishedAdapter(name, final, config["r"])
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def check_adapter(path: Path) -> dict[str, Tensor]:

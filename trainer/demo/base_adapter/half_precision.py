@@ -2,13 +2,13 @@
 
 import shutil
 from pathlib import Path
-from tempfile import mkdtemp
 
 import torch
 from safetensors.torch import save_file
 
 from app.adapters.files import CONFIG, WEIGHTS
 from app.errors import StorageError
+from app.scratch import scratch_directory
 from trainer.learning.publishing import check_adapter
 
 
@@ -21,13 +21,12 @@ def write_half(source: Path, target: Path) -> None:
         return
     weights = {name: each.to(torch.bfloat16).contiguous() for name, each in check_adapter(source).items()}
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(mkdtemp(prefix=".partial-", dir=target.parent))
     try:
-        save_file(weights, partial / WEIGHTS, metadata={"format": "pt"})
-        shutil.copyfile(source / CONFIG, partial / CONFIG)
-        partial.chmod(0o755)
-        partial.rename(target)
+        with scratch_directory(target.parent) as scratch:
+            partial = scratch / target.name
+            partial.mkdir()
+            save_file(weights, partial / WEIGHTS, metadata={"format": "pt"})
+            shutil.copyfile(source / CONFIG, partial / CONFIG)
+            partial.rename(target)
     except OSError as error:
         raise StorageError(f"{target} could not be written ({error.strerror}): free disk space") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
