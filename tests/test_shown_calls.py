@@ -1,17 +1,25 @@
 """What a person who decides about a call is shown: neither an API's answer nor the agent can hide any of it."""
 
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
+from sqlalchemy import select
 
+from app.db import models, webhooks
 from app.errors import HostError
 from app.gateway.approval_gate import ApprovalGate, ApprovalWantedError
 from app.project.approval import ApprovalRules
 from app.security.secret_values import SecretValues
 from app.security.shown_call import shown_call
+from app.security.visible_text import visible
+from app.skills.skill_names import name_objection
 from tests.approving import WRITES, ApprovingProject
+from tests.console_pages import read_page
 from tests.ledger import Ledger
+from tests.support.every_row import every_row
+from tests.webhook_receiver import SECRET as WEBHOOK_SECRET
 
 IBAN = "DE89-EVIL"
 TOKEN = "tok-1234567890"
@@ -98,3 +106,57 @@ async def test_a_call_that_is_too_large_to_be_shown_is_refused() -> None:
         with pytest.raises(ApprovalWantedError):
             await gateway("ledger.add_entry", [], {"text": "x" * 99_000})
     assert ledger.entries == []
+
+
+UNSEEN = {
+    "right to left": "\u202e",
+    "isolate": "\u2067",
+    "mark": "\u200f",
+    "zero width": "\u200b",
+    "joiner": "\u200d",
+    "soft hyphen": "\u00ad",
+    "byte order mark": "\ufeff",
+    "filler": "\u3164",
+    "tag": "\U000e0041",
+}
+
+
+async def test_characters_that_cannot_be_seen_are_visible_in_the_console_and_in_webhooks(
+    demo: ApprovingProject,
+) -> None:
+    """What is sent back by a form stays as it is."""
+    await demo.rules(WRITES)
+    webhook = {"url": "http://hook.test", "secret": WEBHOOK_SECRET}
+    hook = await demo.api.client.patch("/v1/projects/demo", json={"settings": {"webhook": webhook}})
+    assert hook.status_code == 200, hook.text
+    hidden = "".join(UNSEEN.values())
+    task_id = await demo.project.submit(instruction=f"do {hidden} it")
+    async with demo.project.runner(demo.engine(f"apis.ledger.add_entry(text={f'pay {hidden}'!a})")):
+        approval = await demo.waiting(task_id)
+        addresses = f"/console/approvals/{approval['id']}", f"/console/tasks/{task_id}", "/console/audit"
+        pages = [await read_page(demo.api, each, "admin") for each in addresses]
+        await demo.decide(approval, "refuse")
+        await demo.project.ended(task_id)
+    async with demo.api.sessions.begin() as session:
+        await webhooks.enqueue(session, demo.api.demo.id, task_id, "task.failed", {"failure": hidden})
+        bodies = list(await session.scalars(select(models.WebhookDelivery.body)))
+    texts = [*pages, *bodies]
+    sent_back = await read_page(demo.api, f"/console/skills?q={quote(hidden)}", "admin")
+    with every_row() as row:
+        for name, character in UNSEEN.items():
+            with row(name):
+                assert not [text for text in texts if character in text]
+                assert character in sent_back
+                assert character.encode("unicode_escape").decode() in pages[0]
+                assert visible(f"a{character}b") == f"a{character.encode('unicode_escape').decode()}b"
+    assert visible("a\r\nb\tc é 日本 ❤️") == "a\r\nb\tc é 日本 ❤️"
+
+
+def test_the_name_of_a_skill_looks_like_no_other() -> None:
+    with every_row() as row:
+        for name in ("send_mail", "send2", "отправить", "送信_メール", "größe", "_private"):
+            with row(name):
+                assert name_objection(name) is None
+        for name in ("s\u0435nd_mail", "send_\u043cail", "\u03b1dd", "\uff53end", "\ufb01nd", "pay\u0440al"):
+            with row(name):
+                assert name_objection(name) is not None

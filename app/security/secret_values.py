@@ -69,7 +69,7 @@ class SecretValues:
             self.own[text] = origin
 
     def note(self, api: str, arguments: Mapping[str, Json], result: Json = None) -> None:
-        """Add what one call was given and returned under telling names; without an `api`, what the task was given."""
+        """Add what one call was given and returned under telling names; without `api`, what the task was given."""
         given = [text for text in map(str, _leaves([*_told(arguments)])) if _is_secret(text)]
         returned = [*_told(result)]
         if is_telling(api) and not returned:
