@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import audit, feedback, models, offers, projects, skill_evidence, skill_moves, skills, tasks
 from app.db.models import SkillState, TaskState
 from app.gateway.skill_manifest import AllowedOperation, SkillManifest
+from app.project.score_source import ScoreSource
 from app.records import Json, Stop
 from app.skills import lifecycle
 from app.skills.admission import admit, serving
@@ -24,13 +25,14 @@ class SkillProject:
         self.session = session
         self.id = project_id
         self.scenario: str | None = "s"
+        self.key: UUID | None = None  # that submits tasks
 
     async def policy(self, name: str) -> None:
         await projects.change_settings(self.session, self.id, {"skills": name})
 
     async def task(self, principal: str = "ann", score: float | None = None) -> models.Task:
         """A task that has ended."""
-        new = tasks.NewTask(instruction="go", scenario=self.scenario, principal=principal)
+        new = tasks.NewTask(instruction="go", scenario=self.scenario, key_id=self.key, principal=principal)
         row = await tasks.submit(self.session, self.id, new)
         row.state, row.stop, row.score = TaskState.DONE, Stop.COMPLETED, score
         row.started_at = row.finished_at = row.created_at
@@ -63,15 +65,25 @@ class SkillProject:
         )
         return await admit(self.session, self.id, new)
 
-    async def use(self, skill: models.Skill, principal: str, score: float = 1.0, *, replayed: bool = True) -> None:
-        """A task that used the skill and was scored."""
-        task = await self.task(principal)
+    async def use(
+        self,
+        skill: models.Skill,
+        principal: str,
+        score: float = 1.0,
+        *,
+        replayed: bool = True,
+        scored_by: UUID | None = None,
+        check: float | None = None,
+    ) -> None:
+        """A task that used the skill, and its scores: of its check, and of a person, `scored_by` a key or not."""
+        task = await self.task(principal, check)
+        task.score_source = None if check is None else ScoreSource.CHECK
         await offers.record(self.session, task.id, [offer_of(skill)])
         [(offer, _)] = await offers.to_task(self.session, task.id)
         offer.calls = offer.returned = 1
         if replayed:
             await skill_evidence.add_replay(self.session, task.id, skill.id, True)
-        await feedback.add(self.session, task.id, score)
+        await feedback.add(self.session, task.id, score, scored_by=scored_by)
         await lifecycle.scored(self.session, task.id, score)
         await self.session.refresh(skill)
 

@@ -156,6 +156,16 @@ async def test_a_document_that_names_another_server_waits_for_a_person(
     assert again.json()["base_url"] == url.rstrip("/")
 
 
+async def test_a_document_that_lets_tasks_choose_another_server_waits_for_a_person(
+    api: ApiApp, site: ChangingSite
+) -> None:
+    hosts = {"default": "mail.test", "enum": ["mail.test"]}
+    site.servers = [{"url": "http://{at}/v1", "variables": {"at": hosts}}]
+    assert (await refresh(api))["failure"] is None
+    site.servers = [{"url": "http://{at}/v1", "variables": {"at": {**hosts, "enum": ["mail.test", "evil.test"]}}}]
+    assert "it names another server now" in (await refresh(api))["failure"]
+
+
 async def test_an_uploaded_document_is_not_fetched(api: ApiApp) -> None:
     body = {
         "name": "own",

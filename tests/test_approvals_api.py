@@ -9,6 +9,7 @@ import pytest
 from app.db import approvals, models, task_queue
 from app.db.database import Sessions
 from app.project.approval import ApprovalRequest
+from app.security.shown_call import ShownCall
 from tests.api_app import ApiApp, open_api_app
 from tests.rows import LEASE, task_row
 
@@ -29,7 +30,7 @@ async def waiting(api: ApiApp, project: models.Project, seconds: float = 60) -> 
         wanted = ApprovalRequest(
             seq=0, turn=0, api="mail.send", arguments=arguments, digest="d", timeout_seconds=seconds
         )
-        row = await approvals.request(session, task, "me", wanted)
+        row = await approvals.request(session, task, "me", wanted, ShownCall(wanted.arguments))
         assert row is not None
         return row
 

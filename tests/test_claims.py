@@ -13,6 +13,7 @@ from app.db.models import TaskState
 from app.errors import ConflictError
 from app.project.approval import ApprovalRequest
 from app.records import Call, Stop
+from app.security.shown_call import ShownCall
 from tests.rows import LEASE, project_row, task_row, turn_of
 
 EXPIRED = -1.0
@@ -26,7 +27,7 @@ WRITES: dict[str, Write] = {
     "turns.end": lambda session, task, claim: turns.end(session, task.id, claim, 0, turn_of()),
     "calls.begin": lambda session, task, claim: calls.begin(session, task.id, claim, CALL, repeatable=False),
     "suspend": lambda session, task, claim: task_queue.suspend(session, task.id, claim),
-    "approval": lambda session, task, claim: approvals.request(session, task, claim, WANTED),
+    "approval": lambda session, task, claim: approvals.request(session, task, claim, WANTED, ShownCall({})),
     "mark_alone": lambda session, task, claim: task_queue.mark_alone(session, task.id, claim),
     "hold": lambda session, task, claim: task_queue.hold(session, task.id, claim),
     "hold_for": lambda session, task, claim: task_queue.hold_for(session, task.id, claim, 1),

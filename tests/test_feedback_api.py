@@ -6,10 +6,12 @@ from uuid import UUID
 
 import httpx
 import pytest
+from sqlalchemy import select
 
-from app.db import models, task_queue
+from app.console.session import csrf_token
+from app.db import models, sign_ins, task_queue
 from app.db.database import Sessions
-from tests.api_app import ApiApp, open_api_app, problem
+from tests.api_app import ApiApp, asgi_client, open_api_app, problem
 
 STARS = {"lowest": 1, "highest": 5}
 
@@ -70,3 +72,25 @@ async def test_a_score_off_its_scale_is_refused(api: ApiApp, task_id: UUID, fiel
     refused = await give(api, task_id, **fields)
     assert refused.status_code == 400, refused.text
     assert (await api.client.get(f"/v1/tasks/{task_id}")).json()["score"] is None
+
+
+async def test_whoever_submits_and_scores_a_task_is_recorded_by_key_but_for_people_at_the_console(
+    api: ApiApp, task_id: UUID
+) -> None:
+    """So that no key proves the skills of its own tasks."""
+    rerun = await api.client.post(f"/v1/tasks/{task_id}/rerun", json={"principal": "invented"})
+    assert rerun.status_code == 202, rerun.text
+    await give(api, task_id, score=1)
+    async with api.sessions.begin() as session:
+        key = await session.scalar(select(models.Key.id).where(models.Key.name == "test admin"))
+        rows = (await session.execute(select(models.Task.key_id, models.Task.scored_by))).all()
+        assert key is not None
+        assert sorted(rows, key=str) == sorted([(key, key), (key, None)], key=str)
+        cookie = {"Cookie": f"sage_console={(secret := await sign_ins.begin(session, key))}"}
+    async with asgi_client(api.app, {}) as browser:
+        fields = {"score": "0.5", "csrf": csrf_token(secret)}
+        given = await browser.post(f"/console/feedback/{task_id}", data=fields, headers=cookie)
+        assert given.status_code == 303, given.text
+    async with api.sessions.begin() as session:
+        task = await session.get_one(models.Task, task_id)
+        assert (task.score, task.score_source, task.scored_by) == (0.5, "person", None)

@@ -13,6 +13,7 @@ from app.db.database import Sessions
 from app.db.models import TaskState
 from app.manual.site.manual_pages import DIRECTORY
 from app.project.approval import ApprovalRequest
+from app.security.shown_call import ShownCall
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.rows import LEASE, task_row
 from tests.webhook_messages import deliveries, end_task, sending, set_webhook, settled
@@ -34,7 +35,7 @@ async def test_a_wanted_approval_is_told_together_with_the_suspension(api: ApiAp
         wanted = ApprovalRequest(
             seq=0, turn=0, api="mail.send", arguments={"to": "iris"}, digest="d", timeout_seconds=60
         )
-        row = await approvals.request(session, task, "me", wanted)
+        row = await approvals.request(session, task, "me", wanted, ShownCall(wanted.arguments))
         assert row is not None
     [delivery] = await deliveries(api)
     assert (delivery["event"], delivery["task_id"]) == ("approval.wanted", str(task.id))

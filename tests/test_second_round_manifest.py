@@ -78,6 +78,9 @@ ATTACKS: dict[str, Any] = {
     "bytes as numbers": list(_RAW),
     "bytes as fractions": [byte / 256 for byte in _RAW],
     "one large number": int.from_bytes(_RAW),
+    "small numbers": [1, 2, 3],
+    "one small number": 104,
+    "a price": 99.5,
     "numbers of two bytes": [int.from_bytes(_RAW[at : at + 2]) for at in range(0, 16, 2)],
     "one fraction": int.from_bytes(_RAW[:6]) / 2**48,
     "the digits of one fraction": float("0." + "".join(f"{byte:03d}" for byte in _RAW[:5])),
@@ -91,8 +94,8 @@ ATTACKS: dict[str, Any] = {
 
 def _seen() -> ValueOrigins:
     found = ValueOrigins()
-    found.add(PARAMETER, {"who": "iris", "greeting": "Hello, Iris! How are you? See: a/b"})
-    found.add(CONSTANT, ["attacker@evil.test", ", "])
+    found.add(PARAMETER, {"who": "iris", "greeting": "Hello, Iris! How are you? See: a/b", "price": 12.5})
+    found.add(CONSTANT, ["attacker@evil.test", ", ", " -- ", 7])
     found.add(f"{RESULT}vault.show", [{"account": "mail", "password": SECRET}])
     return found
 
@@ -112,9 +115,8 @@ HONEST: dict[str, Any] = {
     "a template with marks": "Hello, Iris!\n\nHow are you? -- Iris",
     "a mapping": {"who": "iris", "how": {"are": "you"}, "see": True, "hello": None},
     "a few flags": [True, False, True],
-    "a price": 12.5,
-    "a rounded share": 0.3333,
-    "small numbers": [1, 2, 3],
+    "a price that it was given": 12.5,
+    "numbers that it was given, and that count on": [7, 8, 9],
     "nothing": [],
     "a blank": "  ",
     "an address": "attacker@evil.test",

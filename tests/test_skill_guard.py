@@ -1,5 +1,6 @@
 """What a skill may call and pass on, decided by its manifest at run time."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -82,7 +83,7 @@ def test_looking_up_documents_is_always_permitted_and_ending_the_task_only_if_th
         PASSWORD[:9],
         PASSWORD[3:],
         [{"deep": [PASSWORD]}],
-        {PASSWORD: 1},
+        {PASSWORD: "iris"},
         PASSWORD.split("-")[2],
     ],
 )
@@ -132,14 +133,84 @@ def test_values_that_coincide_by_chance_are_not_traced_to_a_result(sent: Any) ->
 def test_a_small_number_is_a_parameter_a_constant_or_unexplained_whatever_was_read() -> None:
     found = seen({"limit": 30, "text": "at most 40"}, [50], mail=[30, 60, "a1b2"])
     origins = {number: set(found.trace(number)[0].origins) for number in (30, 40, 50, 60, 2)}
-    assert origins == {30: {"parameter"}, 40: {"parameter"}, 50: {"constant"}, 60: {"number"}, 2: {"number"}}
+    assert origins == {
+        30: {"parameter", "number"},
+        40: {"parameter"},
+        50: {"constant"},
+        60: {"number"},
+        2: {"number"},
+    }
 
 
 def test_an_argument_that_took_unexplained_small_numbers_may_take_larger_ones() -> None:
     found = seen("iris", None, mail={"id": 123456789})
     assert send(manifest("number"), found, 123456789) is None
+    assert send(manifest("number"), found, 12.5) is not None
     assert send(manifest("number"), found, "123456789") is not None
-    assert send(manifest(CONSTANT), found, 123456789) is not None
+    assert send(manifest(CONSTANT), seen("iris", None, mail={"id": 123456789}), 123456789) is not None
+
+
+class Sender:
+    """A skill that lists mails and passes one value after the other, until it is refused."""
+
+    def __init__(self, *origins: str, constant: Any = None) -> None:
+        self.allowed = manifest(*origins)
+        self.found = seen("iris", constant)
+
+    def passes(self, values: Iterable[Any]) -> int:
+        """How many of them it can send."""
+        sent = [send(self.allowed, self.found, each) for each in values]
+        return sent.index(next(each for each in sent if each is not None)) if any(sent) else len(sent)
+
+
+def test_small_numbers_tell_no_more_than_a_few_characters_and_none_of_a_secret() -> None:
+    secret = b"launch-code-4711-x-rays"
+    codes = [int.from_bytes(secret[at : at + 2]) % 10_000 for at in range(0, len(secret), 2)]
+    for origins in ((PARAMETER,), (CONSTANT,), (LISTED,), (PARAMETER, CONSTANT, LISTED)):
+        assert Sender(*origins).passes(codes) == 0
+    read = Sender("number")
+    read.found.add(LISTED, {"text": secret.decode()})
+    assert 0 < read.passes(codes) < 6
+    for told in ({"password": secret.decode()}, {"mails": [{"api_key": "another-secret"}]}):
+        knows = Sender("number")
+        knows.found.add(LISTED, told)
+        assert knows.passes(codes) == 0
+    given = Sender("number")
+    given.found.add(PARAMETER, {"access_token": "another-secret"})
+    assert given.passes(codes) == 0
+    pin = Sender("number")
+    pin.found.add(LISTED, {"id": 4711, "pin": 4712})
+    assert (pin.passes([4711]), pin.passes([4713]), Sender("number").passes([4712])) == (1, 0, 1)
+    assert pin.passes([4712]) == 0
+
+
+def test_marks_and_flags_tell_no_more_either() -> None:
+    bits = [bool(int(each)) for each in "".join(f"{byte:08b}" for byte in b"launch-code-4711-x-rays")]
+    groups = [bits[at : at + 8] for at in range(0, len(bits), 8)]
+    assert 0 < Sender(PARAMETER).passes(groups) < 10
+    assert 0 < Sender(PARAMETER).passes("♔♕♖♗♘♙♚♛♜♝♞♟") < 8
+    knows = Sender(PARAMETER)
+    knows.found.add(LISTED, {"password": "another-secret"})
+    assert (knows.passes("♔"), knows.passes([True] * 200)) == (0, 200)
+
+
+def test_counters_and_numbers_in_the_order_of_an_answer_pass_however_many() -> None:
+    """A skill that has logged in goes through pages, and through what it has listed."""
+    token = {"access_token": "another-secret"}
+    for origins, constant, numbers in (
+        ((CONSTANT, "number"), 1, range(1, 200)),
+        ((CONSTANT,), 1, range(1, 200)),
+        ((CONSTANT,), [0, 20], range(0, 4_000, 20)),
+    ):
+        counts = Sender(*origins, constant=constant)
+        counts.found.add(LISTED, token)
+        assert counts.passes(numbers) == len(numbers)
+    ids = [each * each * 7_919 % 9_973 for each in range(200)]
+    lists = Sender("number")
+    lists.found.add(LISTED, token)
+    lists.found.add(LISTED, [{"id": each, "size": each % 90, "by": {"id": 3}} for each in ids])
+    assert lists.passes(ids) == 200
+    assert Sender("number").passes(ids) < 10
 
 
 def test_a_counter_that_went_further_than_its_first_constant_is_not_wider() -> None:

@@ -140,3 +140,73 @@ async def test_a_skill_with_which_its_scenario_fares_worse_stays_on_probation(pr
     await project.task("", 0.0)
     await project.use(skill, "")
     assert skill.state is ACTIVE
+
+
+OWN, OTHER = UUID(int=1), UUID(int=2)  # keys
+
+
+async def test_a_key_proves_its_own_skill_neither_by_its_scores_nor_by_principals_that_it_invents(
+    project: SkillProject,
+) -> None:
+    project.key = OWN
+    skill = await project.write()
+    assert skill.task_id is not None
+    await feedback.add(project.session, skill.task_id, 1.0, scored_by=OWN)
+    for who in ("bob", "eve", "joe", "sue"):
+        await project.use(skill, who, scored_by=OWN)
+    assert skill.state is PROBATION
+    evidence, found = await lifecycle.judge(project.session, skill)
+    assert (evidence.maker_score, {who: each.total for who, each in evidence.uses.items()}) == (
+        None,
+        dict.fromkeys(("bob", "eve", "joe", "sue"), 0),
+    )
+    assert "a score of the task that wrote it, by others than its key" in found.missing
+    await project.use(skill, "bob", 0.0, scored_by=OWN)
+    assert (await lifecycle.judge(project.session, skill))[0].uses["bob"].failures == 1, "a bad one counts"
+
+
+async def test_its_scores_do_not_replace_those_of_checks(project: SkillProject) -> None:
+    project.key = OWN
+    skill = await project.write(score=1.0)
+    await project.use(skill, "bob", check=0.0, scored_by=OWN)
+    await project.use(skill, "eve", check=1.0, scored_by=OWN)
+    uses = (await lifecycle.judge(project.session, skill))[0].uses
+    assert {who: (each.successes, each.failures) for who, each in uses.items()} == {"bob": (0, 1), "eve": (1, 0)}
+
+
+async def test_with_a_single_key_checks_and_the_person_at_the_console_suffice(project: SkillProject) -> None:
+    project.key = OWN
+    skill = await project.write(principal="", score=1.0)
+    await project.use(skill, "", check=1.0, scored_by=OWN)
+    await project.use(skill, "")
+    assert skill.state is PROBATION
+    await project.use(skill, "")
+    assert skill.state is ACTIVE
+
+
+async def test_with_several_keys_the_principals_of_its_own_count_as_one(project: SkillProject) -> None:
+    project.key = OWN
+    skill = await project.write(score=1.0)
+    project.key = OTHER
+    await project.use(skill, "bob")
+    project.key = OWN
+    for who in ("eve", "joe", "sue"):
+        await project.use(skill, who)
+    evidence, found = await lifecycle.judge(project.session, skill)
+    assert {who: each.successes for who, each in evidence.uses.items()} == {"ann": 3, "bob": 1}
+    assert found.missing == ("1 more principals that used it successfully", "2 more successful uses")
+    project.key = OTHER
+    await project.use(skill, "kim", scored_by=OWN)
+    assert skill.state is PROBATION
+    for _ in range(2):
+        await project.use(skill, "kim", scored_by=OTHER)
+    assert skill.state is ACTIVE
+
+
+async def test_keys_that_name_no_principals_are_one_user(project: SkillProject) -> None:
+    project.key = OWN
+    skill = await project.write(principal="", score=1.0)
+    for key in (OTHER, OWN, OWN):
+        project.key = key
+        await project.use(skill, "")
+    assert skill.state is ACTIVE

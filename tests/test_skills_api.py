@@ -198,7 +198,7 @@ async def test_a_skill_is_approved_step_by_step_and_each_move_is_audited(api: Ap
     assert shown["standing"]["next_state"] == "probation"
     assert shown["standing"]["missing"] == [
         "a replay",
-        "a score of the task that wrote it",
+        "a score of the task that wrote it, by others than its key",
         "3 more successful uses",
     ]
     for state in ("probation", "active"):

@@ -46,7 +46,7 @@ PARTS: list[tuple[dict[str, Any], str]] = [
     ({"violations": 1}, "a person's approval, because it attempted calls beyond its manifest"),
     ({"replays_matched": 0}, "a replay"),
     ({"replays_failed": 1}, "a person's approval, because a replay went another way"),
-    ({"maker_score": None}, "a score of the task that wrote it"),
+    ({"maker_score": None}, "a score of the task that wrote it, by others than its key"),
     ({"maker_score": 0.49}, "a good score of the task that wrote it"),
     ({"with_it": Outcomes(2, 1)}, "an outcome no worse than without it"),
 ]

@@ -99,9 +99,7 @@ async def call_api(
     await session.commit()  # no transaction is held during the call
     plan = CallPlan(data.operation, data.arguments, held, document.token is not None)
     call = await readers.document_reader.sample_call(request, content, plan)
-    call = msgspec.structs.replace(
-        call, app=msgspec.structs.replace(call.app, token_origins=document.token_origins)
-    )
+    call = msgspec.structs.replace(call, app=tool_documents.trusting(call.app, document))
     credentials = StoredCredentials(readers.sessions, readers.http_client, [document], data.principal)
     secrets = RequestSecrets(data.variables, credentials, None, SecretValues())
     async with McpServers(readers.http_client, readers.mcp_commands) as servers:

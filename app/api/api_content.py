@@ -13,7 +13,7 @@ from app.api.api_request import ApiRequest
 from app.apis.address import has_name
 from app.apis.document_reader import DocumentReader
 from app.apis.mcp_oauth import McpOAuth, oauth_of
-from app.credentials.document_fetch import DocumentFetch
+from app.credentials.document_fetch import DocumentFetch, is_trusted
 from app.credentials.mcp_listing import connected_listing, first_listing
 from app.db import api_credentials, apis, manifests
 from app.db.database import Sessions
@@ -70,7 +70,11 @@ async def _token(data: ApiRequest, session: AsyncSession, project_id: UUID) -> s
         raise InvalidError("bearer_token: a command takes none; give it its secrets in SAGE_MCP_COMMANDS")
     if data.bearer_token is not UNSET:
         return data.bearer_token
-    return await apis.stored_token(session, project_id, data.name)
+    row = await apis.find(session, project_id, data.name)
+    origins = () if row is None else row.token_origins if data.token_origins is UNSET else data.token_origins
+    if row is None or not is_trusted(data.mcp, row.secrets_for or row.source, origins):
+        return None
+    return apis.token_of(session, row)
 
 
 async def _connected(

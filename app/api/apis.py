@@ -26,6 +26,7 @@ from app.apis.document_reader import DocumentReader
 from app.apis.presentation import AS_WRITTEN, Presentation
 from app.apis.read_process import ReadRequest
 from app.apis.server_remark import server_remark
+from app.credentials.document_fetch import check_server
 from app.credentials.prepared import prepare
 from app.db import api_credentials, apis, mcp_changes, models
 from app.engine.model_scope import ModelScope
@@ -56,8 +57,9 @@ class ApiController(Controller):
     ) -> ApiView:
         """Fetches, parses and stores the document, or the tools of the MCP server, replacing one of the same name.
 
-        Without `bearer_token`, `bind` or `token_origins` a replaced API keeps them; null removes. Operations that
-        it had keep their names, by operationId or by method and path, unless `naming` changes. If tasks have
+        Without `bearer_token`, `bind` or `token_origins` a replaced API keeps them; null removes. Secrets that it
+        keeps stay with their server: to move, send them again, or allow the origin by `token_origins`. Operations
+        that it had keep their names, by operationId or by method and path, unless `naming` changes. If tasks have
         started with the active release, a new release with the new tools becomes active: rolling back restores the
         documents. `remarks` say what to look at, such as a server that does not answer, or a model that was not
         made for this API."""
@@ -133,6 +135,7 @@ async def register_api(
     request = _request(data, former, model_scope)
     app, document = await document_reader.read(request, content, fetch)
     check_reachable(app.base_url)
+    await _check_server(session, former, app, data)
     prepared = [
         await prepare(name, each, app.schemes, app.default_url, http_client)
         for name, each in data.credentials.items()
@@ -148,6 +151,7 @@ async def register_api(
         server=data.server,
         document=document,
         digest=app.digest,
+        secrets_for=app.server,
         token=data.bearer_token,
         bind=request.bind,
         presentation=msgspec.to_builtins(app.presentation),
@@ -217,6 +221,23 @@ async def _former(session: AsyncSession, reader: DocumentReader, project_id: UUI
             app = await read_api(reader, session, row, row.bind)
     await session.commit()
     return None if row is None else _Former(row, seen, app)
+
+
+async def _check_server(session: AsyncSession, former: _Former | None, app: AppView, data: ApiRequest) -> None:
+    """Ends the transaction. Raises ApiDocumentError for secrets that would stay, and go to another server."""
+    if former is None:
+        return
+    row = former.row
+    held = ["bearer_token"] if data.bearer_token is UNSET and (row.token or row.secret) else []
+    for each in await api_credentials.of_api(session, row.id):
+        if each.value is not None and (each.principal or each.scheme not in data.credentials):
+            held.append(f"credentials of {each.scheme}" + (f" for {each.principal}" if each.principal else ""))
+    held += ["bind"] if data.bind is UNSET and row.bind else []
+    await session.commit()
+    if held:
+        before = row.secrets_for or (None if former.app is None else former.app.server)
+        origins = row.token_origins if data.token_origins is UNSET else data.token_origins
+        check_server(before, app, origins, f"the stored {', '.join(held)}")
 
 
 def _request(data: ApiRequest, former: _Former | None, model_scope: ModelScope) -> ReadRequest:

@@ -17,6 +17,7 @@ from app.api.validation import Cursor, Limit, ProjectName
 from app.db import approvals, models, tasks
 from app.db.models import ApprovalState
 from app.records import Json
+from app.security.shown_call import ShownCall
 
 DECISIONS = {"approve": ApprovalState.APPROVED, "refuse": ApprovalState.REFUSED}
 
@@ -57,21 +58,26 @@ class ApprovalPage(msgspec.Struct, frozen=True):
 
 
 class ApprovalView(ApprovalSummary, frozen=True, kw_only=True):
-    """`arguments` are those of the call, without passwords and tokens; only a call with exactly these is made."""
+    """`arguments` are those of the call; only a call with exactly these is made. While it waits, secrets are shown
+    by length and origin, and `remarks` name the arguments that hold what an API returned as a secret. Once it is
+    decided, all of these are masked."""
 
     instruction: str  #: of the task
     principal: str
     turn: int
     arguments: dict[str, Json]
+    remarks: list[str]
 
     @classmethod
-    def full(cls, row: models.Approval, task: models.Task, project: str) -> Self:
+    def full(cls, row: models.Approval, task: models.Task, project: str, shown: ShownCall) -> Self:
         return cls(
             project=project,
             instruction=task.instruction,
             principal=task.principal,
             links=ConsoleLinks.of("approvals", row.id),
-            **columns(row, cls, "project", "instruction", "principal", "links"),
+            arguments=shown.arguments,
+            remarks=shown.remarks,
+            **columns(row, cls, "project", "instruction", "principal", "links", "arguments", "remarks"),
         )
 
 
@@ -131,4 +137,5 @@ class ApprovalController(Controller):
 async def view_approval(session: AsyncSession, row: models.Approval) -> ApprovalView:
     """With the call and the task that waits for it."""
     names = await project_names(session)
-    return ApprovalView.full(row, await tasks.get(session, row.task_id), names[row.project_id])
+    shown = approvals.shown(session, row)
+    return ApprovalView.full(row, await tasks.get(session, row.task_id), names[row.project_id], shown)

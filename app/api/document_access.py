@@ -37,7 +37,7 @@ def fetch_for(
             if sent or row is None or view is None:
                 check_origin(source, data.server, origins)
                 return of_registration(sent, data.name)
-            check_origin(source, data.server or row.server or view.default_url, origins)
+            check_origin(source, view.default_url, origins)
             api = await tool_documents.api_document(session, row)
             rows = await api_credentials.of_api(session, row.id)
         return of_api(sessions, client, api, rows, view)

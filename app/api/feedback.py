@@ -108,7 +108,8 @@ class FeedbackController(Controller):
     @post(summary="Score a task", responses=problems(400, 401, 403, 404, 409))
     async def give(self, data: JSONBody[FeedbackRequest], session: Db, access: Caller) -> FeedbackView:
         """Becomes the task's score, also in place of a check's, verifier's or judge's, which the task then shows
-        as `overruled_score`, and evidence about the skills of the task. 409 if the task has not ended.
+        as `overruled_score`, and evidence about the skills of the task: a good score counts for a skill only if
+        another key submitted the task that wrote it. 409 if the task has not ended.
         """
         row = await give_feedback(session, access, data)
         await session.commit()
@@ -133,12 +134,21 @@ class FeedbackController(Controller):
         return [FeedbackView.of(row) for row in await feedback.of_task(session, task.id)]
 
 
-async def give_feedback(session: AsyncSession, access: Access, data: FeedbackRequest) -> models.Feedback:
+async def give_feedback(
+    session: AsyncSession, access: Access, data: FeedbackRequest, *, at_console: bool = False
+) -> models.Feedback:
     """Score a task, and judge its skills by it. The caller commits."""
     task = await find_task(session, access, data.task_id)
     scale = data.scale.lowest, data.scale.highest
     row = await feedback.add(
-        session, task.id, data.fraction, data.comment, author=access.actor, turn=data.turn, scale=scale
+        session,
+        task.id,
+        data.fraction,
+        data.comment,
+        author=access.actor,
+        scored_by=None if at_console else access.key_id,
+        turn=data.turn,
+        scale=scale,
     )
     await lifecycle.scored(session, task.id, row.score)
     return row

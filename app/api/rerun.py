@@ -65,6 +65,7 @@ async def repeat(
         instruction=_either(changes.instruction, task.instruction),
         conversation=_either(changes.conversation, task.conversation),
         scenario=_either(changes.scenario, task.scenario),
+        key_id=access.key_id,
         principal=_either(changes.principal, task.principal),
         priority=_either(changes.priority, task.priority),
         variables=_either(changes.variables, task.variables),

@@ -77,6 +77,7 @@ async def run_skill(
     run = SkillRun(skill_id=skill.id, arguments=data.arguments)
     new = tasks.NewTask(
         instruction=f"Run the skill {skill.name}.",
+        key_id=access.key_id,
         principal=data.principal,
         priority=data.priority,
         variables=data.variables,

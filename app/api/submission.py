@@ -132,6 +132,7 @@ async def submit_all(
         new = tasks.NewTask(
             instruction=task.instruction,
             conversation=task.conversation,
+            key_id=access.key_id,
             scenario=task.scenario,
             principal=task.principal,
             priority=task.priority,

@@ -9,7 +9,7 @@ from app.apis.fingerprint import fingerprints, shapes
 from app.apis.listed_app import ListedApp
 from app.apis.naming import keys_of, place_of
 from app.apis.presentation import AS_WRITTEN, OperationOverride, Presentation, gone, overrides_of
-from app.apis.reachable import CalledServers
+from app.apis.reachable import CalledServers, server_of
 from app.apis.security_schemes import Security, SecurityScheme
 from app.apis.signature import signature
 from app.project.approval import ApprovalMode, Risk
@@ -93,6 +93,11 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
         for name, default in self.variables.items():
             url = url.replace(f"{{{name}}}", default)
         return url
+
+    @property
+    def server(self) -> str:
+        """What its secrets are given for, see `server_of`."""
+        return server_of(self.servers, self.base_url)
 
     @property
     def names(self) -> dict[str, str]:

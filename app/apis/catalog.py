@@ -153,6 +153,7 @@ class App(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
     security: Security | None = None  # None: the document does not say where its schemes apply
     digest: str  # sha256 of the document
     source: str | None = None  # the URL of the document
+    trusted: bool = True  # with its credentials: `server` is the one that they were given for
     token_origins: tuple[str, ...] = ()  # that get its credentials, besides the origin of `server`
     typed: bool = False  # whether signatures tell lists from objects
     protocol: str = "openapi"  # the part of the entry-point group `sage.api_protocols` that parsed it

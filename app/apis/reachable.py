@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from app.apis.address import VARIABLE, end_of_host, is_free, service
+from app.apis.address import VARIABLE, end_of_host, is_free, origin, service
 from app.apis.catalog import App
 from app.errors import InvalidError
 from app.project.staging import StagingApi
@@ -30,6 +30,27 @@ class CalledServers(msgspec.Struct, frozen=True):
         """Also those of single operations."""
         addresses = {app.server, *(each.server for each in app.operations.values() if each.server)}
         return cls(app.name, tuple(sorted(addresses)), app.variables, app.choices)
+
+
+def server_of(servers: CalledServers, address: str) -> str:
+    """The origin of an address, with all that tasks may choose in it: what its secrets are given for.
+
+    >>> server_of(CalledServers("mail", (), {}, {}), "https://Mail.test/v1")
+    'https://mail.test:443'
+    >>> server_of(CalledServers("mail", (), {"at": "eu"}, {"at": ("eu", "us")}), "https://{at}.mail.test/v1")
+    'https://{eu|us}.mail.test'
+    """
+    template = address[: end_of_host(address)] or address
+
+    def values(variable: re.Match[str]) -> str:
+        known = _values(servers, template, variable[1])
+        return known[0] if len(known) == 1 and known != [_ANY] else f"{{{'|'.join(known)}}}"
+
+    filled = VARIABLE.sub(values, template)
+    try:
+        return filled if "{" in filled else origin(filled)
+    except ValueError:
+        return filled
 
 
 def refuse_production(staging: Mapping[str, StagingApi], production: Iterable[CalledServers]) -> None:

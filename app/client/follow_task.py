@@ -13,7 +13,7 @@ from app.client.sage_client import ServerError
 from app.client.server_session import ServerSession
 from app.client.task_story import TaskStory
 from app.client.terminal_output import show_json
-from app.client.visible_text import visible
+from app.security.visible_text import visible
 
 _SUCCESS = 0.5  # the least score of one
 

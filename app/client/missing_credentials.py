@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from app.client.credential_fields import SECRET_FIELDS
-from app.client.visible_text import visible
+from app.security.visible_text import visible
 
 STATIC_TOKEN = "bearer_token"
 OAUTH_KINDS = ("oauth2", "openid")

@@ -10,7 +10,7 @@ from rich.text import Text
 from app.agent.action import extract_code, words_before_code
 from app.client.sage_client import ServerEvent
 from app.client.terminal_output import python_code, terminal
-from app.client.visible_text import visible
+from app.security.visible_text import visible
 
 Data = Mapping[str, Any]
 

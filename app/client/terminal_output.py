@@ -11,7 +11,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from app.client.visible_text import visible
+from app.security.visible_text import visible
 
 _GAP = 2  # spaces between columns
 _TEXT_WIDTH = 16  # the least that the last column of a table needs on a terminal

@@ -8,6 +8,7 @@ from pygments.lexers import get_lexer_by_name
 
 from app.apis.binary_values import readable
 from app.records import Json
+from app.security.visible_text import visible
 
 _MOST = 100_000  # characters that are highlighted: the rest of a page would wait for more
 
@@ -18,6 +19,7 @@ def code_block(text: str, language: str = "python") -> Markup:
     <pre class="code" tabindex="0"><code><span class="o">&lt;</span><span class="mi">1</span>
     </code></pre>
     """
+    text = visible(text)
     if len(text) > _MOST:
         return Markup('<pre class="code" tabindex="0"><code>{}</code></pre>').format(text)
     marked = highlight(text, get_lexer_by_name(language, stripnl=False), HtmlFormatter(nowrap=True))

@@ -11,6 +11,7 @@ from litestar.response.sse import ServerSentEventMessage
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Db, find_task
+from app.api.approvals import ApprovalView, view_approval
 from app.api.feedback import FeedbackView
 from app.api.sse import BATCH_SIZE, EventBatch, event_stream
 from app.api.task_view import skills_of, view_task
@@ -96,7 +97,7 @@ async def task_page(
         timeline=timeline,
         trajectory=trajectory,
         ended=task.state in TASK_END_STATES,
-        approval=await _approval(session, task),
+        approval=await _approval(session, visit, task),
         feedback=[FeedbackView.of(row) for row in await feedback.of_task(session, task.id)],
         form=form or Form(),
         releases=await releases_to_choose(session, task.project_id),
@@ -109,8 +110,12 @@ async def releases_to_choose(session: AsyncSession, project_id: UUID) -> list[mo
     return [row for row in await releases.of_project(session, project_id) if row.state in _SERVES]
 
 
-async def _approval(session: AsyncSession, task: models.Task) -> models.Approval | None:
-    return await approvals.waiting(session, task.id) if task.state is models.TaskState.WAITING else None
+async def _approval(
+    session: AsyncSession, visit: Visit, task: models.Task
+) -> models.Approval | ApprovalView | None:
+    """That it waits for, with all that a decision needs for those who may decide."""
+    row = await approvals.waiting(session, task.id) if task.state is models.TaskState.WAITING else None
+    return await view_approval(session, row) if row is not None and visit.allows("approvals") else row
 
 
 async def _trajectory(session: AsyncSession, task: models.Task) -> Trajectory | None:
@@ -146,7 +151,7 @@ class _BlockReader:
         async with self._sessions() as session:
             rows = list(await events.after(session, self._task_id, self._timeline.last, BATCH_SIZE))
             task = await session.get(models.Task, self._task_id, populate_existing=True)
-            approval = await _approval(session, task) if task else None
+            approval = await _approval(session, self._visit, task) if task else None
             chosen = any(row.kind in _CHOOSE_SKILLS and row.seq > self._position for row in rows)
             found = await skills_of(session, self._task_id) if chosen else None
             changed = {}

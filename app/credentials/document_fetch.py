@@ -141,6 +141,19 @@ def is_trusted(source: str, server: str, token_origins: Collection[str]) -> bool
     return any(same_origin(source, each) for each in (server, *token_origins))
 
 
+def check_server(before: str | None, now: AppView, token_origins: Collection[str], held: str) -> None:
+    """Raises ApiDocumentError for a document that would lead secrets of its API, the `held` ones, elsewhere.
+
+    `before` is the server that they were given for; None: that is not known any more.
+    """
+    if before != now.server and not is_trusted(now.server, before or "", token_origins):
+        place = "" if before is None else f" in place of {before}"
+        raise ApiDocumentError(
+            f"it names another server now, {now.default_url}{place}, which would get {held}: register the API "
+            f"again if that is right, with its secrets, or with the origin among its `token_origins`"
+        )
+
+
 def check_origin(source: str, server: str | None, token_origins: Collection[str]) -> None:
     """Raises ApiDocumentError if the credentials of an API may not be sent to where its document is.
 

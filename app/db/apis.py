@@ -28,6 +28,7 @@ async def put(  # noqa: PLR0913 - the columns of a row
     document: dict[str, Json] | bytes,
     digest: str,
     server: str | None = None,
+    secrets_for: str | UnsetType = UNSET,
     token: str | UnsetType | None = UNSET,
     bind: Mapping[str, Json] | UnsetType = UNSET,
     presentation: Mapping[str, Json] | UnsetType = UNSET,
@@ -41,6 +42,7 @@ async def put(  # noqa: PLR0913 - the columns of a row
     given: dict[str, Any] = {"source": source, "document": stored, "digest": digest, "server": server}
     given |= {"checked_at": func.clock_timestamp(), "check_failure": None}
     given |= sealed(session, token)
+    given |= {"secrets_for": secrets_for} if secrets_for is not UNSET else {}
     given |= {"bind": bind} if bind is not UNSET else {}
     given |= {"presentation": presentation} if presentation is not UNSET else {}
     await session.execute(
@@ -68,12 +70,6 @@ async def check_unchanged(session: AsyncSession, project_id: UUID, name: str, se
     row = await find(session, project_id, name)
     if row is None or state_of(row) != seen:
         raise ConflictError(f"{name} was changed meanwhile; try again")
-
-
-async def stored_token(session: AsyncSession, project_id: UUID, name: str) -> str | None:
-    """The token of an API; None if it has none, or if there is no such API yet. Raises SettingError."""
-    row = await find(session, project_id, name)
-    return None if row is None else token_of(session, row)
 
 
 def sealed(session: AsyncSession, token: str | UnsetType | None) -> dict[str, str | None]:

@@ -36,6 +36,7 @@ class Approval(Entity):
     turn: Mapped[int]
     api: Mapped[str]  # "app.operation"
     arguments: Mapped[dict[str, Any]]  # masked
+    shown: Mapped[str | None]  # the `ShownCall` that a person decides by, encrypted; null once somebody has
     digest: Mapped[str]  # of the exact arguments; "" once the task has ended
     state: Mapped[ApprovalState] = mapped_column(default=ApprovalState.WAITING)
     expires_at: Mapped[datetime]

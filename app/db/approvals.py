@@ -12,12 +12,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import audit, events, models, task_queue, webhooks
 from app.db.clock import from_now
-from app.db.database import execute
+from app.db.database import execute, keys_of
 from app.db.models import ApprovalState, AuditAction
 from app.db.page import Page, read_page
 from app.errors import ConflictError, NotFoundError
 from app.project.approval import ApprovalDecision, ApprovalRequest
 from app.records import Json
+from app.security.shown_call import ShownCall
 
 SERVER = "server"  # decides on those that nobody decided on in time
 _DECIDED = (ApprovalState.APPROVED, ApprovalState.REFUSED, ApprovalState.EXPIRED)
@@ -37,9 +38,10 @@ class ApprovalFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def request(
-    session: AsyncSession, task: models.Task, owner: str, wanted: ApprovalRequest
+    session: AsyncSession, task: models.Task, owner: str, wanted: ApprovalRequest, shown: ShownCall
 ) -> models.Approval | None:
-    """Suspend the task until somebody decides. None, and it goes on: its cancellation was requested.
+    """Suspend the task until somebody decides. None, and it goes on: its cancellation was requested. The arguments
+    of `wanted` are masked, for those who cannot decide.
 
     Raises ConflictError if the task has another owner.
     """
@@ -47,14 +49,15 @@ async def request(
         return None
     call = msgspec.structs.asdict(wanted)
     expires_at = from_now(call.pop("timeout_seconds"))
-    row = _approval(project_id=task.project_id, task_id=task.id, expires_at=expires_at, **call)
+    sealed = keys_of(session).encrypt(msgspec.json.encode(shown).decode())
+    row = _approval(project_id=task.project_id, task_id=task.id, expires_at=expires_at, shown=sealed, **call)
     session.add(row)
     await session.flush()
     await session.refresh(row)
     data = {"status": "wanted", "id": str(row.id), "turn": row.turn, "seq": row.seq, "api": row.api}
-    shown = {"arguments": row.arguments, "expires_at": row.expires_at.isoformat()}
-    await events.append(session, task.id, "approval", data | shown)
-    asked = {"approval_id": str(row.id), "operation": row.api, "expires_at": shown["expires_at"]}
+    until = row.expires_at.isoformat()
+    await events.append(session, task.id, "approval", data | {"arguments": row.arguments, "expires_at": until})
+    asked = {"approval_id": str(row.id), "operation": row.api, "expires_at": until}
     await webhooks.enqueue(session, task.project_id, task.id, "approval.wanted", asked)
     return row
 
@@ -76,6 +79,16 @@ async def get(session: AsyncSession, approval_id: UUID, project_id: UUID | None 
     if row is None or project_id not in (None, row.project_id):
         raise NotFoundError(f"no approval has the id {approval_id}; GET /v1/approvals lists them")
     return row
+
+
+def shown(session: AsyncSession, row: models.Approval) -> ShownCall:
+    """What a person decides by; once somebody has, and for one of an earlier version, the masked arguments.
+
+    Raises SettingError if it cannot be decrypted here.
+    """
+    if row.shown is None:
+        return ShownCall(row.arguments)
+    return msgspec.json.decode(keys_of(session).decrypt(row.shown), type=ShownCall)
 
 
 async def waiting(session: AsyncSession, task_id: UUID) -> models.Approval | None:
@@ -157,7 +170,7 @@ async def _settle(
     row = await session.scalar(
         update(_approval)
         .where(_approval.id == approval_id, _approval.state == ApprovalState.WAITING, *which)
-        .values(state=state, decided_at=func.clock_timestamp(), decided_by=actor, reason=reason)
+        .values(state=state, decided_at=func.clock_timestamp(), decided_by=actor, reason=reason, shown=None)
         .returning(_approval)
         .execution_options(populate_existing=True)
     )

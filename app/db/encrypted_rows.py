@@ -40,6 +40,7 @@ _ENCRYPTED: Sequence[InstrumentedAttribute[Any]] = (  # texts or bytes; those of
     models.TaskTurn.record,
     models.TaskCall.record,
     models.TaskCall.sealed_arguments,
+    models.Approval.shown,
     models.Project.webhook_secret,
     models.Project.verifier_secret,
 )

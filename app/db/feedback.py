@@ -11,19 +11,21 @@ from app.errors import ConflictError, InvalidError, NotFoundError
 from app.project.score_source import ScoreSource
 
 
-async def add(
+async def add(  # noqa: PLR0913 - the columns of a row
     session: AsyncSession,
     task_id: UUID,
     score: float,
     comment: str | None = None,
     *,
     author: str | None = None,
+    scored_by: UUID | None = None,
     turn: int | None = None,
     scale: tuple[float, float] = (0.0, 1.0),
 ) -> models.Feedback:
     """Add feedback. The latest is the task's score; that of another source, which it replaces, is kept.
 
-    `score` lies in [0, 1], whatever the `scale` that it was given on; `turn` is what the comment is about.
+    `score` lies in [0, 1], whatever the `scale` that it was given on; `turn` is what the comment is about;
+    `scored_by` is the key over which it came, None for a person at the console.
     Raises InvalidError for another score, or a turn that the task did not have, NotFoundError, and ConflictError
     while the task has not ended.
     """
@@ -39,7 +41,7 @@ async def add(
     row = models.Feedback(task_id=task_id, score=score, comment=comment, author=author, turn=turn)
     row.lowest, row.highest = scale
     session.add(row)
-    scores.put(task, score, ScoreSource.PERSON)
+    scores.put(task, score, ScoreSource.PERSON, scored_by=scored_by)
     await session.flush()
     return row
 

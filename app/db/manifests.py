@@ -35,6 +35,7 @@ _SERVING = (
         _api.secret,
         api_credentials.of_schemes(_api.id).label("has_credentials"),
         _api.bind,
+        _api.secrets_for,
         _api.token_origins,
     )
     .join(_release, _release.project_id == _project.id)

@@ -176,7 +176,8 @@ class Api(Entity):
     secret: Mapped[str | None]  # a token that is not encrypted yet
     token: Mapped[str | None]  # encrypted
     bind: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")  # see `apis.bound_parameters`
-    token_origins: Mapped[list[str]] = mapped_column(default=list, server_default="{}")  # besides its server's
+    secrets_for: Mapped[str | None]  # the server that its secrets were given for; null: of any version of it
+    token_origins: Mapped[list[str]] = mapped_column(default=list, server_default="{}")  # besides that server's
     presentation: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")  # `apis.presentation`
     checked_at: Mapped[datetime | None]  # its document was fetched again
     check_failure: Mapped[str | None]  # why it could not be, the last time

@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, FromClause, case, null
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
-from app.project.score_source import ScoreSource
+from app.project.score_source import GOOD, ScoreSource
 
 
 async def give(
@@ -18,11 +18,18 @@ async def give(
     return task is not None and put(task, score, source, judged_by=judged_by)
 
 
-def put(task: models.Task, score: float, source: ScoreSource, *, judged_by: str | None = None) -> bool:
+def put(
+    task: models.Task,
+    score: float,
+    source: ScoreSource,
+    *,
+    judged_by: str | None = None,
+    scored_by: UUID | None = None,
+) -> bool:
     """Score a task whose row is locked. False: a score of a stronger source is there, and stays.
 
     The first score that yields to another one is kept as `overruled_score`; that of a judge, until another judge
-    gives its own. `judged_by` names the judge.
+    gives its own. `judged_by` names the judge, `scored_by` the key over which a person's score came.
     """
     there = task.score_source
     _widen(task, score, source)
@@ -32,7 +39,7 @@ def put(task: models.Task, score: float, source: ScoreSource, *, judged_by: str 
         return False
     if there is not source and task.overruled_score is None:
         task.overruled_score = task.score
-    task.score, task.score_source = score, source
+    task.score, task.score_source, task.scored_by = score, source, scored_by
     if source is ScoreSource.JUDGE:
         task.judged_by = judged_by
     return True
@@ -51,3 +58,12 @@ def proven(tasks: FromClause = models.Task.__table__) -> ColumnElement[Any]:
     """SQL: the score of a row of `tasks`, NULL if a judge gave it. What a judge says promotes nothing."""
     by_judge = tasks.c.score_source == ScoreSource.JUDGE
     return case((by_judge, null()), else_=tasks.c.score)
+
+
+def independent(author: UUID | None, tasks: FromClause = models.Task.__table__) -> ColumnElement[Any]:
+    """SQL: as `proven`, but for good scores that the key `author` gave itself the one that they replaced."""
+    if author is None:
+        return proven(tasks)
+    own = (tasks.c.scored_by == author) & (tasks.c.score >= GOOD)
+    replaced = case((tasks.c.judged_by.is_(None), tasks.c.overruled_score), else_=null())
+    return case((own, replaced), else_=proven(tasks))

@@ -11,7 +11,9 @@ from sqlalchemy import (
     Select,
     Subquery,
     Uuid,
+    case,
     exists,
+    false,
     func,
     literal,
     or_,
@@ -24,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
 from app.db.in_array import in_array
-from app.db.scores import proven
+from app.db.scores import independent, proven
 from app.project.score_source import GOOD
 
 ENOUGH_WITHHELD = 10  # tasks from which a skill was withheld; from here on only they are compared
@@ -64,7 +66,7 @@ class SkillEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     maker_score: float | None = None  #: of the task that wrote it
-    others: bool = False  #: the project has tasks of other principals
+    others: bool = False  #: the project's latest tasks are of other principals, too
     uses: dict[str, Outcomes] = {}  #: by principal
     replays_matched: int = 0
     replays_failed: int = 0
@@ -104,17 +106,18 @@ async def matched_often(session: AsyncSession, skill_ids: Collection[UUID], task
 
 async def of_skill(session: AsyncSession, skill: models.Skill) -> SkillEvidence:
     """The evidence as of now."""
-    maker_score = await session.scalar(select(proven()).where(_task.id == skill.task_id))
+    maker = await session.get(_task, skill.task_id) if skill.task_id else None
+    author = None if maker is None else maker.key_id
+    maker_score = await session.scalar(select(independent(author)).where(_task.id == skill.task_id))
     counted = select(_replay.matched, func.count().label("tasks")).where(_replay.skill_id == skill.id)
     replays = {row.matched: row.tasks for row in await session.execute(counted.group_by(_replay.matched))}
-    others = [_task.principal < skill.principal, _task.principal > skill.principal]  # one look-up each
-    besides = or_(*(exists().where(_task.project_id == skill.project_id, other) for other in others))
+    several, others = await _others(session, skill, author)
     with_it, without_it = await _of_scenario(session, skill)
     offered, withheld = await _by_chance(session, skill)
     return SkillEvidence(
         maker_score=maker_score,
-        others=bool(await session.scalar(select(besides))),
-        uses=await _uses(session, skill),
+        others=others,
+        uses=await _uses(session, skill, author, several=several),
         replays_matched=replays.get(True, 0),
         replays_failed=replays.get(False, 0),
         violations=skill.violations,
@@ -165,12 +168,36 @@ async def in_probation(session: AsyncSession, project_id: UUID, names: Collectio
     return (await session.scalars(query)).all()
 
 
-async def _uses(session: AsyncSession, skill: models.Skill) -> dict[str, Outcomes]:
-    rows = await session.execute(
-        select(_task.principal, *_good_and_bad(proven()))
+async def _others(session: AsyncSession, skill: models.Skill, author: UUID | None) -> tuple[bool, bool]:
+    """Whether other keys than the author's submit tasks, and whether there are tasks of other principals."""
+    latest = (
+        select(_task.principal, _task.key_id)
+        .where(_task.project_id == skill.project_id)
+        .order_by(_task.created_at.desc())
+        .limit(_LATEST)
+    ).subquery()
+    foreign = latest.c.key_id != author if author else false()
+    other = latest.c.principal != skill.principal
+    own = latest.c.key_id == author if author else false()
+    found = select(func.bool_or(foreign), func.bool_or(other), func.bool_or(other & own.is_not(True)))
+    several, all_named, named_by_others = (await session.execute(found)).one()
+    return bool(several), bool(named_by_others if several else all_named)
+
+
+async def _uses(
+    session: AsyncSession, skill: models.Skill, author: UUID | None, *, several: bool
+) -> dict[str, Outcomes]:
+    """By principal. If several keys submit tasks, all that the author's key names are one: the skill's own."""
+    named: ColumnElement[str] = _task.principal.expression
+    if several:
+        named = case((_task.key_id == author, skill.principal), else_=named)
+    used = (
+        select(named.label("principal"), independent(author).label("score"))
         .where(_task.id.in_(_used_in(skill)), _task.id.is_distinct_from(skill.task_id))
-        .group_by(_task.principal)
+        .subquery()
     )
+    counts = _good_and_bad(used.c.score)
+    rows = await session.execute(select(used.c.principal, *counts).group_by(used.c.principal))
     return {principal: Outcomes(good, bad) for principal, good, bad in rows}
 
 

@@ -25,6 +25,7 @@ _withdrawn = {  # and what is left of digests of arguments
     "state": case((_waits, ApprovalState.WITHDRAWN.value), else_=_approval.state),
     "decided_at": case((_waits, func.clock_timestamp()), else_=_approval.decided_at),
     "digest": "",
+    "shown": None,
 }
 _CLEAN_UP = (
     select(

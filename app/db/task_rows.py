@@ -105,6 +105,7 @@ class Task(Entity, Leased):
     rerun_of: Mapped[UUID | None] = mapped_column(ForeignKey("tasks.id", ondelete="SET NULL"))
     # a skill that an API change broke; the task only reads, also once that skill is erased: no foreign key
     repairs: Mapped[UUID | None]
+    key_id: Mapped[UUID | None]  # that submitted it; NULL for the server's own. Keys may go: no foreign key
     principal: Mapped[str] = mapped_column(default="", server_default="")  # on whose behalf it is carried out
     priority: Mapped[int] = mapped_column(SmallInteger, default=0, server_default="0")  # higher goes first
     instruction: Mapped[str]
@@ -124,6 +125,7 @@ class Task(Entity, Leased):
     failure: Mapped[str | None]
     score: Mapped[float | None]  # in [0, 1]: of the latest feedback, or without any of the next source
     score_source: Mapped[ScoreSource | None]
+    scored_by: Mapped[UUID | None]  # the key over which a person's score came; NULL: at the console
     checked: Mapped[bool] = mapped_column(default=False)  # it had a score of its check or a judge when it ended
     overruled_score: Mapped[float | None]  # the first score that a source that counts for more has replaced
     lowest_score: Mapped[float | None]  # of all that were given; NULL, as the highest: at most one was

@@ -27,6 +27,7 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
 
     instruction: str
     conversation: str = ""
+    key_id: UUID | None = None  # that submits it
     principal: str = ""
     priority: int = 0
     scenario: str | None = None

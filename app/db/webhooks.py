@@ -17,6 +17,7 @@ from app.errors import ConflictError, NotFoundError
 from app.project.project_settings import ProjectSettings
 from app.project.webhook import WebhookEvent, signing_key
 from app.records import Json
+from app.security.visible_text import visible_value
 
 _delivery = models.WebhookDelivery
 _PRUNED_AT_ONCE = 1_000
@@ -60,7 +61,7 @@ async def enqueue(
     about = {"task_id": task_id, "release_id": release_id}
     named = {name: str(value) for name, value in about.items() if value is not None}
     shown = {"project": project.name, **named, **data}
-    message = {"type": event, "timestamp": datetime.now(UTC).isoformat(), "data": shown}
+    message = {"type": event, "timestamp": datetime.now(UTC).isoformat(), "data": visible_value(shown)}
     body = msgspec.json.encode(message).decode()
     session.add(_delivery(project_id=project_id, event=event, body=body, **about))
     await session.flush()

@@ -5,9 +5,9 @@ import json
 from collections.abc import Sequence
 
 from app.apis.catalog import Operation
-from app.apis.credentials import mask
 from app.project.approval import ApprovalDecision, ApprovalRequest, ApprovalRules
 from app.records import Call
+from app.security.shown_call import unshowable
 
 _MAX_REQUESTS = 3  # at one place of the code, which calls with other values each time it runs again
 
@@ -59,11 +59,13 @@ class ApprovalGate:
             raise UnstableCallError(
                 f"each time its code ran again, {call.api} was called with other values than those decided on"
             )
+        if (reason := unshowable(call.arguments)) is not None:
+            return f"{call.api} was not called: {reason}"
         request = ApprovalRequest(
             seq=call.seq,
             turn=call.turn,
             api=call.api,
-            arguments=mask(call.arguments),
+            arguments=call.arguments,
             digest=digest,
             timeout_seconds=self._rules.timeout_seconds,
         )

@@ -55,7 +55,7 @@ class RequestSecrets:
             return Authentication()
         authentication = await self._credentials.of(app, operation)
         if authentication and not self._trusts(app, operation):
-            raise HostError("ApiError", _untrusted(operation))
+            raise HostError("ApiError", _untrusted(app, operation))
         self._hide(*authentication.secret_parts())
         if not authentication.fits_headers:
             raise HostError("ApiError", f"the credentials of {app.name} {UNFIT_FOR_HEADERS}")
@@ -71,13 +71,13 @@ class RequestSecrets:
 
     def _trusts(self, app: App, operation: Operation) -> bool:
         """Whether the operation's server may get the API's credentials: a document could send them elsewhere."""
-        if operation.server is None:
+        if operation.server is None and app.trusted:
             return True
         try:
-            there = origin(address(app, operation.server, self._variables))
+            there = origin(address(app, operation.server or app.server, self._variables))
             if there in map(origin, app.token_origins):
                 return True
-            return there == origin(address(app, app.server, self._variables))
+            return app.trusted and there == origin(address(app, app.server, self._variables))
         except ValueError:
             return False
 
@@ -86,8 +86,9 @@ class RequestSecrets:
         self._noted.add(*texts)
 
 
-def _untrusted(operation: Operation) -> str:
+def _untrusted(app: App, operation: Operation) -> str:
+    server = operation.server or app.server
     return (
-        f"{operation.api} is at another server, {operation.server}, which may not get the token of this API: "
+        f"{operation.api} is at another server, {server}, which may not get the token of this API: "
         "its owner can allow that with `token_origins`"
     )

@@ -1,14 +1,15 @@
 """Holds offered skills to their manifests while they run: nothing else passes the gateway."""
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import msgspec
 
 from app.apis.catalog import Operation
 from app.errors import HostError
-from app.gateway.skill_manifest import CONSTANT, PARAMETER, RESULT, SkillManifest
-from app.gateway.value_origins import ValueOrigins
+from app.gateway.skill_manifest import CONSTANT, NUMBER, PARAMETER, RESULT, SkillManifest
+from app.gateway.small_values import Place
+from app.gateway.value_origins import Trace, ValueOrigins, flags_of
 from app.records import Call, Json
 from app.sandbox.protocol import EnteredSkill
 from app.untrusted.syntax_tree import compiled
@@ -103,11 +104,32 @@ def refusal(
         allowed = manifest.origins(operation.api, name)
         if allowed is None:
             continue
+        bits = seen.small.bits_of_flags(place := Place(operation.api, name), flags_of(value))
         for trace in seen.trace(value):
-            if not trace.is_permitted(allowed):
+            cost = _cost(trace, place, allowed, seen)
+            if cost is None:
                 found = " or ".join(sorted(trace.origins))
                 return f"the argument {name} of {operation.api} came from {found}, unlike when it was kept"
+            bits += cost
+        if not seen.small.spend(bits):
+            return f"the argument {name} of {operation.api} tells too much by values that nothing explains"
     return None
+
+
+def _cost(trace: Trace, place: Place, allowed: Set[str], seen: ValueOrigins) -> int | None:
+    """The bits that a part of an argument costs; None if it may not be passed."""
+    small, number = seen.small, trace.number
+    cost: int | None = 0
+    if not trace.is_permitted(allowed - {NUMBER}):
+        if number is not None:
+            cost = small.bits_of_number(place, number, allowed, seen.is_given)
+        elif trace.marks:
+            return small.bits_of_marks(trace.marks)
+        else:
+            return None
+    if cost is not None and number is not None:
+        small.passed(place, number)
+    return cost
 
 
 def constants_of(source: str) -> tuple[Json, ...]:

@@ -1,8 +1,8 @@
 """The manifest of a skill: the operations it may call, and where each of their arguments may come from. Pure.
 
 An origin is `parameter` (a value that the skill was called with), `constant` (of its source), `result:<api>` (of
-a call that it made), `number` (a small number that is neither of the first two: a counter, or an id) or `computed`
-(none of these).
+a call that it made), `number` (a small whole number that is not surely one of the first two: a counter, or an id)
+or `computed` (none of these).
 """
 
 from collections.abc import Iterable, Iterator

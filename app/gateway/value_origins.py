@@ -1,23 +1,22 @@
 """Traces the values that a skill passes to an API back to what it was given and to what it read. Pure.
 
 Texts are compared without case, as wholes, as parts of one another and word by word. Encodings are not undone: an
-encoded text is `computed`. So are punctuation, blanks, flags, fractions and many small numbers that nothing
-explains: they could spell a value. The work is bounded for each skill of a rollout: results that are too large to
-index, and arguments that take too long to search, count as everything that was read.
+encoded text is `computed`. So are fractions, many flags, punctuation and blanks that nothing explains: they could
+spell a value. Few of them, and small numbers, have a budget, see `small_values`. The work is bounded for each
+skill of a rollout: results that are too large to index, and arguments that take too long to search, count as
+everything that was read.
 """
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Set
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from app.gateway.skill_manifest import COMPUTED, CONSTANT, NUMBER, PARAMETER, RESULT
+from app.gateway.small_values import SMALL, SmallValues
 from app.records import Json
 
 _SHORT = 4  # texts with fewer characters coincide by chance
-_SMALL = 10_000  # numbers below coincide by chance
-_DECIMALS = 4  # and only those with no more decimals
 _FEW = 8  # values of one argument, each of which says little: more of them spell something
 _INDEXED_CHARS = 1 << 20
 _INDEXED_VALUES = 100_000
@@ -30,17 +29,22 @@ _MARKS = re.compile(r"[^\w\s]+|\s{4,}")
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[t ]\d\d:\d\d[\d:.z+-]*)?")
 _YEAR = re.compile(r"\d{1,4}")
+_NOTHING: Final = frozenset[str]()
 
 
 class Trace(NamedTuple):
-    """The possible origins of a part of an argument. A small one, such as a counter, passes whatever they are."""
+    """The possible origins of a part of an argument. `also` are those that a small number coincides with.
+
+    A number, or a few marks, may pass whatever they are, see `small_values`.
+    """
 
     origins: frozenset[str]
-    number: bool = False
-    small: bool = False
+    also: frozenset[str] = frozenset()
+    number: float | None = None
+    marks: str = ""
 
     def is_permitted(self, allowed: Set[str]) -> bool:
-        return self.small or bool(self.origins & allowed) or (self.number and NUMBER in allowed)
+        return bool((self.origins | self.also) & allowed)
 
 
 class _SearchSpentError(Exception):
@@ -63,10 +67,13 @@ class ValueOrigins:
         self._chars_left = _INDEXED_CHARS
         self._values_left = _INDEXED_VALUES
         self._search_left = _SEARCH
+        self.small = SmallValues()
 
     def add(self, origin: str, value: Json) -> None:
         """Record a value that came from `origin`."""
         self._joined.pop(origin, None)
+        if origin != CONSTANT:
+            self.small.read(origin, value)
         for leaf in _leaves(value):
             self._values_left -= 1
             if self._values_left < 0:
@@ -88,11 +95,13 @@ class ValueOrigins:
             found = [each for leaf in _leaves(value) for each in self._trace(leaf)]
         except _SearchSpentError:
             return list(self._all_read())
-        if sum(each.small and not each.origins & {PARAMETER, CONSTANT} for each in found) > _FEW:
-            found = [each._replace(small=False) for each in found]
-        if _wordless(value) > _FEW:
+        if len(flags_of(value)) > _FEW:
             found.append(Trace(frozenset({COMPUTED})))
         return found
+
+    def is_given(self, number: float) -> bool:
+        """Whether the skill was given a number, or has it in its source."""
+        return not self._numbers.get(number, _NOTHING).isdisjoint({PARAMETER, CONSTANT})
 
     def _add_text(self, origin: str, text: str) -> None:
         self._whole[text].add(origin)
@@ -128,13 +137,16 @@ class ValueOrigins:
 
     def _trace_number(self, number: float) -> Iterator[Trace]:
         """A small number coincides with some result too often to be traced to one."""
-        found = self._numbers.get(number, set())
-        if _is_small(number):
-            yield Trace(frozenset(found & {PARAMETER, CONSTANT} or {NUMBER}), number=True, small=True)
+        found = frozenset(self._numbers.get(number, _NOTHING))
+        if number.is_integer() and abs(number) < SMALL:
+            given = found & {PARAMETER, CONSTANT}
+            unexplained = {NUMBER} if found > given or not given else set()
+            yield Trace(given | unexplained, found | {COMPUTED}, number)
         elif found:
-            yield Trace(frozenset(found), number=True)
+            yield Trace(found, number=number)
         else:
-            yield from (each._replace(number=True) for each in _each({COMPUTED, *self._uncounted}))
+            number_of = number if number.is_integer() else None
+            yield from (each._replace(number=number_of) for each in _each({COMPUTED, *self._uncounted}))
 
     def _containing(self, text: str) -> set[str]:
         """The origins of which a text equals this one, or has it as a part."""
@@ -168,7 +180,8 @@ class ValueOrigins:
         if _WORD.search(text):
             seen = {each for each in set(marks) if any(self._holds(origin, each) for origin in self._texts)}
         if unseen := [each for each in marks if each not in seen]:
-            yield Trace(frozenset({COMPUTED}), small=sum(map(len, unseen)) < _SHORT)
+            together = "".join(unseen)
+            yield Trace(frozenset({COMPUTED}), marks=together if len(together) < _SHORT else "")
 
     def _results_in(self, text: str) -> list[str]:
         """The longest first; not those that the skill was given as well."""
@@ -209,31 +222,27 @@ def _margins_of(text: str) -> set[str]:
     return {each for each in around if len(each) > _FEW}
 
 
-def _is_small(number: float) -> bool:
-    return abs(number) < _SMALL and math.isclose(number, round(number, _DECIMALS), rel_tol=1e-12)
-
-
-def _wordless(value: Json) -> int:
-    """How many of the values in a value are flags, null, or empty."""
-    count, waiting = 0, [value]
+def flags_of(value: Json) -> str:
+    """One letter for each of the values in a value that is a flag, null, or empty."""
+    found, waiting = [], [value]
     while waiting:
         each = waiting.pop()
         if isinstance(each, bool) or each in (None, "", [], {}):
-            count += 1
+            found.append(str(each)[:1])
         elif isinstance(each, (list, tuple, dict)):
             waiting += each.values() if isinstance(each, dict) else each
-    return count
+    return "".join(found)
 
 
 def _leaves(value: Json) -> Iterator[str | float]:
-    """The texts and numbers of a value, the names in it included; no booleans."""
+    """The texts and numbers of a value, in order, the names in it included; no booleans."""
     waiting = [value]
     while waiting:
         each = waiting.pop()
         if isinstance(each, dict):
-            waiting += [*each, *each.values()]
+            waiting += reversed([*each.values(), *each])
         elif isinstance(each, (list, tuple)):
-            waiting += each
+            waiting += reversed(each)
         elif isinstance(each, str) or (isinstance(each, (int, float)) and not isinstance(each, bool)):
             yield each
 

@@ -70,7 +70,7 @@ class ApprovalRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that waits for a person. `arguments` are masked, `digest` identifies the exact ones."""
+    """A call that waits for a person. `arguments` are the exact ones, which `digest` identifies."""
 
     seq: int
     turn: int

@@ -14,7 +14,7 @@ from app.apis.operation_index import index_of
 from app.apis.presentation import present
 from app.db import manifests
 from app.db.database import Sessions
-from app.release.tool_documents import ApiDocument
+from app.release.tool_documents import ApiDocument, trusting
 
 _KEPT = 3  # versions per API: releases that serve side by side may have different ones
 _Version = tuple[str, str, str | None, bytes]
@@ -37,7 +37,7 @@ class Catalogs:
             api.digest,
             api.source,
             api.server,
-            msgspec.json.encode([api.bind, api.token_origins, api.presentation]),
+            msgspec.json.encode([api.bind, api.secrets_for, api.token_origins, api.presentation]),
         )
         versions = self._apps.setdefault(api.id, {})
         if version in versions:
@@ -56,7 +56,7 @@ def _parsed(api: ApiDocument, content: bytes) -> App:
     source = None if api.source == "upload" else api.source
     app = parse_document(api.name, read_document(content), source=source, server=api.server)
     app = present(app, api.presentation)
-    app = msgspec.structs.replace(bind_parameters(app, api.bind), token_origins=api.token_origins)
+    app = trusting(bind_parameters(app, api.bind), api)
     index_of(app)  # here, in a thread, as the next
     ListedApp.of(app)
     return app

@@ -8,7 +8,9 @@ import msgspec
 from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.apis.catalog import App
 from app.apis.presentation import AS_WRITTEN, Presentation
+from app.apis.reachable import CalledServers, server_of
 from app.db import api_credentials, apis, manifests, models, releases
 from app.db.database import Handle
 from app.db.manifests import Tool
@@ -26,6 +28,7 @@ class ApiDocument(msgspec.Struct, frozen=True, kw_only=True):
     token: str | SettingError | None  # or why it cannot be read
     has_credentials: bool = False  # for the security schemes of the document
     bind: dict[str, Json]
+    secrets_for: str | None = None
     token_origins: tuple[str, ...] = ()
     digest: str  # of the document, see `manifests.document`
     presentation: Presentation = AS_WRITTEN
@@ -50,6 +53,13 @@ async def api_document(session: AsyncSession, row: models.Api) -> ApiDocument:
     return document_of(session, row, Tool(row.digest, row.presentation), row.id in secured)
 
 
+def trusting(app: App, api: ApiDocument) -> App:
+    """The app, as far as the API's secrets may go: a document of an earlier release may name another server."""
+    there = server_of(CalledServers.of(app), app.server)
+    trusted = api.secrets_for in (None, there)
+    return msgspec.structs.replace(app, trusted=trusted, token_origins=api.token_origins)
+
+
 def document_of(handle: Handle, row: models.Api | Row[Any], tool: Tool, has_credentials: bool) -> ApiDocument:
     """The document of a release, by the row of its API."""
     return ApiDocument(
@@ -60,6 +70,7 @@ def document_of(handle: Handle, row: models.Api | Row[Any], tool: Tool, has_cred
         token=_token(handle, row),
         has_credentials=has_credentials,
         bind=row.bind,
+        secrets_for=row.secrets_for,
         token_origins=tuple(row.token_origins),
         digest=tool.digest,
         presentation=msgspec.convert(tool.presentation, Presentation),

@@ -7,7 +7,7 @@ recorded, and one that names another server is refused, since the API's credenti
 a person to decide, who registers it again.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Final, Self, get_args
 from uuid import UUID
 
@@ -16,14 +16,14 @@ import msgspec
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis.address import check_reachable, end_of_host
+from app.apis.address import check_reachable
 from app.apis.app_view import AppView, OperationTraits
 from app.apis.catalog import App
 from app.apis.credentials import Credentials
 from app.apis.document_reader import DocumentReader
 from app.apis.mcp_document import is_listing
 from app.apis.read_process import ReadRequest
-from app.credentials.document_fetch import DocumentFetch, check_origin, is_trusted, of_api
+from app.credentials.document_fetch import DocumentFetch, check_origin, check_server, of_api
 from app.db import api_changes, api_credentials, apis, manifests, mcp_changes, models, skill_moves, skill_repairs
 from app.db.database import TRANSIENT, Sessions
 from app.db.models import SkillState
@@ -69,7 +69,7 @@ async def refresh_api(
         named = msgspec.structs.replace(request, names=old.names)
         app, document = await reader.read(named, content, fetch, check=False)
         check_reachable(app.default_url)
-        _check_server(old.default_url, app.default_url, row.token_origins)
+        check_server(row.secrets_for or old.server, app, row.token_origins, "the API's credentials")
     except ApiDocumentError as error:
         async with sessions.begin() as session:
             await api_changes.checked(session, api_id, str(error)[:2_000])
@@ -87,15 +87,6 @@ def _fetch(sessions: Sessions, client: httpx.AsyncClient, row: models.Api, old: 
         return of_api(sessions, client, api, rows, old)
 
     return DocumentFetch(client, row.source, stored)
-
-
-def _check_server(before: str, now: str, token_origins: Collection[str]) -> None:
-    """Raises ApiDocumentError for a document that leads calls, and so the credentials of the API, elsewhere."""
-    if before[: end_of_host(before)] != now[: end_of_host(now)] and not is_trusted(now, before, token_origins):
-        raise ApiDocumentError(
-            f"it names another server now, {now} in place of {before}, which would get the API's credentials: "
-            "register the API again if that is right"
-        )
 
 
 async def apply_change(
@@ -120,6 +111,7 @@ async def apply_change(
             server=row.server,
             document=document,
             digest=new.digest,
+            secrets_for=new.server,
             presentation=msgspec.to_builtins(new.presentation),
         )
         await manifest.update_tools(session, serving, [row.name], skill_moves.SERVER)

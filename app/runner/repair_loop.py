@@ -146,6 +146,7 @@ class SkillRepairs:
         new = tasks.NewTask(
             instruction=skill.instruction,
             scenario=skill.scenario,
+            key_id=maker.key_id if maker else None,
             principal=skill.principal,
             priority=_PRIORITY,
             variables=maker.variables if maker else {},

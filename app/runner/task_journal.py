@@ -1,5 +1,6 @@
 """Records a running task, so that another process can resume it."""
 
+import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ import structlog
 from app.agent.hooks import RolloutHooks
 from app.agent.rollout_loop import Agent, ResumeState
 from app.agent.stop_signal import StopSignal, SuspendedError
+from app.apis.credentials import mask
 from app.db import approvals, calls, events, models, skill_moves, task_queue, task_secrets, turns
 from app.db.database import Sessions, direct, reading, retry_while_unavailable
 from app.engine.model_scope import ModelScope
@@ -21,6 +23,7 @@ from app.records import Call, Offer, Turn
 from app.runner.database_contact import boot_time
 from app.runner.event_values import call_fields
 from app.security.secret_values import SecretValues
+from app.security.shown_call import shown_call
 from app.telemetry.phases import Phase, timed
 
 log = structlog.get_logger(__name__)
@@ -139,13 +142,15 @@ class TaskJournal(RolloutHooks):
 
     async def on_approval_wanted(self, request: ApprovalRequest) -> None:
         """Commit the request together with the task's suspension, unless the task is to be cancelled."""
-        shown = msgspec.structs.replace(request, arguments=self.secrets.mask_fields(request.arguments))
+        shown = await asyncio.to_thread(shown_call, request.arguments, self.secrets)
+        masked = self.secrets.mask_fields(mask(request.arguments))
+        request = msgspec.structs.replace(request, arguments=masked)
         self.stop_signal.released = True  # from the commit on, the task may be claimed again
         made, new = self._take_unwritten()
         async with self._sessions.begin() as session:
             if made:
                 await calls.record(session, self._task.id, self._owner, made, new)
-            stored = await approvals.request(session, self._task, self._owner, shown)
+            stored = await approvals.request(session, self._task, self._owner, request, shown)
             await task_secrets.mask(session, self._task.id, self.secrets)  # no journal has the call
         if stored is not None:
             raise SuspendedError(f"{request.api} waits for a person's approval")

@@ -46,40 +46,56 @@ class SecretValues:
     """Collects what fields and operations with a telling name contain, such as `password` or `show_tokens`.
 
     Every spelling of `SpellingSearch` is found. Where there are too many secrets to look for, each text counts as
-    one.
+    one. `own` are the secrets of the task and its project, `told` those that only a call has called one, by where
+    they come from.
     """
 
-    def __init__(self) -> None:
-        self._values: dict[str, None] = {}
+    def __init__(self, mask: str = MASK) -> None:
+        self.own: dict[str, str] = {}
+        self.told: dict[str, str] = {}
+        self._mask = mask
         self._search = SpellingSearch()
 
     @property
     def known(self) -> bool:
         """There is something to mask."""
-        return bool(self._values)
+        return bool(self.own or self.told)
 
-    def add(self, *texts: str) -> None:
-        """Count these texts as secrets, however they look."""
-        for text in texts:
-            if text and text not in self._values:
-                self._values[text] = None
+    def add(self, *texts: str, origin: str = "of a stored secret") -> None:
+        """Count these texts as secrets of the project or the task, however they look."""
+        for text in filter(None, texts):
+            if self.told.pop(text, None) is None and text not in self.own:
                 self._search.add(text)
+            self.own[text] = origin
 
     def note(self, api: str, arguments: Mapping[str, Json], result: Json = None) -> None:
-        """Add what one call was given and returned under telling names."""
-        told = [*_told(arguments), *_told(result)]
-        if is_telling(api) and not any(True for _ in _told(result)):
-            told += _unlabelled(result)
-        self.add(*(text for text in map(str, _leaves(told)) if _is_secret(text)))
+        """Add what one call was given and returned under telling names; without `api`, what the task was given."""
+        given = [text for text in map(str, _leaves([*_told(arguments)])) if _is_secret(text)]
+        returned = [*_told(result)]
+        if is_telling(api) and not returned:
+            returned = [*_unlabelled(result)]
+        found = [text for text in map(str, _leaves(returned)) if _is_secret(text)]
+        if not api:
+            self.add(*given, origin="of a variable of the task")
+        else:
+            self._note(given, f"given to {api}")
+        self._note(found, f"returned by {api}")
+
+    def _note(self, texts: Sequence[str], origin: str) -> None:
+        for text in texts:
+            if text not in self.own and text not in self.told:
+                self.told[text] = origin
+                self._search.add(text)
 
     def note_call(self, call: Call) -> None:
         self.note(call.api, call.arguments, call.result)
         if call.response is not None:
-            self.note("", {}, call.response.body)
+            returned = map(str, _leaves([*_told(call.response.body)]))
+            self._note([text for text in returned if _is_secret(text)], f"returned by {call.api}")
 
     def mask(self, text: str) -> str:
         """The same text with *** for each secret in it."""
-        if not self._values:
+        if not self.known:
             return text
         raw = _bytes(text)
         masked = self.mask_bytes(raw)
@@ -87,12 +103,12 @@ class SecretValues:
 
     def mask_bytes(self, data: bytes) -> bytes:
         """The same bytes with *** for each secret in them."""
-        spans = self._search.spans(data) if self._values else []
+        spans = self._search.spans(data) if self.known else []
         if not spans:
             return data
         kept, position = [], 0
         for start, end in spans:
-            kept += [data[position:start], MASK.encode()]
+            kept += [data[position:start], self._mask.encode()]
             position = end
         return b"".join([*kept, data[position:]])
 
@@ -101,7 +117,7 @@ class SecretValues:
 
         A list of texts and numbers that spell one together becomes ["***"]. Token ids stay as they are.
         """
-        if not self._values or (isinstance(value, dict | list) and not self._may_hold(value)):
+        if not self.known or (isinstance(value, dict | list) and not self._may_hold(value)):
             return value
         masked: T = self._walk(value)
         return masked
@@ -122,10 +138,10 @@ class SecretValues:
         if isinstance(value, str):
             return value if isinstance(value, Enum) else self.mask(value)
         if isinstance(value, int | float):
-            return MASK if str(value) in self._values else value
+            return self._mask if str(value) in self.own or str(value) in self.told else value
         if isinstance(value, list | tuple):
             masked = type(value)(map(self._walk, value))
-            return [MASK] if isinstance(masked, list) and self._spells_secret(masked) else masked
+            return [self._mask] if isinstance(masked, list) and self._spells_secret(masked) else masked
         if isinstance(value, dict):
             return {self._walk(name): self._walk(each) for name, each in value.items()}
         if isinstance(value, msgspec.Struct):

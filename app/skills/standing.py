@@ -4,10 +4,12 @@ A skill moves up once all of these hold:
 
 1. It never attempted a call beyond its manifest.
 2. It was replayed on recorded calls at least once, and every replay made the same calls and returned.
-3. The task that wrote it has a score of at least 0.5.
+3. The task that wrote it has a score of at least 0.5. Here and in 4, good scores that the key which submitted that
+   task gave itself do not count: those of checks, verifiers, other keys and people at the console do.
 4. It returned in at least 3 tasks with a score of at least 0.5, not counting the one that wrote it. From
    quarantine: tasks of its own principal, since it is offered to no others. From probation: tasks of at least 2
-   other principals, or any tasks if the project has no other principal.
+   other principals, or any tasks if the project has no other principal. If several keys submit tasks, all
+   principals that this key names are one.
 5. Of its latest tasks, those that were offered it do not succeed more seldom than those from which chance withheld
    it; a difference that chance explains in one of five cases is none. While few were withheld: of the scored tasks
    of its scenario since it was written, the share of successes among those that used it is at least as high as
@@ -58,7 +60,7 @@ def _missing(state: SkillState, principal: str, evidence: SkillEvidence) -> Iter
     elif not evidence.replays_matched:
         yield "a replay"
     if evidence.maker_score is None:
-        yield "a score of the task that wrote it"
+        yield "a score of the task that wrote it, by others than its key"
     elif evidence.maker_score < GOOD:
         yield "a good score of the task that wrote it"
     yield from _missing_uses(state, principal, evidence)

@@ -8,6 +8,7 @@ from app.apis.catalog import Catalog
 from app.plugins import registry
 from app.records import Trajectory
 from app.skills.extract import MAX_CHARS, Draft, extract
+from app.skills.skill_names import name_objection
 from app.untrusted.syntax_tree import compiled, parse
 
 
@@ -41,6 +42,8 @@ def refusals(
         return ["It does not compile."]
     if parse(draft.source) is None:
         return ["It is too deep to be analysed."]
+    if (reason := name_objection(draft.name)) is not None:
+        return [reason]
     checks = registry.load_all("sage.skill_checks")
     used = [check for name, check in checks.items() if name not in without]
     return [reason for check in used for reason in check(draft, trajectory, catalog)]

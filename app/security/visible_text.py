@@ -1,0 +1,33 @@
+"""Text of an agent or an API, made safe for people to read: on a terminal, in the console and in webhooks."""
+
+import re
+from collections.abc import Mapping
+
+from app.records import Json
+
+_UNSEEN = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)"  # controls, which a terminal would obey
+    "|[\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f]"  # of the direction of writing, and ends of lines
+    "|[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2060-\u2065\u3164\ufe00-\ufe0e\ufeff\uffa0]"
+    "|[\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"  # without a width
+)
+
+
+def visible(text: str) -> str:
+    r"""The text with what cannot be seen escaped: controls, and characters that turn text around or have no width.
+
+    >>> visible("a\tb\n\x1b[2J")
+    'a\tb\n\\x1b[2J'
+    >>> visible("pay 98\u202e321\u200b")
+    'pay 98\\u202e321\\u200b'
+    """
+    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def visible_value(value: Json) -> Json:
+    """The same JSON value with `visible` texts and names."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, Mapping):
+        return {visible(name): visible_value(each) for name, each in value.items()}
+    return [visible_value(each) for each in value] if isinstance(value, list) else value

@@ -1,0 +1,153 @@
+"""APIs that move to another server: their secrets stay with the one that they were given for."""
+
+import json
+from collections.abc import AsyncIterator
+from itertools import repeat
+from typing import Any
+
+import httpx
+import pytest
+
+from app.credentials.stored_credentials import StoredCredentials
+from app.db import apis, manifests
+from app.db.database import Sessions
+from app.errors import HostError
+from app.gateway.gateway import Gateway
+from app.gateway.http_client import open_client
+from app.release import tool_documents
+from app.release.catalogs import Catalogs
+from tests.api_app import ApiApp, open_api_app, problem
+from tests.small_internet import SmallInternet, found
+from tests.support.every_row import every_row
+
+KEY = "k3y-0123456789"
+_HEADER = {"tokenAuth": {"value": KEY, "place": "header", "name": "Authorization", "prefix": "Token"}}
+_SCHEMES = {"tokenAuth": {"type": "apiKey", "in": "header", "name": "Authorization"}}
+_NAMES = ("mail.test", "evil.test")
+
+
+def document(server: str = "http://mail.test/v1", **variables: Any) -> dict[str, Any]:
+    pin = [{"name": "pin", "in": "query", "schema": {"type": "string"}}]
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Mail", "version": "1"},
+        "servers": [{"url": server, "variables": variables}],
+        "components": {"securitySchemes": _SCHEMES},
+        "paths": {"/mails": {"get": {"operationId": "show_mail", "parameters": pin}}},
+    }
+
+
+@pytest.fixture
+def internet() -> SmallInternet:
+    answers = {"/v1/mails": found(b"{}"), "/mails": found(b"{}"), "/openapi.json": _refused}
+    return SmallInternet({name: repeat("9.9.9.9") for name in _NAMES}, {**answers, "/mcp": found(b"{}")})
+
+
+def _refused(head: str) -> bytes:
+    return found(json.dumps(document("http://evil.test/v1")).encode()) if KEY in head else _UNAUTHORIZED
+
+
+_UNAUTHORIZED = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.fixture
+async def client(internet: SmallInternet) -> AsyncIterator[httpx.AsyncClient]:
+    async with internet.online(), open_client(allow_private_hosts=False, network=internet.public) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def api(committed: Sessions, database_url: str, client: httpx.AsyncClient) -> AsyncIterator[ApiApp]:
+    async with open_api_app(committed, database_url, http_client=client) as opened:
+        yield opened
+
+
+async def put(api: ApiApp, status: int = 201, **fields: Any) -> Any:
+    given = {} if {"url", "mcp"} & fields.keys() else {"document": document()}
+    answer = await api.client.post("/v1/apis", json={"name": "mail", **given, **fields})
+    assert answer.status_code == status, answer.text
+    return answer.json() if status == 201 else str(problem(answer)["detail"])
+
+
+HELD: dict[str, dict[str, Any]] = {
+    "bearer_token": {"bearer_token": KEY},
+    "credentials of tokenAuth": {"credentials": _HEADER},
+    "bind": {"bind": {"pin": "secret:pin"}},
+}
+MOVES: dict[str, dict[str, Any]] = {
+    "another host": {"document": document("http://evil.test/v1")},
+    "another port": {"document": document("http://mail.test:81/v1")},
+    "another scheme": {"document": document("https://mail.test/v1")},
+    "a server of its own": {"server": "http://evil.test"},
+    "hosts that tasks choose": {
+        "document": document("http://{at}/v1", at={"default": "mail.test", "enum": ["mail.test", "evil.test"]})
+    },
+    "an MCP server": {"mcp": "http://evil.test/mcp"},
+    "a document beside it": {"url": "http://evil.test/openapi.json", "server": "http://evil.test"},
+}
+
+
+async def test_an_api_is_not_moved_with_the_secrets_that_it_keeps(api: ApiApp, internet: SmallInternet) -> None:
+    with every_row() as row:
+        for held, secrets in HELD.items():
+            for move, fields in MOVES.items():
+                with row(held, move):
+                    await put(api, **secrets)
+                    internet.requests.clear()
+                    await put(api, 400, **fields)
+                    assert not [head for head in internet.requests if KEY in head]
+                    assert (await api.client.get("/v1/apis/mail")).json()["base_url"] == "http://mail.test/v1"
+                    assert (await api.client.delete("/v1/apis/mail")).status_code == 204
+
+
+async def test_the_reason_names_the_secrets_and_what_sends_them_along(api: ApiApp) -> None:
+    await put(api, bearer_token=KEY, credentials=_HEADER)
+    own = await api.client.put("/v1/apis/mail/credentials/tokenAuth?principal=iris", json={"value": "another-key"})
+    assert own.status_code == 200, own.text
+    moved = {"document": document("http://evil.test/v1")}
+    reason = await put(api, 400, **moved)
+    held = "the stored bearer_token, credentials of tokenAuth, credentials of tokenAuth for iris"
+    assert "names another server now, http://evil.test/v1 in place of http://mail.test:80" in reason
+    assert f"which would get {held}:" in reason
+    reason = await put(api, 400, **moved, bearer_token=None, credentials=_HEADER)
+    assert "get the stored credentials of tokenAuth for iris:" in reason
+    await api.client.delete("/v1/apis/mail/credentials/tokenAuth?principal=iris")
+    await put(api, **moved, bearer_token=KEY, credentials=_HEADER)
+    await put(api, token_origins=["http://mail.test"])
+    await put(api, 400, **moved)
+    await put(api, **moved, token_origins=["http://evil.test"])
+
+
+async def test_an_api_without_secrets_moves_freely(api: ApiApp) -> None:
+    await put(api)
+    assert (await put(api, server="http://evil.test"))["base_url"] == "http://evil.test"
+    await put(api, bearer_token=KEY)
+    await put(api, server="http://mail.test/v2")  # another path
+
+
+async def test_a_release_of_before_sends_no_secrets_to_the_former_server(
+    api: ApiApp, internet: SmallInternet, client: httpx.AsyncClient
+) -> None:
+    former = await put(api, document=document("http://evil.test/v1"), bearer_token="former-key")
+    async with api.sessions.begin() as session:
+        await manifests.store_tools(session, api.demo.id, {"mail": manifests.Tool(former["digest"])})
+    now = await put(api, bearer_token=KEY)
+    internet.requests.clear()
+    assert "may not get the token of this API" in await _called(api, client, former["digest"])
+    assert internet.requests == []
+    assert await _called(api, client, now["digest"]) == ""
+    assert [KEY in head for head in internet.requests] == [True]
+
+
+async def _called(api: ApiApp, client: httpx.AsyncClient, digest: str) -> str:
+    """The error of a call, as a task makes it with the release that has this document."""
+    async with api.sessions() as session:
+        row = await apis.get(session, api.demo.id, "mail", document=False)
+        tool = tool_documents.document_of(session, row, manifests.Tool(digest), has_credentials=False)
+    catalog = await Catalogs(api.sessions).of([tool])
+    credentials = StoredCredentials(api.sessions, client, [tool])
+    try:
+        await Gateway(catalog, client, credentials=credentials)("mail.show_mail", [], {})
+    except HostError as error:
+        return error.message
+    return ""
