@@ -121,7 +121,7 @@ async def _all_ended(sessions: Sessions, ids: list[Any]) -> bool:
 async def test_a_call_without_a_result_is_repeated_only_if_it_is_safe_and_the_same(
     project: LedgerProject, code: str, api: str, arguments: dict[str, Any], stop: Stop
 ) -> None:
-    task_id = await _died_in_a_call(project, code, Call(seq=0, turn=0, api=api, arguments=arguments))
+    task_id = await died_in_a_call(project, code, Call(seq=0, turn=0, api=api, arguments=arguments))
     async with project.runner(ScriptedEngine(project.tokenizer, block("apis.supervisor.complete_task()"))):
         row = await project.ended(task_id)
     assert (row.state, row.stop) == (TaskState.DONE, stop)
@@ -133,7 +133,7 @@ async def test_a_call_without_a_result_is_repeated_only_if_it_is_safe_and_the_sa
 async def test_code_that_catches_the_in_doubt_error_still_makes_no_call(project: LedgerProject) -> None:
     code = "try:\n    apis.ledger.add_entry(text='a')\nexcept Exception:\n    apis.ledger.add_entry(text='b')"
     lost = Call(seq=0, turn=0, api="ledger.add_entry", arguments={"text": "a"})
-    task_id = await _died_in_a_call(project, code, lost)
+    task_id = await died_in_a_call(project, code, lost)
     async with project.runner(ScriptedEngine(project.tokenizer, block("apis.supervisor.complete_task()"))):
         row = await project.ended(task_id)
     assert row.stop == Stop.IN_DOUBT
@@ -154,7 +154,7 @@ async def test_a_runner_that_lost_its_task_cannot_write_to_the_journal(project: 
     assert (await journal.resume_state()).recorded == ()
 
 
-async def _died_in_a_call(project: LedgerProject, code: str, call: Call) -> Any:
+async def died_in_a_call(project: LedgerProject, code: str, call: Call) -> Any:
     """Leave a task as a runner that died during its first call does."""
     task_id = await project.submit(use_skills=False)
     ids = tuple(project.tokenizer.encode(block(code) + END))

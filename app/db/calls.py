@@ -177,6 +177,16 @@ async def end(handle: Handle, task_id: UUID, call: Call, new: Sequence[events.Ne
     return (await execute(handle, _END, values)).first() is not None
 
 
+async def settle(session: AsyncSession, task_id: UUID, call: Call, *, arrived: bool, result: Json = None) -> None:
+    """Complete a call without a result with this one, or forget a call that did not arrive."""
+    which = _call.task_id == task_id, _call.seq == call.seq, _lacks_result
+    if not arrived:
+        await session.execute(delete(_call).where(*which))
+        return
+    done = keys_of(session).encrypt_bytes(pack(msgspec.structs.replace(call, result=result)))
+    await session.execute(update(_call).where(*which).values(record=done))
+
+
 async def record(
     handle: Handle, task_id: UUID, owner: str, made: Sequence[Call], new: Sequence[events.NewEvent] = ()
 ) -> None:

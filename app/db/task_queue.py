@@ -206,8 +206,12 @@ async def finish(session: AsyncSession, task_id: UUID, owner: str, outcome: Task
     if outcome.state not in TASK_END_STATES:
         raise ValueError(f"a task cannot end as {outcome.state}")
     given_by = ScoreSource.JUDGE if outcome.judged_by else ScoreSource.CHECK
-    scored = {"checked": True, "score_source": given_by} if outcome.score is not None else {}
-    finished = _queue.finish(owner, _task.id == task_id, **msgspec.structs.asdict(outcome), **scored)
+    values = msgspec.structs.asdict(outcome)
+    if outcome.score is None:
+        del values["score"]  # a person may have given one to an earlier end
+    else:
+        values |= {"checked": True, "score_source": given_by}
+    finished = _queue.finish(owner, _task.id == task_id, **values)
     project_id = await session.scalar(finished.returning(_task.project_id))
     if project_id is None:
         return False

@@ -1,0 +1,126 @@
+"""A call in doubt is shown, a person says what became of it, and its task goes on."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from app.db import calls, retention, tasks, trajectories, turns
+from app.db.models import RetentionKind
+from app.records import Call, Json, Stop
+from tests.approving import ApprovingProject
+from tests.console_pages import post_form, read_page
+from tests.http_server import served
+from tests.sage_command import SageCommand
+from tests.scripted_engine import ScriptedEngine, block
+from tests.test_resume import died_in_a_call
+
+CODE = "print('number', (apis.ledger.add_entry(text='a') or {}).get('id'))"
+DONE = block("apis.supervisor.complete_task(answer='written')")
+LOST = Call(seq=0, turn=0, api="ledger.add_entry", arguments={"text": "a"})
+
+
+async def _in_doubt(demo: ApprovingProject) -> UUID:
+    task_id: UUID = await died_in_a_call(demo.project, CODE, LOST)
+    async with demo.project.runner(ScriptedEngine(demo.project.tokenizer, DONE)):
+        assert (await demo.project.ended(task_id)).stop == Stop.IN_DOUBT
+    return task_id
+
+
+async def _ends(demo: ApprovingProject, task_id: UUID) -> dict[str, Any]:
+    async with demo.project.runner(ScriptedEngine(demo.project.tokenizer, DONE)):
+        await demo.project.ended(task_id)
+    shown: dict[str, Any] = (await demo.api.client.get(f"/v1/tasks/{task_id}")).json()
+    return shown
+
+
+async def test_a_call_in_doubt_stands_in_the_trajectory_and_its_task_in_a_listing(demo: ApprovingProject) -> None:
+    task_id = await _in_doubt(demo)
+    shown = (await demo.api.client.get(f"/v1/tasks/{task_id}")).json()
+    assert shown["in_doubt"] == {"operation": "ledger.add_entry", "arguments": {"text": "a"}, "turn": 0}
+    assert "its runner died or stalled before its answer was recorded" in shown["failure"]
+    [call] = (await demo.api.client.get(f"/v1/tasks/{task_id}/trajectory")).json()["turns"][0]["calls"]
+    assert (call["api"], call["arguments"]) == ("ledger.add_entry", {"text": "a"})
+    assert call["error"].startswith("InDoubt: ")
+    listed = (await demo.api.client.get("/v1/tasks", params={"stop_reason": "in_doubt"})).json()["tasks"]
+    assert [each["id"] for each in listed] == [str(task_id)]
+    for stop, found in (("in_doubt", True), ("completed", False)):
+        page = await read_page(demo.api, f"/console/tasks?project=demo&stop={stop}", "tasks")
+        assert (str(task_id) in page) == found
+
+
+@pytest.mark.parametrize(
+    ("settlement", "written", "observation"),
+    [
+        ({"arrived": True, "result": {"id": 7}}, [], "number 7"),
+        ({"arrived": True}, [], "number None"),
+        ({"arrived": False}, ["a"], "number 1"),
+    ],
+)
+async def test_a_task_goes_on_once_its_call_in_doubt_is_settled(
+    demo: ApprovingProject, settlement: dict[str, Json], written: list[str], observation: str
+) -> None:
+    task_id = await _in_doubt(demo)
+    client, path = demo.api.client, f"/v1/tasks/{task_id}"
+    before = (await client.get("/v1/projects/demo/usage")).json()
+    answer = await client.post(f"{path}/settle", json=settlement)
+    assert (answer.status_code, answer.json()["state"], answer.json()["in_doubt"]) == (202, "running", None)
+    assert (await client.post(f"{path}/settle", json=settlement)).status_code == 409
+    shown = await _ends(demo, task_id)
+    assert (shown["stop_reason"], shown["answer"], shown["failure"]) == ("completed", "written", None)
+    assert (demo.written(), (await demo.observations(task_id))[0].strip()) == (written, observation)
+    kinds = [kind for kind, _ in await demo.project.events(task_id)]
+    assert (kinds.count("settled"), kinds.count("done"), kinds[-1]) == (1, 1, "done")
+    after = (await client.get("/v1/projects/demo/usage")).json()
+    assert after["today"]["done"] == before["today"]["done"] == 1
+    assert after["today"]["calls"] == 1
+    audit = (await client.get("/v1/audit", params={"action": "call settled"})).json()["entries"]
+    assert [each["detail"]["arrived"] for each in audit] == [settlement["arrived"]]
+    async with demo.project.sessions() as session:
+        assert (await turns.of_task(session, task_id), await calls.of_task(session, task_id)) == ([], [])
+        assert len((await trajectories.of_task(session, task_id)).calls) == 1
+
+
+async def test_a_call_in_doubt_is_settled_by_a_command(demo: ApprovingProject) -> None:
+    task_id = str(await _in_doubt(demo))
+    async with served(demo.api) as client:
+        shell = SageCommand(demo.api, str(client.base_url))
+        assert task_id in (await shell.run("tasks", "--stop-reason", "in_doubt")).out
+        wrong = await shell.run("tasks", task_id, "--settle", "arrived", "--result", "{")
+        assert (wrong.code, "--result is not JSON" in wrong.err) == (2, True)
+        settled = await shell.run("tasks", task_id, "--settle", "arrived", "--result", '{"id": 7}')
+        assert "running" in settled.out
+        again = await shell.run("tasks", task_id, "--settle", "not-arrived")
+    assert f"no call of task {task_id} is in doubt" in again.err
+    await _ends(demo, UUID(task_id))
+    assert (demo.written(), (await demo.observations(UUID(task_id)))[0]) == ([], "number 7")
+
+
+async def test_a_call_in_doubt_is_settled_on_the_page_of_its_task(demo: ApprovingProject) -> None:
+    task_id = await _in_doubt(demo)
+    page = f"/console/tasks/{task_id}"
+    shown = await read_page(demo.api, page, "tasks")
+    assert "Did <code>ledger.add_entry</code> arrive?" in shown
+    wrong = {"call": "arrived", "result": "{"}
+    assert "it is not JSON" in await post_form(demo.api, f"{page}/settle", wrong, "tasks", status=400)
+    await post_form(demo.api, f"{page}/settle", {"call": "lost"}, "tasks", status=303)
+    await _ends(demo, task_id)
+    assert demo.written() == ["a"]
+    shown = await read_page(demo.api, page, "tasks")
+    assert "did not arrive, as key ann found out" in shown
+    assert "arrive?" not in shown
+
+
+async def test_the_journal_of_a_task_in_doubt_is_deleted_with_its_trajectory(demo: ApprovingProject) -> None:
+    task_id = await _in_doubt(demo)
+    async with demo.project.sessions.begin() as session:
+        assert await turns.of_task(session, task_id) != []
+        row = await tasks.get(session, task_id)
+        assert row.finished_at is not None
+        window = retention.RetentionWindow(
+            project_id=row.project_id, project="demo", kind=RetentionKind.TRAJECTORIES, until=row.finished_at
+        )
+        await retention.delete_some(session, window, 10)
+        assert (await turns.of_task(session, task_id), await calls.of_task(session, task_id)) == ([], [])
+    answer = await demo.api.client.post(f"/v1/tasks/{task_id}/settle", json={"arrived": False})
+    assert answer.status_code == 409
