@@ -22,7 +22,7 @@ from app.agent.stop_signal import StopSignal
 from app.db import models, shadows, suspects, task_queue
 from app.db.database import TRANSIENT, Sessions, autocommit, direct
 from app.db.lease import new_claim
-from app.db.runners import CLAIMS
+from app.db.runners import CLAIMS, HOST
 from app.errors import ConflictError, first_line
 from app.loop import Loop
 from app.project.project_settings import Limits
@@ -88,6 +88,7 @@ class Runner:
         self._dropped: dict[UUID, _Dropped] = {}  # ended without a result, to be handed back
         self._taken_over: list[models.Task] = []  # while this runner stalled: its death was counted
         self._held_off: dict[UUID, float] = {}  # projects, until when on the event loop's clock
+        self._short_until = 0.0  # the host has run out of something, on the event loop's clock
         self._one_ended = asyncio.Event()
         self._extend_at = 0.0  # on the event loop's clock
         self._contact = DatabaseContact(options.lease_seconds)
@@ -234,13 +235,19 @@ class Runner:
             return _Dropped(execution.claim, 0, 0)
         seconds = self._options.postpone_seconds
         log.warning("a task is postponed", task=str(task_id), seconds=seconds, cause=str(error))
-        if not error.sandbox:
+        if error.shortage is not None:
+            self.faults[HOST] = error.shortage
+            self._short_until = asyncio.get_running_loop().time() + seconds
+        elif not error.sandbox:
             self._held_off[execution.task.project_id] = asyncio.get_running_loop().time() + seconds
         return _Dropped(execution.claim, seconds, int(error.sandbox))
 
     async def _keep(self) -> None:
         """Renew the leases when they are due, otherwise cancel tasks whose cancellation was requested."""
         now = asyncio.get_running_loop().time()
+        if HOST in self.faults and now >= self._short_until:
+            del self.faults[HOST]  # the next task shows whether it still lacks something
+            self._claims.wake()
         if self._dropped:
             await self._hand_back_dropped()
         for task in list(self._taken_over):
