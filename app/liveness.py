@@ -5,6 +5,7 @@ the database nor a disk.
 """
 
 import shutil
+import signal
 import socket
 import tempfile
 from contextlib import suppress
@@ -13,6 +14,8 @@ from typing import Self
 
 from app.loop import Loop
 
+UNRESPONSIVE = signal.SIGPROF
+"""Ends a process whose own watchdog finds that it does not respond."""
 _INTERVAL = 0.5  # seconds between two signs
 _SIGN = b"READY=1\nWATCHDOG=1"  # systemd wants the first line once, and ignores it later
 

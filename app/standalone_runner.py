@@ -28,6 +28,7 @@ from app.hot_swap.loader import AdapterLoader
 from app.judge import NamedJudge, load_judge
 from app.liveness import LivenessReporter
 from app.low_priority import lower_priority
+from app.plugins import registry
 from app.project.project_settings import Limits
 from app.runner.disk_watch import DiskWatch
 from app.runner.execute import TaskExecutor
@@ -48,6 +49,7 @@ log = structlog.get_logger(__name__)
 
 _CONNECTIONS = 10  # to the database, kept open
 _NICENESS = 5  # the API and the database go first
+_PARTS_OF_TASKS = ("sage.api_protocols", "sage.skill_checks")
 
 
 class RunnerFailedError(AppError):
@@ -57,9 +59,12 @@ class RunnerFailedError(AppError):
 def main() -> None:
     """Execute tasks until SIGINT or SIGTERM; those that do not end within the settings' time are handed back.
 
-    Raises SettingError and ModelError like the API; SandboxError if generated code cannot be confined here; and
-    RunnerFailedError when the process has outgrown its memory.
+    Imports nothing later: an import during a task would hold up all tasks of the process. Raises SettingError and
+    ModelError like the API; InvalidError for a part that cannot be imported; SandboxError if generated code cannot
+    be confined here; and RunnerFailedError when the process has outgrown its memory.
     """
+    for group in _PARTS_OF_TASKS:
+        registry.load_all(group)
     parts = load_parts()
     judge = load_judge(parts.settings.judge)
     settings = parts.settings

@@ -1,20 +1,26 @@
 """The limits of a runner process: its watchdog and its memory."""
 
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from app.errors import SettingError
+from app.liveness import UNRESPONSIVE
 from app.runner.process_limits import MemoryWatch, limit_memory, resident_bytes
 from app.settings import Settings
 from tests.ledger_project import until
+from tests.support.every_row import every_row
 
 _WATCHED = """
-import asyncio, re, time
+import asyncio, re, threading, time
 from app.runner.process_limits import Watchdog
 async def main():
-    async with Watchdog(4):
+    async with Watchdog(2):
         await asyncio.sleep(1.5)
         print("responsive", flush=True)
         {blocks}
@@ -34,16 +40,69 @@ except MemoryError:
 """
 
 
+_BUSY = """
+import asyncio, sys, time
+from app.runner.process_limits import Watchdog
+async def main():
+    async with Watchdog(1):
+        for seconds in (0.1, {seconds}):
+            print(seconds, flush=True)
+            began = time.monotonic()
+            while time.monotonic() - began < seconds:
+                {waits}
+            await asyncio.sleep(0)
+    print("survived")
+asyncio.run(main())
+"""
+
+
 def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
 
 
-@pytest.mark.parametrize("blocks", ["re.match('(a+)+$', 'a' * 60 + 'b')", "time.sleep(60)"])
-def test_a_process_whose_event_loop_stops_ends_and_says_where_it_was(blocks: str) -> None:
-    done = run(_WATCHED.format(blocks=blocks))
-    assert (done.returncode, done.stdout) == (1, "responsive\n")
-    assert "Timeout (0:00:04)!" in done.stderr
-    assert "in main" in done.stderr
+def test_a_process_whose_event_loop_stops_ends_and_says_where_it_was() -> None:
+    held = "threading.Thread(target=re.match, args=('(a+)+$', 'a' * 60 + 'b')).start(); await asyncio.sleep(60)"
+    with every_row() as row:
+        for blocks in ("re.match('(a+)+$', 'a' * 60 + 'b')", "time.sleep(60)", held):
+            with row(blocks):
+                done = run(_WATCHED.format(blocks=blocks))
+                assert (done.returncode, done.stdout) == (-UNRESPONSIVE, "responsive\n"), done.stderr
+                assert "most recent call first" in done.stderr
+                assert blocks == held or "in main" in done.stderr
+
+
+@contextmanager
+def crowded_processor() -> Iterator[list[str]]:
+    """Begins a command that gets one part in seven of a processor."""
+    on_one = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
+    busy = [*on_one, sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(busy) for _ in range(2)]
+    try:
+        yield [*on_one, "nice", "-n", "5", sys.executable, "-c"]
+    finally:
+        for each in others:
+            each.kill()
+            each.wait()
+
+
+def test_the_time_for_which_a_host_has_no_processor_does_not_count() -> None:
+    with crowded_processor() as starved:
+        for waits, status in (("pass", 0), ("time.sleep(seconds)", -UNRESPONSIVE)):
+            code = _BUSY.format(seconds=3, waits=waits)
+            done = subprocess.run([*starved, code], capture_output=True, text=True, check=False, timeout=200)
+            assert (done.returncode, "survived" in done.stdout) == (status, status == 0), done.stderr
+
+
+def test_the_time_for_which_a_process_is_stopped_does_not_count() -> None:
+    code = _BUSY.format(seconds=0.5, waits="pass")
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["0.1\n", "0.5\n"]
+        process.send_signal(signal.SIGSTOP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(3)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(60) == 0
 
 
 def test_a_process_that_responds_is_left_alone() -> None:

@@ -6,6 +6,7 @@ import msgspec
 from app.apis.credentials import bearer
 from app.apis.mcp_oauth import LIST_TOOLS, McpOAuth, bare_app
 from app.credentials.document_fetch import first_principal
+from app.credentials.mcp_discovery import discover
 from app.credentials.stored_credentials import SecuredApi, StoredCredentials
 from app.db import api_credentials
 from app.db.database import Sessions
@@ -27,8 +28,6 @@ async def first_listing(servers: McpServers, client: httpx.AsyncClient, url: str
     except AccessRefusedError as refused:
         if token is not None or refused.status != 401:
             raise _refusal(url, refused) from refused
-        from app.credentials.mcp_discovery import discover  # noqa: PLC0415  the SDK of MCP takes half a second
-
         oauth = await discover(client, url, refused.challenge)
     return msgspec.json.encode({"mcp": "", "url": url, "tools": [], "oauth": oauth})
 

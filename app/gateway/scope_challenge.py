@@ -3,6 +3,9 @@
 import re
 from typing import Final
 
+import httpx2
+from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth
+
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")  # RFC 6749, section 3.3
 _MAX_SCOPES: Final = 100
 _MAX_CHARS: Final = 4_000
@@ -18,9 +21,6 @@ def lacking_scopes(challenge: str) -> list[str]:
     """
     if not challenge or not challenge.isprintable() or not challenge.isascii() or len(challenge) > _MAX_CHARS:
         return []
-    import httpx2  # noqa: PLC0415  the SDK takes half a second, and few APIs ever say this
-    from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth  # noqa: PLC0415
-
     refusal = httpx2.Response(403, headers={"WWW-Authenticate": challenge})
     if extract_field_from_www_auth(refusal, "error") != "insufficient_scope":
         return []

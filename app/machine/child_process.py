@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from app.liveness import UNRESPONSIVE
 from app.machine import out_of_memory
 from app.machine.logs import last_error, says_what_to_mend
 from app.parent_death import end_with_parent
@@ -55,6 +56,8 @@ class StartedChild(msgspec.Struct, frozen=True):
         code = self.process.returncode or 0
         if code >= 0:
             return f"ended with exit code {code}: {self.last_error()}"
+        if -code == UNRESPONSIVE:
+            return f"did not respond, and its watchdog ended it; the log shows where (log: {self.log})"
         name = signal.Signals(-code).name
         return f"was killed by {name}{self._lack_of_memory() if name == 'SIGKILL' else ''}"
 

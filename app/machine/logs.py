@@ -43,13 +43,11 @@ def rotate(path: Path, max_bytes: int, keep: int) -> None:
 
 
 def last_error(path: Path, start: int) -> str:
-    """One line about why a process died: its watchdog, the last error after byte `start`, or the last line."""
+    """One line about why a process died: the last error after byte `start`, or the last line."""
     try:
         lines = _tail(path, start)
     except OSError as error:
         return f"its log cannot be read: {error.strerror}"
-    if any(line.startswith("Timeout (") for line in lines):
-        return "it did not respond, and its watchdog ended it; the log shows where"
     errors = [line for line in lines if "Error: " in line]
     return (errors or lines or ["it logged nothing"])[-1].removeprefix("Error: ")
 

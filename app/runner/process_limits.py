@@ -2,41 +2,77 @@
 
 import faulthandler
 import resource
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 from app.errors import SettingError
+from app.liveness import UNRESPONSIVE
 from app.loop import Loop
 from app.settings import Settings
 
-_PULSES = 4  # of the watchdog, within the seconds after which it bites
+_PULSE_SECONDS = 0.25  # of the event loop: so often that threads on many processors compute little meanwhile
+_LOOKS = 8  # of the watchdog, within the seconds after which it bites
 _MEMORY_SECONDS = 0.5  # between two looks at the memory
 _FULL = 0.9  # of the limit: the process is replaced before allocations fail
 
 
 class Watchdog:
-    """While entered, ends the process if the event loop stops for `seconds`, and logs what it was executing.
+    """While entered, ends the process by UNRESPONSIVE if the event loop computes or waits for `seconds` without
+    a pause, and logs what it was executing.
 
-    The clock runs in a thread of C code, so it needs no GIL: also a regular expression cannot hold it up.
+    Time for which the host has no processor for it, or has stopped the process, does not count. A timer of the
+    kernel measures what the process computes, which needs no GIL: also a regular expression cannot hold it up.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._loop = Loop("watchdog", self._postpone, seconds / _PULSES)
+        self._busy = 0.0  # seconds since the last pulse, as the thread below has seen them
+        self._left = threading.Event()
+        self._loop = Loop("watchdog", self._pulse, _PULSE_SECONDS)
 
     async def __aenter__(self) -> Self:
-        await self._postpone()
+        faulthandler.register(UNRESPONSIVE, chain=True)
+        await self._pulse()
         self._loop.start()
+        threading.Thread(
+            target=self._watch, args=[threading.get_native_id()], name="watchdog", daemon=True
+        ).start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._loop.stop()
-        faulthandler.cancel_dump_traceback_later()
+        self._left.set()
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
-    async def _postpone(self) -> None:
-        faulthandler.dump_traceback_later(self._seconds, exit=True)
+    async def _pulse(self) -> None:
+        self._busy = 0.0
+        signal.setitimer(signal.ITIMER_PROF, self._seconds)  # sends UNRESPONSIVE
+
+    def _watch(self, thread: int) -> None:
+        """End the process if the thread of the event loop waits for too long. Counts what was waited here, not
+        what a clock shows: the process may have been stopped.
+        """
+        pause = self._seconds / _LOOKS
+        before, starved = time.monotonic(), _starved_seconds(thread)
+        while not self._left.wait(pause):
+            now, starved_now = time.monotonic(), _starved_seconds(thread)
+            self._busy = max(0.0, self._busy + min(now - before, 2 * pause) - (starved_now - starved))
+            before, starved = now, starved_now
+            if self._busy >= self._seconds:
+                signal.raise_signal(UNRESPONSIVE)
+
+
+def _starved_seconds(thread: int) -> float:
+    """For which a thread was ready to run, and no processor was free; 0 where the system does not tell."""
+    try:
+        return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 def limit_memory(settings: Settings) -> int:

@@ -1,7 +1,4 @@
-"""One session with an MCP server, in a task of its own: the SDK's parts begin and end in the same one.
-
-Imported where a session is opened: the SDK takes half a second and 30 MB, which others need not spend.
-"""
+"""One session with an MCP server, in a task of its own: the SDK's parts begin and end in the same one."""
 
 import asyncio
 import time

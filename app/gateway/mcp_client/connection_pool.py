@@ -4,18 +4,19 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 from uuid import UUID
 
 import httpx
+import httpx2
+from mcp.client.streamable_http import streamable_http_client
 
 from app.errors import HostError
+from app.gateway.mcp_client.connection import McpConnection, OnChange, OpenStreams
 from app.gateway.mcp_client.exchange import MAX_BYTES
+from app.gateway.mcp_client.http_bridge import HttpBridge
 from app.gateway.mcp_client.mcp_commands import SCHEME, McpCommand, command_streams
 from app.loop import Loop
-
-if TYPE_CHECKING:
-    from app.gateway.mcp_client.connection import McpConnection, OnChange, OpenStreams
 
 _IDLE_SECONDS = 60.0
 _SWEEP_SECONDS = 5.0
@@ -77,14 +78,12 @@ class McpServers:
             self._close(each.connection)
         await asyncio.gather(*self._closing)
 
-    def connect(self, target: McpTarget, seconds: float, on_change: "OnChange | None" = None) -> "McpConnection":
+    def connect(self, target: McpTarget, seconds: float, on_change: OnChange | None = None) -> McpConnection:
         """A session that is nobody else's: enter it."""
-        from app.gateway.mcp_client.connection import McpConnection  # noqa: PLC0415  the SDK, as said there
-
         return McpConnection(self._streams(target), seconds=seconds, on_change=on_change)
 
     @asynccontextmanager
-    async def session(self, target: McpTarget, seconds: float) -> AsyncIterator["McpConnection"]:
+    async def session(self, target: McpTarget, seconds: float) -> AsyncIterator[McpConnection]:
         """The session of the target, opened if there is none; not closed while it is in use. Raises HostError."""
         entry = self._entries.get(target) or self._new_entry(target)
         entry.users += 1
@@ -96,7 +95,7 @@ class McpServers:
             if not entry.users and self._entries.get(target) is not entry:
                 self._close(entry.connection)
 
-    def forget(self, target: McpTarget, connection: "McpConnection") -> None:
+    def forget(self, target: McpTarget, connection: McpConnection) -> None:
         """The server has forgotten the session: the next one is new. This one is closed when nobody uses it."""
         entry = self._entries.get(target)
         if entry is not None and entry.connection is connection:
@@ -111,7 +110,7 @@ class McpServers:
         entry = self._entries[target] = _Entry()
         return entry
 
-    async def _opened(self, entry: _Entry, target: McpTarget, seconds: float) -> "McpConnection":
+    async def _opened(self, entry: _Entry, target: McpTarget, seconds: float) -> McpConnection:
         async with entry.lock:
             if entry.connection is None or not entry.connection.alive:
                 opened = self.connect(target, seconds, self._tell(target))
@@ -120,7 +119,7 @@ class McpServers:
                 entry.connection = opened
             return entry.connection
 
-    def _tell(self, target: McpTarget) -> "OnChange | None":
+    def _tell(self, target: McpTarget) -> OnChange | None:
         changed = self._changed
         if changed is None:
             return None
@@ -130,7 +129,7 @@ class McpServers:
 
         return tell
 
-    def _streams(self, target: McpTarget) -> "OpenStreams":
+    def _streams(self, target: McpTarget) -> OpenStreams:
         if target.is_command:
             return lambda: command_streams(target.url.removeprefix(SCHEME), self._commands)
         return lambda: _http_streams(self._client, target)
@@ -146,7 +145,7 @@ class McpServers:
         keys = [key for key, each in self._entries.items() if not each.users]
         return sorted(keys, key=lambda key: self._entries[key].used_at)
 
-    def _close(self, connection: "McpConnection | None") -> None:
+    def _close(self, connection: McpConnection | None) -> None:
         """In the background: a server may take seconds."""
         if connection is not None:
             closing = asyncio.create_task(connection.close(), name="close an MCP session")
@@ -156,11 +155,6 @@ class McpServers:
 
 @asynccontextmanager
 async def _http_streams(client: httpx.AsyncClient, target: McpTarget) -> AsyncIterator[tuple[object, object]]:
-    import httpx2  # noqa: PLC0415  the SDK, as above
-    from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
-
-    from app.gateway.mcp_client.http_bridge import HttpBridge  # noqa: PLC0415
-
     async with (
         httpx2.AsyncClient(transport=HttpBridge(client), headers=dict(target.headers), trust_env=False) as ours,
         streamable_http_client(target.url, http_client=ours, max_sse_event_size=MAX_BYTES) as streams,

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -12,6 +12,7 @@ from app.apis.mcp_document import CALL_TOOL, LIST_RESOURCES, LIST_TEMPLATES, PRO
 from app.apis.yaml_json import to_json_text
 from app.errors import HostError, NoConnectionError
 from app.gateway.http_call import MAX_ANSWER_BYTES
+from app.gateway.mcp_client.connection import McpConnection
 from app.gateway.mcp_client.connection_pool import McpServers, McpTarget
 from app.gateway.mcp_client.exchange import Exchange, ForgottenError
 from app.gateway.wire_request import Sending, WireRequest
@@ -19,9 +20,6 @@ from app.records import Json
 from app.sandbox.frames import MAX_DEPTH, MAX_NODES
 from app.sandbox.protocol import Answer, RefusalError
 from app.untrusted.json_text import JsonError, decode_json
-
-if TYPE_CHECKING:
-    from app.gateway.mcp_client.connection import McpConnection
 
 _ERROR_CHARS = 500
 _PAGES = 100
@@ -72,7 +70,7 @@ class McpCaller:
 
     async def _in(
         self,
-        connection: "McpConnection",
+        connection: McpConnection,
         target: McpTarget,
         method: str,
         params: dict[str, Json],
@@ -99,7 +97,7 @@ def mcp_callers(servers: McpServers | None, project: UUID, principal: str, timeo
     return {} if servers is None else {PROTOCOL: McpCaller(servers, project, principal, timeout=timeout)}
 
 
-async def _all_pages(connection: "McpConnection", method: str, ours: Exchange) -> list[Json]:
+async def _all_pages(connection: McpConnection, method: str, ours: Exchange) -> list[Json]:
     found: list[Json] = []
     cursor: Json = None
     for _ in range(_PAGES):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from app.errors import HostError, SettingError
 
@@ -45,8 +46,6 @@ async def command_streams(name: str, commands: Mapping[str, McpCommand]) -> Asyn
     if name not in commands:
         permitted = ", ".join(sorted(commands)) or "none"
         raise HostError("ApiError", f"{SCHEME}{name} is not in SAGE_MCP_COMMANDS, which names {permitted}")
-    from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: PLC0415  as in `connection.py`
-
     words = _confined(commands[name])
     with open("/dev/null", "w") as errors:  # noqa: ASYNC230 - it is a device
         async with stdio_client(StdioServerParameters(command=words[0], args=words[1:]), errlog=errors) as streams:

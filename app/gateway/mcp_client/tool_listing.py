@@ -1,21 +1,19 @@
 """What an MCP server offers, as the document that is stored for it."""
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from app.apis.authentication import Authentication
 from app.apis.mcp_document import LIST_TEMPLATES
 from app.errors import ApiDocumentError, HostError
+from app.gateway.mcp_client.connection import McpConnection
 from app.gateway.mcp_client.connection_pool import McpServers, McpTarget
 from app.gateway.mcp_client.exchange import AccessRefusedError, Exchange
 from app.gateway.mcp_client.mcp_calls import short
 from app.records import Json
 from app.security.secret_values import SecretValues
-
-if TYPE_CHECKING:
-    from app.gateway.mcp_client.connection import McpConnection
 
 _SECONDS = 60.0  # in all
 _PART_SECONDS = 30.0
@@ -52,7 +50,7 @@ async def fetch_listing(
         raise ApiDocumentError(f"{url} lists tools with values that JSON cannot hold") from error
 
 
-async def _document(opened: "McpConnection", url: str) -> dict[str, Json]:
+async def _document(opened: McpConnection, url: str) -> dict[str, Json]:
     session = opened.session
     capabilities, about = session.server_capabilities, session.server_info
     ours = Exchange(_MAX_BYTES, _PART_SECONDS)
@@ -69,7 +67,7 @@ async def _document(opened: "McpConnection", url: str) -> dict[str, Json]:
     }
 
 
-async def _tools(opened: "McpConnection", ours: Exchange) -> list[Json]:
+async def _tools(opened: McpConnection, ours: Exchange) -> list[Json]:
     found: list[Json] = []
     cursor: Json = None
     for _ in range(_PAGES):
@@ -89,7 +87,7 @@ def _kept(tool: Json) -> Json:
     return {name: tool[name] for name in _KEPT if name in tool} if isinstance(tool, dict) else tool
 
 
-async def _has_templates(opened: "McpConnection", ours: Exchange) -> bool:
+async def _has_templates(opened: McpConnection, ours: Exchange) -> bool:
     """Servers may have resources and know nothing of templates."""
     try:
         return bool((await opened.ask(LIST_TEMPLATES, {}, ours)).get("resourceTemplates"))
