@@ -1,19 +1,29 @@
 """A call in doubt is shown, a person says what became of it, and its task goes on."""
 
+import signal
+from collections import Counter
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from app.db import calls, retention, tasks, trajectories, turns
+from app.db.database import Sessions
 from app.db.models import RetentionKind
 from app.records import Call, Json, Stop
 from tests.approving import ApprovingProject
 from tests.console_pages import post_form, read_page
 from tests.http_server import served
+from tests.ledger import Ledger
+from tests.ledger_project import until
 from tests.sage_command import SageCommand
 from tests.scripted_engine import ScriptedEngine, block
 from tests.test_resume import died_in_a_call
+from tests.test_stalls import ended, open_project, runner, submit
+
+TASKS = 8
 
 CODE = "print('number', (apis.ledger.add_entry(text='a') or {}).get('id'))"
 DONE = block("apis.supervisor.complete_task(answer='written')")
@@ -124,3 +134,35 @@ async def test_the_journal_of_a_task_in_doubt_is_deleted_with_its_trajectory(dem
         assert (await turns.of_task(session, task_id), await calls.of_task(session, task_id)) == ([], [])
     answer = await demo.api.client.post(f"/v1/tasks/{task_id}/settle", json={"arrived": False})
     assert answer.status_code == 409
+
+
+async def test_what_is_in_doubt_after_kills_and_pauses_has_nearly_always_been_sent(
+    committed: Sessions, database_url: str, tmp_path: Path
+) -> None:
+    ledger = Ledger(pause=0.15)
+    async with ledger.listening() as server, AsyncExitStack() as stack:
+        project_id = await open_project(committed, ledger, server)
+        ids = [await submit(committed, project_id, f"t{number}") for number in range(TASKS)]
+        for event in (signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL):
+            before = len(ledger.entries)
+            process = await stack.enter_async_context(
+                runner("runner_process", database_url, tmp_path, str(ledger.pause))
+            )
+            await until(lambda at=before: len(ledger.entries) > at + 2, 60)  # type: ignore[misc]
+            process.send_signal(event)  # while the latest write is being answered
+            if event == signal.SIGSTOP:
+                stack.callback(process.send_signal, signal.SIGCONT)
+        await stack.enter_async_context(runner("runner_process", database_url, tmp_path))
+        rows = [await ended(committed, task_id) for task_id in ids]
+    written = Counter(" ".join(entry.text.split()[:2]) for entry in ledger.entries)
+    assert set(written.values()) == {1}, "no write was made twice"
+    lost = [call for row in rows if row.stop == Stop.IN_DOUBT for call in await _lost(committed, row.id)]
+    assert len(lost) >= 3, "each event met a write that was being answered"
+    untrue = [call for call in lost if " ".join(call.arguments["text"].split()[:2]) not in written]
+    assert len(untrue) <= max(1, len(lost) // 10), f"{len(untrue)} of {len(lost)} were not sent"
+
+
+async def _lost(sessions: Sessions, task_id: UUID) -> list[Call]:
+    async with sessions() as session:
+        made = (await trajectories.of_task(session, task_id)).calls
+    return [call for call in made if (call.error or "").startswith("InDoubt: ")]

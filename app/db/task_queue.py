@@ -121,7 +121,7 @@ def _claiming(lease_seconds: float, limits: Limits, abandoned: bool, skip: int) 
         started_at=func.coalesce(_task.started_at, func.clock_timestamp()),
         prompt=case((and_(_task.prompt.is_not(None), _has_turns()), _task.prompt), else_=_PROMPT),
         release_id=func.coalesce(_task.release_id, canary, active),
-        **suspects.after_death(died),
+        **suspects.after_death(died, killed=True),  # nobody knows its cause
     )
     return claimed.add_cte(charged).returning(_task.id)
 
@@ -273,7 +273,9 @@ async def put_back(
 
 async def advance(session: AsyncSession, task_id: UUID, owner: str) -> None:
     """The task, which runners died at, has got further: they died of something else, or it does harm elsewhere."""
-    await session.execute(update(_task).where(_queue.held(owner, _task.id == task_id)).values(lone_deaths=0))
+    await session.execute(
+        update(_task).where(_queue.held(owner, _task.id == task_id)).values(lone_deaths=0, lone_kills=0)
+    )
 
 
 async def withdraw_death(session: AsyncSession, task_id: UUID, *, alone: bool) -> None:
@@ -285,9 +287,12 @@ async def withdraw_death(session: AsyncSession, task_id: UUID, *, alone: bool) -
     await session.execute(update(_task).where(_task.id == task_id).values(**without))
 
 
-async def abandon(session: AsyncSession, process: str) -> Sequence[UUID]:
-    """Let others resume the tasks of a process that died or is about to. Counts the death, returns their ids."""
-    return await _free(session, _queue.hand_back_all(process, **suspects.after_death(true())))
+async def abandon(session: AsyncSession, process: str, *, killed: bool = False) -> Sequence[UUID]:
+    """Let others resume the tasks of a process that died or is about to. Counts the death, returns their ids.
+
+    `killed`: from outside, or nobody knows, so that it takes more such deaths until a task is condemned.
+    """
+    return await _free(session, _queue.hand_back_all(process, **suspects.after_death(true(), killed=killed)))
 
 
 async def _free(session: AsyncSession, freeing: Update) -> Sequence[UUID]:

@@ -51,7 +51,7 @@ log = structlog.get_logger(__name__)
 
 _SANDBOX_TRIES = 3
 _PATIENCE = 0.8  # of the time of a task, or of a check, in which the waits for a `Retry-After` have to end
-_MAX_DEATHS = 5  # after more, a condemned task ends without its record, which may be what kills runners
+_MAX_DEATHS = 8  # after more, a condemned task ends without its record, which may be what kills runners
 
 
 @dataclass(frozen=True)

@@ -75,8 +75,10 @@ class Runner:
         sessions: Sessions,
         execute: Execute,
         options: RunnerOptions = RunnerOptions(),  # noqa: B008  frozen
+        owner: str = "",
     ) -> None:
-        self.owner = new_owner()
+        """`owner` is a name of `new_owner`, by default another one."""
+        self.owner = owner or new_owner()
         self.faults: dict[str, str] = {}  # by part: while there is one, no task is claimed
         self.draining = False  # it claims nothing more
         self.is_shared: Callable[[], bool] = lambda: False  # this process does other work that might end it
@@ -299,7 +301,9 @@ class Runner:
             self._executions[task_id].stop_signal.cancel()
 
 
-async def abandon_all(session: AsyncSession, process: str) -> Sequence[UUID]:
-    """Let others have the tasks and the shadow of a process that died or is about to. Returns the tasks' ids."""
+async def abandon_all(session: AsyncSession, process: str, *, killed: bool = False) -> Sequence[UUID]:
+    """Let others have the tasks and the shadow of a process that died, `killed` from outside or by itself, or is
+    about to. Returns the tasks' ids.
+    """
     await shadows.abandon(session, process)
-    return await task_queue.abandon(session, process)
+    return await task_queue.abandon(session, process, killed=killed)
