@@ -1,9 +1,10 @@
 """A runner process for tests to kill: `python -m tests.runner_process DATABASE_URL DIRECTORY [SECONDS]`.
 
-So many seconds pass between the preparation of a request and its sending, as for a distant server.
+About so many seconds pass between the preparation of a request and its sending, as for a distant server.
 """
 
 import asyncio
+import random
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -65,7 +66,7 @@ async def open_executor(database_url: str, directory: Path) -> AsyncIterator[tup
 
 async def run(database_url: str, directory: Path, seconds: float) -> None:
     async def wait(_: httpx.Request) -> None:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(random.uniform(0, 2 * seconds))  # so that tasks are at different points
 
     async with open_executor(database_url, directory) as (executor, _):
         executor.client.event_hooks = {"request": [wait]}
