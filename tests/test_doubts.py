@@ -11,7 +11,7 @@ import pytest
 
 from app.db import calls, retention, tasks, trajectories, turns
 from app.db.database import Sessions
-from app.db.models import RetentionKind
+from app.db.models import RetentionKind, ScoreSource
 from app.records import Call, Json, Stop
 from tests.approving import ApprovingProject
 from tests.console_pages import post_form, read_page
@@ -174,3 +174,23 @@ async def _lost(sessions: Sessions, task_id: UUID) -> list[Call]:
     async with sessions() as session:
         made = (await trajectories.of_task(session, task_id)).calls
     return [call for call in made if (call.error or "").startswith("InDoubt: ")]
+
+
+@pytest.mark.parametrize("scored", [False, True])
+async def test_a_task_that_went_on_has_the_score_of_its_last_check_unless_a_person_gave_one(
+    demo: ApprovingProject, scored: bool
+) -> None:
+    check = "score = 1.0 if answer == 'written' else 0.0"
+    task_id = await died_in_a_call(demo.project, CODE, LOST, check_code=check)
+    async with demo.project.runner(ScriptedEngine(demo.project.tokenizer, DONE)):
+        first = await demo.project.ended(task_id)
+    assert (first.stop, first.score, first.score_source) == (Stop.IN_DOUBT, 0.0, ScoreSource.CHECK)
+    client = demo.api.client
+    if scored:
+        given = await client.post("/v1/feedback", json={"task_id": str(task_id), "score": 0.25})
+        assert given.status_code == 201, given.text
+    settled = (await client.post(f"/v1/tasks/{task_id}/settle", json={"arrived": True})).json()
+    assert settled["score"] == (0.25 if scored else None)
+    shown = await _ends(demo, task_id)
+    expected = (0.25, "person") if scored else (1.0, "check")
+    assert (shown["stop_reason"], (shown["score"], shown["score_source"])) == ("completed", expected)

@@ -154,9 +154,9 @@ async def test_a_runner_that_lost_its_task_cannot_write_to_the_journal(project: 
     assert (await journal.resume_state()).recorded == ()
 
 
-async def died_in_a_call(project: LedgerProject, code: str, call: Call) -> Any:
+async def died_in_a_call(project: LedgerProject, code: str, call: Call, **task: Any) -> Any:
     """Leave a task as a runner that died during its first call does."""
-    task_id = await project.submit(use_skills=False)
+    task_id = await project.submit(use_skills=False, **task)
     ids = tuple(project.tokenizer.encode(block(code) + END))
     opening = tuple(project.tokenizer.encode("..."))
     turn = Turn(context_ids=opening, sampled_ids=ids, logprobs=(0.0,) * len(ids), text=block(code))

@@ -9,7 +9,7 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import audit, calls, events, models, turns, usage
-from app.db.models import AuditAction, TaskState
+from app.db.models import AuditAction, ScoreSource, TaskState
 from app.db.task_queue import CHANNEL
 from app.errors import ConflictError
 from app.records import Call, Json, Stop
@@ -53,11 +53,14 @@ async def settle(
 
 
 async def _reopen(session: AsyncSession, task: models.Task) -> None:
-    """Its end counts for nothing."""
+    """Its end counts for nothing, and of its scores only a person's stays."""
     used = {name: -getattr(task, name) for name in ("turns", "generated_tokens", "calls")}
     await usage.add(session, task.project_id, usage.SUBMISSIONS, done=-1, **used)
     await session.execute(delete(models.Trajectory).where(models.Trajectory.task_id == task.id))
     task.state, task.stop, task.failure, task.answer, task.finished_at = TaskState.RUNNING, None, None, None, None
     task.turns = task.generated_tokens = task.calls = 0
+    if task.score_source is not ScoreSource.PERSON:
+        task.score, task.score_source, task.checked, task.judged_by = None, None, False, None
+        await session.execute(delete(models.Verification).where(models.Verification.task_id == task.id))
     await session.flush()
     await session.execute(select(func.pg_notify(CHANNEL, "")))

@@ -208,9 +208,9 @@ async def finish(session: AsyncSession, task_id: UUID, owner: str, outcome: Task
     given_by = ScoreSource.JUDGE if outcome.judged_by else ScoreSource.CHECK
     values = msgspec.structs.asdict(outcome)
     if outcome.score is None:
-        del values["score"]  # a person may have given one to an earlier end
+        del values["score"]
     else:
-        values |= {"checked": True, "score_source": given_by}
+        values |= {"checked": True, **_unless_a_person_scored(score=outcome.score, score_source=given_by)}
     finished = _queue.finish(owner, _task.id == task_id, **values)
     project_id = await session.scalar(finished.returning(_task.project_id))
     if project_id is None:
@@ -218,6 +218,13 @@ async def finish(session: AsyncSession, task_id: UUID, owner: str, outcome: Task
     await usage.add(session, project_id, usage.writer_of(owner), **await _used(session, task_id, outcome))
     await task_end.clean_up(session, task_id)
     return True
+
+
+def _unless_a_person_scored(**values: object) -> dict[str, ColumnElement[object]]:
+    """A task that ended with a call in doubt, and went on, may have been scored in between."""
+    scored = _task.score_source == ScoreSource.PERSON
+    columns = {name: getattr(_task, name) for name in values}
+    return {name: case((scored, columns[name]), else_=value) for name, value in values.items()}
 
 
 async def _used(session: AsyncSession, task_id: UUID, outcome: TaskOutcome) -> dict[str, int]:
