@@ -161,11 +161,12 @@ async def died_in_a_call(project: LedgerProject, code: str, call: Call, **task: 
     opening = tuple(project.tokenizer.encode("..."))
     turn = Turn(context_ids=opening, sampled_ids=ids, logprobs=(0.0,) * len(ids), text=block(code))
     async with project.sessions.begin() as session:
-        row = await task_queue.claim(session, "dead", 0)
+        row = await task_queue.claim(session, "dead", 60)
         assert row is not None
         await turns.begin(session, row.id, "dead", 0, turn)
         repeatable = call.api == "ledger.list_entries"
         await calls.begin(session, row.id, "dead", call, repeatable=repeatable)
+        await task_queue.abandon(session, "dead")
     return task_id
 
 

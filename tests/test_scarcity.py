@@ -6,6 +6,7 @@ import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import httpx
 import pytest
@@ -68,7 +69,7 @@ class Takes(ScriptedEngine):
         return self._all[turn]
 
 
-async def _waits(project: LedgerProject, engine: Takes, files: NoFiles, **task: object) -> None:
+async def _waits(project: LedgerProject, engine: Takes, files: NoFiles, **task: Any) -> None:
     """The task of an engine that takes the files goes on once they are back, as if nothing had happened."""
     async with project.runner(engine, OPTIONS) as runner:
         task_id = await project.submit(use_skills=False, **task)

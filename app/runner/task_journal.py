@@ -193,11 +193,11 @@ class TaskJournal(RolloutHooks):
 
     async def _commit(self, outgoing: "_Outgoing") -> None:
         confirmed, (made, new) = boot_time(), self._take_unwritten()
-        about = self._task.id, self._owner, outgoing.call
+        about, seconds = (self._task.id, self._owner, outgoing.call), _SENDING_SECONDS
         async with direct(self._sessions) as handle:
-            outgoing.sealed = sealed = calls.seal(handle, outgoing.call)
-            given = {"sealed": sealed, "seconds": _SENDING_SECONDS, "made": made, "new": new}
-            await calls.begin(handle, *about, repeatable=False, **given)
+            outgoing.sealed = calls.seal(handle, outgoing.call)
+            sealed = outgoing.sealed
+            await calls.begin(handle, *about, repeatable=False, sealed=sealed, seconds=seconds, made=made, new=new)
         self._confirmed, self._written = confirmed, time.monotonic()
 
     async def _hold(self) -> None:
