@@ -73,6 +73,12 @@ class StorageError(AppError):
     status = 507
 
 
+class ShortageError(AppError):
+    """The host lacks what every task needs, such as open files, for now."""
+
+    status = 503
+
+
 class SandboxError(AppError):
     """The sandbox itself failed. Code that fails inside it is an observation, not an error."""
 

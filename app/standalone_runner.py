@@ -30,11 +30,13 @@ from app.liveness import LivenessReporter
 from app.low_priority import lower_priority
 from app.plugins import registry
 from app.project.project_settings import Limits
+from app.runner.crash_file import CrashFile
 from app.runner.disk_watch import DiskWatch
 from app.runner.execute import TaskExecutor
 from app.runner.mcp_refresh import mark_changed
 from app.runner.measurement import SpansOf
 from app.runner.presence import RunnerPresence
+from app.runner.process_identity import new_owner
 from app.runner.process_limits import MemoryWatch, Watchdog, limit_memory
 from app.runner.repair_loop import SkillRepairs
 from app.runner.runner import Runner, RunnerOptions
@@ -81,10 +83,17 @@ async def _run(parts: Parts, judge: NamedJudge | None, spans_of: SpansOf | None)
     stop = _StopSignals()
     life = LivenessReporter(parts.settings.notify_socket)
     watchdog = Watchdog(parts.settings.runner_watchdog_seconds)
-    async with watchdog, life, _open(parts, judge, spans_of) as opened:
+    owner, stuck_seconds = (
+        new_owner(),
+        parts.settings.runner_watchdog_seconds / 2,
+    )  # a sign before the watchdog bites
+    crashes = CrashFile(parts.settings.data_dir / "runners", owner, stuck_seconds)
+    async with crashes, watchdog, life, _open(parts, judge, spans_of, owner) as opened:
         memory, sessions = MemoryWatch(limit_memory(parts.settings), stop.at_once), opened.executor.sessions
         prompt = opened.executor.agent.prompt_hash
-        presence = RunnerPresence(sessions, opened.runner, opened.sandbox, memory, opened.engine.occupancy, prompt)
+        presence = RunnerPresence(
+            sessions, opened.runner, opened.sandbox, memory, opened.engine.occupancy, prompt, crashes
+        )
         async with memory, DiskWatch(opened.runner, DiskSpace(sessions, parts.settings)), presence:
             freeze_memory()
             log.info("a runner started", runner=opened.runner.owner, sandbox=opened.sandbox.describe())
@@ -127,7 +136,9 @@ class _Opened(NamedTuple):
 
 
 @asynccontextmanager
-async def _open(parts: Parts, judge: NamedJudge | None, spans_of: SpansOf | None) -> AsyncIterator[_Opened]:
+async def _open(
+    parts: Parts, judge: NamedJudge | None, spans_of: SpansOf | None, owner: str
+) -> AsyncIterator[_Opened]:
     """Closed in reverse order, so the runner goes first and hands back its unfinished tasks."""
     settings = parts.settings
     async with AsyncExitStack() as stack:
@@ -143,7 +154,7 @@ async def _open(parts: Parts, judge: NamedJudge | None, spans_of: SpansOf | None
         mcp = await stack.enter_async_context(open_mcp_servers(settings, mark_changed(sessions)))
         executor = TaskExecutor(sessions, agent, services.library, client, settings, judge, spans_of, mcp)
         listener = await stack.enter_async_context(open_listener(settings))
-        runner = await _start_runner(stack, executor, listener, services.engine)
+        runner = await _start_runner(stack, executor, listener, services.engine, owner)
         yield _Opened(executor, runner, sandbox, services.engine)
 
 
@@ -165,7 +176,7 @@ def _agent(parts: Parts, engine: Engine, sandbox: Sandbox, servers: HttpEngine) 
 
 
 async def _start_runner(
-    stack: AsyncExitStack, executor: TaskExecutor, listener: NotificationListener, engine: HttpEngine
+    stack: AsyncExitStack, executor: TaskExecutor, listener: NotificationListener, engine: HttpEngine, owner: str
 ) -> Runner:
     """The runner of tasks and, while there is room, of their shadows."""
     settings = executor.settings
@@ -175,7 +186,7 @@ async def _start_runner(
         prompt=executor.agent.prompt_hash,
         limits=Limits.defaults(settings),
     )
-    runner = Runner(executor.sessions, executor.execute, options)
+    runner = Runner(executor.sessions, executor.execute, options, owner)
     runner.answers = lambda: engine.answers
     await stack.enter_async_context(runner)
     listener.on_task(runner.wake)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
@@ -16,6 +16,7 @@ from app.errors import HostError
 from app.gateway.gateway import Gateway
 from app.records import Json
 from tests.listening_app import listening_app
+from tests.traced_transport import TracedTransport
 
 
 @route("/echo/{rest:path}", http_method=("GET", "POST", "PUT"), media_type=MediaType.JSON, status_code=200)
@@ -113,7 +114,7 @@ async def open_echo(transport: str) -> AsyncIterator[EchoSetup]:
     """Over a "socket", or in process ("asgi")."""
     service = Echo()
     if transport == "asgi":
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(cast(Any, service.asgi))) as client:
+        async with httpx.AsyncClient(transport=TracedTransport(service.asgi)) as client:
             yield EchoSetup(service, "http://echo.test", client)
     else:
         async with service.listening() as server, httpx.AsyncClient(timeout=60, trust_env=False) as client:

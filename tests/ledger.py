@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import httpx
 import msgspec
@@ -18,6 +18,7 @@ from app.apis.catalog import App, Catalog
 from app.gateway.gateway import Gateway
 from app.records import Json
 from tests.listening_app import listening_app
+from tests.traced_transport import TracedTransport
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -75,7 +76,7 @@ class Ledger:
 
     def client(self) -> httpx.AsyncClient:
         """A client of the API in this process."""
-        return httpx.AsyncClient(transport=httpx.ASGITransport(cast(Any, self.asgi)))
+        return httpx.AsyncClient(transport=TracedTransport(self.asgi))
 
     def gateway(self, client: httpx.AsyncClient, **rules: Any) -> Gateway:
         return Gateway(Catalog({"ledger": self.app("http://ledger.test")}), client, **rules)

@@ -10,7 +10,9 @@ from app.agent.stop_signal import StopSignal
 from app.db import models
 from app.db.suspects import is_condemned
 from app.engine.dispatcher import Occupancy
+from app.runner.crash_file import CrashFile
 from app.runner.presence import RunnerPresence
+from app.runner.process_identity import new_owner
 from app.runner.process_limits import MemoryWatch, Watchdog
 from app.runner.runner import Runner, RunnerOptions
 from tests.runner_process import open_executor
@@ -26,10 +28,14 @@ async def harm(instruction: str) -> None:
         re.match("(a+)+$", "a" * 60 + "b")  # holds the GIL for years
     if "abort" in instruction:
         os.abort()
+    if "linger" in instruction:
+        await asyncio.sleep(3)
 
 
 async def run(database_url: str, directory: Path, seconds: float) -> None:
+    owner = new_owner()
     async with (
+        CrashFile(directory / "runners", owner, seconds / 2) as crashes,
         Watchdog(seconds),
         open_executor(database_url, directory / str(os.getpid())) as (executor, sandbox),
     ):
@@ -40,10 +46,9 @@ async def run(database_url: str, directory: Path, seconds: float) -> None:
             await executor.execute(row, owner, stop_signal)
 
         memory = MemoryWatch(1 << 40, lambda: None)
-        async with Runner(executor.sessions, execute, OPTIONS) as runner:
-            presence = RunnerPresence(
-                executor.sessions, runner, sandbox, memory, lambda: Occupancy({}, in_flight=0, waiting=0)
-            )
+        idle = Occupancy({}, in_flight=0, waiting=0)
+        async with Runner(executor.sessions, execute, OPTIONS, owner) as runner:
+            presence = RunnerPresence(executor.sessions, runner, sandbox, memory, lambda: idle, crashes=crashes)
             async with presence:
                 await asyncio.Event().wait()
 

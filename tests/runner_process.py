@@ -1,6 +1,10 @@
-"""A runner process for tests to kill: `python -m tests.runner_process DATABASE_URL DIRECTORY`."""
+"""A runner process for tests to kill: `python -m tests.runner_process DATABASE_URL DIRECTORY [SECONDS]`.
+
+About so many seconds pass between the preparation of a request and its sending, as for a distant server.
+"""
 
 import asyncio
+import random
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -60,13 +64,15 @@ async def open_executor(database_url: str, directory: Path) -> AsyncIterator[tup
         yield TaskExecutor(database.sessions, agent, library, client, Settings(skills_withheld=0)), sandbox
 
 
-async def run(database_url: str, directory: Path) -> None:
-    async with (
-        open_executor(database_url, directory) as (executor, _),
-        Runner(executor.sessions, executor.execute, OPTIONS),
-    ):
-        await asyncio.Event().wait()
+async def run(database_url: str, directory: Path, seconds: float) -> None:
+    async def wait(_: httpx.Request) -> None:
+        await asyncio.sleep(random.uniform(0, 2 * seconds))  # so that tasks are at different points
+
+    async with open_executor(database_url, directory) as (executor, _):
+        executor.client.event_hooks = {"request": [wait]}
+        async with Runner(executor.sessions, executor.execute, OPTIONS):
+            await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(run(sys.argv[1], Path(sys.argv[2])))
+    asyncio.run(run(sys.argv[1], Path(sys.argv[2]), float("".join(sys.argv[3:]) or 0)))

@@ -1,7 +1,8 @@
 """A runner process that stops like a paused machine: `python -m tests.stopping_runner DATABASE_URL DIRECTORY`.
 
-It stops once, when its first write is in the journal and about to be sent; with `renewing` as a third argument,
-while it renews a lease, when the task's row is locked.
+It stops once, when its first write is prepared and not yet in the journal; with `committed` as a third argument,
+when it is in the journal and not yet sent; with `renewing`, while it renews a lease, when the task's row is
+locked.
 """
 
 import asyncio
@@ -35,16 +36,22 @@ class StopsOnce:
     def on_statement(self, _connection: Connection, _cursor: object, statement: str, *_: Any) -> None:
         self._renewed |= statement.startswith("UPDATE tasks SET lease_until")
 
+    def on_executed(self, _connection: Connection, _cursor: object, statement: str, *_: Any) -> None:
+        if "INSERT INTO task_calls" in statement and "begun" in statement:
+            self.stop()
+
     def on_commit(self, _connection: Connection) -> None:
         if self._renewed:
             self.stop()
 
 
-async def run(database_url: str, directory: Path, renewing: bool) -> None:
+async def run(database_url: str, directory: Path, moment: str) -> None:
     once = StopsOnce()
     async with open_executor(database_url, directory) as (executor, _):
-        if renewing:
-            engine: AsyncEngine = executor.sessions.kw["bind"]
+        engine: AsyncEngine = executor.sessions.kw["bind"]
+        if moment == "committed":
+            event.listen(engine.sync_engine, "after_cursor_execute", once.on_executed)
+        elif moment == "renewing":
             event.listen(engine.sync_engine, "before_cursor_execute", once.on_statement)
             event.listen(engine.sync_engine, "commit", once.on_commit)
         else:
@@ -54,4 +61,4 @@ async def run(database_url: str, directory: Path, renewing: bool) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(run(sys.argv[1], Path(sys.argv[2]), "renewing" in sys.argv[3:]))
+    asyncio.run(run(sys.argv[1], Path(sys.argv[2]), "".join(sys.argv[3:])))

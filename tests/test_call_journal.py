@@ -28,7 +28,7 @@ class Memory:
 
     async def begin(self, call: Call, repeatable: bool) -> Call | None:
         if call.seq in self.begun and call.seq not in self.ended and not repeatable:
-            raise InDoubtError(call.api)
+            raise InDoubtError(call.api, call.arguments, "its runner died")
         self.begun[call.seq] = call
         return self.ended.get(call.seq)
 
@@ -36,6 +36,8 @@ class Memory:
 
     async def end(self, call: Call) -> None:
         self.ended[call.seq] = call
+
+    async def abort(self) -> None: ...
 
 
 async def test_a_recorded_call_is_answered_without_being_sent(setup: EchoSetup) -> None:

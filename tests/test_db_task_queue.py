@@ -144,6 +144,27 @@ async def test_a_task_is_condemned_only_if_two_runners_died_while_it_ran_alone(s
     assert claimed.lone_deaths == 3, "a runner that died while it recorded the end"
 
 
+async def test_kills_from_outside_condemn_a_task_later_than_ends_of_runners_by_themselves(
+    session: AsyncSession,
+) -> None:
+    async def deaths_until_condemned(*killed: bool) -> list[bool]:
+        task_id, verdicts = (await claimed_task(session, "a0")).id, list[bool]()
+        await task_queue.abandon(session, "a0")
+        for number, each in enumerate(killed):
+            await task_queue.claim(session, f"b{number}", LEASE)
+            await task_queue.mark_alone(session, task_id, f"b{number}")
+            await task_queue.abandon(session, f"b{number}", killed=each)
+            row = await tasks.get(session, task_id)
+            verdicts.append(suspects.is_condemned(row))
+        await session.delete(row)
+        await session.flush()
+        return verdicts
+
+    assert await deaths_until_condemned(False, False) == [False, True]
+    assert await deaths_until_condemned(True, False, True, False) == [False, False, False, True]
+    assert await deaths_until_condemned(*[True] * 5) == [False] * 4 + [True]
+
+
 async def test_a_suspect_that_makes_progress_between_two_deaths_is_not_condemned(session: AsyncSession) -> None:
     task_id = (await claimed_task(session, "a")).id
     await task_queue.abandon(session, "a")

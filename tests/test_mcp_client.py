@@ -215,6 +215,8 @@ class _Journal:
 
     async def end(self, call: Call) -> None: ...
 
+    async def abort(self) -> None: ...
+
 
 async def test_nothing_is_sent_once_the_claim_is_lost(notebook: Notebook) -> None:
     async with notebook.listening() as url, gateway(url, journal=_Journal()) as opened:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -81,6 +82,35 @@ async def test_a_task_that_stops_its_runners_fails_and_those_beside_it_end(
     assert str(poisonous.id) in given_up
     assert "demo" in given_up
     assert ("in harm" in logs) == (poison == "burn"), "the watchdog says where it was"
+
+
+async def test_a_task_whose_runners_are_killed_from_outside_ends_all_the_same(
+    committed: Sessions, database_url: str, tmp_path: Path
+) -> None:
+    ledger, killed = Ledger(), set[int]()
+
+    async def runs_alone() -> bool:
+        [row] = await rows(committed)
+        live = {each.id: each.pid for each in await _live(committed)}
+        pid = live.get((row.owner or "").partition("/")[0])
+        if (not row.alone and killed) or pid is None or pid in killed:
+            return False
+        killed.add(pid)
+        os.kill(pid, signal.SIGKILL)
+        return True
+
+    async with ledger.listening() as services:
+        await submit(committed, ledger, services, "write and linger now")
+        async with runner_processes(database_url, tmp_path):
+            for _ in range(4):
+                await until(runs_alone, 60)
+            await until(lambda: _done(committed), 60)
+    [row] = await rows(committed)
+    assert (row.state, row.stop, row.deaths) == (TaskState.DONE, Stop.COMPLETED, 4)
+
+
+async def _done(sessions: Sessions) -> bool:
+    return all(row.state not in (TaskState.ACCEPTED, TaskState.RUNNING) for row in await rows(sessions))
 
 
 async def test_the_sandbox_of_a_dead_runner_ends_with_it(

@@ -47,8 +47,8 @@ async def report(api: ApiApp, id: str, **values: object) -> None:
 
 
 async def test_a_part_that_no_runner_has_is_not_ready_and_one_that_some_lack_is_a_warning(api: ApiApp) -> None:
-    assert (await not_ready(api)).keys() == {"runners", "claims", "sandbox", "disk"}
-    for part in ("claims", "sandbox", "disk"):
+    assert (await not_ready(api)).keys() == {"runners", "claims", "sandbox", "disk", "host"}
+    for part in ("claims", "sandbox", "host", "disk"):
         await report(api, "a", error="a reason", faults={part: "a reason"})
         assert await not_ready(api) == dict.fromkeys(("runners", part), "here (pid 7): a reason")
     await report(api, "b", faults={"notifications": "polls", "background": "is slow"})

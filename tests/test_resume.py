@@ -8,21 +8,26 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine
 
+from app.agent.limits import RolloutLimits
 from app.agent.stop_signal import StopSignal
 from app.db import calls, events, models, projects, task_queue, tasks, trajectories, turns
 from app.db.database import Sessions
 from app.db.models import TASK_END_STATES, TaskState
 from app.records import Call, Offer, Stop, Turn, Use
 from app.runner.task_journal import TaskJournal
+from app.sandbox.protocol import SessionLimits
 from tests.ledger import Ledger
 from tests.ledger_project import LedgerProject, put_ledger, until
 from tests.rows import turn_of
 from tests.runner_process import CONCURRENCY
-from tests.scripted_engine import END, ScriptedEngine, block
+from tests.scripted_engine import END, Answer, ScriptedEngine, block
 
 TASKS = 20
 KILLED_AT = (15, 30, 45)
@@ -116,7 +121,7 @@ async def _all_ended(sessions: Sessions, ids: list[Any]) -> bool:
 async def test_a_call_without_a_result_is_repeated_only_if_it_is_safe_and_the_same(
     project: LedgerProject, code: str, api: str, arguments: dict[str, Any], stop: Stop
 ) -> None:
-    task_id = await _died_in_a_call(project, code, Call(seq=0, turn=0, api=api, arguments=arguments))
+    task_id = await died_in_a_call(project, code, Call(seq=0, turn=0, api=api, arguments=arguments))
     async with project.runner(ScriptedEngine(project.tokenizer, block("apis.supervisor.complete_task()"))):
         row = await project.ended(task_id)
     assert (row.state, row.stop) == (TaskState.DONE, stop)
@@ -128,7 +133,7 @@ async def test_a_call_without_a_result_is_repeated_only_if_it_is_safe_and_the_sa
 async def test_code_that_catches_the_in_doubt_error_still_makes_no_call(project: LedgerProject) -> None:
     code = "try:\n    apis.ledger.add_entry(text='a')\nexcept Exception:\n    apis.ledger.add_entry(text='b')"
     lost = Call(seq=0, turn=0, api="ledger.add_entry", arguments={"text": "a"})
-    task_id = await _died_in_a_call(project, code, lost)
+    task_id = await died_in_a_call(project, code, lost)
     async with project.runner(ScriptedEngine(project.tokenizer, block("apis.supervisor.complete_task()"))):
         row = await project.ended(task_id)
     assert row.stop == Stop.IN_DOUBT
@@ -145,22 +150,23 @@ async def test_a_runner_that_lost_its_task_cannot_write_to_the_journal(project: 
     with pytest.raises(Exception, match="no longer held"):
         await journal.on_sampled(0, turn)
     with pytest.raises(Exception, match="no longer held"):
-        await journal.begin(Call(seq=0, turn=0, api="ledger.add_entry", arguments={}), False)
+        await _send(journal, Call(seq=0, turn=0, api="ledger.add_entry", arguments={}))
     assert (await journal.resume_state()).recorded == ()
 
 
-async def _died_in_a_call(project: LedgerProject, code: str, call: Call) -> Any:
+async def died_in_a_call(project: LedgerProject, code: str, call: Call, **task: Any) -> Any:
     """Leave a task as a runner that died during its first call does."""
-    task_id = await project.submit(use_skills=False)
+    task_id = await project.submit(use_skills=False, **task)
     ids = tuple(project.tokenizer.encode(block(code) + END))
     opening = tuple(project.tokenizer.encode("..."))
     turn = Turn(context_ids=opening, sampled_ids=ids, logprobs=(0.0,) * len(ids), text=block(code))
     async with project.sessions.begin() as session:
-        row = await task_queue.claim(session, "dead", 0)
+        row = await task_queue.claim(session, "dead", 60)
         assert row is not None
         await turns.begin(session, row.id, "dead", 0, turn)
         repeatable = call.api == "ledger.list_entries"
         await calls.begin(session, row.id, "dead", call, repeatable=repeatable)
+        await task_queue.abandon(session, "dead")
     return task_id
 
 
@@ -169,7 +175,7 @@ async def test_a_repeatable_call_is_written_before_the_next_other_call_goes_out(
     look = Call(seq=0, turn=0, api="ledger.list_entries", arguments={}, result=[])
     await journal.begin(look, True)
     await journal.end(look)
-    await journal.begin(Call(seq=1, turn=0, api="ledger.add_entry", arguments={}), False)
+    await _send(journal, Call(seq=1, turn=0, api="ledger.add_entry", arguments={}))
     async with project.sessions() as session:
         made = await calls.of_task(session, row.id)
     assert [(each.seq, each.call is not None) for each in made] == [(0, True), (1, False)]
@@ -206,6 +212,88 @@ async def test_of_several_offered_skills_the_one_that_was_used_is_reported(proje
     async with project.sessions() as session:
         found = [each.data for each in await events.after(session, row.id) if each.kind == "skill"]
     assert [(each["status"], each["name"], each["calls"]) for each in found] == [("used", "carry", 2)]
+
+
+async def test_a_call_is_in_the_journal_from_when_its_request_is_about_to_be_written(
+    project: LedgerProject,
+) -> None:
+    journal, row = await _journal(project)
+    await journal.begin(Call(seq=0, turn=0, api="ledger.add_entry", arguments={}), False)
+    assert await _made(project, row.id) == []
+    await journal.sending()
+    [begun] = await _made(project, row.id)
+    await journal.abort()
+    assert (begun.call, len(await _made(project, row.id))) == (None, 1), "what was sent stays in doubt"
+
+
+async def test_a_call_that_cannot_be_sent_is_not_in_doubt_although_its_record_was_committed(
+    project: LedgerProject,
+) -> None:
+    failures = list[str]()
+
+    def fail(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "begun" in statement and "INSERT INTO task_calls" in statement and len(failures) < 2:
+            failures.append(statement)
+            raise OperationalError(statement, None, Exception("the connection was lost after the commit"))
+
+    engine: AsyncEngine = project.sessions.kw["bind"]
+    event.listen(engine.sync_engine, "after_cursor_execute", fail)
+    answers = block("apis.ledger.add_entry(text='a')"), block("apis.supervisor.complete_task()")
+    async with project.runner(ScriptedEngine(project.tokenizer, *answers)):
+        row = await project.ended(await project.submit(use_skills=False))
+    event.remove(engine.sync_engine, "after_cursor_execute", fail)
+    assert (row.stop, row.failure, len(failures)) == (Stop.COMPLETED, None, 2)
+    assert len(project.ledger.entries) == 1
+
+
+async def test_a_call_during_which_its_code_ran_out_of_time_leaves_no_later_call_in_doubt(
+    project: LedgerProject,
+) -> None:
+    project.ledger.answers.clear()
+    limits = RolloutLimits(session=SessionLimits(wall_seconds=1))
+    first, last = (
+        "apis.ledger.add_entry(text='a')",
+        "apis.ledger.add_entry(text='b')\napis.supervisor.complete_task()",
+    )
+    engine = Held(project.tokenizer, block(first), block(last))
+    task_id = await project.submit(use_skills=False)
+    async with project.runner(engine, limits=limits):
+        await until(engine.asked.is_set)
+    project.ledger.answers.set()
+    engine.open.set()
+    async with project.runner(engine, limits=limits):
+        row = await project.ended(task_id)
+    async with project.sessions() as session:
+        trajectory = await trajectories.of_task(session, task_id)
+    assert (row.stop, [entry.text for entry in project.ledger.entries]) == (Stop.COMPLETED, ["a", "b"])
+    stopped, done = trajectory.calls
+    assert (stopped.seq, stopped.arguments, done.seq) == (0, {"text": "a"}, 1)
+    assert "whether the call arrived is not known" in (stopped.error or "")
+
+
+class Held(ScriptedEngine):
+    """Answers at once, and after the first turn once it is `open`."""
+
+    def __init__(self, *script: Any) -> None:
+        super().__init__(*script)
+        self.asked, self.open = asyncio.Event(), asyncio.Event()
+
+    async def _next(self, prompt: str) -> Answer:
+        if "add_entry" in prompt:
+            self.asked.set()
+            await self.open.wait()
+        return await super()._next(prompt)
+
+
+async def _made(project: LedgerProject, task_id: UUID) -> list[calls.JournalCall]:
+    async with project.sessions() as session:
+        return await calls.of_task(session, task_id)
+
+
+async def _send(journal: TaskJournal, call: Call) -> None:
+    """As far as a call goes that must not be repeated until its request is written."""
+    await journal.begin(call, False)
+    await journal.sending()
 
 
 async def _journal(project: LedgerProject) -> tuple[TaskJournal, models.Task]:

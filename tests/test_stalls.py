@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import func, select
 
-from app.db import events, models, projects, tasks
+from app.db import calls, events, models, projects, task_queue, tasks
 from app.db.database import Sessions
 from app.db.models import TASK_END_STATES, TaskState
 from app.records import Stop
@@ -73,14 +73,15 @@ def written(ledger: Ledger) -> Counter[str]:
     return Counter(entry.text.split()[0] for entry in ledger.entries)
 
 
-@pytest.mark.parametrize("sent", [False, True])
+@pytest.mark.parametrize("moment", ["", "committed", "sent"])
 async def test_a_stalled_runner_sends_and_reports_nothing_of_a_task_that_has_ended_meanwhile(
-    committed: Sessions, database_url: str, tmp_path: Path, sent: bool
+    committed: Sessions, database_url: str, tmp_path: Path, moment: str
 ) -> None:
-    ledger = Ledger(pause=0.5 if sent else 0)
+    sent = moment == "sent"
+    ledger, module = Ledger(pause=0.5 if sent else 0), "runner_process" if sent else "stopping_runner"
     async with (
         ledger.listening() as server,
-        runner("runner_process" if sent else "stopping_runner", database_url, tmp_path) as stalled,
+        runner(module, database_url, tmp_path, *([moment] if moment == "committed" else [])) as stalled,
     ):
         project_id = await open_project(committed, ledger, server)
         task_id = await submit(committed, project_id, "first")
@@ -92,10 +93,41 @@ async def test_a_stalled_runner_sends_and_reports_nothing_of_a_task_that_has_end
             row = await ended(committed, task_id)
         stalled.send_signal(signal.SIGCONT)
         await ended(committed, await submit(committed, project_id, "second"))
-    assert (row.stop, row.attempt) == (Stop.IN_DOUBT, 2)
-    assert written(ledger) == Counter(first=int(sent), second=WRITES)
+    assert (row.stop, row.attempt) == (Stop.IN_DOUBT if moment else Stop.COMPLETED, 2)
+    assert ("its runner died or stalled" in (row.failure or "")) == bool(moment)
+    assert written(ledger) == Counter(first=int(sent) if moment else WRITES, second=WRITES)
     async with committed() as session:
         assert (await events.after(session, task_id))[-1].kind == "done"
+
+
+async def test_a_runner_that_wakes_up_without_its_claim_tells_the_next_one_what_it_had_not_sent(
+    committed: Sessions, database_url: str, tmp_path: Path
+) -> None:
+    ledger = Ledger()
+    async with (
+        ledger.listening() as server,
+        runner("stopping_runner", database_url, tmp_path, "committed") as stalled,
+    ):
+        project_id = await open_project(committed, ledger, server)
+        task_id = await submit(committed, project_id, "first")
+        await until(lambda: is_stopped(stalled), 30)
+        await until(lambda: lease_expired(committed, task_id))
+        async with committed.begin() as session:
+            assert await task_queue.claim(session, "next/1", 60) is not None
+            [begun] = await calls.of_task(session, task_id)
+        assert begun.call is None
+        stalled.send_signal(signal.SIGCONT)
+        await until(lambda: _without_calls(committed, task_id))
+        async with committed.begin() as session:
+            await task_queue.put_back(session, task_id, "next/1")
+        row = await ended(committed, task_id)
+    assert row.stop == Stop.COMPLETED
+    assert written(ledger) == Counter(first=WRITES)
+
+
+async def _without_calls(sessions: Sessions, task_id: UUID) -> bool:
+    async with sessions() as session:
+        return await calls.of_task(session, task_id) == []
 
 
 async def test_a_runner_that_is_stopped_while_it_renews_a_lease_keeps_nobody_from_the_task(

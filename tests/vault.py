@@ -1,6 +1,6 @@
 """A live API that hands out passwords and needs one to log in, for tests of what becomes of secrets."""
 
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import httpx
 import msgspec
@@ -10,6 +10,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.params import Body, FromQuery
 
 from app.records import Json
+from tests.traced_transport import TracedTransport
 
 SERVER = "http://vault.test"
 PASSWORD = "hunter2-mail-9!x"
@@ -55,4 +56,4 @@ class Vault:
 
     def client(self) -> httpx.AsyncClient:
         """A client of the API in this process."""
-        return httpx.AsyncClient(transport=httpx.ASGITransport(cast(Any, self.asgi)))
+        return httpx.AsyncClient(transport=TracedTransport(self.asgi))

@@ -41,6 +41,7 @@ def readiness_checks(sessions: Sessions, disk: DiskSpace, shutdown: Shutdown) ->
         "claims": lambda: check_part(sessions, runners.CLAIMS),
         "sandbox": lambda: check_part(sessions, runners.SANDBOX),
         "disk": check_disk,
+        "host": lambda: check_part(sessions, runners.HOST),
         "notifications": lambda: _check_loops(sessions, notifications.PART),
         BACKGROUND: lambda: _check_loops(sessions, BACKGROUND),
     }

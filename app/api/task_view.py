@@ -9,7 +9,20 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.columns import columns
 from app.api.console_links import console_path
-from app.db import approvals, events, models, offers, projects, quotas, releases, skills, verifications
+from app.apis.credentials import mask_call
+from app.db import (
+    approvals,
+    doubts,
+    events,
+    models,
+    offers,
+    projects,
+    quotas,
+    releases,
+    skills,
+    task_secrets,
+    verifications,
+)
 from app.project.project_settings import Limits
 from app.records import Json, SkillRun, Stop
 from app.skills.skill_choices import SkillSelectionRecord
@@ -131,6 +144,14 @@ class WantedApproval(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**columns(row, cls))
 
 
+class CallInDoubt(msgspec.Struct, frozen=True, kw_only=True):
+    """The call of which it is not known whether it arrived. `arguments` are without passwords and tokens."""
+
+    operation: str
+    arguments: dict[str, Json]
+    turn: int
+
+
 class VerificationView(msgspec.Struct, frozen=True, kw_only=True):
     """The question to the project's verifier: about its answer, and the problem of its latest attempt."""
 
@@ -151,6 +172,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
     skills: TaskSkills
     release: ServedBy | None
     approval: WantedApproval | None  #: that it waits for
+    in_doubt: CallInDoubt | None = None  #: for which it ended, and with whose settlement it goes on
     rerun_of: UUID | None  #: the task that it repeats
     repairs: UUID | None  #: the skill that it is to write anew for a changed API; it only reads then
     waits_for: str | None  #: the limit of its project that keeps it from starting
@@ -218,7 +240,16 @@ async def view_task(session: AsyncSession, task: models.Task, limits: Limits) ->
     used = await skills_of(session, task.id)
     view = TaskView.full(task, project.name, used, release, approval, limit, asked)
     remarks = [each["text"] for each in await events.of_kind(session, task.id, "remark")]
-    return msgspec.structs.replace(view, remarks=remarks)
+    return msgspec.structs.replace(view, remarks=remarks, in_doubt=await _in_doubt(session, task))
+
+
+async def _in_doubt(session: AsyncSession, task: models.Task) -> CallInDoubt | None:
+    call = await doubts.of_task(session, task)
+    if call is None:
+        return None
+    secrets = await task_secrets.of_task(session, task)
+    arguments: dict[str, Json] = secrets.mask_value(mask_call(call).arguments)
+    return CallInDoubt(operation=call.api, arguments=arguments, turn=call.turn)
 
 
 async def skills_of(session: AsyncSession, task_id: UUID) -> TaskSkills:

@@ -16,11 +16,11 @@ from app.api.rerun import Rerun, repeat
 from app.api.submission import Submission, submit_all
 from app.api.task_view import Accepted, AcceptedMany, TaskPage, TaskSummary, TaskView, view_task
 from app.api.validation import Cursor, Limit, ProjectName, Since, Until, in_utc
-from app.db import events, models, task_queue, tasks
+from app.db import doubts, events, models, task_queue, tasks
 from app.db.page import Page
 from app.errors import InvalidError
 from app.project.project_settings import Limits
-from app.records import Stop
+from app.records import Json, Stop
 
 IdempotencyKey = Annotated[
     str | None,
@@ -41,6 +41,17 @@ Words = Annotated[
     ),
 ]
 _SEARCH_SECONDS = 10.0
+
+
+class Settlement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What became of a call in doubt. `result` is what the agent's code gets from one that arrived."""
+
+    arrived: bool
+    result: Json = None
+
+    def __post_init__(self) -> None:
+        if self.result is not None and not self.arrived:
+            raise ValueError("`result`: a call that did not arrive has none")
 
 
 class TaskController(Controller):
@@ -155,6 +166,29 @@ class TaskController(Controller):
         """A queued or waiting task is cancelled immediately, a running one within about a second. 409 if it has
         ended."""
         task = await cancel_task(session, access, task_id)
+        await session.commit()
+        return await view_task(session, task, limits)
+
+    @post(
+        "/{task_id:uuid}/settle",
+        status_code=202,
+        summary="Settle a call in doubt",
+        responses=problems(400, 401, 403, 404, 409),
+    )
+    async def settle(
+        self,
+        task_id: FromPath[UUID],
+        data: JSONBody[Settlement],
+        session: Db,
+        access: Caller,
+        limits: NamedDependency[Limits],
+    ) -> TaskView:
+        """The task goes on where it stopped: a call that arrived returns `result` to the agent's code, another one
+        is sent. Webhooks are told of its end again. 409 for a task without a call `in_doubt`. The audit log
+        records it.
+        """
+        await find_task(session, access, task_id)
+        task = await doubts.settle(session, task_id, access.actor, arrived=data.arrived, result=data.result)
         await session.commit()
         return await view_task(session, task, limits)
 

@@ -1,5 +1,6 @@
 """`sage tasks`."""
 
+import json
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from app.client.server_session import ServerSession
 
 TASK_STATES = ("accepted", "running", "waiting", "done", "failed", "cancelled")
+_FOUND = ("arrived", "not-arrived")
 _LISTING = listing_of("id", "state", "score", "created_at", "instruction", items="tasks")
 
 
@@ -28,6 +30,8 @@ _LISTING = listing_of("id", "state", "score", "created_at", "instruction", items
     "--follow", is_flag=True, help="show what it did, and follow it to its end; exit codes as of `sage run`"
 )
 @click.option("--cancel", is_flag=True, help="cancel it")
+@click.option("--settle", type=click.Choice(_FOUND), help="say what became of its call in doubt; then it goes on")
+@click.option("--result", metavar="JSON", help="with --settle arrived: what the call returned")
 @click.option("--state", type=click.Choice(TASK_STATES), help="list only tasks in this state")
 @click.option("--stop-reason", type=click.Choice([each.value for each in Stop]), help="ended for this reason")
 @click.option("--scenario", help="of this scenario")
@@ -40,23 +44,43 @@ _LISTING = listing_of("id", "state", "score", "created_at", "instruction", items
 @click.option("--max-score", type=float, help="scored, with at most this score")
 @page_options
 def tasks(
-    session: "ServerSession", task: UUID | None, follow: bool, cancel: bool, release: int | None, **only: Any
+    session: "ServerSession",
+    task: UUID | None,
+    follow: bool,
+    cancel: bool,
+    settle: str | None,
+    result: str | None,
+    release: int | None,
+    **only: Any,
 ) -> None:
     """List tasks, newest first, or show TASK."""
+    if result is not None and settle != "arrived":
+        raise click.UsageError("--result needs --settle arrived")
     if task is None:
-        if follow or cancel:
+        if follow or cancel or settle:
             raise click.UsageError("name the task: `sage tasks` lists them")
         times = {name: only[name] and _in_utc(only[name]) for name in ("created_after", "created_before")}
         served = release and release_id(session.server, release, only["project"])
         session.show_list("/v1/tasks", _LISTING, release_id=served, **only | times)
         return
     path = f"/v1/tasks/{task}"
-    shown = session.server.request(*(("POST", f"{path}/cancel") if cancel else ("GET", path)))
+    if settle:
+        body = {"arrived": settle == "arrived"} | ({} if result is None else {"result": _json(result)})
+        shown = session.server.request("POST", f"{path}/settle", body)
+    else:
+        shown = session.server.request(*(("POST", f"{path}/cancel") if cancel else ("GET", path)))
     if follow:
         from app.client.follow_task import follow_task  # noqa: PLC0415  as ServerSession
 
         sys.exit(follow_task(session, task))
     session.show(shown, _with_names, code="check")
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise click.UsageError(f"--result is not JSON: {error}") from error
 
 
 def _in_utc(time: datetime) -> str:

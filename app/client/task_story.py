@@ -121,6 +121,11 @@ def _remark(event: ServerEvent) -> Iterator[Text]:
     yield Text(visible(event.data["text"]), "yellow")
 
 
+def _settled(event: ServerEvent) -> Iterator[Text]:
+    found = "arrived" if event.data["arrived"] else "did not arrive"
+    yield Text(f"{event.data['api']} {found}, as {visible(event.data['settled_by'])} found out", "yellow")
+
+
 def _other(event: ServerEvent) -> Iterator[Text]:
     shown = {name: value for name, value in event.data.items() if name != "at"}
     yield Text(f"{event.kind}: {json.dumps(shown)}", "yellow")
@@ -133,6 +138,7 @@ _LINES: Mapping[str, Callable[[ServerEvent], Iterator[Text]]] = {
     "approval": _approval,
     "check": _check,
     "remark": _remark,
+    "settled": _settled,
     "done": _done,
 }
 

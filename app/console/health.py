@@ -27,6 +27,7 @@ _MEANINGS: Final = {
     "runners": "a runner can execute tasks",
     "claims": "runners claim tasks",
     "sandbox": "runners can open sandboxes",
+    "host": "the runners' hosts have files, processes, memory and disk space left",
     "disk": "there is space for the API and the runners",
     "notifications": "this process hears of changes in the database",
     "background": "the background work of this process succeeds",

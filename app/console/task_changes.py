@@ -1,6 +1,6 @@
 """What a person does about a task: score it, run it again, cancel it, decide on its call."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -16,9 +16,9 @@ from app.api.tasks import cancel_task
 from app.console.forms import Form, read_form
 from app.console.task import task_page
 from app.console.visit import Visitor, after_change, visit_project
-from app.db import approvals
+from app.db import approvals, doubts
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import AppError
+from app.errors import AppError, InvalidError
 from app.project.project_settings import Limits
 
 _AnyRequest = Request[Any, Any, Any]
@@ -34,6 +34,11 @@ class FeedbackFields(msgspec.Struct, frozen=True, kw_only=True):
 
 class RerunFields(msgspec.Struct, frozen=True, kw_only=True):
     release: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
+
+
+class SettleFields(msgspec.Struct, frozen=True, kw_only=True):
+    call: Literal["arrived", "lost"]
+    result: Annotated[str, msgspec.Meta(max_length=100_000)] = ""
 
 
 class TaskChanges(Controller):
@@ -84,6 +89,21 @@ class TaskChanges(Controller):
         await cancel_task(session, visit.access, task_id)
         await session.commit()
         return after_change(f"/console/tasks/{task_id}", "The task is cancelled.")
+
+    @post("/tasks/{task_id:uuid}/settle")
+    async def settle(
+        self, request: _AnyRequest, task_id: FromPath[UUID], visit: Visitor, session: Db
+    ) -> Response[Any]:
+        await find_task(session, visit.access, task_id)
+        found = (await read_form(request, SettleFields)).given()
+        arrived = found.call == "arrived"
+        try:
+            result = msgspec.json.decode(found.result) if arrived and found.result else None
+        except msgspec.DecodeError as error:
+            raise InvalidError(f"result: it is not JSON: {error}") from error
+        await doubts.settle(session, task_id, visit.access.actor, arrived=arrived, result=result)
+        await session.commit()
+        return after_change(f"/console/tasks/{task_id}", "The task goes on.")
 
     @post("/tasks/{task_id:uuid}/approvals/{approval_id:uuid}", opt={"scope": "approvals"})
     async def decide(

@@ -23,6 +23,7 @@ from app.db.models import TaskState
 from app.db.statistics import Grouping, TimeBucket
 from app.errors import AppError, InvalidError, NotFoundError
 from app.project.project_settings import Limits
+from app.records import Stop
 
 _PAGE = 50
 _SCENARIOS = 100  # that are suggested
@@ -36,6 +37,7 @@ class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     q: Annotated[str, msgspec.Meta(max_length=500, pattern=r"^[^\x00]*$")] | None = None
     state: TaskState | None = None
+    stop: Stop | None = None
     score: Literal["good", "bad"] | None = None
     scenario: Scenario | None = None
     skill: Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\x00]*$")] | None = None
@@ -81,6 +83,7 @@ class TaskPages(Controller):
             cursor=cursor,
             numbers=await release_numbers(session, visit.project.id),
             states=[state.value for state in TaskState],
+            stops=[stop.value for stop in Stop],
             scenarios=await _scenarios(session, visit),
         )
 
@@ -124,6 +127,7 @@ async def _filter(session: AsyncSession, visit: Visit, query: TaskQuery) -> task
         project_id=owner,
         words=query.q,
         state=query.state,
+        stop=query.stop,
         scenario=query.scenario,
         skill_ids=await _skill_ids(session, owner, query.skill) if query.skill else None,
         release_id=await _release_id(session, owner, query.release) if query.release else None,

@@ -125,13 +125,15 @@ class Timeline:
     def _extend(self, turn: TurnBlock, kind: str, data: Mapping[str, Any], at: datetime | None) -> bool:
         """Whether the event belongs to the turn."""
         if kind == "call":
-            turn.calls.append(_call(data))
+            turn.calls = [call for call in turn.calls if call.seq != data["seq"]] + [_call(data)]
         elif kind == "observation":
             turn.output, turn.outcome, turn.ended_at = data["text"], data["outcome"], at
             turn.sandbox_seconds = (at - turn.at).total_seconds() if at and turn.at else None
         elif kind == "skill" and data["status"] == "used":
             turn.used.append(dict(data))
         else:
+            if kind == "settled":
+                _settle(turn, data)
             return False
         return True
 
@@ -172,6 +174,15 @@ def _call(data: Mapping[str, Any]) -> ShownCall:
     """`status` of an event is that of the check which made the call."""
     known = {name: data[name] for name in ShownCall.__struct_fields__ if name in data and name != "status"}
     return ShownCall(**known, status=data.get("http_status"))
+
+
+def _settle(turn: TurnBlock, data: Mapping[str, Any]) -> None:
+    """Show the call as it is known now; only the trajectory has its result."""
+    for call in [call for call in turn.calls if call.seq == data["seq"]]:
+        if data["arrived"]:
+            call.error, call.cut = None, True
+        else:
+            turn.calls.remove(call)
 
 
 def _complete(shown: ShownCall, call: Call | None) -> None:

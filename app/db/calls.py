@@ -1,4 +1,4 @@
-"""The journal of API calls: a row is committed before a call goes out, and completed with its result.
+"""The journal of API calls: a row is committed right before a call goes out, and completed with its result.
 
 Arguments and results are encrypted: they hold passwords.
 """
@@ -17,8 +17,11 @@ from sqlalchemy import (
     LargeBinary,
     Text,
     Uuid,
+    and_,
     bindparam,
     column,
+    delete,
+    exists,
     func,
     literal_column,
     null,
@@ -96,14 +99,20 @@ _BEGIN = select(
     events.appended(_held.c.id),
 ).add_cte(_recorded, task_queue.extended(_held))
 
+_goes_on = exists().where(models.Task.id == _call.task_id, models.Task.finished_at.is_(None))
+_which = (_call.task_id == bindparam("task", type_=Uuid), _call.seq == bindparam("call_seq", type_=Integer))
 _ended = (
     update(_call)
-    .where(_call.task_id == bindparam("task", type_=Uuid), _call.seq == bindparam("call_seq", type_=Integer))
+    .where(*_which, _goes_on)
     .values(record=bindparam("call_record", type_=LargeBinary))
     .returning(_call.task_id)
     .cte("ended")
 )
 _END = select(_ended.c.task_id, events.appended(_ended.c.task_id))
+_lacks_result = and_(_call.record.is_(None), ~_call.repeatable)
+_UNDO = delete(_call).where(
+    *_which, _lacks_result, _goes_on, _call.sealed_arguments == bindparam("call_sealed", type_=LargeBinary)
+)
 
 
 class JournalCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,18 +132,20 @@ async def begin(  # noqa: PLR0913 - all that is committed together
     call: Call,
     *,
     repeatable: bool,
+    sealed: bytes | None = None,
     seconds: float = 0,
     made: Sequence[Call] = (),
     new: Sequence[events.NewEvent] = (),
 ) -> None:
     """Record a call; commit this before it goes out. A repeatable call without a result may begin again.
+    `sealed` is what `seal` made of it.
 
     `made` are repeatable calls before it, and `new` the events to append. Nobody else can claim the task for
     `seconds` from now. Raises ConflictError if the call went out before, or the task is no longer the owner's.
     """
     keys = keys_of(handle)
     values = {"task": task_id, "claim": owner, "events": events.parameter(new), **parameters(keys, made)}
-    values |= {"call_seq": call.seq, "call_api": call.api, "call_sealed": _sealed(keys, call)}
+    values |= {"call_seq": call.seq, "call_api": call.api, "call_sealed": sealed or _sealed(keys, call)}
     values |= {"call_repeatable": repeatable, "hold_seconds": seconds}
     row = (await execute(handle, _BEGIN, values)).first()
     if row is None:
@@ -143,14 +154,37 @@ async def begin(  # noqa: PLR0913 - all that is committed together
         raise ConflictError(f"call {call.seq} of task {task_id} ({call.api}) went out before")
 
 
+def seal(handle: Handle, call: Call) -> bytes:
+    """The arguments, encrypted: no other sealing is the same, so that they identify the row."""
+    return _sealed(keys_of(handle), call)
+
+
+async def undo(handle: Handle, task_id: UUID, seq: int, sealed: bytes) -> None:
+    """Take back that a call began, as it was not sent after all, also if the task has another owner by now.
+
+    Nothing happens if it did not begin, or the task has ended.
+    """
+    await execute(handle, _UNDO, {"task": task_id, "call_seq": seq, "call_sealed": sealed})
+
+
 async def end(handle: Handle, task_id: UUID, call: Call, new: Sequence[events.NewEvent] = ()) -> bool:
     """Record the result with new events, also if the task has another owner by now: the call has taken effect.
 
-    False, and nothing is written, if the task has ended, which deletes its journal.
+    False, and nothing is written, if the task has ended.
     """
     record = keys_of(handle).encrypt_bytes(pack(call))
     values = {"task": task_id, "call_seq": call.seq, "call_record": record, "events": events.parameter(new)}
     return (await execute(handle, _END, values)).first() is not None
+
+
+async def settle(session: AsyncSession, task_id: UUID, call: Call, *, arrived: bool, result: Json = None) -> None:
+    """Complete a call without a result with this one, or forget a call that did not arrive."""
+    which = _call.task_id == task_id, _call.seq == call.seq, _lacks_result
+    if not arrived:
+        await session.execute(delete(_call).where(*which))
+        return
+    done = keys_of(session).encrypt_bytes(pack(msgspec.structs.replace(call, result=result)))
+    await session.execute(update(_call).where(*which).values(record=done))
 
 
 async def record(

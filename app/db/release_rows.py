@@ -114,6 +114,7 @@ class AuditAction(StrEnum):
     CANARY_ENDED = "canary ended"
     WATCH_ENDED = "watch ended"  # `detail` has the metrics: the release was kept, or rolled back
     APPROVAL_DECIDED = "approval decided"  # about an API call of a task
+    CALL_SETTLED = "call settled"  # of a task: whether it arrived
     SECRET_STORED = "secret stored"  # `detail` has its name
     SECRET_DELETED = "secret deleted"
     SETTINGS_CHANGED = "settings changed"  # of the project; `detail` has those before and after

@@ -99,6 +99,8 @@ async def _delete(session: AsyncSession, window: RetentionWindow, which: Select[
     if window.kind is RetentionKind.TASKS:
         return await delete_tasks(session, window.project_id, which)
     await session.execute(delete(shadow).where(shadow.task_id.in_(which), shadow.recorded))
+    for journal in (models.TaskTurn, models.TaskCall):  # of tasks with a call in doubt
+        await session.execute(delete(journal).where(journal.task_id.in_(which)))
     return await _count(session, delete(trajectory).where(trajectory.task_id.in_(which)))
 
 

@@ -25,7 +25,7 @@ from app.db.clock import from_now
 _LIVE_SECONDS = 10.0  # since the last report of a runner that counts as live
 _FORGET_SECONDS = 600.0  # after which the row of one that stopped reporting is deleted
 
-ESSENTIAL = CLAIMS, SANDBOX, DISK = "claims", "sandbox", "disk"
+ESSENTIAL = CLAIMS, SANDBOX, DISK, HOST = "claims", "sandbox", "disk", "host"
 """Parts of a runner, in its `faults`, without which it claims no tasks."""
 
 _row = models.RunnerProcess

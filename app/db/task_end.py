@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from sqlalchemy import Uuid, bindparam, case, delete, func, or_, select, update
+from sqlalchemy import Uuid, and_, bindparam, case, delete, exists, false, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, verifications, webhooks
@@ -10,6 +10,7 @@ from app.db.database import execute
 from app.db.executed_tasks import executed
 from app.db.models import ApprovalState, TaskState
 from app.project.webhook import WebhookEvent
+from app.records import Stop
 
 _approval = models.Approval
 _EVENTS: dict[TaskState, WebhookEvent] = {
@@ -20,6 +21,10 @@ _EVENTS: dict[TaskState, WebhookEvent] = {
 
 _task, _project = models.Task, models.Project
 _task_id = bindparam("task", type_=Uuid)
+_call = models.TaskCall
+_lost = exists().where(_call.task_id == _task.id, _call.record.is_(None), ~_call.repeatable)
+_resumable = and_(_task.stop == Stop.IN_DOUBT, _lost)  # once a person knows whether the call arrived
+_ended = select(_task.id).where(_task.id == _task_id, ~func.coalesce(_resumable, false()))
 _waits = _approval.state == ApprovalState.WAITING
 _withdrawn = {  # and what is left of digests of arguments
     "state": case((_waits, ApprovalState.WITHDRAWN.value), else_=_approval.state),
@@ -41,10 +46,10 @@ _CLEAN_UP = (
     .join(_project, _project.id == _task.project_id)
     .where(_task.id == _task_id)
     .add_cte(
-        delete(models.TaskTurn).where(models.TaskTurn.task_id == _task_id).cte("old_turns"),
-        delete(models.TaskCall).where(models.TaskCall.task_id == _task_id).cte("old_calls"),
+        delete(models.TaskTurn).where(models.TaskTurn.task_id.in_(_ended)).cte("old_turns"),
+        delete(models.TaskCall).where(models.TaskCall.task_id.in_(_ended)).cte("old_calls"),
         update(_approval)
-        .where(_approval.task_id == _task_id, or_(_waits, _approval.digest != ""))
+        .where(_approval.task_id.in_(_ended), or_(_waits, _approval.digest != ""))
         .values(_withdrawn)
         .cte("withdrawn"),
     )
@@ -55,7 +60,7 @@ async def clean_up(session: AsyncSession, task_id: UUID) -> None:
     """Delete the journal of a task that has just ended, withdraw the approval that it waited for, and have the
     project's webhook told and its verifier asked.
 
-    The task is never resumed, and its turns, calls and digests of arguments tell of passwords.
+    It tells of passwords, and is kept only for a task that may go on: one with a call in doubt.
     """
     row = (await execute(session, _CLEAN_UP, {"task": task_id})).one()
     if row.settings.get("webhook"):

@@ -121,7 +121,7 @@ def _claiming(lease_seconds: float, limits: Limits, abandoned: bool, skip: int) 
         started_at=func.coalesce(_task.started_at, func.clock_timestamp()),
         prompt=case((and_(_task.prompt.is_not(None), _has_turns()), _task.prompt), else_=_PROMPT),
         release_id=func.coalesce(_task.release_id, canary, active),
-        **suspects.after_death(died),
+        **suspects.after_death(died, killed=True),  # nobody knows its cause
     )
     return claimed.add_cte(charged).returning(_task.id)
 
@@ -206,14 +206,25 @@ async def finish(session: AsyncSession, task_id: UUID, owner: str, outcome: Task
     if outcome.state not in TASK_END_STATES:
         raise ValueError(f"a task cannot end as {outcome.state}")
     given_by = ScoreSource.JUDGE if outcome.judged_by else ScoreSource.CHECK
-    scored = {"checked": True, "score_source": given_by} if outcome.score is not None else {}
-    finished = _queue.finish(owner, _task.id == task_id, **msgspec.structs.asdict(outcome), **scored)
+    values = msgspec.structs.asdict(outcome)
+    if outcome.score is None:
+        del values["score"]
+    else:
+        values |= {"checked": True, **_unless_a_person_scored(score=outcome.score, score_source=given_by)}
+    finished = _queue.finish(owner, _task.id == task_id, **values)
     project_id = await session.scalar(finished.returning(_task.project_id))
     if project_id is None:
         return False
     await usage.add(session, project_id, usage.writer_of(owner), **await _used(session, task_id, outcome))
     await task_end.clean_up(session, task_id)
     return True
+
+
+def _unless_a_person_scored(**values: object) -> dict[str, ColumnElement[object]]:
+    """A task that ended with a call in doubt, and went on, may have been scored in between."""
+    scored = _task.score_source == ScoreSource.PERSON
+    columns = {name: getattr(_task, name) for name in values}
+    return {name: case((scored, columns[name]), else_=value) for name, value in values.items()}
 
 
 async def _used(session: AsyncSession, task_id: UUID, outcome: TaskOutcome) -> dict[str, int]:
@@ -269,7 +280,9 @@ async def put_back(
 
 async def advance(session: AsyncSession, task_id: UUID, owner: str) -> None:
     """The task, which runners died at, has got further: they died of something else, or it does harm elsewhere."""
-    await session.execute(update(_task).where(_queue.held(owner, _task.id == task_id)).values(lone_deaths=0))
+    await session.execute(
+        update(_task).where(_queue.held(owner, _task.id == task_id)).values(lone_deaths=0, lone_kills=0)
+    )
 
 
 async def withdraw_death(session: AsyncSession, task_id: UUID, *, alone: bool) -> None:
@@ -281,9 +294,12 @@ async def withdraw_death(session: AsyncSession, task_id: UUID, *, alone: bool) -
     await session.execute(update(_task).where(_task.id == task_id).values(**without))
 
 
-async def abandon(session: AsyncSession, process: str) -> Sequence[UUID]:
-    """Let others resume the tasks of a process that died or is about to. Counts the death, returns their ids."""
-    return await _free(session, _queue.hand_back_all(process, **suspects.after_death(true())))
+async def abandon(session: AsyncSession, process: str, *, killed: bool = False) -> Sequence[UUID]:
+    """Let others resume the tasks of a process that died or is about to. Counts the death, returns their ids.
+
+    `killed`: from outside, or nobody knows, so that it takes more such deaths until a task is condemned.
+    """
+    return await _free(session, _queue.hand_back_all(process, **suspects.after_death(true(), killed=killed)))
 
 
 async def _free(session: AsyncSession, freeing: Update) -> Sequence[UUID]:

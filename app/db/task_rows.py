@@ -137,6 +137,9 @@ class Task(Entity, Leased):
     cancel_requested: Mapped[bool] = mapped_column(default=False)
     deaths: Mapped[int] = mapped_column(default=0, server_default="0")  # of runners that had it
     lone_deaths: Mapped[int] = mapped_column(default=0, server_default="0")  # in a row, of those without another
+    lone_kills: Mapped[int] = mapped_column(
+        default=0, server_default="0"
+    )  # of these, by what was outside, or unknown
     sandbox_failures: Mapped[int] = mapped_column(default=0, server_default="0")  # for which it was postponed
     alone: Mapped[bool] = mapped_column(default=False, server_default=false())  # its latest runner had no other
     prompt: Mapped[str | None]  # hash of the prompt that it began under

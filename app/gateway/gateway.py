@@ -36,6 +36,7 @@ from app.security.secret_values import SecretValues
 from app.telemetry.phases import Attributes, Phase, phase, span
 
 _NO_VARIABLES: Final[Mapping[str, str]] = {}
+_STOPPED = "TimeoutError: the code was stopped before the answer came: whether the call arrived is not known"
 
 
 class Gateway:
@@ -295,13 +296,21 @@ class Gateway:
         try:
             return None if self._journal is None else await self._journal.begin(call, repeatable)
         except InDoubtError as doubt:
-            self.in_doubt = doubt.known
+            self.in_doubt, error = doubt.known, f"InDoubt: {doubt}"
+            lost = msgspec.structs.replace(call, api=doubt.api, arguments=doubt.arguments, error=error)
+            self._calls.append(lost)
             raise HostError("InDoubt", str(doubt)) from doubt
 
     async def _send(self, call: Call, operation: Operation, url: str, request: OutgoingRequest) -> Call:
         app, journal = self._catalog.apps[operation.app], self._journal
         sending = None if journal is None or operation.repeatable else journal.sending
-        done = await self._live.make(call, app, operation, url, request, sending)
+        try:
+            done = await self._live.make(call, app, operation, url, request, sending)
+        except BaseException:
+            self._calls.append(msgspec.structs.replace(call, error=_STOPPED))  # of a turn that goes on to its end
+            if journal is not None:
+                await journal.abort()
+            raise
         if journal is not None:
             await journal.end(done)
         return done

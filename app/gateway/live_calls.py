@@ -9,7 +9,7 @@ import msgspec
 from app.apis.binary_values import recordable
 from app.apis.catalog import App, Operation
 from app.apis.protocol import OutgoingRequest
-from app.errors import HostError, NoConnectionError
+from app.errors import HostError, NoConnectionError, ShortageError
 from app.gateway.authenticated_caller import AuthenticatedCaller
 from app.gateway.http_call import REDIRECTS
 from app.gateway.kept_bytes import KeptBytes
@@ -18,6 +18,7 @@ from app.gateway.retry_after import Patience
 from app.gateway.wire_request import Sending
 from app.records import Call, CallResponse
 from app.sandbox.protocol import Answer, RefusalError
+from app.scarcity import shortage_of
 
 
 class LiveCalls:
@@ -41,7 +42,9 @@ class LiveCalls:
         request: OutgoingRequest,
         sending: Sending | None = None,
     ) -> Call:
-        """The call with its result or error, as the journal records it."""
+        """The call with its result or error, as the journal records it. Raises ShortageError if the host has run
+        out of what a connection needs.
+        """
         response: CallResponse | None = None
         started = time.perf_counter()
         try:
@@ -56,6 +59,8 @@ class LiveCalls:
                 )
         except HostError as raised:
             if isinstance(raised, NoConnectionError):
+                if (shortage := shortage_of(raised)) is not None:  # none of the agent's business, and not sent
+                    raise ShortageError(shortage) from raised
                 self.unreachable = raised.message
             result, error = None, f"{raised.kind}: {raised.message}"
             response = raised.response if isinstance(raised, RefusalError) else None

@@ -43,18 +43,22 @@ async def recorded_trajectory(
 
 def failure_of(row: models.Task, turns_recorded: int) -> str:
     """
-    >>> failure_of(models.Task(lone_deaths=2), 3)
+    >>> failure_of(models.Task(lone_deaths=2, lone_kills=0), 3)
     '2 runners died while they executed this task and nothing else: given up after turn 3'
+    >>> failure_of(models.Task(lone_deaths=5, lone_kills=4), 3).partition(": ")[0]
+    '5 runners died while they executed this task and nothing else, 4 of them killed from outside or unnoticed'
     """
-    return (
-        f"{row.lone_deaths} runners died while they executed this task and nothing else: given up "
-        f"after turn {turns_recorded}"
-    )
+    return f"{_deaths(row, 'executed this task')}: given up after turn {turns_recorded}"
 
 
 def unrecorded_failure_of(row: models.Task) -> str:
     """Of a task whose record kills runners, too."""
-    return f"{row.lone_deaths} runners died while they executed this task, or recorded its end, and nothing else"
+    return _deaths(row, "executed this task, or recorded its end,")
+
+
+def _deaths(row: models.Task, doing: str) -> str:
+    killed = f", {row.lone_kills} of them killed from outside or unnoticed" if row.lone_kills else ""
+    return f"{row.lone_deaths} runners died while they {doing} and nothing else{killed}"
 
 
 def _cut_short(recorded: turns.RecordedTurn, made: list[calls.JournalCall]) -> Turn:

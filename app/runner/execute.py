@@ -39,6 +39,7 @@ from app.runner.skill_run import begin_call, run_outcome
 from app.runner.skill_selection import SkillSelection
 from app.runner.task_context import TaskContext, task_of
 from app.runner.task_journal import TaskJournal
+from app.scarcity import shortage_of
 from app.security.log_masking import mask_logs
 from app.security.secret_values import SecretValues
 from app.settings import Settings
@@ -50,7 +51,7 @@ log = structlog.get_logger(__name__)
 
 _SANDBOX_TRIES = 3
 _PATIENCE = 0.8  # of the time of a task, or of a check, in which the waits for a `Retry-After` have to end
-_MAX_DEATHS = 5  # after more, a condemned task ends without its record, which may be what kills runners
+_MAX_DEATHS = 8  # after more, a condemned task ends without its record, which may be what kills runners
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class TaskExecutor:
         """Roll the task out and write how it ended to its row, unless it was suspended or the owner lost it.
 
         Raises UNAVAILABLE if the database does not answer, PostponedError if no model server does, the adapter
-        cannot be loaded or the sandbox fails; the task can then be resumed.
+        cannot be loaded, the sandbox fails or the host runs out of something; the task can then be resumed.
         """
         with measured(row, self.spans_of):
             await self._attempt(row, owner, stop_signal)
@@ -99,23 +100,32 @@ class TaskExecutor:
             await self._execute(row, owner, journal)
         except SuspendedError as suspended:
             log.info("a task was suspended", task=str(row.id), cause=str(suspended))
-        except AppError as error:
-            cause = journal.secrets.mask(str(error))
-            if await is_postponed(self.sessions, row, error):
-                raise PostponedError(cause, sandbox=isinstance(error, SandboxError)) from error
-            log.warning("a task failed", task=str(row.id), cause=cause)
-            await self._fail(row, owner, str(error), journal)
         except UNAVAILABLE:
             raise
-        except DataError as error:  # of a kind that no boundary has caught before
-            log.exception("a task failed on a value that cannot be stored", task=str(row.id))
-            failure = f"a value of this task cannot be stored: {first_line(error.orig or error)}"
-            await self._fail(row, owner, failure, journal)
         except Exception as error:  # the last resort: one bad task must not stop the others
             if is_lost_connection(error):
                 raise
-            log.exception("a task failed on an internal error", task=str(row.id))
-            await self._fail(row, owner, "internal error: the server's log has the details", journal)
+            await self._postpone_or_fail(row, owner, error, journal)
+
+    async def _postpone_or_fail(
+        self, row: models.Task, owner: str, error: Exception, journal: TaskJournal
+    ) -> None:
+        """Raises PostponedError for what is not the task's fault."""
+        cause = journal.secrets.mask(str(error))
+        if (shortage := shortage_of(error)) is not None:
+            raise PostponedError(cause, shortage=shortage) from error
+        if isinstance(error, AppError):
+            if await is_postponed(self.sessions, row, error):
+                raise PostponedError(cause, sandbox=isinstance(error, SandboxError)) from error
+            log.warning("a task failed", task=str(row.id), cause=cause)
+            failure = str(error)
+        elif isinstance(error, DataError):  # of a kind that no boundary has caught before
+            log.error("a task failed on a value that cannot be stored", task=str(row.id), exc_info=error)
+            failure = f"a value of this task cannot be stored: {first_line(error.orig or error)}"
+        else:
+            log.error("a task failed on an internal error", task=str(row.id), exc_info=error)
+            failure = "internal error: the server's log has the details"
+        await self._fail(row, owner, failure, journal)
 
     async def _execute(self, row: models.Task, owner: str, journal: TaskJournal) -> None:
         if suspects.is_condemned(row):
@@ -133,7 +143,7 @@ class TaskExecutor:
             except InvalidError as error:  # a check that breaks vouches for nothing
                 scored, failure = 0.0, str(error)
             except SandboxError as error:
-                await self._finish(row, owner, trajectory, unchecked(trajectory, error), journal)
+                await self._finish_unchecked(row, owner, trajectory, error, journal)
                 return
         if trajectory.stop == Stop.COMPLETED and scored != 0:
             with phase(Phase.SKILLS):
@@ -145,6 +155,13 @@ class TaskExecutor:
         await self._finish(row, owner, trajectory, outcome, journal)
         if outcome.score is not None:
             count_score(context.release, outcome.score)
+
+    async def _finish_unchecked(
+        self, row: models.Task, owner: str, trajectory: Trajectory, error: SandboxError, journal: TaskJournal
+    ) -> None:
+        if shortage_of(error) is not None:  # the check runs later
+            raise error
+        await self._finish(row, owner, trajectory, unchecked(trajectory, error), journal)
 
     async def _give_up(self, row: models.Task, owner: str, journal: TaskJournal) -> None:
         if row.lone_deaths > _MAX_DEATHS:

@@ -12,12 +12,14 @@ _SERVING = (ReleaseState.ACTIVE, ReleaseState.CANARY)
 class PostponedError(Exception):
     """The task is to be handed back, and resumed after a while; its attempt does not count.
 
-    Until then, other tasks of its project would fare the same, unless it was the sandbox.
+    Until then, other tasks of its project would fare the same, unless it was the sandbox. With a `shortage` of the
+    host, all tasks would.
     """
 
-    def __init__(self, cause: str, *, sandbox: bool) -> None:
+    def __init__(self, cause: str, *, sandbox: bool = False, shortage: str | None = None) -> None:
         super().__init__(cause)
         self.sandbox = sandbox
+        self.shortage = shortage
 
 
 async def is_postponed(sessions: Sessions, row: models.Task, error: AppError) -> bool:

@@ -15,6 +15,7 @@ from app.errors import HostError, SandboxError, first_line
 from app.guarded_output import dropped_lines
 from app.loop import Loop, faults_by_part, running_loops
 from app.records import Json
+from app.runner.crash_file import CrashFile
 from app.runner.process_identity import is_gone, pid_space
 from app.runner.process_limits import MemoryWatch
 from app.runner.runner import Runner, abandon_all
@@ -38,8 +39,12 @@ class RunnerPresence:
         memory: MemoryWatch,
         occupancy: Callable[[], Occupancy],
         prompt: str | None = None,
+        crashes: CrashFile | None = None,
     ) -> None:
-        """`occupancy` is of the model servers, by this process; `prompt` the hash of what it serves with."""
+        """`occupancy` is of the model servers, by this process; `prompt` the hash of what it serves with;
+        `crashes` tells how others ended.
+        """
+        self._crashes = crashes
         self._sessions, self._runner, self._sandbox = sessions, runner, sandbox
         self._memory, self._occupancy = memory, occupancy
         self._prompt, self._pid_space = prompt, pid_space()
@@ -100,10 +105,11 @@ class RunnerPresence:
         return faults
 
     async def _bury(self, dead: models.RunnerProcess) -> None:
+        killed = self._crashes is None or not self._crashes.ended_by_itself(dead.id)
         async with self._sessions.begin() as session:
-            freed = await abandon_all(session, dead.id)
+            freed = await abandon_all(session, dead.id, killed=killed)
             await runners.remove(session, dead.id)
-        log.warning("a runner died", runner=dead.id, tasks=[str(task_id) for task_id in freed])
+        log.warning("a runner died", runner=dead.id, killed=killed, tasks=[str(task_id) for task_id in freed])
 
     async def _check_sandbox(self) -> float | None:
         """While it fails, the runner claims nothing. Return the seconds until the next check."""

@@ -22,7 +22,7 @@ from app.agent.stop_signal import StopSignal
 from app.db import models, shadows, suspects, task_queue
 from app.db.database import TRANSIENT, Sessions, autocommit, direct
 from app.db.lease import new_claim
-from app.db.runners import CLAIMS
+from app.db.runners import CLAIMS, HOST
 from app.errors import ConflictError, first_line
 from app.loop import Loop
 from app.project.project_settings import Limits
@@ -75,8 +75,10 @@ class Runner:
         sessions: Sessions,
         execute: Execute,
         options: RunnerOptions = RunnerOptions(),  # noqa: B008  frozen
+        owner: str = "",
     ) -> None:
-        self.owner = new_owner()
+        """`owner` is a name of `new_owner`, by default another one."""
+        self.owner = owner or new_owner()
         self.faults: dict[str, str] = {}  # by part: while there is one, no task is claimed
         self.draining = False  # it claims nothing more
         self.is_shared: Callable[[], bool] = lambda: False  # this process does other work that might end it
@@ -88,6 +90,7 @@ class Runner:
         self._dropped: dict[UUID, _Dropped] = {}  # ended without a result, to be handed back
         self._taken_over: list[models.Task] = []  # while this runner stalled: its death was counted
         self._held_off: dict[UUID, float] = {}  # projects, until when on the event loop's clock
+        self._short_until = 0.0  # the host has run out of something, on the event loop's clock
         self._one_ended = asyncio.Event()
         self._extend_at = 0.0  # on the event loop's clock
         self._contact = DatabaseContact(options.lease_seconds)
@@ -234,13 +237,19 @@ class Runner:
             return _Dropped(execution.claim, 0, 0)
         seconds = self._options.postpone_seconds
         log.warning("a task is postponed", task=str(task_id), seconds=seconds, cause=str(error))
-        if not error.sandbox:
+        if error.shortage is not None:
+            self.faults[HOST] = error.shortage
+            self._short_until = asyncio.get_running_loop().time() + seconds
+        elif not error.sandbox:
             self._held_off[execution.task.project_id] = asyncio.get_running_loop().time() + seconds
         return _Dropped(execution.claim, seconds, int(error.sandbox))
 
     async def _keep(self) -> None:
         """Renew the leases when they are due, otherwise cancel tasks whose cancellation was requested."""
         now = asyncio.get_running_loop().time()
+        if HOST in self.faults and now >= self._short_until:
+            del self.faults[HOST]  # the next task shows whether it still lacks something
+            self._claims.wake()
         if self._dropped:
             await self._hand_back_dropped()
         for task in list(self._taken_over):
@@ -292,7 +301,9 @@ class Runner:
             self._executions[task_id].stop_signal.cancel()
 
 
-async def abandon_all(session: AsyncSession, process: str) -> Sequence[UUID]:
-    """Let others have the tasks and the shadow of a process that died or is about to. Returns the tasks' ids."""
+async def abandon_all(session: AsyncSession, process: str, *, killed: bool = False) -> Sequence[UUID]:
+    """Let others have the tasks and the shadow of a process that died, `killed` from outside or by itself, or is
+    about to. Returns the tasks' ids.
+    """
     await shadows.abandon(session, process)
-    return await task_queue.abandon(session, process)
+    return await task_queue.abandon(session, process, killed=killed)

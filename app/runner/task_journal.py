@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -16,6 +17,7 @@ from app.apis.credentials import mask
 from app.db import approvals, calls, events, models, skill_moves, task_queue, task_secrets, turns
 from app.db.database import Sessions, direct, reading, retry_while_unavailable
 from app.engine.model_scope import ModelScope
+from app.errors import first_line
 from app.gateway.call_journal import InDoubtError
 from app.gateway.skill_guard import SkillGuard
 from app.project.approval import ApprovalDecision, ApprovalRequest
@@ -29,11 +31,14 @@ from app.telemetry.phases import Phase, timed
 log = structlog.get_logger(__name__)
 
 _BATCH_SECONDS = 1.0  # repeatable calls are held this long to be written in one batch
+_DIED = "its runner died or stalled"
+_CUT_OFF = "its runner was shut down, or lost the database,"
 _SENDING_SECONDS = 2.0  # for which nobody else can claim the task, from the confirmation of the claim on
 
 
 class TaskJournal(RolloutHooks):
-    """Records the rollout's turns and the gateway's calls. A call that must not be repeated is committed first.
+    """Records the rollout's turns and the gateway's calls. A call that must not be repeated is committed right
+    before its request is written, and not at all if it is not sent.
 
     Writes raise ConflictError once the task was claimed again, except for results of calls that went out. `owner`
     is the claim. Events are masked with `secrets`.
@@ -50,8 +55,9 @@ class TaskJournal(RolloutHooks):
         self._task = task
         self._owner = owner
         self._lost: dict[int, calls.JournalCall] = {}
-        self._repeatable: set[int] = set()  # calls in flight
-        self._unwritten: list[Call] = []  # repeatable calls that have returned
+        self._in_doubt = False  # a call of this attempt is
+        self._outgoing: _Outgoing | None = None  # the call in flight, if it must not be repeated
+        self._unwritten: list[Call] = []  # calls that have returned and were repeatable, or not sent
         self._written = time.monotonic()
         self._confirmed = (
             -_SENDING_SECONDS
@@ -116,10 +122,18 @@ class TaskJournal(RolloutHooks):
 
     @timed(Phase.JOURNAL)
     async def on_turn_end(self, index: int, turn: Turn) -> None:
+        if self._outgoing is not None:  # the code's time was over before its answer came
+            self._unwritten += [call for call in turn.calls if call.seq == self._outgoing.call.seq]
+            self._outgoing = None
         made, new = self._take_unwritten()
+        if self._in_doubt:
+            new += [self._call_event(call) for call in turn.calls[-1:]]
         new += self._events_of(index, turn)
         async with direct(self._sessions) as handle:
-            await turns.end(handle, self._task.id, self._owner, index, turn, made, new)
+            if self._in_doubt:  # the turn is run again once somebody has settled what became of the call
+                await calls.record(handle, self._task.id, self._owner, made, new)
+            else:
+                await turns.end(handle, self._task.id, self._owner, index, turn, made, new)
         self._written = time.monotonic()
         await self.report_refusals()
 
@@ -158,26 +172,39 @@ class TaskJournal(RolloutHooks):
 
     @timed(Phase.JOURNAL)
     async def begin(self, call: Call, repeatable: bool) -> Call | None:
-        """Commit the call before it goes out, unless it is repeatable.
-
-        Raises InDoubt for one that may have gone out already.
-        """
+        """Raises InDoubtError for a call that may have gone out already."""
         lost = self._lost.pop(call.seq, None)
         if lost is not None and not (lost.repeatable and repeatable and _same(lost, call)):
-            raise InDoubtError(lost.api)
-        if repeatable:
-            self._repeatable.add(call.seq)
-        else:
-            confirmed, (made, new) = boot_time(), self._take_unwritten()
-            async with direct(self._sessions) as handle:
-                about, seconds = (self._task.id, self._owner, call), _SENDING_SECONDS
-                await calls.begin(handle, *about, repeatable=False, seconds=seconds, made=made, new=new)
-            self._confirmed, self._written = confirmed, time.monotonic()
+            async with reading(self._sessions) as session:  # the runner that lost it may have undone it
+                made = await calls.of_task(session, self._task.id)
+            if any(each.seq == call.seq for each in made):
+                self._in_doubt = True
+                raise InDoubtError(lost.api, lost.arguments, _DIED if self._task.deaths else _CUT_OFF)
+        self._outgoing = None if repeatable else _Outgoing(call)
         return None
 
     @timed(Phase.JOURNAL)
     async def sending(self) -> None:
-        """Raises ConflictError, after a stall, if the task was claimed again since the call began."""
+        """Commit the call. Raises ConflictError if the task was claimed again, also if that was during a stall
+        since the commit.
+        """
+        outgoing = self._outgoing
+        assert outgoing is not None, "a call that may not be repeated has begun"
+        if not outgoing.sealed:
+            await self._commit(outgoing)
+        await self._hold()
+        outgoing.sent = True
+
+    async def _commit(self, outgoing: "_Outgoing") -> None:
+        confirmed, (made, new) = boot_time(), self._take_unwritten()
+        about, seconds = (self._task.id, self._owner, outgoing.call), _SENDING_SECONDS
+        async with direct(self._sessions) as handle:
+            outgoing.sealed = calls.seal(handle, outgoing.call)
+            sealed = outgoing.sealed
+            await calls.begin(handle, *about, repeatable=False, sealed=sealed, seconds=seconds, made=made, new=new)
+        self._confirmed, self._written = confirmed, time.monotonic()
+
+    async def _hold(self) -> None:
         while boot_time() - self._confirmed > _SENDING_SECONDS / 2:
             confirmed = boot_time()
             async with self._sessions.begin() as session:
@@ -186,14 +213,31 @@ class TaskJournal(RolloutHooks):
 
     @timed(Phase.JOURNAL)
     async def end(self, call: Call) -> None:
-        """Repeatable calls are written in batches, at the latest before the next call that is not repeatable."""
-        if call.seq in self._repeatable:
-            self._repeatable.discard(call.seq)
+        """Calls that are repeatable, or were not sent, are written in batches, at the latest before the next one
+        goes out that is not repeatable.
+        """
+        outgoing, self._outgoing = self._outgoing, None
+        if outgoing is None or not outgoing.sent:
+            assert outgoing is None or call.response is None, "a call went out that no row told of"
+            await self._undo(outgoing)
             self._unwritten.append(call)
             if time.monotonic() - self._written > _BATCH_SECONDS:
                 await self.flush()
             return
-        await retry_while_unavailable(partial(self._end, call))  # without its result, it would be in doubt
+        await _despite_cancellation(partial(self._end, call))  # without its result, it would be in doubt
+
+    async def abort(self) -> None:
+        await self._undo(self._outgoing)
+
+    async def _undo(self, outgoing: "_Outgoing | None") -> None:
+        """Nobody else can tell that the call was not sent."""
+        if outgoing is not None and outgoing.sealed and not outgoing.sent:
+            await _despite_cancellation(partial(self._undo_begin, outgoing))
+            outgoing.sealed = b""
+
+    async def _undo_begin(self, outgoing: "_Outgoing") -> None:
+        async with direct(self._sessions) as handle:
+            await calls.undo(handle, self._task.id, outgoing.call.seq, outgoing.sealed)
 
     async def _end(self, call: Call) -> None:
         async with direct(self._sessions) as handle:
@@ -225,6 +269,27 @@ class TaskJournal(RolloutHooks):
 
     def _call_event(self, call: Call) -> events.NewEvent:
         return events.NewEvent("call", call_fields(call, self.secrets))
+
+
+@dataclass
+class _Outgoing:
+    """A call that must not be repeated, until it returns. `sealed`: its row may be in the journal."""
+
+    call: Call
+    sealed: bytes = b""
+    sent: bool = False
+
+
+async def _despite_cancellation(write: Callable[[], Awaitable[None]]) -> None:
+    """As `retry_while_unavailable`; a rollout that is cancelled meanwhile ends after the write."""
+    writing = asyncio.ensure_future(retry_while_unavailable(write))
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait([writing])
+        if not writing.cancelled() and (error := writing.exception()) is not None:
+            log.warning("a call stays in doubt: the journal cannot be written", cause=first_line(error))
+        raise
 
 
 def seed_of(task: models.Task) -> int:

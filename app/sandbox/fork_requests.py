@@ -68,8 +68,8 @@ class ForkRequests:
             raise EOFError("the warm process is gone")
         try:
             socket.send_fds(self._control, [str(number).encode()], [stream.fileno()])
-        except BlockingIOError:
-            raise SandboxError("too many sessions wait to be started: the machine is overloaded") from None
+        except BlockingIOError as error:
+            raise SandboxError("too many sessions wait to be started: the machine is overloaded") from error
         except OSError as error:
             self.close()
             raise EOFError("the warm process is gone") from error
@@ -114,7 +114,8 @@ def _opened(fds: list[int], failure: str) -> Fork:
     if not fds:
         code = int(failure or errno.EMFILE)  # without a failure, this process could not take the descriptor
         advice = _ADVICE.get(code, "see the system's log")
-        raise SandboxError(f"a session could not be started: {os.strerror(code)} ({advice})")
+        cause = OSError(code, os.strerror(code))  # in the warm process
+        raise SandboxError(f"a session could not be started: {cause.strerror} ({advice})") from cause
     try:
         return Fork(fds[0])
     except OSError as error:

@@ -19,6 +19,7 @@ from app.sandbox.forked_session import ForkedSession
 from app.sandbox.launch import Zygote, find_bwrap, launch
 from app.sandbox.protocol import Function, HostCall, SessionLimits
 from app.sandbox.skill_processes import SkillProcesses
+from app.scarcity import shortage_of
 
 _CHECK = "start-check"  # a project of no tasks
 _PATIENCE = 3  # times `fork_seconds` without an answer, until a warm process without sessions is replaced
@@ -74,6 +75,8 @@ class ForkedSandbox:
                 session = await self.open({}, _no_call, SessionLimits(project=_CHECK))
                 return await session.close()
             except SandboxError as error:
+                if shortage_of(error) is not None:
+                    raise
                 self._groups, self._why_no_groups = None, str(error)
         session = await self.open({}, _no_call, SessionLimits())
         await session.close()
@@ -144,6 +147,13 @@ class ForkedSandbox:
         return None
 
     async def _process(self, limits: SessionLimits) -> ConfinedProcess:
+        """Raises SandboxError, also for what the host lacks."""
+        try:
+            return await self._open_process(limits)
+        except OSError as error:
+            raise SandboxError(f"a session could not be started: {error}") from error
+
+    async def _open_process(self, limits: SessionLimits) -> ConfinedProcess:
         fork, stream = await self._fork()
         try:
             if self._groups is not None and limits.project:
@@ -196,6 +206,8 @@ class ForkedSandbox:
             try:
                 return await launch(self._bpf, bwrap=True)
             except SandboxError as error:  # many containers deny namespaces; `describe` reports it
+                if shortage_of(error) is not None:
+                    raise
                 self._why_no_bwrap = str(error)
         return await launch(self._bpf, bwrap=False)
 

@@ -40,9 +40,12 @@ class Zygote(NamedTuple):
 
 async def launch(bpf: bytes, *, bwrap: bool) -> Zygote:
     """Start a zygote. Raises SandboxError with the process's last output if it does not start."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.setblocking(False)
     command = [*(_bwrap() if bwrap else []), *_python()]
+    try:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError as error:
+        raise SandboxError(f"cannot start {command[0]}: {error}") from error
+    ours.setblocking(False)
     try:
         with theirs:
             process = await asyncio.create_subprocess_exec(

@@ -16,9 +16,10 @@ from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost, 
 from mcp.shared.dispatcher import CallOptions
 from mcp.shared.exceptions import MCPError
 
-from app.errors import HostError
+from app.errors import HostError, ShortageError
 from app.gateway.mcp_client.exchange import MAX_BYTES, Exchange, ForgottenError, exchange
 from app.records import Json
+from app.scarcity import shortage_of
 
 log = structlog.get_logger(__name__)
 
@@ -116,7 +117,7 @@ class McpConnection:
         """Keep the session open until it is closed, or breaks."""
         ours = Exchange(MAX_BYTES, self._seconds)
         exchange.set(ours)
-        failure: HostError | None = None
+        failure: BaseException | None = None
         try:
             async with (
                 self._streams() as (read, write),
@@ -129,9 +130,11 @@ class McpConnection:
         except* HostError as group:
             failure = _first(group)
         except* MCPError as group:
-            failure = ours.failure or _refusal(_first(group))
+            failure = ours.withheld or ours.failure or _refusal(_first(group))
         except* (RuntimeError, ValueError, OSError, httpx2.HTTPError) as group:
             failure = ours.failure or HostError("ApiError", f"it does not speak MCP: {_text(_first(group))}")
+            if (shortage := shortage_of(group)) is not None:  # of a command that cannot be started
+                failure = ShortageError(shortage)
         finally:
             self._ended.set()
             if not self._ready.done():

@@ -35,7 +35,7 @@ class Exchange:
         self.failure: HostError | None = None  # of the latest HTTP request
         self.unreachable = False  # the latest HTTP request got no answer
         self.forgotten = False  # the server does not know the session any more, so it did nothing
-        self.withheld: BaseException | None = None  # what `sending` raised: nothing was sent
+        self.withheld: BaseException | None = None  # what `sending` raised, or ShortageError: nothing was sent
         self.endless = False  # an answer that goes on while the session is open
 
 

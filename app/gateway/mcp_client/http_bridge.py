@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import httpx
 import httpx2
 
-from app.errors import HostError, NoConnectionError
+from app.errors import HostError, NoConnectionError, ShortageError
 from app.gateway.mcp_client.exchange import AccessRefusedError, Exchange, exchange
+from app.scarcity import shortage_of
 from app.untrusted.http_body import BodyError, read_body
 from app.untrusted.json_text import JsonError, decode_json
 
@@ -36,6 +37,8 @@ class HttpBridge(httpx2.AsyncBaseTransport):
             response = await self._client.send(await _outgoing(request, ours), stream=True, follow_redirects=False)
         except (HostError, httpx.HTTPError, httpx.InvalidURL) as error:
             ours.unreachable = True
+            if isinstance(error, _UNCONNECTED) and (shortage := shortage_of(error)) is not None:
+                ours.withheld = ShortageError(shortage)
             reason = f"the server cannot be reached: {_reason(error)}"
             return _unanswered(request, ours, reason, connected=not isinstance(error, _UNCONNECTED))
         try:
