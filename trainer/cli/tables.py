@@ -27,7 +27,9 @@ def _run_row(run: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _release_row(release: Mapping[str, Any]) -> tuple[object, ...]:
     verdict = (release["evidence"] or {}).get("reason", "")
-    made, since = _moment(release["created_at"]), _moment(release["activated_at"])
+    made, since = _moment(release["created_at"]), "-"
+    if release["state"] == "active":
+        since = _moment(release["activated_at"])
     state = f"{release['state']}, watched" if release["watched"] else release["state"]
     return release["number"], state, release["model"], made, since, verdict
 
