@@ -14,6 +14,7 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 ZonedTime = Annotated[datetime, msgspec.Meta(tz=True)]  # without one, its meaning would depend on the machine
 
+TRAINED_TEMPERATURE = 1.0  # `logged` samples have it: engines report logprobs for it, whatever theirs
 MIN_SCENARIOS = 30  # of an evaluation: with fewer, the gate cannot decide
 MIN_KINDS = 10  # of tasks that an exam can be tried on: fewer say too little about other work
 MIN_JUDGED = 0.5  # of the kinds of an exam: by a smaller part, often the easiest, the gate does not decide

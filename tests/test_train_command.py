@@ -20,11 +20,14 @@ from tests.api_app import open_api_app
 from tests.http_server import served
 from tests.listening_app import listening_app
 from tests.sage_command import SageCommand
+from tests.scored_tasks import serve_scored
 
 
 @pytest.fixture
 async def shell(committed: Sessions, database_url: str, tmp_path: Path) -> AsyncIterator[SageCommand]:
     async with open_api_app(committed, database_url, directory=tmp_path) as api, served(api) as client:
+        async with committed.begin() as session:
+            await serve_scored(session, api.demo.id, 1.0, 0.0)
         yield SageCommand(api, str(client.base_url))
 
 
