@@ -12,7 +12,7 @@ from app.client.activation_text import activation_lines
 from app.client.options import project_option, server_command
 from app.client.release_lookup import release_id
 from app.settings import Settings
-from trainer.cli.tables import RELEASES
+from trainer.cli.tables import RELEASES, release_evidence
 
 if TYPE_CHECKING:
     from app.client.sage_client import SageClient
@@ -120,7 +120,7 @@ def _canary(path: str, percent: float) -> tuple[str, str, object]:
 
 def _all_of(server: "SageClient", path: str, release: Mapping[str, Any]) -> dict[str, Any]:
     """The release with the figures of its canary or watch, and the results of its shadow tasks."""
-    shown = dict(release)
+    shown = {**release, "evidence": release_evidence(release)}
     if release["state"] == "canary":
         shown["canary"] = server.request("GET", f"{path}/canary")
     if release["watched"]:
