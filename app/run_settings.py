@@ -8,6 +8,7 @@ import msgspec
 
 from app.errors import InvalidError
 from app.plugins import registry
+from app.similar_names import did_you_mean
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -230,8 +231,10 @@ def read_settings(given: dict[str, Any]) -> RunSettings:
     """Raises InvalidError that names the setting that is unknown or does not fit."""
     unknown = sorted(set(given) - set(RunSettings.__struct_fields__))
     if unknown:
-        known = ", ".join(RunSettings.__struct_fields__)
-        raise InvalidError(f"a run has no setting {', '.join(unknown)}; it has {known}")
+        known = RunSettings.__struct_fields__
+        hints = [hint for each in unknown if (hint := did_you_mean(each, known))]
+        named = " ".join(hints) or f"it has {', '.join(known)}"
+        raise InvalidError(f"a run has no setting {', '.join(unknown)}; {named}")
     try:
         return msgspec.convert(given, RunSettings, strict=False)
     except msgspec.ValidationError as error:
