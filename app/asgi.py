@@ -110,6 +110,7 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
             disks=disk.disks,
             model_scope=scope,
             tokenizer=parts.tokenizer,
+            judged=bool(settings.judge),
             chat_wait_seconds=settings.chat_wait_seconds,
             limits=Limits.defaults(settings),
             datasets=DatasetStore(settings.datasets_dir, settings.adapter_store),

@@ -14,6 +14,7 @@ import click
 
 from app.client.api_commands import apis
 from app.client.approval_commands import approvals
+from app.client.error_text import readable_error
 from app.client.key_commands import create_key, list_keys, revoke_key
 from app.client.listing_group import ListingGroup
 from app.client.project_commands import projects
@@ -25,9 +26,13 @@ from app.garbage_collection import collect_seldom
 from app.guarded_output import guard_output
 from app.settings import Settings
 
+_INTERRUPTED = 130  # exit code
+
 
 class _Commands(click.Group):
-    """Loads commands from entry points, and shows an AppError as one line, with its exit code."""
+    """Loads commands from entry points, and shows an AppError as one line, with its exit code. No error of any
+    command is shown otherwise than through `readable_error`.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *entry_points(group="sage.commands").names])
@@ -42,8 +47,14 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except AppError as error:
-            click.ClickException(str(error)).show()
+            click.ClickException(readable_error(str(error))).show()
             ctx.exit(error.exit_code)
+        except click.ClickException as error:
+            error.message = readable_error(error.message)
+            raise
+        except KeyboardInterrupt:
+            click.echo("\ninterrupted", err=True)
+            ctx.exit(_INTERRUPTED)
 
 
 @click.group(cls=_Commands)

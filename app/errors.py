@@ -1,5 +1,6 @@
 """All expected errors. `api/problem.py` is the only place that turns them into HTTP responses."""
 
+import re
 from typing import ClassVar
 
 
@@ -59,6 +60,12 @@ class ApiDocumentError(InvalidError):
 
 class SettingError(AppError):
     """A setting is missing or invalid. The message names it."""
+
+
+class WrongUsageError(SettingError):
+    """A command was given what it cannot use."""
+
+    exit_code = 2
 
 
 class DatabaseError(AppError):
@@ -162,5 +169,10 @@ class NoConnectionError(HostError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of the error's message, for a log or another message; without one, the name of its class."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    """The first line of the error's message, for a log or another message; without one, its kind in words.
+
+    >>> first_line(ValueError("odd")), first_line(ConnectionResetError()), first_line(TimeoutError())
+    ('odd', 'connection reset', 'timeout')
+    """
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).lower()
+    return str(error).strip().partition("\n")[0] or words.removesuffix("error").strip() or "error"

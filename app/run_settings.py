@@ -8,12 +8,14 @@ import msgspec
 
 from app.errors import InvalidError
 from app.plugins import registry
+from app.similar_names import did_you_mean
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 ZonedTime = Annotated[datetime, msgspec.Meta(tz=True)]  # without one, its meaning would depend on the machine
 
+TRAINED_TEMPERATURE = 1.0  # `logged` samples have it: engines report logprobs for it, whatever theirs
 MIN_SCENARIOS = 30  # of an evaluation: with fewer, the gate cannot decide
 MIN_KINDS = 10  # of tasks that an exam can be tried on: fewer say too little about other work
 MIN_JUDGED = 0.5  # of the kinds of an exam: by a smaller part, often the easiest, the gate does not decide
@@ -229,8 +231,10 @@ def read_settings(given: dict[str, Any]) -> RunSettings:
     """Raises InvalidError that names the setting that is unknown or does not fit."""
     unknown = sorted(set(given) - set(RunSettings.__struct_fields__))
     if unknown:
-        known = ", ".join(RunSettings.__struct_fields__)
-        raise InvalidError(f"a run has no setting {', '.join(unknown)}; it has {known}")
+        known = RunSettings.__struct_fields__
+        hints = [hint for each in unknown if (hint := did_you_mean(each, known))]
+        named = " ".join(hints) or f"it has {', '.join(known)}"
+        raise InvalidError(f"a run has no setting {', '.join(unknown)}; {named}")
     try:
         return msgspec.convert(given, RunSettings, strict=False)
     except msgspec.ValidationError as error:

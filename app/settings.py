@@ -10,7 +10,7 @@ import msgspec
 from app.model_catalog import DEFAULT_MODEL, find_model
 from app.records import Json
 from app.setting_lists import check_servers, object_in
-from app.setting_variables import values_in
+from app.setting_variables import unread_variables, values_in
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
@@ -299,3 +299,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             sleep=settings.engine_sleep != "never",
         )
         return settings
+
+    @classmethod
+    def misnamed(cls, env: Mapping[str, str] = os.environ) -> list[str]:
+        """Remarks on variables that are not read, and resemble one that is."""
+        found = unread_variables(env, cls.__annotations__)
+        return [f"{variable} is no setting, and is not read: {hint}" for variable, hint in found.items()]

@@ -125,6 +125,8 @@ def test_an_unknown_app_or_api_is_answered_with_the_nearest_names() -> None:
         show_signatures(CATALOG, "weather")
     with pytest.raises(HostError, match="did you mean fetch_mails"):
         show_api_doc(CATALOG, "mail", "fetch_mail")
+    with pytest.raises(HostError, match=r"did you mean archive_mail\?"):
+        show_api_doc(CATALOG, "mail", "mails_archive")
     with pytest.raises(HostError, match="there is fetch_mails, archive_mail, count_mails, name_mails"):
         show_api_doc(CATALOG, "mail", "xyz")
 

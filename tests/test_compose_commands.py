@@ -58,9 +58,9 @@ async def test_the_commands_start_a_server_that_executes_a_task_and_a_run(
         body = {"instruction": "archive every one of my mails from iris", "project": "demo"}
         task = await _ended(client, f"/v1/tasks/{(await _post(client, '/v1/tasks', body))['id']}")
         assert (task["state"], task["stop_reason"]) == ("done", "completed")
-        run = await _post(client, "/v1/training-runs", {"project": "demo", "settings": {"kind": "logged"}})
+        run = await _post(client, "/v1/training-runs", {"project": "demo", "settings": {"kind": "exam"}})
         ended = await _ended(client, f"/v1/training-runs/{run['id']}")
-        assert "no scored tasks" in ended["failure"], "the worker claimed it, and found nothing to train on"
+        assert "own work is no exam" in ended["failure"], "the worker claimed it, and found nothing to examine on"
     for name in list(composed.running):
         assert await composed.stop(name) < grace_seconds(name), f"Docker would kill {name}"
 

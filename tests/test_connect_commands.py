@@ -1,16 +1,11 @@
 """`sage apis add`, `connect`, `credentials` and `disconnect` give an API every kind of credentials."""
 
 import asyncio
-import fcntl
 import json
-import os
-import pty
 import re
 import shlex
 import sys
-import termios
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -27,6 +22,7 @@ from tests.http_server import served
 from tests.protected_server import ProtectedServer
 from tests.sage_command import SageCommand
 from tests.secured_service import CLIENT, KEY, PASSWORD, SECRET, SecuredService
+from tests.terminal_dialog import dialog as typed
 
 SECRETS_OF_USER = {"KEY_OF_VAULT": KEY, "PASSWORD": PASSWORD, "CLIENT_SECRET": SECRET}
 VISIT = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1])"
@@ -217,27 +213,9 @@ async def test_a_terminal_is_asked_and_does_not_show_the_secret(
     shell: SageCommand, document: str, command: str, dialog: dict[str, str], way: str
 ) -> None:
     await shell.run("apis add", "vault", document)
-    ours, theirs = pty.openpty()
-    words = command.replace("DOCUMENT", document).split()
-    key = shell.api.client.headers["Authorization"].removeprefix("Bearer ")
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "app.cli", "apis", *words, "--url", shell.url),
-        env={**os.environ, "SAGE_KEY": key},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        preexec_fn=lambda: _own_terminal(theirs),
-    )
-    os.close(theirs)
-    seen = ""
-    for question, answer in dialog.items():
-        while question not in seen:
-            seen += (await asyncio.wait_for(asyncio.to_thread(os.read, ours, 10_000), 60)).decode()
-        os.write(ours, f"{answer}\n".encode())
-    rest = asyncio.create_task(asyncio.to_thread(_read_all, ours))
-    assert await asyncio.wait_for(process.wait(), 60) == 0
-    seen += (await rest).decode()
-    os.close(ours)
+    words = ["apis", *command.replace("DOCUMENT", document).split()]
+    code, seen = await typed(shell, words, dialog)
+    assert code == 0, seen
     assert not any(secret in seen for secret in (PASSWORD, KEY))
     assert await works(shell, way)
 
@@ -246,17 +224,3 @@ def test_the_commands_know_all_fields_and_secrets() -> None:
     fields = {each.name for each in msgspec.structs.fields(Credential)}
     assert set(SECRET_FIELDS) == set(SECRETS)
     assert {*SECRET_FIELDS, *OPEN_FIELDS} == fields
-
-
-def _own_terminal(terminal: int) -> None:
-    os.setsid()
-    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
-
-
-def _read_all(terminal: int) -> bytes:
-    """Until its last process has ended."""
-    parts = []
-    with suppress(OSError):
-        while part := os.read(terminal, 10_000):
-            parts.append(part)
-    return b"".join(parts)

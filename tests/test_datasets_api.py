@@ -19,6 +19,7 @@ from app.errors import InvalidError, SettingError
 from app.settings import Settings
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.http_server import served
+from tests.scored_tasks import serve_scored
 from tests.support.every_row import every_row
 
 CHAT = {"messages": [{"role": "user", "content": "do it"}, {"role": "assistant", "content": "done"}]}
@@ -165,6 +166,8 @@ async def test_uploads_need_the_scope_admin(api: ApiApp) -> None:
 async def test_a_run_may_name_a_dataset_or_a_place_under_a_prefix(api: ApiApp) -> None:
     made = (await upload(api, LINE)).json()
     own = await api.key("admin", project_id=api.demo.id)
+    async with api.sessions.begin() as session:
+        await serve_scored(session, api.demo.id, 1.0)
     for data in (made["id"], "s3://bucket/chats/good.jsonl", ""):
         assert (await start(api, data, own)).status_code == 202, data
     assert (await start(api, "/srv/data/good.jsonl")).status_code == 202

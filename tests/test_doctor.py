@@ -123,6 +123,14 @@ async def test_a_fault_is_named_with_what_to_mend(
     assert "embeddings" in found, "no fault stops the other checks"
 
 
+async def test_a_variable_that_is_not_read_is_named_with_the_one_that_is(patient: Patient) -> None:
+    code, found = await patient.examined(SAGE_TASK_MAX_SECONDS="9")
+    assert (code, found["settings"]) == (
+        0,
+        "warning: SAGE_TASK_MAX_SECONDS is no setting, and is not read: did you mean SAGE_MAX_TASK_SECONDS?",
+    )
+
+
 async def test_a_model_that_was_not_pulled_stops_no_other_check(patient: Patient) -> None:
     code, found = await patient.examined(SAGE_MODEL="smollm2-135m")
     assert code == 1

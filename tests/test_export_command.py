@@ -204,5 +204,5 @@ async def test_the_export_over_rest_shows_tasks_as_their_own_routes_do(shop: Sho
 async def test_a_refused_key_is_reported_and_nothing_is_written(shop: Shop, tmp_path: Path) -> None:
     code, _, stderr = await shop.export(tmp_path / "out.jsonl", key="sage_bad")
     assert code == 6
-    assert stderr.startswith("Error: UnauthorizedError")
+    assert stderr.startswith("Error: this key is unknown or was revoked")
     assert os.listdir(tmp_path) == []

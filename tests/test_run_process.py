@@ -62,7 +62,7 @@ async def test_settings_that_are_no_longer_valid_are_named(committed: Sessions, 
     assert await process(PRETEND, run.id, env) == 0
     failed = await now(committed, run)
     assert failed.failure is not None
-    assert failed.failure.startswith("InvalidError: a run has no setting batch; it has kind, ")
+    assert failed.failure.startswith("InvalidError: a run has no setting batch; did you mean micro_batch_tokens?")
 
 
 async def test_a_data_directory_that_cannot_be_written_is_named(

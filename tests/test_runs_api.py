@@ -13,6 +13,7 @@ from app.db.database import Sessions
 from app.db.models import RunState
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.http_server import served
+from tests.scored_tasks import serve_scored
 
 PATH = "/v1/training-runs"
 
@@ -20,6 +21,8 @@ PATH = "/v1/training-runs"
 @pytest.fixture
 async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
     async with open_api_app(committed, database_url) as opened:
+        async with committed.begin() as session:
+            await serve_scored(session, opened.demo.id, 1.0, 0.0)
         yield opened
 
 

@@ -44,6 +44,19 @@ def test_values_are_read_from_their_variables() -> None:
     assert settings == expected
 
 
+def test_a_variable_that_resembles_a_setting_is_named_with_that_one() -> None:
+    for variable, setting in (
+        ("SAGE_TASK_MAX_SECONDS", "SAGE_MAX_TASK_SECONDS"),
+        ("SAGE_DATABASE_URL", "DATABASE_URL"),
+        ("SAGE_TEMPRATURE", "SAGE_TEMPERATURE"),
+        ("SAGE_URLS_ENGINE", "ENGINE_URLS"),
+    ):
+        remark = f"{variable} is no setting, and is not read: did you mean {setting}?"
+        assert Settings.misnamed({variable: "1"}) == [remark]
+    for variable in ("SAGE_URL", "SAGE_KEY", "SAGE_PORT", "SAGE_ZEAL", "PATH"):
+        assert Settings.misnamed({variable: "1"}) == [], variable
+
+
 def test_urls_are_read_without_the_prefix() -> None:
     assert Settings.from_env({"SAGE_DATABASE_URL": "postgresql://elsewhere/x"}).database_url == ""
 

@@ -64,6 +64,7 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     disks: Callable[[], Awaitable[Sequence[Disk]]] = no_disks  # of this machine
     model_scope: ModelScope = ModelScope()
     tokenizer: ChatTokenizer | None = None  # None: trajectories come without the text of their prompts
+    judged: bool = False  # a judge scores what nobody else does
     chat_wait_seconds: float = 600.0  # for the answer of a chat
     limits: Limits = Limits()  # of projects that have none of their own
     failed_keys_per_minute: int = 20  # of one address; 0: no limit

@@ -19,6 +19,7 @@ from app.db import models, releases
 from app.errors import AdapterError, InvalidError, NotFoundError
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.records import Json
+from app.release.activation import ActivationChanges, changes_of
 from app.release.manifest import SkillsMode
 from app.release.promote import Promoter
 
@@ -68,6 +69,17 @@ class ReleaseView(msgspec.Struct, frozen=True, kw_only=True):
         return cls(watched=row.watched_against is not None, links=links, **columns(row, cls, "watched", "links"))
 
 
+class ActivatedView(ReleaseView, frozen=True, kw_only=True):
+    """A release that is active now, and what its activation changed."""
+
+    changes: ActivationChanges
+
+    @classmethod
+    def after(cls, row: models.Release, changes: ActivationChanges) -> Self:
+        view = ReleaseView.of(row)
+        return cls(changes=changes, **{name: getattr(view, name) for name in view.__struct_fields__})
+
+
 class ReleaseController(Controller):
     path = "/releases"
     tags = ("Releases",)
@@ -114,6 +126,14 @@ class ReleaseController(Controller):
         await session.commit()
         return ReleaseView.of(release)
 
+    @get("/{release_id:uuid}/activate", summary="Show what activating a release would change", responses=_READ)
+    async def changes(
+        self, release_id: FromPath[UUID], session: Db, access: Caller, skills: SkillsQuery = "restore"
+    ) -> ActivationChanges:
+        """Activating it now changes exactly this: weights, skills, API documents."""
+        release = await find_release(session, access, release_id)
+        return await changes_of(session, release, await releases.find_active(session, release.project_id), skills)
+
     @post(
         "/{release_id:uuid}/activate",
         status_code=200,
@@ -129,14 +149,21 @@ class ReleaseController(Controller):
         promoter: NamedDependency[Promoter],
         allow_rejected: AllowRejected = False,
         skills: SkillsQuery = "restore",
-    ) -> ReleaseView:
+    ) -> ActivatedView:
         """New tasks are pinned to it once every model server has proven that it has the weights; if one refuses,
         nothing changes. Running tasks keep their release. Activating an older release rolls back weights, skills
-        and tools."""
+        and tools: `changes` says what it moved."""
         await find_release(session, access, release_id)
         await session.commit()  # no transaction is held while weights are loaded
-        row = await promoter.activate(release_id, access.actor, allow_rejected=allow_rejected, skills=skills)
-        return ReleaseView.of(row)
+        stated = [ActivationChanges()]  # stays so for a release that is active already
+        row = await promoter.activate(
+            release_id,
+            access.actor,
+            allow_rejected=allow_rejected,
+            skills=skills,
+            on_changes=stated.append,
+        )
+        return ActivatedView.after(row, stated[-1])
 
 
 async def _read(adapters: AdapterDirectory, name: str) -> int:

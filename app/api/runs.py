@@ -16,6 +16,7 @@ from app.api.dependencies import NotifyWorkers
 from app.api.environments import refuse_unknown
 from app.api.problem import problems
 from app.api.run_view import RunPage, RunSummary, RunView, StepView
+from app.api.served_experience import check_experience
 from app.api.validation import Cursor, Limit, ProjectName
 from app.datasets.data_location import DataRules
 from app.db import models, run_logs, runs
@@ -56,11 +57,13 @@ class RunController(Controller):
         access: Caller,
         notify_workers: NamedDependency[NotifyWorkers],
         data_rules: NamedDependency[DataRules],
+        judged: NamedDependency[bool],
     ) -> RunView:
-        """Queues the run for a worker. The runs of a project are executed one at a time, in order."""
+        """Queues the run for a worker. The runs of a project are executed one at a time, in order. A run that
+        would have too little to learn from is refused, with how much there is and how much it needs."""
         project = await find_project(session, access, data.project)
         settings = data.merged_settings()
-        run = await start_run(session, access, project, settings, notify_workers, data_rules)
+        run = await start_run(session, access, project, settings, notify_workers, data_rules, judged=judged)
         return RunView.full(run, project.name, None)
 
     @get(summary="List training runs", responses=_READ)
@@ -126,11 +129,14 @@ async def start_run(
     settings: RunSettings,
     notify_workers: NotifyWorkers,
     data_rules: DataRules,
+    *,
+    judged: bool,
 ) -> models.TrainingRun:
-    """Queue a run, and commit. Raises InvalidError for settings that could only fail, and NotFoundError."""
+    """Queue a run, and commit. Raises InvalidError for one that could only fail, and NotFoundError."""
     check_runnable(settings)
     await refuse_unknown(session, settings)
     await check_data(session, access, project, settings, data_rules)
+    await check_experience(session, project, settings, judged=judged)
     run = await runs.create(session, project.id, settings)
     await session.commit()
     await notify_workers(run.id)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from difflib import SequenceMatcher
 from heapq import nlargest
 
+from app.similar_names import same_words
+
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NOT_NAME = re.compile(r"[^0-9A-Za-z]+")
 _OPERATORS = {
@@ -73,7 +75,7 @@ class UniqueNames:
 def nearest(name: str, names: Iterable[str], limit: int = 3, *, otherwise: Callable[[], str] | None = None) -> str:
     """For an error message: the names closest to an unknown one, else what `otherwise` finds, or all."""
     known = list(names)
-    if close := _close(name, known[:_COMPARED], limit):
+    if close := same_words(name, known[:_COMPARED], limit) or _close(name, known[:_COMPARED], limit):
         return "did you mean " + " or ".join(close) + "?"
     if otherwise is not None and (found := otherwise()):
         return found

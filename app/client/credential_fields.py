@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from app.client.given_text import text_of_file, text_of_stdin
-from app.errors import SettingError
+from app.errors import WrongUsageError
 
 SECRET_FIELDS = ("value", "password", "client_secret", "access_token", "refresh_token")
 OPEN_FIELDS = (
@@ -19,12 +19,12 @@ SOURCES = "env:VARIABLE, file:PATH, - for standard input, or prompt"
 
 
 def read_fields(given: Iterable[str]) -> dict[str, Any]:
-    """A credential of `FIELD=SOURCE` texts. Raises BadParameter, SettingError for what is not set."""
+    """A credential of `FIELD=SOURCE` texts. Raises BadParameter, WrongUsageError for what is not set."""
     return dict(_read_field(*each.partition("=")[::2]) for each in given)
 
 
 def read_credentials(given: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Credentials by scheme, of `SCHEME.FIELD=SOURCE` texts. Raises BadParameter, SettingError."""
+    """Credentials by scheme, of `SCHEME.FIELD=SOURCE` texts. Raises BadParameter, WrongUsageError."""
     found: dict[str, dict[str, Any]] = {}
     for each in given:
         place, _, source = each.partition("=")
@@ -37,7 +37,7 @@ def read_credentials(given: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def read_secret(field: str, source: str) -> str:
-    """The secret at a place. Raises BadParameter, SettingError."""
+    """The secret at a place. Raises BadParameter, WrongUsageError."""
     text = _read_source(field, source, secret=True)
     if text is None:
         raise click.BadParameter(
@@ -83,14 +83,14 @@ def _read_source(field: str, source: str, *, secret: bool) -> str | None:
 
 def _variable(name: str) -> str:
     if not os.environ.get(name):
-        raise SettingError(f"the environment variable {name} is not set: put the secret there")
+        raise WrongUsageError(f"the environment variable {name} is not set: put the secret there")
     return os.environ[name]
 
 
 def _line(text: str, place: str) -> str:
     """Without the end of the line, which editors and `echo` add."""
     if not (line := text.rstrip("\r\n")):
-        raise SettingError(f"{place} is empty: put the secret there")
+        raise WrongUsageError(f"{place} is empty: put the secret there")
     return line
 
 

@@ -3,14 +3,19 @@
 from collections.abc import Callable
 from functools import wraps
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
 
+from app.errors import SettingError, WrongUsageError
 from app.ports import base_url
-from app.security.admin_key_file import admin_key_file, read_admin_key
+from app.security.admin_key_file import admin_key_file, data_dir_at, read_admin_key
+from app.setting_lists import are_http
 from app.settings import Settings
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -75,18 +80,35 @@ def page_options(command: F) -> F:
 
 
 def find_key(url: str, given: str | None) -> str | None:
-    """The key that was given, or the admin key in the data directory, which is sent to no other machine."""
-    return given or (read_admin_key(Settings.from_env().data_dir) if _is_here(url) else None)
+    """The key that was given, or the admin key of the server on this machine, which is sent to no other one."""
+    if given or not _is_here(url):
+        return given
+    return next(filter(None, map(read_admin_key, _data_dirs(url))), None)
+
+
+def client_settings() -> Settings:
+    """The settings of this machine. Raises WrongUsageError that names what is invalid."""
+    try:
+        return Settings.from_env()
+    except SettingError as error:
+        raise WrongUsageError(str(error)) from error
 
 
 def _here() -> str:
     """The address of a server with these settings."""
-    settings = Settings.from_env()
+    settings = client_settings()
     return base_url(settings.host, settings.port)
 
 
+def _data_dirs(url: str) -> list[Path]:
+    """Where the admin key of the server may be: as SAGE_DATA_DIR says, else where that server has noted it."""
+    named = client_settings().data_dir
+    noted = data_dir_at(urlsplit(url).port or _DEFAULT_PORTS[urlsplit(url).scheme])
+    return [named] if noted is None or named != Settings().data_dir else [noted, named]
+
+
 def _url(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    if urlsplit(value).scheme not in ("http", "https") or not urlsplit(value).hostname:
+    if not are_http(value):
         raise click.BadParameter(f"{value!r} is no URL: it begins with http:// or https://", context, parameter)
     return value
 
@@ -95,7 +117,7 @@ def _key(context: click.Context, parameter: click.Parameter, value: str | None) 
     """Raises UsageError if there is none."""
     if (key := find_key(context.params["url"], value)) is not None:
         return key
-    file = admin_key_file(Settings.from_env().data_dir)
+    file = admin_key_file(client_settings().data_dir)
     raise click.UsageError(
         f"no key: set SAGE_KEY to a key of {context.params['url']}, or SAGE_DATA_DIR to the data directory of the "
         f"`sage up` on this machine: there is no {file} that you may read",

@@ -12,7 +12,7 @@ import httpx
 import msgspec
 from httpx_sse import EventSource, SSEError
 
-from app.errors import AppError
+from app.errors import AppError, first_line
 
 _TIMEOUT = httpx.Timeout(60)  # an event stream sends a ping every 15 s
 _RETRIES = 60  # in a row, where an event stream breaks off: a server may restart
@@ -128,7 +128,7 @@ class SageClient:
             except httpx.HTTPError as error:
                 lost = error
             if not retries:
-                raise self._broken_off(path, lost) from lost
+                raise self._broken_off(lost) from lost
             if on_lost is not None:
                 on_lost()
             retries -= 1
@@ -146,16 +146,14 @@ class SageClient:
                 if message.data:  # a ping has none
                     yield ServerEvent(message.id, message.event, message.json())
 
-    def _broken_off(self, path: str, lost: Exception | None) -> ServerError:
+    def _broken_off(self, lost: Exception | None) -> ServerError:
         if isinstance(lost, httpx.HTTPError):
             return self._unreachable(lost)
-        return UnreachableServerError(f"{path} breaks off: check whether its project was deleted")
+        return UnreachableServerError("the events break off: check whether the project was deleted")
 
     def _unreachable(self, error: httpx.HTTPError) -> ServerError:
-        reason = error or type(error).__name__
-        return UnreachableServerError(
-            f"{self._http.base_url} does not answer ({reason}): start it, or name it by SAGE_URL or --url"
-        )
+        where = f"{self._http.base_url} does not answer ({first_line(error)})"
+        return UnreachableServerError(f"{where}: start it, or name it by SAGE_URL or --url")
 
 
 def _params(query: dict[str, object]) -> dict[str, str]:
@@ -173,6 +171,6 @@ def _json(response: httpx.Response) -> Any:
     if response.is_success:
         return body
     named = isinstance(body, dict) and body.get("detail")
-    reason = f"{body['error']}: {body['detail']}" if named else f"{response.status_code}: {body}"
+    reason = str(body["detail"]) if named else f"the server answered with status {response.status_code}"
     unknown = response.status_code == HTTPStatus.UNAUTHORIZED
     raise ServerError(f"{reason}: set SAGE_KEY to a key of {response.url.netloc.decode()}" if unknown else reason)

@@ -12,12 +12,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Db, find_release
 from app.console.forms import Form, read_form
+from app.console.releases import activation_label
 from app.console.visit import Visit, Visitor, after_change, page, visit_project
 from app.db import canaries, models, releases
 from app.db.database import Sessions
 from app.errors import AppError, InvalidError
-from app.release import canary, restored_skills
-from app.release.diff import diff
+from app.release import canary
+from app.release.activation import changes_of
 from app.release.manifest import SkillsMode
 from app.release.promote import Promoter
 
@@ -127,10 +128,9 @@ async def _activation(
         release=release,
         active=active,
         form=form,
-        diff=await diff(session, None, active, release),
-        skills=await restored_skills.planned(session, release, active),
+        label=activation_label(release, active),
+        changes=await changes_of(session, release, active),
         rejected=await _rejection(session, release),
-        there=await canaries.of_project(session, release.project_id),
         status=form.status,
     )
 

@@ -27,7 +27,7 @@ from app.console.release_figures import (
     verdict,
     watch_rows,
 )
-from app.console.releases import origin_of, read_periods
+from app.console.releases import activation_label, origin_of, read_periods
 from app.console.visit import Visit, Visitor, page, visit_project
 from app.db import audit, evaluations, models, releases
 from app.db.models import ReleaseState
@@ -97,6 +97,7 @@ class ReleasePage(Controller):
             race=race,
             race_charts=_race_charts(race),
             watch=watching,
+            label=activation_label,
             active=next((each for each in rows if each.state is ReleaseState.ACTIVE), None),
             there=next((each for each in rows if each.state is ReleaseState.CANARY), None),
             entries=await _entries(session, visit, release),

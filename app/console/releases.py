@@ -18,6 +18,7 @@ from app.console.release_figures import ReleaseVerdict, verdict
 from app.console.visit import Visitor, page
 from app.db import audit, models, releases
 from app.db.models import AuditAction
+from app.release.activation import rolls_back
 from app.release.served import Period, periods
 
 _SERVING = (AuditAction.ACTIVATED, AuditAction.CANARY_BEGAN, AuditAction.CANARY_ENDED)
@@ -52,9 +53,17 @@ class ReleasePages(Controller):
             rows=[_row(each, served, visit.now) for each in rows],
             active=next((each for each in rows if each.state is models.ReleaseState.ACTIVE), None),
             before=before_active(served, rows),
+            label=activation_label,
             chart=_chart(served, numbers, visit.now),
             periods=[(numbers[each.release_id], each) for each in reversed(served)],
         )
+
+
+def activation_label(release: models.Release, active: models.Release | None) -> str:
+    """How a button that activates it is named."""
+    if active is not None and rolls_back(release, active):
+        return f"Roll back to release {release.number}"
+    return f"Activate release {release.number}{' again' if release.activated_at is not None else ''}"
 
 
 async def read_periods(session: AsyncSession, rows: Sequence[models.Release]) -> list[Period]:
@@ -67,9 +76,9 @@ async def read_periods(session: AsyncSession, rows: Sequence[models.Release]) ->
 
 
 def before_active(served: Sequence[Period], rows: Sequence[models.Release]) -> models.Release | None:
-    """The release that was active before the present one, which a roll-back would activate."""
+    """The release that was active before the present one, unless it was rejected since."""
     active = [each.release_id for each in served if not each.canary]
-    known = {each.id: each for each in rows}
+    known = {each.id: each for each in rows if each.state is not models.ReleaseState.REJECTED}
     return next((known[each] for each in reversed(active[:-1]) if each in known and each != active[-1]), None)
 
 

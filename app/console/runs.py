@@ -59,12 +59,15 @@ class RunPages(Controller):
         session: Db,
         notify_workers: NamedDependency[NotifyWorkers],
         data_rules: NamedDependency[DataRules],
+        judged: NamedDependency[bool],
     ) -> Response[Any]:
         form = await read_form(request, RunSettings)
         if form.value is None:
             return await _form(visit, session, form)
         try:
-            run = await start_run(session, visit.access, visit.project, form.value, notify_workers, data_rules)
+            run = await start_run(
+                session, visit.access, visit.project, form.value, notify_workers, data_rules, judged=judged
+            )
         except AppError as error:
             return await _form(visit, session, form.refused(error))
         return after_change(visit.url(f"/console/runs/{run.id}"), "the run waits for a worker")

@@ -1,13 +1,13 @@
 """Which tasks a judge is asked about, and how far its scores agree with people's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
 from sqlalchemy import and_, func, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import models, projects
 from app.db.models import ScoreSource, TaskState
 from app.project.agreement import Agreement
 
@@ -53,6 +53,15 @@ async def wanted(
     if until is not None:
         query = query.where(_task.finished_at < until)
     return (await session.scalars(query)).all()
+
+
+async def trusted(session: AsyncSession, project_id: UUID, judges: Iterable[str | None]) -> Container[str | None]:
+    """Those of the judges from whose scores the runs of the project may learn."""
+    least = projects.settings_of(await projects.by_id(session, project_id)).judge_agreement
+    if not least:
+        return set(judges)
+    found = await agreements(session, project_id)
+    return {name for name, agreement in found.items() if agreement.suffices(least)}
 
 
 async def agreements(session: AsyncSession, project_id: UUID) -> Mapping[str, Agreement]:

@@ -14,6 +14,7 @@ from app.records import BASE, Json
 
 _REJECT = "reject"  # the `verdict` of the evidence against a release
 _WAITING = "waiting"  # in the evidence of one that passed
+_NEXT = "next"  # in the evidence: what a person may do, until it serves
 CHANNEL = "sage_releases"  # NOTIFY: a release changed; its id is the payload
 
 
@@ -247,8 +248,9 @@ async def move(session: AsyncSession, release: models.Release, state: ReleaseSta
     if state not in RELEASE_MOVES[release.state]:
         raise ConflictError(f"release {release.number} is {release.state}: it cannot be {state}")
     before, release.state = release.state, state
-    if release.evidence and _WAITING in release.evidence:
-        release.evidence = {name: value for name, value in release.evidence.items() if name != _WAITING}
+    done = {_WAITING, _NEXT} if state in (ReleaseState.ACTIVE, ReleaseState.CANARY) else {_WAITING}
+    if release.evidence and not done.isdisjoint(release.evidence):
+        release.evidence = {name: value for name, value in release.evidence.items() if name not in done}
     on_trial = ReleaseState.CANARY in (before, state)
     await session.flush()
     if on_trial:

@@ -53,9 +53,11 @@ async def restore(session: AsyncSession, project_id: UUID, wanted: Mapping[UUID,
     return plan.result
 
 
-async def planned(session: AsyncSession, project_id: UUID, wanted: Mapping[UUID, SkillState]) -> RestoredSkills:
-    """What `restore` would do now."""
-    return (await _plan(session, project_id, wanted)).result
+async def planned(
+    session: AsyncSession, project_id: UUID, wanted: Mapping[UUID, SkillState], release_id: UUID
+) -> RestoredSkills:
+    """What `restore` would do now, once the release with this id serves: then it is no longer rejected."""
+    return (await _plan(session, project_id, wanted, release_id)).result
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -64,7 +66,9 @@ class _Plan(msgspec.Struct, frozen=True):
     result: RestoredSkills
 
 
-async def _plan(session: AsyncSession, project_id: UUID, wanted: Mapping[UUID, SkillState]) -> _Plan:
+async def _plan(
+    session: AsyncSession, project_id: UUID, wanted: Mapping[UUID, SkillState], serving: UUID | None = None
+) -> _Plan:
     """Reads what changes alone: a library is large."""
     is_live, is_wanted = _skill.state.in_(LIVE_SKILLS), in_array(_skill.id, wanted)
     unwanted = _skill.id != all_(bindparam(None, list(wanted), ARRAY(Uuid)))
@@ -72,7 +76,7 @@ async def _plan(session: AsyncSession, project_id: UUID, wanted: Mapping[UUID, S
     known = await _unheld(session, project_id, changing)
     away = [row for row in known if row.id not in wanted]
     gone = [row for row in known if row.id in wanted]
-    rejected = await _rejected_releases(session, project_id)
+    rejected = await _rejected_releases(session, project_id) - {serving}
     back = {row: _returning(row, wanted[row.id]) for row in gone if _can_return(row, rejected)}
     names = {row.name for row in back}
     result = RestoredSkills(

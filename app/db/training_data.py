@@ -1,5 +1,6 @@
 """Training data from served tasks: the tasks of a time window, their trajectories and their skills."""
 
+import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import datetime
 from uuid import UUID
@@ -43,6 +44,13 @@ class LoggedSkill(msgspec.Struct, frozen=True, kw_only=True):
     slots: list[str]  # words of its task's instruction that were its arguments
 
 
+class _Sampled(msgspec.Struct, frozen=True):
+    """What is read of a trajectory."""
+
+    temperature: float = 0.0
+
+
+_SAMPLED = msgspec.msgpack.Decoder(_Sampled)
 _ENDED = (
     select(
         models.Task.id,
@@ -90,6 +98,16 @@ async def window(
     return [LoggedTask(**row) for row in reversed(rows)]
 
 
+def beyond_replay(rows: Sequence[LoggedTask], learned: datetime | None, share: float) -> list[UUID]:
+    """Of tasks, oldest first, those that ended before `learned` and exceed the share of replayed ones."""
+    if learned is None:
+        return []
+    old = [row.id for row in rows if row.finished_at < learned]
+    new = len(rows) - len(old)
+    replayed = len(old) if share == 1 else min(len(old), int(new * share / (1 - share)))
+    return old[: len(old) - replayed]
+
+
 async def learned_until(session: AsyncSession, project_id: UUID) -> datetime | None:
     """The start of the last run on served tasks from which the weights come that serve now. None: they come from
     none, as after a roll-back.
@@ -130,6 +148,15 @@ async def trajectories(session: AsyncSession, task_ids: Sequence[UUID]) -> Async
         records = {row.task_id: row.record for row in rows}
         for record in (records[task_id] for task_id in some if task_id in records):
             yield msgspec.msgpack.decode(record, type=Trajectory)
+
+
+async def temperatures(session: AsyncSession, task_ids: Sequence[UUID]) -> AsyncIterator[float]:
+    """At which tasks were sampled, in any order. A task without a trajectory is left out."""
+    for start in range(0, len(task_ids), _BATCH):
+        some = in_array(models.Trajectory.task_id, task_ids[start : start + _BATCH])
+        records = (await session.scalars(select(models.Trajectory.record).where(some))).all()
+        for each in await asyncio.to_thread(lambda records=records: list(map(_SAMPLED.decode, records))):
+            yield each.temperature
 
 
 async def skills(

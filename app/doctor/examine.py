@@ -43,6 +43,8 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
     """Every finding, as it comes."""
     model = host_checks.check_model(settings)
     yield model
+    for finding in host_checks.check_variables():
+        yield finding
     yield host_checks.check_disk(settings)
     yield host_checks.check_data_dir(settings)
     for finding in host_checks.check_packages(settings):

@@ -30,6 +30,12 @@ def check_model(settings: Settings) -> Finding:
     return Finding("ok", "model", f"{settings.model}, {tokenizer.max_length:,} tokens, prompt {profile.name}")
 
 
+def check_variables() -> Iterator[Finding]:
+    """Of the environment: nothing where all that look like settings are some."""
+    for remark in Settings.misnamed():
+        yield Finding("warning", "settings", remark)
+
+
 def check_disk(settings: Settings) -> Finding:
     place = _nearest(settings.data_dir.absolute())
     free = shutil.disk_usage(place).free

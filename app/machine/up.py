@@ -24,7 +24,7 @@ from app.machine.prepare_model import prepare_model
 from app.machine.supervise import Supervisor
 from app.ports import Port, base_url, check_ports
 from app.release.first_release import FirstRelease
-from app.security.admin_key_file import admin_key_file, read_admin_key, write_admin_key
+from app.security.admin_key_file import admin_key_file, noted_place, read_admin_key, write_admin_key
 from app.setting_lists import urls_in
 from app.settings import Settings
 
@@ -37,6 +37,8 @@ def up(settings: Settings) -> None:
     with lock_data_dir(settings.data_dir):
         check_ports(_ports(settings))
         click.echo(f"starting; data directory: {settings.data_dir.absolute()}")
+        for remark in Settings.misnamed():
+            click.echo(f"WARNING: {remark}", err=True)
         prepare_model(settings)
         asyncio.run(_serve(settings))
 
@@ -60,6 +62,7 @@ async def _run(settings: Settings, stack: AsyncExitStack) -> None:
     await supervisor.start(_workers(settings, url))
     await supervisor.ready()
     has_key = await _keep_first_key(url, settings.data_dir)
+    stack.enter_context(noted_place(settings.port, settings.data_dir))
     link = await console_link(url, settings) if has_key else None
     click.echo(_welcome(settings, link=link, demo=demo))
     await asyncio.Event().wait()

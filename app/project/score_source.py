@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 GOOD = 0.5  # scores from here on are successes
+SOLVED = 1.0  # scores from here on are worth imitating
 
 
 class ScoreSource(StrEnum):

@@ -13,7 +13,8 @@ from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
 from app.errors import AdapterError, ConflictError, EngineError
 from app.records import Json, Probe
-from app.release import manifest
+from app.release import activation, manifest
+from app.release.activation import ActivationChanges
 from app.release.manifest import SkillsMode
 
 ActivationCheck = Callable[[models.Release, models.Release | None], None]
@@ -21,6 +22,9 @@ ActivationCheck = Callable[[models.Release, models.Release | None], None]
 
 OnActivated = Callable[[AsyncSession, models.Release, models.Release | None], Awaitable[None]]
 """Writes more in the transaction that activates a release, given this one and the one that served before."""
+
+OnChanges = Callable[[ActivationChanges], object]
+"""Is given what an activation changes, once no other one can come between. It may still fail."""
 
 
 class Swapper(Protocol):
@@ -54,6 +58,7 @@ class Promoter:
         skills: SkillsMode = "restore",
         check: ActivationCheck | None = None,
         on_activated: OnActivated | None = None,
+        on_changes: OnChanges | None = None,
     ) -> models.Release:
         """New tasks are pinned to it when this returns, and the swap is in the audit log. Safe to repeat.
 
@@ -75,6 +80,8 @@ class Promoter:
                 previous = await releases.find_active(session, release.project_id)
                 if check is not None:
                     check(row, previous)
+                if on_changes is not None:
+                    on_changes(await activation.changes_of(session, row, previous, skills))
                 overridden = await releases.check_can_serve(session, row, allow_rejected=allow_rejected)
                 row = await releases.activate(session, release_id, allow_rejected=allow_rejected)
                 changed = await manifest.record_activation(session, row, previous, self._prompt, skills=skills)

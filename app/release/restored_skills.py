@@ -36,7 +36,7 @@ async def planned(
     if release.skills is None:
         return {}
     states = await manifests.skill_states(session, release.skills)
-    moved = msgspec.structs.asdict(await skill_sets.planned(session, release.project_id, states))
+    moved = msgspec.structs.asdict(await skill_sets.planned(session, release.project_id, states, release.id))
     if previous.number > release.number:
         gone = {row.id for rows in (moved["superseded"], moved["withdrawn"]) for row in rows}
         written = await skill_withdrawals.written_by(session, previous.id)

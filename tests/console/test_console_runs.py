@@ -12,6 +12,7 @@ from app.db import models, run_logs, run_queue, runs
 from app.db.models import RunState
 from tests.console.conftest import CheckPage
 from tests.console.grown_console import GrownConsole
+from tests.scored_tasks import serve_scored
 from trainer.experience.drop_reasons import DropReason
 
 pytestmark = pytest.mark.slow  # in a browser
@@ -84,6 +85,12 @@ async def test_a_run_is_started_cancelled_and_retried(grown_page: Page, grown: G
     await grown_page.get_by_role("button", name="Start the run").click()
     await expect(grown_page.get_by_text("5 is too few for the gate to decide")).to_be_visible()
     await grown_page.get_by_label("Gate scenarios").fill("0")
+    await grown_page.get_by_role("button", name="Start the run").click()
+    await expect(grown_page.get_by_role("alert")).to_contain_text(
+        "were sampled at temperature 1, and the run needs 2"
+    )
+    async with grown.api.sessions.begin() as session:
+        await serve_scored(session, grown.project.id, 1.0, 0.0)
     await grown_page.get_by_role("button", name="Start the run").click()
     await expect(grown_page.get_by_role("status").first).to_have_text("the run waits for a worker")
     run = await _run(grown, grown.api.wakes.runs[-1])

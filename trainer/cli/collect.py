@@ -60,7 +60,7 @@ def collect(out: Path, api_key_env: str | None, at_once: int, timeout: float, **
         key=_key(api_key_env), at_once=at_once, timeout=timeout, patience=_TIMEOUTS * timeout
     )
     chats = collection.CollectionSettings(**wanted)
-    with tqdm(total=chats.scenarios, desc="collect", unit="scenario") as bar:
+    with tqdm(total=chats.scenarios, desc="collect", unit="scenario", disable=None) as bar:
         try:
             total = asyncio.run(collection.collect(chats, access, Settings.from_env(), out, bar.update))
         except OSError as error:

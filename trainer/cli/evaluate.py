@@ -160,7 +160,7 @@ async def _run_pass(
     """The policy has no seed of its own, so the scenarios of all seeds are measured as one sample."""
     times: list[float] = []
     results: list[TaskResult] = []
-    with tqdm(total=options.tasks, desc=name, unit="task") as bar:
+    with tqdm(total=options.tasks, desc=name, unit="task", disable=None) as bar:
 
         def report(ended: int) -> None:
             times.append(time.monotonic())

@@ -42,7 +42,7 @@ def export(  # noqa: PLR0913 - the command's options
         until=until and until.replace(tzinfo=UTC),
         limit=limit,
     )
-    with SageClient(url, key) as server, tqdm(desc="export", unit="task") as bar:
+    with SageClient(url, key) as server, tqdm(desc="export", unit="task", disable=None) as bar:
         found = export_chats(server, wanted, bar.update)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,16 +1,18 @@
 """`sage releases`."""
 
 import asyncio
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from app.client.activation_text import activation_lines
 from app.client.options import project_option, server_command
 from app.client.release_lookup import release_id
 from app.settings import Settings
-from trainer.cli.tables import RELEASES
+from trainer.cli.tables import RELEASES, release_evidence
 
 if TYPE_CHECKING:
     from app.client.sage_client import SageClient
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 @project_option
 @click.argument("number", type=click.IntRange(1), required=False)
 @click.option("--activate", is_flag=True, help="serve it; activating an older release rolls back")
+@click.option("--keep-skills", is_flag=True, help="with --activate: leave the skills as they are")
+@click.option("--yes", is_flag=True, help="with --activate: do not ask, on a terminal, whether to go on")
 @click.option("--allow-rejected", is_flag=True, help="serve it even if its weights were rejected")
 @click.option(
     "--canary", type=click.FloatRange(0, 100), help="serve this percentage of new tasks with it; 0 ends the canary"
@@ -41,6 +45,8 @@ def releases(  # noqa: PLR0913 - an argument for each option
     project: str | None,
     number: int | None,
     activate: bool,
+    keep_skills: bool,
+    yes: bool,
     allow_rejected: bool,
     canary: float | None,
     shadow: int | None,
@@ -52,16 +58,17 @@ def releases(  # noqa: PLR0913 - an argument for each option
         raise click.UsageError("--add creates a release: do not name another")
     if reason and not add:
         raise click.UsageError("--reason needs --add DIR")
-    if not (number or add) and (activate or canary is not None or shadow):
-        raise click.UsageError("name the release: `sage releases` lists them")
+    if (keep_skills or yes) and not activate:
+        raise click.UsageError("--keep-skills and --yes need --activate")
     if not (number or add):
+        _refuse_unnamed(changed=activate or canary is not None or bool(shadow))
         session.show_list("/v1/releases", RELEASES, project=project)
         return
     server = session.server
     id_ = _add(server, add, project, reason) if add else release_id(server, number, project)
     path = f"/v1/releases/{id_}"
     if activate:
-        server.request("POST", f"{path}/activate", allow_rejected=allow_rejected)
+        _activate(server, path, "keep" if keep_skills else "restore", ask=not yes, allow_rejected=allow_rejected)
     if canary is not None:
         server.request(*_canary(path, canary), allow_rejected=allow_rejected if canary else None)
     if shadow:
@@ -80,6 +87,30 @@ def _add(server: "SageClient", directory: Path, project: str | None, reason: str
     return str(server.request("POST", "/v1/releases", body)["id"])
 
 
+def _refuse_unnamed(*, changed: bool) -> None:
+    if changed:
+        raise click.UsageError("name the release: `sage releases` lists them")
+
+
+def _activate(server: "SageClient", path: str, skills: str, *, ask: bool, allow_rejected: bool) -> None:
+    """Activate it, and say on standard error what that changes: before it asks, or once it is done."""
+    number = server.request("GET", path)["number"]
+    planned: Any = None
+    if ask and sys.stdin.isatty():
+        planned = server.request("GET", f"{path}/activate", skills=skills)
+        _say(activation_lines(number, planned))
+        if planned["replaces"] is not None:
+            click.confirm("go on?", abort=True, err=True)
+    done = server.request("POST", f"{path}/activate", allow_rejected=allow_rejected, skills=skills)
+    if done["changes"] != planned:
+        _say(activation_lines(number, done["changes"]))
+
+
+def _say(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line, err=True)
+
+
 def _canary(path: str, percent: float) -> tuple[str, str, object]:
     """The request that starts or ends a canary."""
     if not percent:
@@ -89,7 +120,7 @@ def _canary(path: str, percent: float) -> tuple[str, str, object]:
 
 def _all_of(server: "SageClient", path: str, release: Mapping[str, Any]) -> dict[str, Any]:
     """The release with the figures of its canary or watch, and the results of its shadow tasks."""
-    shown = dict(release)
+    shown = {**release, "evidence": release_evidence(release)}
     if release["state"] == "canary":
         shown["canary"] = server.request("GET", f"{path}/canary")
     if release["watched"]:

@@ -108,7 +108,7 @@ def reproduce(
         check_memory(plan, work, at_once)
         record_commit(work, _commit())
         _make_start(plan, start, work)
-        with tqdm(desc="trials", unit="process") as bar:
+        with tqdm(desc="trials", unit="process", disable=None) as bar:
 
             def report(name: str) -> None:
                 bar.set_postfix_str(name, refresh=False)
@@ -164,7 +164,7 @@ def _make_start(plan: ExperimentPlan, start: Path | None, work: Path) -> None:
     from trainer.demo.reproduce.supervised_start import make_start  # noqa: PLC0415  torch, as above
 
     settings = Settings(data_dir=work, model=SEED)
-    with tqdm(total=plan.sft.steps, desc="supervised start", unit="step") as bar:
+    with tqdm(total=plan.sft.steps, desc="supervised start", unit="step", disable=None) as bar:
         asyncio.run(make_start(plan, work, settings, lambda _: bar.update()))
 
 

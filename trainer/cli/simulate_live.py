@@ -90,7 +90,7 @@ def _run(simulation: Simulation, server: SageClient, services: Services, arms: i
     from trainer.demo.simulate_live.lesson import teach  # noqa: PLC0415  torch takes seconds, which `--help` need not wait for
 
     plan = simulation.state.plan
-    with tqdm(total=plan.days * arms, initial=len(simulation.state.days), unit="day") as bar:
+    with tqdm(total=plan.days * arms, initial=len(simulation.state.days), unit="day", disable=None) as bar:
 
         def report(day: Day) -> None:
             bar.set_postfix_str(f"seed {plan.seed}, {day.arm}: {sum(day.solved)} of {len(day.solved)} solved")

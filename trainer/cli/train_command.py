@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from app.client.options import project_option, server_command
+from app.errors import InvalidError
 from app.run_settings import RunKind, RunSettings, read_settings
 from trainer.cli.tables import show_result
 
@@ -56,13 +57,16 @@ def train(session: "ServerSession", project: str | None, kind: str, given: tuple
 
 
 def _settings(kind: str, given: tuple[str, ...]) -> dict[str, Any]:
-    """The given settings as JSON. Raises InvalidError for an unknown setting, or a value that does not fit."""
+    """The given settings as JSON. Raises BadParameter for an unknown setting, or a value that does not fit."""
     named: dict[str, Any] = {"kind": kind}
     for each in given:
         name, equals, value = each.partition("=")
         if not equals:
             raise click.BadParameter(f"{each!r}: write --set name=value", param_hint="--set")
         named[name.strip().replace("-", "_")] = value
-    whole = read_settings(named)
+    try:
+        whole = read_settings(named)
+    except InvalidError as error:
+        raise click.BadParameter(str(error), param_hint="--set") from error
     plain: dict[str, Any] = msgspec.to_builtins(whole)
     return {name: plain[name] for name in named}

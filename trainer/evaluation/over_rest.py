@@ -8,12 +8,12 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import httpx
 import msgspec
 
-from app.errors import AppError
+from app.errors import AppError, first_line
 from trainer.environment import Split
 from trainer.evaluation.policy_metrics import TaskResult
 
@@ -25,7 +25,19 @@ _ENDED = {"done", "failed", "cancelled"}
 
 
 class EvaluationError(AppError):
-    """The server or the demo APIs refused a part of the evaluation."""
+    """The evaluation cannot go on."""
+
+
+class RefusedEvaluationError(EvaluationError):
+    """The server or the demo APIs refused a part of it."""
+
+    exit_code: ClassVar[int] = 6
+
+
+class UnreachableEvaluationError(EvaluationError):
+    """The server or the demo APIs do not answer, or not as they would."""
+
+    exit_code: ClassVar[int] = 5
 
 
 class RestEvaluation(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,9 +135,7 @@ class _Session:
             await self._delete(created)  # a second failure must not hide the first
             raise
         if left := await self._delete(created):
-            raise EvaluationError(
-                f"could not delete the projects {', '.join(left)}: delete them with DELETE /v1/projects/NAME"
-            )
+            raise EvaluationError(f"could not delete the projects {', '.join(left)}: delete them in the console")
 
     async def scenarios(self, number: int, count: int) -> list[dict[str, Any]]:
         evaluation = self._evaluation
@@ -188,7 +198,7 @@ class _Session:
                 return task
             await asyncio.sleep(_PAUSE_SECONDS)
         raise EvaluationError(
-            f"task {task_id} does not end: see GET /readyz for parts of the server that are not ready"
+            f"task {task_id} does not end: `sage doctor` says which parts of the server are not ready"
         )
 
     async def _listen(self, task_id: str) -> None:
@@ -216,14 +226,13 @@ class _Session:
         try:
             answer = await client.request(method, path, json=body)
         except httpx.HTTPError as error:
-            raise EvaluationError(f"{client.base_url} does not answer: {error or type(error).__name__}") from error
-        place = f"{method} {answer.request.url.copy_with(query=None)}"
+            raise UnreachableEvaluationError(f"{client.base_url} does not answer: {first_line(error)}") from error
         if not answer.is_success:
-            raise EvaluationError(f"{place} answers {answer.status_code}: {_why(answer)}")
+            raise RefusedEvaluationError(f"{client.base_url} refuses: {_why(answer)}")
         try:
             return answer.json() if answer.content else None
         except ValueError as error:
-            raise EvaluationError(f"{place} does not answer in JSON: check the address") from error
+            raise UnreachableEvaluationError(f"{client.base_url} does not answer in JSON: check --url") from error
 
 
 def _why(answer: httpx.Response) -> str:

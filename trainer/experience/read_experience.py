@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.plugins import registry
 from app.records import Trajectory
-from app.run_settings import RunSettings
+from app.run_settings import TRAINED_TEMPERATURE, RunSettings
 from trainer.experience.best_tasks import select_best
 from trainer.experience.chain_rewards import compute_rewards
 from trainer.experience.data_summary import DataSummary, summarize
@@ -19,8 +19,6 @@ from trainer.experience.steps import split_into_steps
 from trainer.experience.use_trials import read_use_values
 from trainer.experience.window import read_window
 from trainer.sage.advantages import ScoredRollout
-
-_TRAINED_TEMPERATURE = 1.0  # engines report logprobs for this temperature, at any sampling temperature
 
 
 class LoggedExperience(msgspec.Struct, frozen=True):
@@ -80,6 +78,6 @@ def _check_on_policy(task: ScoredTask, max_staleness: int) -> ScoredTask:
         return task
     if task.staleness > max_staleness:
         return msgspec.structs.replace(task, unusable=DropReason.STALE)
-    if task.trajectory.temperature != _TRAINED_TEMPERATURE:
+    if task.trajectory.temperature != TRAINED_TEMPERATURE:
         return msgspec.structs.replace(task, unusable=DropReason.WRONG_TEMPERATURE)
     return task

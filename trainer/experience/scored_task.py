@@ -5,10 +5,9 @@ from uuid import UUID
 
 import msgspec
 
+from app.project.score_source import SOLVED
 from app.records import Stop, Trajectory
 from trainer.experience.drop_reasons import DropReason
-
-_SUCCESS = 1.0  # the lowest score that counts as success
 
 
 class ScoredTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +26,7 @@ class ScoredTask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def success(self) -> bool:
-        return self.score >= _SUCCESS and self.trajectory.stop is not Stop.NO_CODE
+        return self.score >= SOLVED and self.trajectory.stop is not Stop.NO_CODE
 
     @property
     def position(self) -> int:

@@ -2,14 +2,14 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Container, Sequence
 from datetime import datetime
 from uuid import UUID
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import judgements, projects, releases, training_data
+from app.db import judgements, releases, training_data
 from app.db.models import Release, ReleaseState, ScoreSource, SkillState, TaskState
 from app.db.training_data import LoggedSkill, LoggedTask
 from app.project.score_source import GOOD
@@ -42,11 +42,11 @@ async def read_window(session: AsyncSession, project_id: UUID, settings: RunSett
     rows = await training_data.window(
         session, project_id, since=settings.since, until=settings.until, limit=settings.limit
     )
-    trusted = await _trusted_judges(session, project_id, rows)
+    trusted = await judgements.trusted(session, project_id, {row.judged_by for row in rows})
     reasons = {row.id: why_dropped(row, trusted) for row in rows}
     learned = await _learned_until(session, project_id, settings)
     usable = [row for row in rows if reasons[row.id] is None]
-    reasons |= dict.fromkeys(beyond_replay(usable, learned, settings.replay), DropReason.LEARNED)
+    reasons |= dict.fromkeys(training_data.beyond_replay(usable, learned, settings.replay), DropReason.LEARNED)
     scored = {row.id: row for row in rows if reasons[row.id] is None}
     tasks = await _scored_tasks(session, project_id, scored, settings, base)
     skills = await training_data.skills(
@@ -72,18 +72,8 @@ async def learns_from(session: AsyncSession, project_id: UUID, settings: RunSett
     window = {"since": settings.since, "until": settings.until}
     rows = await training_data.window(session, project_id, **window, limit=settings.limit)
     usable = [row for row in rows if row.executed]
-    dropped = set(beyond_replay(usable, learned, settings.replay))
+    dropped = set(training_data.beyond_replay(usable, learned, settings.replay))
     return min((row.finished_at for row in usable if row.id not in dropped), default=learned)
-
-
-def beyond_replay(rows: Sequence[LoggedTask], learned: datetime | None, share: float) -> list[UUID]:
-    """Of tasks, oldest first, those that ended before `learned` and exceed the share of replayed ones."""
-    if learned is None:
-        return []
-    old = [row.id for row in rows if row.finished_at < learned]
-    new = len(rows) - len(old)
-    replayed = len(old) if share == 1 else min(len(old), int(new * share / (1 - share)))
-    return old[: len(old) - replayed]
 
 
 async def _learned_until(session: AsyncSession, project_id: UUID, settings: RunSettings) -> datetime | None:
@@ -93,16 +83,7 @@ async def _learned_until(session: AsyncSession, project_id: UUID, settings: RunS
     return await training_data.learned_until(session, project_id)
 
 
-async def _trusted_judges(session: AsyncSession, project_id: UUID, rows: Sequence[LoggedTask]) -> set[str | None]:
-    """The judges from whose scores runs may learn, of those that scored a task."""
-    least = projects.settings_of(await projects.by_id(session, project_id)).judge_agreement
-    if not least:
-        return {row.judged_by for row in rows}
-    found = await judgements.agreements(session, project_id)
-    return {name for name, agreement in found.items() if agreement.suffices(least)}
-
-
-def why_dropped(row: LoggedTask, trusted: Collection[str | None]) -> DropReason | None:
+def why_dropped(row: LoggedTask, trusted: Container[str | None]) -> DropReason | None:
     """Why a task is not learned from; None if it is. `trusted` are judges."""
     if row.state is TaskState.CANCELLED:
         return DropReason.CANCELLED

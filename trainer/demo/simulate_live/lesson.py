@@ -28,7 +28,7 @@ def teach(server: SageClient, project: str, busy: float) -> dict[str, Any]:
     wanted = CollectionSettings(expert=_EXPERT, environment=f"office?busy={busy}", scenarios=_SCENARIOS)
     with TemporaryDirectory() as folder:
         chats = Path(folder) / "demonstrations.jsonl"
-        with tqdm(total=_SCENARIOS, desc="demonstrations", unit="scenario") as bar:
+        with tqdm(total=_SCENARIOS, desc="demonstrations", unit="scenario", disable=None) as bar:
             asyncio.run(collect(wanted, ExpertAccess(), Settings(model=SEED), chats, bar.update))
         data = server.upload("/v1/datasets", chats, project=project, name="lesson")["id"]
         body = {"project": project, "settings": _SETTINGS | {"data": data}}
