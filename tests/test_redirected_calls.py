@@ -2,16 +2,19 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
 from litestar import Response, post
+from litestar.params import Body
 
 from app.agent.rollout_loop import ResumeState
 from app.apis.api_documents import parse_document
 from app.apis.catalog import Catalog
+from app.db import skills
 from app.errors import HostError
 from app.gateway.approval_gate import ApprovalGate, ApprovalWantedError
 from app.gateway.gateway import Gateway
@@ -19,15 +22,15 @@ from app.gateway.http_client import open_client
 from app.judge import load_judge
 from app.project.approval import ApprovalDecision, ApprovalRules
 from app.records import Json, Stop
-from app.runner.outcome import judged, outcome_of
+from app.runner.runner import Runner
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.security.secret_values import SecretValues
 from tests.document_parts import openapi
-from tests.ledger import Ledger
+from tests.ledger import Entry, Ledger
+from tests.ledger_project import OPTIONS, LedgerProject
 from tests.raw_server import http_answer
 from tests.recording_server import RecordingServer, recording_server
 from tests.rollout_bench import Bench
-from tests.scripted_engine import block, byte_tokenizer
+from tests.scripted_engine import ScriptedEngine, block, byte_tokenizer
 from tests.support.every_row import every_row
 
 PAGE = http_answer(b"<!DOCTYPE html><title>Sign in</title>", "Content-Type: text/html; charset=utf-8")
@@ -236,27 +239,31 @@ class Moved(Ledger):
 
     def _routes(self) -> list[Any]:
         @post("/entries", operation_id="add_entry", summary="write one entry")
-        async def add_entry() -> Response[None]:
+        async def add_entry(data: Annotated[Entry, Body()]) -> Response[None]:  # noqa: ARG001
             return Response(None, status_code=302, headers={"Location": "/login"})
 
         return [add_entry, *super()._routes()[1:]]
 
 
-async def test_a_task_whose_change_was_redirected_ends_in_doubt_whatever_its_code_makes_of_it(
-    tmp_path: Path,
-) -> None:
-    caught = """
-for _ in range(3):
-    try:
-        apis.ledger.add_entry()
-    except Exception as error:
-        print(type(error).__name__, error)
-apis.supervisor.complete_task(answer='written')
+CAUGHT = """
+def write():
+    for _ in range(3):
+        try:
+            apis.ledger.add_entry(text='hello')
+        except Exception as error:
+            print(type(error).__name__, error)
+    return 'written'
+
+answer = write()
+apis.supervisor.complete_task(answer=answer)
 """
+
+
+async def test_code_that_catches_the_error_of_a_redirected_change_ends_its_task_in_doubt(tmp_path: Path) -> None:
     async with ForkedSandbox(bwrap=False) as sandbox:
         bench = Bench(sandbox, byte_tokenizer(tmp_path))
         bench.ledger = Moved()
-        ended = await bench.run(block(caught), block("print(1)"))
+        ended = await bench.run(block(CAUGHT), block("print(1)"))
         begun = ResumeState(begun=msgspec.structs.replace(ended.turns[0], calls=()), known=ended.calls)
         resumed = await bench.run(resume=begun)
     for each in (ended, resumed):
@@ -265,5 +272,21 @@ apis.supervisor.complete_task(answer='written')
         assert each.detail.startswith("ledger.add_entry: Response status code is 302: it redirects to http")
         assert each.turns[0].observation.startswith("ApiError Response status code is 302: it redirects to http")
     assert ended.turns[0].observation == resumed.turns[0].observation
-    judge = load_judge("tests.test_judge:load_constant_judge?score=1")
-    assert (await judged(outcome_of(ended, None, ended.detail), judge, ended, SecretValues())).score is None
+
+
+async def test_a_task_whose_change_was_redirected_is_no_success_and_leaves_no_skill(
+    project: LedgerProject,
+) -> None:
+    engine = ScriptedEngine(project.tokenizer, script=lambda *_: block(CAUGHT))
+    async with Moved().client() as client:
+        executor = replace(project, client=client).executor(engine)
+        executor = replace(executor, judge=load_judge("tests.test_judge:load_constant_judge?score=1"))
+        async with Runner(project.sessions, executor.execute, OPTIONS):
+            checked = await project.ended(await project.submit(check_code="score = float(answer == 'written')"))
+            unchecked = await project.ended(await project.submit())
+    for row in (checked, unchecked):
+        assert row.stop == Stop.IN_DOUBT
+        assert "whether this POST has changed anything is not known" in str(row.failure)
+        async with project.sessions() as session:
+            assert list(await skills.made_by(session, row.id)) == []
+    assert (checked.score, unchecked.score) == (0.0, None)

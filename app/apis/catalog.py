@@ -25,7 +25,7 @@ Style = Literal[
 ]
 """The serialization of a non-scalar value outside a JSON body (OpenAPI 3.1, section 4.8.12.3)."""
 
-_READING: Final = frozenset({"GET", "HEAD", "OPTIONS", "QUERY"})
+READING: Final = frozenset({"GET", "HEAD", "OPTIONS", "QUERY"})
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +118,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
 
         Decided by the method, unless the document sets `x-safe` (true for a log-in or a search by POST).
         """
-        return self.method in _READING if self.declared_safe is None else self.declared_safe
+        return self.method in READING if self.declared_safe is None else self.declared_safe
 
     @property
     def repeatable(self) -> bool:

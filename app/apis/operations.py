@@ -7,7 +7,7 @@ from typing import NamedTuple, cast, get_args
 import msgspec
 
 from app.apis.address import with_defaults
-from app.apis.catalog import LeftOut, MisspelledRisk, Operation, Parameter
+from app.apis.catalog import READING, LeftOut, MisspelledRisk, Operation, Parameter
 from app.apis.declared_values import preset
 from app.apis.document_budget import DocumentSizeError
 from app.apis.documented_answers import DocumentedAnswers, documented_answers
@@ -26,7 +26,6 @@ _OPERATION_STEPS = 20
 _TAGS = 10  # of an operation, that a search reads
 _PATH_CHARS = 2_000
 _METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace", "query"}
-_READ = ("get", "head", "options", "query")
 _OTHER_METHOD = re.compile(r"(?!CONNECT$)[A-Z][A-Z0-9-]{0,39}", re.IGNORECASE)  # of `additionalOperations`
 
 
@@ -92,7 +91,7 @@ def _operation(
         operation_id=_text(node, "operationId"),
         tags=_tags(node),
         description=_text(node, "description"),
-        parameters=_arguments([*outside.known, *arguments_of(bodies)], method in _READ),
+        parameters=_arguments([*outside.known, *arguments_of(bodies)], method.upper() in READING),
         body_is_object=body.is_object,
         body_type=body.media_type,
         body_required=body.required,

@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from app.apis.catalog import READING
 from app.apis.documented_answers import DocumentedAnswers
 
 Sending: TypeAlias = Callable[[], Awaitable[None]]
@@ -21,6 +22,11 @@ class WireRequest(msgspec.Struct, frozen=True):
     clean: Callable[[str], str] = str  # removes secrets from a text that is truncated
     sending: Sending | None = None
     certificate: str | None = None  # names a file for mutual TLS
-    is_read: bool = False  # it changes nothing, so that it may be sent again and elsewhere
+    safe: bool | None = None  # whether it only reads; None: its method says so
     approved: bool = False  # a person approved its method and address
     answers: DocumentedAnswers = DocumentedAnswers()
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it changes nothing, so that it may be sent again, and elsewhere."""
+        return self.method in READING if self.safe is None else self.safe
