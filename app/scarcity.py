@@ -18,21 +18,24 @@ _NO_THREAD = "can't start new thread"  # a RuntimeError of CPython for EAGAIN
 
 def shortage_of(error: BaseException) -> str | None:
     """What the host lacks, and what to do, if that is what the error, or one that led to it, says. Else None."""
-    for each in _causes(error):
-        if (number := _errno(each)) in _LACKS:
+    for each, is_cause in _causes(error):
+        number = _errno(each)
+        if number in _LACKS and (is_cause or number != errno.EAGAIN):  # which a socket without news raises, too
             return f"the host has run out of {_LACKS[number]}"
     return None
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def _causes(error: BaseException | None, is_cause: bool = True) -> Iterator[tuple[BaseException, bool]]:
+    """Errors that led to this one, and whether as its cause: httpcore hides that by `from None`."""
     seen = set[int]()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        yield error
+        yield error, is_cause
         if isinstance(error, BaseExceptionGroup):
             for each in error.exceptions:
-                yield from _causes(each)
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+                yield from _causes(each, is_cause)
+        is_cause = is_cause and error.__cause__ is not None
+        error = error.__cause__ or error.__context__
 
 
 def _errno(error: BaseException) -> int | None:

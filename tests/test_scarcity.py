@@ -7,16 +7,26 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
+from uuid import UUID
 
 import httpx
+import msgspec
 import pytest
 
+from app.apis.api_documents import parse_document
+from app.apis.catalog import Catalog
 from app.db.models import TaskState
-from app.errors import NoConnectionError, SandboxError
+from app.errors import NoConnectionError, SandboxError, ShortageError
+from app.gateway.gateway import Gateway
+from app.gateway.http_client import open_client
+from app.gateway.mcp_client.connection_pool import McpServers
+from app.gateway.mcp_client.mcp_calls import mcp_callers
+from app.gateway.mcp_client.tool_listing import fetch_listing
 from app.runner.runner import RunnerOptions
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.scarcity import shortage_of
 from tests.ledger_project import LedgerProject, put_ledger, until
+from tests.notebook_server import Notebook
 from tests.scripted_engine import Answer, ScriptedEngine, block
 from tests.support.every_row import every_row
 from tests.zygote_limits import limited
@@ -110,6 +120,26 @@ async def test_a_call_that_finds_no_descriptor_is_made_once_there_is_one(project
     assert len(project.ledger.entries) == 1
 
 
+@pytest.mark.parametrize("older", [False, True])
+async def test_a_call_of_an_mcp_server_that_finds_no_descriptor_is_no_error_of_the_server(
+    older: bool,
+) -> None:
+    notebook = Notebook(older=older)
+    async with (
+        notebook.listening() as url,
+        open_client(allow_private_hosts=True, kept=0) as client,
+        McpServers(client) as servers,
+    ):
+        app = parse_document("notes", msgspec.json.decode(await fetch_listing(servers, url, None)))
+        callers = mcp_callers(servers, UUID(int=1), "", 30)
+        gateway = Gateway(Catalog({"notes": app}), client, callers=callers)
+        with no_files() as files:
+            files.take()
+            with pytest.raises(ShortageError, match="open files"):
+                await gateway("notes.write", ["a"], {})
+        assert await gateway("notes.write", ["a"], {}) == {"count": 1}
+
+
 @pytest.mark.parametrize(("limit", "lacks"), [("nproc", "processes"), ("nofile", "open files")])
 async def test_a_task_whose_session_cannot_be_forked_waits_until_it_can(
     project: LedgerProject, limit: str, lacks: str
@@ -132,6 +162,11 @@ def _raised(number: int, *, how: str) -> BaseException:
             raise SandboxError("a session could not be started") from cause
         if how == "grouped":
             raise OSError("All connection attempts failed") from ExceptionGroup("several", [ValueError(), cause])
+        if how == "hidden":
+            try:
+                raise cause
+            except OSError:
+                raise NoConnectionError("the server cannot be reached") from None
         if how == "met":
             try:
                 raise cause
@@ -155,11 +190,12 @@ _SHORTAGES = (
 def test_a_shortage_is_told_by_the_error_that_led_to_another() -> None:
     with every_row() as row:
         for number, word in (*_SHORTAGES, (errno.ECONNREFUSED, ""), (errno.EACCES, "")):
-            for how in ("alone", "chained", "grouped", "met"):
+            for how in ("alone", "chained", "grouped", "met", "hidden"):
                 with row(errno.errorcode[number], how):
                     found = shortage_of(_raised(number, how=how)) or ""
-                    assert word in found
-                    assert bool(word) == bool(found)
+                    told = bool(word) and not (number == errno.EAGAIN and how in ("met", "hidden"))
+                    assert bool(found) == told
+                    assert not found or word in found
 
 
 def test_a_thread_and_a_name_that_the_system_has_no_room_for_are_shortages() -> None:
