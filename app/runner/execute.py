@@ -15,7 +15,7 @@ from app.credentials.stored_credentials import StoredCredentials
 from app.db import models, offers, suspects, task_queue, trajectories
 from app.db.database import UNAVAILABLE, Sessions, direct, is_lost_connection
 from app.db.models import TaskState
-from app.errors import AppError, InvalidError, SandboxError, first_line
+from app.errors import AppError, InvalidError, SandboxError, first_line, public_text
 from app.gateway.approval_gate import ApprovalGate
 from app.gateway.gateway import Gateway
 from app.gateway.mcp_client.connection_pool import McpServers
@@ -104,7 +104,7 @@ class TaskExecutor:
             if await is_postponed(self.sessions, row, error):
                 raise PostponedError(cause, sandbox=isinstance(error, SandboxError)) from error
             log.warning("a task failed", task=str(row.id), cause=cause)
-            await self._fail(row, owner, str(error), journal)
+            await self._fail(row, owner, public_text(error), journal)
         except UNAVAILABLE:
             raise
         except DataError as error:  # of a kind that no boundary has caught before
