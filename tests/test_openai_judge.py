@@ -311,8 +311,7 @@ async def test_a_judged_text_cannot_write_what_delimits_it(
             await judge(shop, sessions, setting(url))
         [request] = server.requests
         system, asked = (each["content"] for each in request["messages"])
-        (mark,) = set(re.findall(r"</?attempt \d+ (\w+)>", asked))
-        assert mark in system
+        (mark,) = re.findall(r"The mark (\w+) was drawn for this request", system)
         assert forged in asked
         assert mark not in forged
         assert [line for line in asked.splitlines() if mark in line and "paid" in line] == []
