@@ -1,7 +1,9 @@
 """All expected errors. `api/problem.py` is the only place that turns them into HTTP responses."""
 
 import re
-from typing import ClassVar
+from typing import ClassVar, Final
+
+_DIRECTORIES: Final = re.compile(r"(?<![\w:/.@])/(?:[^\s/:,;()'\"]+/)+")
 
 
 class AppError(Exception):
@@ -9,6 +11,7 @@ class AppError(Exception):
 
     status: ClassVar[int] = 500
     exit_code: ClassVar[int] = 1  # of a command that it ends
+    names_files: ClassVar[bool] = False  # of this host: see `public_text`
 
 
 class InvalidError(AppError):
@@ -72,12 +75,14 @@ class DatabaseError(AppError):
     """The database is unavailable, or its schema is unknown to this version."""
 
     status = 503
+    names_files = True
 
 
 class StorageError(AppError):
     """The disk is full, or not writable."""
 
     status = 507
+    names_files = True
 
 
 class ShortageError(AppError):
@@ -90,12 +95,14 @@ class SandboxError(AppError):
     """The sandbox itself failed. Code that fails inside it is an observation, not an error."""
 
     status = 502
+    names_files = True
 
 
 class EngineError(AppError):
     """The engine is unreachable, overloaded, or refused the request."""
 
     status = 503
+    names_files = True
 
 
 class EngineRefusalError(EngineError):
@@ -110,6 +117,7 @@ class AdapterError(AppError):
     """An adapter cannot be served: it is missing, damaged, or trained on another base model."""
 
     status = 409
+    names_files = True
 
 
 class UnreadableAdapterError(AdapterError):
@@ -120,6 +128,8 @@ class UnreadableAdapterError(AdapterError):
 
 class ModelError(AppError):
     """A model directory cannot be served: a file is missing or does not fit."""
+
+    names_files = True
 
 
 class ModelHashError(ModelError):
@@ -166,6 +176,17 @@ class NoConnectionError(HostError):
 
     def __init__(self, message: str) -> None:
         super().__init__("ApiError", message)
+
+
+def public_text(error: AppError) -> str:
+    """The message for who has only a key: of files of this host their names alone. The log has where they are.
+
+    >>> public_text(AdapterError("no adapter in /srv/adapters/0f3a: http://engine:8000/v1/models lacks it"))
+    'no adapter in 0f3a: http://engine:8000/v1/models lacks it'
+    >>> public_text(InvalidError("GET /pets/{id}/toys has no parameters"))
+    'GET /pets/{id}/toys has no parameters'
+    """
+    return _DIRECTORIES.sub("", str(error)) if error.names_files else str(error)
 
 
 def first_line(error: BaseException) -> str:

@@ -1,6 +1,9 @@
 """`sage backup` and `sage restore`: what is restored is what there was."""
 
 import asyncio
+import gzip
+import io
+import os
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -19,7 +22,7 @@ from app.db.migrate import alembic_config, migrate
 from app.db.models import Adapter, Dataset
 from app.errors import ConflictError, DatabaseError, InvalidError, StorageError
 from app.machine.backup import back_up
-from app.machine.backup_archive import BackupManifest, verify_archive
+from app.machine.backup_archive import BackupManifest, pack_rows, unpack_rows, verify_archive
 from app.machine.restore import read_backup, restore
 from app.security.encryption import KeyRing, new_key, write_key_file
 from app.settings import Settings
@@ -197,6 +200,28 @@ async def test_a_damaged_or_truncated_backup_changes_nothing(
             await _restore(path, target)
     assert _rows(target.database_url) == {}
     assert not target.data_dir.exists()
+
+
+def test_rows_that_unpack_to_more_than_was_packed_are_refused() -> None:
+    for rows in (b"", b"one\ttwo\n", b"\\N" * (5 << 20), os.urandom(3 << 20)):
+        assert b"".join(unpack_rows(io.BytesIO(pack_rows(rows)))) == rows
+    bomb = gzip.compress(bytes(64 << 20), 9)
+    small = gzip.compress(b"one\n")
+    hostile = {"too much": bomb, "cut off": small[:-9], "more than": small * 2, "damaged": b"no"}
+    for reason, packed in hostile.items():
+        with pytest.raises(InvalidError, match=reason):
+            list(unpack_rows(io.BytesIO(packed)))
+
+
+def test_a_member_with_holes_is_no_part_of_a_backup(tmp_path: Path) -> None:
+    hole = tarfile.TarInfo("datasets/00000000-0000-0000-0000-000000000005.jsonl")
+    hole.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(1 << 50)}
+    content = b"0\n".ljust(512, b"\0")
+    hole.size = len(content)
+    with tarfile.open(tmp_path / "holes.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(hole, io.BytesIO(content))
+    with pytest.raises(InvalidError, match="is no plain file"):
+        verify_archive(tmp_path / "holes.tar")
 
 
 async def _left(url: str) -> None:

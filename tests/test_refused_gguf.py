@@ -1,5 +1,7 @@
 """GGUF files that cannot become a model here: each refusal has a name, and nothing is installed."""
 
+import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 
 from app.errors import ChatTemplateError, GgufError, ModelError, ModelTokenizerError
+from app.model_store import gguf_header
 from app.model_store.convert import convert
 from tests.support.every_row import every_row
 from tests.test_convert_gguf import ORIGIN
@@ -34,6 +37,7 @@ REFUSED: list[tuple[dict[str, Any], type[ModelError], str]] = [
     ({"qwen2__expert_count": 8}, GgufError, "mixture of experts"),
     ({"qwen2__attention__head_count": 3}, GgufError, "not supported"),
     ({"qwen2__block_count": 4}, GgufError, "lacks 12 tensors, such as blk.3"),
+    ({"qwen2__block_count": 1 << 31}, GgufError, "names 2147483648 layers"),
     ({"qwen2__block_count": 2}, GgufError, "has 12 tensors that a qwen2 of transformers does not have"),
     ({"qwen2__feed_forward_length": 96}, GgufError, "its metadata ask for"),
     ({"qwen2__context_length": "long"}, GgufError, "context_length to no int"),
@@ -73,6 +77,61 @@ def test_a_file_that_cannot_be_converted_is_refused_by_name(tmp_path: Path) -> N
                 directory = tmp_path / str(at)
                 directory.mkdir()
                 refuse(write_gguf(directory / "tiny.gguf", directory / "model", **values), kind, message)
+
+
+def head(kind: int, value: bytes, *, tensors: int = 0, keys: int = 1) -> bytes:
+    """The beginning of a GGUF file with one key, `k`, of this kind."""
+    return b"GGUF" + struct.pack("<IQQQ", 3, tensors, keys, 1) + b"k" + struct.pack("<I", kind) + value
+
+
+def array(of: int, count: int) -> bytes:
+    return struct.pack("<IQ", of, count)
+
+
+STRING, ARRAY, BYTE = 8, 9, 0
+HOSTILE: list[tuple[str, bytes]] = [
+    ("a long array of bytes", head(ARRAY, array(BYTE, 1 << 62))),
+    ("a long array of strings", head(ARRAY, array(STRING, 1 << 40))),
+    ("an array of arrays", head(ARRAY, array(ARRAY, 1 << 40))),
+    ("nested arrays", head(ARRAY, array(ARRAY, 1) * 20_000)),
+    ("a wide and nested array", head(ARRAY, array(ARRAY, 30_000) + array(ARRAY, 0) * 30_000)),
+    ("many values", head(ARRAY, array(BYTE, 30_000) + bytes(30_000))),
+    ("a long string", head(STRING, struct.pack("<Q", (1 << 64) - 1))),
+    ("a large string", head(STRING, struct.pack("<Q", 32 << 20) + bytes(32 << 20))),
+    ("many keys", head(BYTE, b"\0", keys=1 << 60)),
+    ("many tensors", head(BYTE, b"\0", tensors=1 << 60)),
+    (
+        "many dimensions",
+        head(BYTE, b"\0" + struct.pack("<Q", 0) + struct.pack("<I", 1 << 20) + bytes(9 << 20), tensors=1),
+    ),
+    (
+        "a tensor beyond all numbers",
+        head(BYTE, b"\0" + struct.pack("<QIQIQ", 0, 1, (1 << 63) + 8, 0, (1 << 64) - 32) + bytes(99), tensors=1),
+    ),
+    (
+        "tensors over each other",
+        head(
+            BYTE,
+            b"\0" + b"".join(struct.pack("<Q1sIQIQ", 1, name, 1, 64, 0, 0) for name in (b"a", b"b")) + bytes(300),
+            tensors=2,
+        ),
+    ),
+]
+
+
+def test_counts_of_a_file_that_are_not_true_end_in_a_refusal_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gguf_header, "_VALUES", 20_000)
+    with every_row() as row:
+        for name, content in HOSTILE:
+            with row(name):
+                directory = tmp_path / name
+                directory.mkdir()
+                (directory / "tiny.gguf").write_bytes(content)
+                began = time.thread_time()
+                refuse(directory / "tiny.gguf", GgufError, "cannot be read as GGUF")
+                assert time.thread_time() - began < 60
 
 
 @pytest.mark.parametrize("part", [0, 3, 100, 5_000, 100_000])

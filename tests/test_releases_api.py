@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -10,9 +11,10 @@ import pytest
 from app.db import releases, runs
 from app.db.database import Sessions
 from app.db.notifications import NotificationListener
-from app.errors import AdapterError, EngineError
+from app.errors import AdapterError, EngineError, StorageError
 from app.run_settings import RunSettings
 from tests.api_app import ApiApp, open_api_app, problem
+from tests.support.every_row import every_row
 
 
 @pytest.fixture
@@ -73,6 +75,25 @@ async def test_if_the_weights_cannot_be_loaded_nothing_changes(
     answer = await activate(api, release_id)
     assert (answer.status_code, problem(answer)["error"]) == (status, type(refusal).__name__)
     assert await states(api) == [(2, "candidate"), (1, "active")]
+
+
+async def test_no_directory_of_the_host_is_named(api: ApiApp, tmp_path: Path) -> None:
+    answer = await api.client.post("/v1/releases", json={"adapter": "0" * 32})
+    assert answer.status_code == 400
+    assert str(problem(answer)["detail"]).startswith(f"there is no adapter in {'0' * 32}: it needs")
+    release_id, place = await propose(api), tmp_path / ("a" * 32)
+    with every_row() as row:
+        for refusal in (
+            AdapterError(f"there is no adapter in {place}: it needs files"),
+            EngineError(f"http://127.0.0.1:9/v1/models does not see {place} (404)"),
+            StorageError(f"the adapter could not be written to {place}: [Errno 28] full: '{place}/weights'"),
+        ):
+            with row(refusal):
+                api.loads.refusal = refusal
+                detail = str(problem(await activate(api, release_id))["detail"])
+                assert str(tmp_path) not in detail
+                assert place.name in detail
+                assert ("http://127.0.0.1:9/v1/models" in detail) == ("http" in str(refusal))
 
 
 async def test_a_rejected_release_is_activated_only_if_allowed_explicitly(api: ApiApp) -> None:

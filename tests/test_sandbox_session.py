@@ -15,6 +15,7 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.launch import find_bwrap
 from app.sandbox.protocol import Function, Observation, RunStop, SessionLimits
 from tests.processes import descendants, gone
+from tests.support.every_row import every_row
 from tests.zygote_limits import zygote_pid
 
 _LIMITS = SessionLimits(cpu_seconds=0.5, wall_seconds=30, calls=5, output_chars=1000, frame_bytes=1 << 16)
@@ -51,6 +52,29 @@ async def test_a_host_error_is_an_exception_of_that_name(sandbox: ForkedSandbox)
     assert seen.stdout == "ApiError no such address\n"
     assert seen.error is not None
     assert seen.error.endswith("    apis.mail.send()\nApiError: no such address")
+
+
+async def test_output_names_no_directory_of_the_host(sandbox: ForkedSandbox) -> None:
+    codes = {
+        "interrupted finalizer": "class D:\n    def __del__(self):\n        while True: pass\nd = D()\ndel d",
+        "failed finalizer": "class D:\n    def __del__(self):\n        apis.mail.send()\nd = D()\ndel d",
+        "printed traceback": "import traceback\ntry: apis.mail.send()\nexcept Exception: traceback.print_exc()",
+        "printed stack": "import traceback\ntraceback.print_stack()",
+        "warning": "import warnings\nwarnings.simplefilter('always')\nwarnings.warn('old', stacklevel=9)",
+        "module": "import json\nprint(json, json.__file__)",
+    }
+    with every_row() as row:
+        for name, code in codes.items():
+            with row(name):
+                (seen,) = await _run(sandbox, code)
+                assert seen.stdout
+                said = seen.stdout + (seen.error or "")
+                assert str(Path(__file__).parents[1]) not in said
+                assert str(Path(os.__file__).parent) not in said
+    (seen,) = await _run(sandbox, codes["interrupted finalizer"])
+    assert seen.stdout.startswith("Exception ignored in: D.__del__\nTraceback (most recent call last):\n")
+    assert "in __del__" in seen.stdout
+    assert "_on_timer" not in seen.stdout
 
 
 async def test_dir_lists_apps_and_operations(sandbox: ForkedSandbox) -> None:

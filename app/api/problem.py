@@ -27,6 +27,7 @@ from app.errors import (
     NotFoundError,
     UnauthorizedError,
     first_line,
+    public_text,
 )
 
 log = structlog.get_logger(__name__)
@@ -121,9 +122,9 @@ def answer(
 
 def _answer_app_error(_: AnyRequest, error: AppError) -> Response[Problem]:
     headers = {"WWW-Authenticate": "Bearer"} if error.status == HTTPStatus.UNAUTHORIZED else None
-    if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR or error.names_files:
         log.error("request failed", error=type(error).__name__, detail=str(error), cause=repr(error.__cause__))
-    return answer(error.status, type(error).__name__, str(error), headers=headers)
+    return answer(error.status, type(error).__name__, public_text(error), headers=headers)
 
 
 def _answer_limit_error(_: AnyRequest, error: LimitError) -> Response[Problem]:

@@ -5,6 +5,7 @@ from typing import Annotated, Self
 from uuid import UUID
 
 import msgspec
+import structlog
 from litestar import Controller, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
@@ -16,12 +17,14 @@ from app.api.problem import problems
 from app.api.validation import ProjectName, Text
 from app.db import adapters as adapter_rows
 from app.db import models, releases
-from app.errors import AdapterError, InvalidError, NotFoundError
+from app.errors import AdapterError, InvalidError, NotFoundError, public_text
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.records import Json
 from app.release.activation import ActivationChanges, changes_of
 from app.release.manifest import SkillsMode
 from app.release.promote import Promoter
+
+log = structlog.get_logger(__name__)
 
 AllowRejected = Annotated[
     bool, QueryParameter(description="serve it even if its weights were rejected; the audit log records it")
@@ -171,4 +174,5 @@ async def _read(adapters: AdapterDirectory, name: str) -> int:
     try:
         return (await adapters.verified(name)).rank
     except AdapterError as error:
-        raise InvalidError(str(error)) from error
+        log.warning("a proposed adapter is refused", adapter=name, cause=str(error))
+        raise InvalidError(public_text(error)) from error

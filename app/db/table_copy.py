@@ -3,7 +3,7 @@
 `pg_dump` needs binaries of the server's version; this needs none, and reads another version's rows too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import msgspec
@@ -105,11 +105,12 @@ class EmptySchema:
             drop = sql.SQL("ALTER TABLE {} DROP CONSTRAINT {}")
             self._driver.execute(drop.format(sql.Identifier(str(table)), sql.Identifier(str(name))))
 
-    def write(self, table: Table, rows: bytes) -> int:
+    def write(self, table: Table, rows: Iterable[bytes]) -> int:
         """Add rows, which may refer to later ones. Returns their number."""
         with self._driver.cursor() as cursor:
             with cursor.copy(_copy(table, "FROM STDIN")) as copy:
-                copy.write(rows)
+                for piece in rows:
+                    copy.write(piece)
             return cursor.rowcount
 
     def finish(self) -> None:

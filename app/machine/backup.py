@@ -1,7 +1,6 @@
 """`sage backup`: everything that a deployment must not lose, in one file, while it runs. Blocks."""
 
 import asyncio
-import gzip
 import os
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -13,13 +12,11 @@ from app.adapters.store import AdapterStore
 from app.datasets.dataset_store import DatasetStore
 from app.db.table_copy import Snapshot, read_snapshot
 from app.errors import AdapterError, ConflictError, InvalidError, StorageError
-from app.machine.backup_archive import ArchiveWriter, BackupManifest, verify_archive
+from app.machine.backup_archive import ArchiveWriter, BackupManifest, pack_rows, verify_archive
 from app.records import BASE
 from app.scratch import scratch_directory
 from app.security.encryption import KEY_FILE
 from app.settings import Settings
-
-_LEVEL = 1  # of compression: higher ones take several times as long for a few percent
 
 
 def back_up(url: str, settings: Settings, path: Path) -> BackupManifest:
@@ -53,7 +50,7 @@ def _write(archive: ArchiveWriter, snapshot: Snapshot, settings: Settings, direc
     for table in snapshot.tables:
         for number, chunk in enumerate(snapshot.rows(table)):
             rows[table.name] += chunk.count(b"\n")
-            archive.add(f"tables/{table.name}/{number:08}.gz", gzip.compress(chunk, _LEVEL, mtime=0))
+            archive.add(f"tables/{table.name}/{number:08}.gz", pack_rows(chunk))
     key = _add_key(archive, settings)  # after the snapshot: a rotation writes a key before it uses it
     missing = _add_adapters(archive, snapshot, settings) + _add_datasets(archive, snapshot, settings, directory)
     archive.finish(

@@ -6,10 +6,12 @@ adapters/HASH/FILE, datasets/ID.jsonl
 manifest.json, manifest.sha256
 """
 
+import gzip
 import hashlib
 import io
 import re
 import tarfile
+import zlib
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +25,8 @@ from app.errors import InvalidError, StorageError, first_line
 MANIFEST, MANIFEST_HASH = "manifest.json", "manifest.sha256"
 _FORMAT = 1
 _BLOCK = 1 << 20
+_LEVEL = 1  # of compression: higher ones take several times as long for a few percent
+_MOST_RATIO = 250  # of rows to what they are compressed to; this level reaches 230
 _MAX_MANIFEST = 256 << 20
 _NAMES = re.compile(
     r"tables/[a-z0-9_]{1,63}/\d{8}\.gz|secret\.key|adapters/[0-9a-f]{32}/[A-Za-z0-9_]+\.(json|safetensors)"
@@ -87,6 +91,34 @@ class ArchiveWriter:
         self.members[name] = Member(hashing.digest.hexdigest(), size)
 
 
+def pack_rows(rows: bytes) -> bytes:
+    packed = gzip.compress(rows, _LEVEL, mtime=0)
+    return packed if len(rows) <= len(packed) * _MOST_RATIO else gzip.compress(rows, 0, mtime=0)
+
+
+def unpack_rows(content: IO[bytes]) -> Iterator[bytes]:
+    """What `pack_rows` packed, in pieces. Raises InvalidError for what it would not have: a small file could
+    otherwise fill the database's disk.
+    """
+    stream, read, unpacked = zlib.decompressobj(16 + zlib.MAX_WBITS), 0, 0
+    try:
+        while part := content.read(_BLOCK):
+            read += len(part)
+            while part:
+                piece = stream.decompress(part, _BLOCK)
+                part = stream.unconsumed_tail
+                unpacked += len(piece)
+                if unpacked > read * _MOST_RATIO:
+                    raise InvalidError("rows of the backup unpack to too much: it was not made by this server")
+                yield piece
+                if stream.eof and (part or stream.unused_data):
+                    raise InvalidError("the backup has more than rows where rows belong: use another backup")
+    except zlib.error as error:
+        raise InvalidError(f"rows of the backup are damaged ({error}): use another backup") from error
+    if not stream.eof:
+        raise InvalidError("rows of the backup are cut off: use another backup")
+
+
 def verify_archive(path: Path) -> BackupManifest:
     """Read the whole file and compare every hash. Raises InvalidError that names what is damaged or missing."""
     try:
@@ -124,7 +156,7 @@ def read_members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
     try:
         with tarfile.open(path, "r|") as tar:
             for info in tar:
-                content = tar.extractfile(info) if info.isfile() else None
+                content = tar.extractfile(info) if info.isfile() and not info.issparse() else None
                 if content is None:
                     raise InvalidError(f"{path} is no backup of this server: {info.name!r} is no plain file")
                 yield info.name, content

@@ -1,7 +1,6 @@
 """`sage restore`: a deployment as a backup has it. Blocks."""
 
 import asyncio
-import gzip
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,14 @@ from app.adapters.store import AdapterStore
 from app.datasets.dataset_store import DatasetStore
 from app.db.table_copy import EmptySchema, Table, check_empty, check_revision, empty_schema
 from app.errors import ConflictError, InvalidError, StorageError
-from app.machine.backup_archive import MANIFEST, MANIFEST_HASH, BackupManifest, read_members, verify_archive
+from app.machine.backup_archive import (
+    MANIFEST,
+    MANIFEST_HASH,
+    BackupManifest,
+    read_members,
+    unpack_rows,
+    verify_archive,
+)
 from app.scratch import scratch_directory
 from app.security.encryption import KEY_FILE, keys_in, write_key_file
 from app.settings import Settings
@@ -61,7 +67,7 @@ def _read(path: Path, manifest: BackupManifest, schema: EmptySchema, staged: Pat
     for name, content in read_members(path):
         if name.startswith("tables/"):
             table = tables[name.split("/")[1]]
-            rows[table.name] += schema.write(table, gzip.decompress(content.read()))
+            rows[table.name] += schema.write(table, unpack_rows(content))
         elif name not in (MANIFEST, MANIFEST_HASH):
             _stage(staged / name, content)
     return rows

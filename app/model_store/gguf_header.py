@@ -8,14 +8,63 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from gguf import GGUFReader, ReaderTensor
+import numpy as np
+from gguf import GGUFReader, ReaderField, ReaderTensor
 
 from app.errors import GgufError, first_line
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 _NO_SCALING = (None, "none")
+_VALUES = 2_000_000  # of metadata; a vocabulary of 152,000 tokens takes 460,000
+_TENSORS = 100_000
+_DIMENSIONS = 4  # of a tensor, as the specification allows
+_ARRAYS = 3  # within each other
+_STRING_BYTES = 16 << 20
 
 T = TypeVar("T")
+
+
+class _BoundedReader(GGUFReader):
+    """Believes no count of the file: all that is read lies in it, and takes a bounded time.
+
+    Raises ValueError beyond that.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._values_left, self._tensors_left, self._arrays = _VALUES, _TENSORS, 0
+        super().__init__(path)
+
+    def _get(self, offset: Any, dtype: Any, count: Any = 1, override_order: Any = None) -> Any:
+        start, size = int(offset), int(count) * np.dtype(dtype).itemsize
+        if not 0 <= start <= start + size <= len(self.data):
+            raise ValueError(f"{size} bytes at {start} are not in it")
+        return super()._get(start, dtype, count, override_order)
+
+    def _get_str(self, offset: int) -> Any:
+        if (size := int(self._get(offset, np.uint64)[0])) > _STRING_BYTES:
+            raise ValueError(f"a string of {size} bytes")
+        return super()._get_str(offset)
+
+    def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+        self._values_left -= 1
+        self._arrays += 1
+        if self._values_left < 0:
+            raise ValueError(f"it has more than {_VALUES:,} values")
+        if self._arrays > _ARRAYS + 1:
+            raise ValueError(f"it has more than {_ARRAYS} arrays within each other")
+        try:
+            return super()._get_field_parts(orig_offs, raw_type)
+        finally:
+            self._arrays -= 1
+
+    def _get_tensor_info_field(self, orig_offs: int) -> ReaderField:
+        self._tensors_left -= 1
+        if self._tensors_left < 0:
+            raise ValueError(f"it has more than {_TENSORS:,} tensors")
+        field = super()._get_tensor_info_field(orig_offs)
+        if len(field.parts[3]) > _DIMENSIONS:
+            raise ValueError(f"it has a tensor of {len(field.parts[3])} dimensions")
+        return field
 
 
 class GgufFile:
@@ -24,9 +73,12 @@ class GgufFile:
     def __init__(self, path: Path) -> None:
         """Raises GgufError."""
         try:
-            reader = GGUFReader(path)
+            with np.errstate(all="ignore"):  # what overflows is out of the file
+                reader = _BoundedReader(path)
             self._values = {key: field.contents() for key, field in reader.fields.items()}
             self.tensors: dict[str, ReaderTensor] = {tensor.name: tensor for tensor in reader.tensors}
+            if sum(int(tensor.n_bytes) for tensor in reader.tensors) > path.stat().st_size:
+                raise ValueError("its tensors overlap")
         except (OSError, ValueError, LookupError, OverflowError, struct.error) as error:
             raise GgufError(
                 f"{path} cannot be read as GGUF: it was cut off or damaged ({first_line(error)}). Copy it again"
@@ -88,13 +140,15 @@ def shape_of(file: GgufFile) -> Shape:
     kv_heads = file.optional(f"{file.architecture}.attention.head_count_kv", int) or heads
     head = file.optional(f"{file.architecture}.attention.key_length", int) or hidden // max(heads, 1)
     turned = file.optional(f"{file.architecture}.rope.dimension_count", int) or head
+    if (layers := file.own("block_count", int)) > len(file.tensors):
+        raise GgufError(f"{file.path} names {layers} layers and has {len(file.tensors)} tensors: it is damaged")
     if min(hidden, heads) < 1 or heads % kv_heads or turned != head or head % 2:
         raise GgufError(f"{file.path} has {heads} heads of {head} numbers and turns {turned}: not supported")
     return Shape(
         vocabulary=len(file.value("tokenizer.ggml.tokens", list)),
         hidden=hidden,
         mlp=file.own("feed_forward_length", int),
-        layers=file.own("block_count", int),
+        layers=layers,
         heads=heads,
         kv_heads=kv_heads,
         head=head,

@@ -15,7 +15,7 @@ from app.credentials.stored_credentials import StoredCredentials
 from app.db import models, offers, suspects, task_queue, trajectories
 from app.db.database import UNAVAILABLE, Sessions, direct, is_lost_connection
 from app.db.models import TaskState
-from app.errors import AppError, InvalidError, SandboxError, first_line
+from app.errors import AppError, InvalidError, SandboxError, first_line, public_text
 from app.gateway.approval_gate import ApprovalGate
 from app.gateway.gateway import Gateway
 from app.gateway.mcp_client.connection_pool import McpServers
@@ -118,7 +118,7 @@ class TaskExecutor:
             if await is_postponed(self.sessions, row, error):
                 raise PostponedError(cause, sandbox=isinstance(error, SandboxError)) from error
             log.warning("a task failed", task=str(row.id), cause=cause)
-            failure = str(error)
+            failure = public_text(error)
         elif isinstance(error, DataError):  # of a kind that no boundary has caught before
             log.error("a task failed on a value that cannot be stored", task=str(row.id), exc_info=error)
             failure = f"a value of this task cannot be stored: {first_line(error.orig or error)}"

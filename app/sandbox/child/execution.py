@@ -4,6 +4,7 @@ import io
 import mmap
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from app.sandbox.child import traces
 from app.sandbox.child.channel import HostChannel
@@ -28,6 +29,7 @@ class Execution:
         """Run `action` under the CPU limit, or the time that is left of it. Returns what it raised."""
         sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = self.output  # type: ignore[misc,assignment]
         sys.stdin = sys.__stdin__ = io.StringIO()  # type: ignore[misc,assignment]
+        sys.unraisablehook = self._print_ignored
         if self._reserve is None:
             self._reserve = _reserve()
         error = self._run(action, cpu_seconds)
@@ -56,6 +58,13 @@ class Execution:
     def hint(self, error: BaseException) -> None:
         """Let the exception say more, if anything is known."""
         self.bounded(lambda: add_hint(error, self._channel))
+
+    def _print_ignored(self, ignored: "sys.UnraisableHookArgs") -> None:
+        """Of a finalizer: as Python prints it, but like all tracebacks here."""
+        with suppress(BaseException):  # else Python prints where it failed, with our files
+            name = getattr(ignored.object, "__qualname__", type(ignored.object).__name__)
+            error = ignored.exc_value or ignored.exc_type()
+            self.output.write(f"{ignored.err_msg or 'Exception ignored in'}: {name}\n{traces.describe(error)}\n")
 
     def bounded(self, action: Callable[[], object]) -> bool:
         """Run code of an exception for a moment. Returns whether it succeeded."""

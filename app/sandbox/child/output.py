@@ -3,6 +3,7 @@
 import io
 import time
 
+from app.sandbox.child import traces
 from app.sandbox.child.channel import HostChannel
 from app.sandbox.child.cpu import CpuLimit
 
@@ -37,6 +38,8 @@ class Output(io.TextIOBase):
     def write(self, text: str, /) -> int:
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        given = str.__len__(text)
+        text = traces.without_places(str.__str__(text))
         length = str.__len__(text)
         kept = str.__getitem__(text, slice(0, max(self.left, 0)))
         if not str.isascii(kept):
@@ -46,7 +49,7 @@ class Output(io.TextIOBase):
             if length > len(kept) and self.left >= 0:
                 self.left = -1
                 self._append(f"\n[output cut after {self._max_chars:,} characters]\n")
-        return length
+        return given
 
     def flush_to_host(self) -> None:
         """Send the buffered output."""

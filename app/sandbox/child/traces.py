@@ -9,6 +9,7 @@ from app.sandbox.hints import HINT, NOTE
 STUB_LINE = 1_000_000  # of the functions that stand for skills, beyond every line of source
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_ROOT = os.path.dirname(os.path.dirname(_OURS.rstrip(os.sep))) + os.sep
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _MAX_CHARS = 20_000
 
@@ -21,6 +22,15 @@ def remember(label: str, source: str) -> None:
 def shown_file(name: str) -> str | None:
     """The name of a code file as the agent sees it; None if the file is ours."""
     return None if name.startswith(_OURS) else name.removeprefix(_STDLIB)
+
+
+def without_places(text: str) -> str:
+    """Output in which the directories of this host's files are left out.
+
+    >>> without_places(f"<module 'os' from '{os.__file__}'>")
+    "<module 'os' from 'os.py'>"
+    """
+    return text.replace(_STDLIB, "").replace(_ROOT, "")
 
 
 def describe(error: BaseException) -> str:
