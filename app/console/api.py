@@ -189,9 +189,8 @@ class ApiPage(Controller):
     ) -> Response[str]:
         """A page with the way to the authorization server: forms may lead to this server only."""
         principal = (await read_form(request, PrincipalFields)).given().principal
-        base_url = public_url or str(request.base_url)
         place = CredentialPlace(name, scheme, principal)
-        consent = await connect_api(session, visit.project, place, base_url, http_client, document_reader)
+        consent = await connect_api(session, visit.project, place, public_url, http_client, document_reader)
         return page(visit, "api_connect.html", name=name, scheme=scheme, principal=principal, consent=consent)
 
 
