@@ -65,6 +65,12 @@ def state_of(row: models.Api) -> object:
     return row.id, row.digest, row.bind, row.presentation
 
 
+def about(row: models.Api) -> dict[str, Json]:
+    """What the audit log says of an API: no document, and no secret."""
+    names = ("source", "server", "secrets_for", "digest", "bind", "token_origins", "presentation")
+    return {name: getattr(row, name) for name in names}
+
+
 async def check_unchanged(session: AsyncSession, project_id: UUID, name: str, seen: object) -> None:
     """Raises ConflictError unless the API has the `state_of` that was seen."""
     row = await find(session, project_id, name)
