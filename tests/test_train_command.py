@@ -20,7 +20,7 @@ from tests.api_app import open_api_app
 from tests.http_server import served
 from tests.listening_app import listening_app
 from tests.sage_command import SageCommand
-from tests.scored_tasks import serve_scored
+from tests.served_scores import serve_scored
 
 
 @pytest.fixture
