@@ -34,36 +34,31 @@ async def refusal(api: ApiApp, project: models.Project, **settings: Any) -> str:
     return "" if answer.status_code == 202 else str(problem(answer)["detail"])
 
 
+_GREEDY = {"temperature": 0.0}
+_JUDGED = {"score_source": ScoreSource.JUDGE, "judged_by": "strict"}
+_CANCELLED = {"state": TaskState.CANCELLED, "stop": None}
+_Served = list[tuple[tuple[float | None, ...], dict[str, Any]]]
+_CASES: list[tuple[str, _Served, str]] = [
+    ("logged", [], "no task ended in the window, and the run needs 2: submit"),
+    ("logged", [((None, None), {})], "0 of 2 tasks that ended have a score to learn from"),
+    ("logged", [((1.0, None), {})], "1 of 2 tasks that ended have a score to learn from"),
+    ("logged", [((1.0, 0.0), _CANCELLED)], "0 of 2 tasks that ended have a score to learn from"),
+    ("logged", [((1.0, 0.0), _JUDGED)], "0 of 2 tasks that ended have a score to learn from"),
+    (
+        "logged",
+        [((1.0, 0.0), _GREEDY)],
+        "0 of 2 tasks with a score were sampled at temperature 1",
+    ),
+    ("logged", [((1.0,), {}), ((0.0,), {"temperature": 0.7})], "1 of 2 tasks with a score were sampled"),
+    ("logged", [((1.0, 0.0), {}), ((1.0,) * 3, _GREEDY)], ""),
+    ("sft", [((0.5, None), {})], "0 of 2 tasks that ended were solved, and the run needs 1: wait"),
+    ("sft", [((1.0,), _GREEDY)], ""),
+]
+
+
 async def test_a_run_on_served_tasks_says_how_many_there_are_and_how_many_it_needs(api: ApiApp) -> None:
-    judged = {"score_source": ScoreSource.JUDGE, "judged_by": "strict"}
-    cancelled = {"state": TaskState.CANCELLED, "stop": None}
     with every_row() as row:
-        for number, (kind, served_tasks, expected) in enumerate(
-            (
-                (
-                    "logged",
-                    [],
-                    "no task ended in the window, and the run needs 2: submit",
-                ),
-                ("logged", [((None, None), {})], "0 of 2 tasks that ended have a score to learn from"),
-                ("logged", [((1.0, None), {})], "1 of 2 tasks that ended have a score to learn from"),
-                ("logged", [((1.0, 0.0), cancelled)], "0 of 2 tasks that ended have a score to learn from"),
-                ("logged", [((1.0, 0.0), judged)], "0 of 2 tasks that ended have a score to learn from"),
-                ("logged", [((1.0, 0.0), {"temperature": 0.0})], "0 of 2 tasks with a score were sampled at tem"),
-                (
-                    "logged",
-                    [((1.0,), {}), ((0.0,), {"temperature": 0.7})],
-                    "1 of 2 tasks with a score were",
-                ),
-                ("logged", [((1.0, 0.0), {}), ((1.0,) * 3, {"temperature": 0.0})], ""),
-                (
-                    "sft",
-                    [((0.5, None), {})],
-                    "0 of 2 tasks that ended were solved, and the run needs 1: wait",
-                ),
-                ("sft", [((1.0,), {"temperature": 0.0})], ""),
-            )
-        ):
+        for number, (kind, served_tasks, expected) in enumerate(_CASES):
             project = await api.project(f"project-{number}")
             async with api.sessions.begin() as session:
                 for scores, columns in served_tasks:
