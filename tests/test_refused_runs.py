@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from app.api.served_experience import check_experience
 from app.db import models, releases, runs
 from app.db.database import Sessions
 from app.db.models import RunState, ScoreSource, TaskState
+from app.errors import InvalidError
 from app.run_settings import RunSettings
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.console_pages import send_form
@@ -83,6 +85,14 @@ async def test_tasks_that_the_serving_weights_have_learned_from_are_not_counted_
         f"{LITTLE}0 of 2 tasks with a score are new to the weights that serve, and the run needs 2"
     )
     assert await refusal(api, api.demo, since="2020-01-01T00:00:00Z") == ""
+
+
+async def test_tasks_that_a_judge_may_score_count(api: ApiApp) -> None:
+    async with api.sessions.begin() as session:
+        await serve_scored(session, api.demo.id, None, None)
+        await check_experience(session, api.demo, RunSettings(), judged=True)
+        with pytest.raises(InvalidError, match="0 of 2 tasks that ended have a score to learn from"):
+            await check_experience(session, api.demo, RunSettings(), judged=False)
 
 
 async def test_only_the_window_that_a_run_names_counts(api: ApiApp) -> None:
