@@ -138,7 +138,6 @@ async def register_api(
     request = _request(data, former, model_scope)
     app, document = await document_reader.read(request, content, fetch)
     check_reachable(app.base_url)
-    await _check_server(session, former, app, data)
     prepared = [
         await prepare(name, each, app.schemes, app.default_url, http_client)
         for name, each in data.credentials.items()
@@ -146,6 +145,7 @@ async def register_api(
     serving = await manifest.lock_active(session, project.id)
     if former is not None:
         await apis.check_unchanged(session, project.id, data.name, former.seen)
+        await _check_server(session, former, app, data)
     before = {} if former is None else apis.about(former.row)
     row = await apis.put(
         session,
@@ -246,17 +246,14 @@ async def _former(session: AsyncSession, reader: DocumentReader, project_id: UUI
     return None if row is None else _Former(row, seen, app)
 
 
-async def _check_server(session: AsyncSession, former: _Former | None, app: AppView, data: ApiRequest) -> None:
-    """Ends the transaction. Raises ApiDocumentError for secrets that would stay, and go to another server."""
-    if former is None:
-        return
+async def _check_server(session: AsyncSession, former: _Former, app: AppView, data: ApiRequest) -> None:
+    """Raises ApiDocumentError for secrets that would stay, and go to another server."""
     row = former.row
     held = ["bearer_token"] if data.bearer_token is UNSET and (row.token or row.secret) else []
     for each in await api_credentials.of_api(session, row.id):
         if each.value is not None and (each.principal or each.scheme not in data.credentials):
             held.append(f"credentials of {each.scheme}" + (f" for {each.principal}" if each.principal else ""))
     held += ["bind"] if data.bind is UNSET and row.bind else []
-    await session.commit()
     if held:
         before = row.secrets_for or (None if former.app is None else former.app.server)
         origins = row.token_origins if data.token_origins is UNSET else data.token_origins

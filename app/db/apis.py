@@ -78,6 +78,11 @@ async def check_unchanged(session: AsyncSession, project_id: UUID, name: str, se
         raise ConflictError(f"{name} was changed meanwhile; try again")
 
 
+async def secrets_for(session: AsyncSession, api_id: UUID) -> str | None:
+    """The server that the secrets of an API were given for, as it is now."""
+    return await session.scalar(select(models.Api.secrets_for).where(models.Api.id == api_id))
+
+
 def sealed(session: AsyncSession, token: str | UnsetType | None) -> dict[str, str | None]:
     """The columns that store a token, encrypted; none if it is UNSET."""
     if token is UNSET:
