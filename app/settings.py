@@ -140,7 +140,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     runner_watchdog_seconds: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 10
     """A runner whose event loop does not respond for this long ends, and is replaced."""
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.0
-    """Sampling temperature; 0 is greedy. Runs of kind `logged` learn from tasks served at 1."""
+    """Sampling temperature; 0 is greedy. Runs of kind `logged` learn from tasks sampled at 1: at another
+    one, from the share that explores (the project's `explore_percent`)."""
     max_turns: Count = 12
     """Turns of one task."""
     max_turn_tokens: Count = 512

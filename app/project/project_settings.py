@@ -86,6 +86,16 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     staging: Annotated[dict[str, StagingApi], msgspec.Meta(max_length=1_000)] = {}
     """By the name of an API, the server on which exams and rollouts with `on=staging` may act."""
 
+    # Exploration
+    explore_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] | None = None
+    """Share of tasks, chosen by a hash, that are sampled at temperature 1 whatever `SAGE_TEMPERATURE` is: runs of
+    kind `logged` learn from these alone. null: 25 while a schedule of such runs is enabled, else 0.
+    """
+    explore_writes: bool = False
+    """Whether exploring tasks may make calls that change something. If not, one that wants to begins again without
+    exploring; until then it has only read.
+    """
+
     # Canaries and watches
     canary_days: Annotated[float, msgspec.Meta(ge=1e-4, le=365)] = 14.0
     """Days after which the trial of a canary that passed the gate ends, however few tasks it had."""

@@ -1,0 +1,48 @@
+"""Which tasks explore: they are sampled at temperature 1, for runs to learn from, others as the server is set.
+
+An exploring task reads, and no more: a policy gradient needs its worse attempts as well as its better ones, and a
+user must not pay for these with a change that cannot be undone. At the first call that may change something the
+attempt is thrown away, and the task begins again as if it had never explored. That loses nothing, since all it did
+was to read. To go on from there at another temperature would, as the answers of its earlier turns were drawn by
+chance, and to answer the call with an error would leave it to the policy to try again. A project whose APIs can
+stand it opens them with `explore_writes`; then no attempt is thrown away.
+"""
+
+from hashlib import blake2b
+from uuid import UUID
+
+from app.db import models
+from app.db.models import Exploration
+from app.runner.task_context import TaskContext
+
+TEMPERATURE = 1.0  # of exploring tasks: runs learn from no other
+SHARE = 25.0  # percent of a project's tasks, where a schedule learns from them
+
+
+def percent_of(given: float | None, *, learns: bool) -> float:
+    """The project's `explore_percent`, or its default.
+
+    >>> percent_of(None, learns=True), percent_of(None, learns=False), percent_of(5, learns=False)
+    (25.0, 0.0, 5)
+    """
+    return given if given is not None else SHARE * learns
+
+
+def is_chosen(task_id: UUID, percent: float) -> bool:
+    """Whether a task is among this share, regardless of whether skills are withheld from it. A larger share
+    contains a smaller one.
+    """
+    digest = blake2b(task_id.bytes, digest_size=8, person=b"explore").digest()
+    return int.from_bytes(digest) < percent / 100 * 2**64
+
+
+def exploration_of(row: models.Task, context: TaskContext) -> Exploration | None:
+    """How a task that has not begun is to explore; None: not at all.
+
+    Neither do tasks that call a skill or repair one, and those whose release was chosen: they are no experience.
+    """
+    percent = percent_of(context.settings.explore_percent, learns=context.learns)
+    other = row.pinned or row.skill_run is not None or row.repairs is not None
+    if row.exploration is not None or other or not is_chosen(row.id, percent):
+        return None
+    return Exploration.WRITES if context.settings.explore_writes else Exploration.READS
