@@ -73,10 +73,14 @@ async def put(session: AsyncSession, project_id: UUID, new: NewSchedule) -> mode
     return row
 
 
-async def get(session: AsyncSession, project_id: UUID) -> models.Schedule:
-    row = await session.scalar(
+async def find(session: AsyncSession, project_id: UUID) -> models.Schedule | None:
+    return await session.scalar(
         select(_schedule).where(_schedule.project_id == project_id).execution_options(populate_existing=True)
     )
+
+
+async def get(session: AsyncSession, project_id: UUID) -> models.Schedule:
+    row = await find(session, project_id)
     if row is None:
         raise NotFoundError("this project has no schedule: PUT /v1/schedule sets one")
     return row

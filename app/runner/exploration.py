@@ -13,19 +13,8 @@ from uuid import UUID
 
 from app.db import models
 from app.db.models import Exploration
+from app.project.project_settings import explored_percent
 from app.runner.task_context import TaskContext
-
-TEMPERATURE = 1.0  # of exploring tasks: runs learn from no other
-SHARE = 25.0  # percent of a project's tasks, where a schedule learns from them
-
-
-def percent_of(given: float | None, *, learns: bool) -> float:
-    """The project's `explore_percent`, or its default.
-
-    >>> percent_of(None, learns=True), percent_of(None, learns=False), percent_of(5, learns=False)
-    (25.0, 0.0, 5)
-    """
-    return given if given is not None else SHARE * learns
 
 
 def is_chosen(task_id: UUID, percent: float) -> bool:
@@ -41,7 +30,7 @@ def exploration_of(row: models.Task, context: TaskContext) -> Exploration | None
 
     Neither do tasks that call a skill or repair one, and those whose release was chosen: they are no experience.
     """
-    percent = percent_of(context.settings.explore_percent, learns=context.learns)
+    percent = explored_percent(context.settings, learns=context.learns)
     other = row.pinned or row.skill_run is not None or row.repairs is not None
     if row.exploration is not None or other or not is_chosen(row.id, percent):
         return None
