@@ -1,6 +1,7 @@
 """A share of tasks is sampled at temperature 1, for runs to learn from, and no user's task is lost by it."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -8,7 +9,7 @@ import msgspec
 import pytest
 from sqlalchemy import update
 
-from app.db import models, schedules, tasks, trajectories
+from app.db import models, offers, schedules, skills, tasks, trajectories
 from app.db.models import Exploration, TaskState
 from app.project.project_settings import ProjectSettings, stored
 from app.run_settings import RunKind, RunSettings
@@ -18,6 +19,7 @@ from app.runner.skill_selection import is_withheld
 from tests.ledger_policies import DONE
 from tests.ledger_project import OPTIONS, LedgerProject, until
 from tests.scripted_engine import Answer, ScriptedEngine, block
+from tests.test_withheld_skills import INSTRUCTION, new_skill
 
 READ = "print(apis.ledger.list_entries())"
 WRITE = "apis.ledger.list_entries()\napis.ledger.add_entry(text='hello')"
@@ -75,11 +77,12 @@ async def test_an_exploring_task_that_only_reads_is_sampled_at_1_and_others_are_
     engine = ScriptedEngine(project.tokenizer, script=reading)
     async with greedy_runner(project, engine):
         found = {}
-        for name, more in {
+        sent: dict[str, dict[str, Any]] = {
             "exploring": {},
             "unwilling": {"exploration": Exploration.NO},
             "pinned": {"pinned": True},
-        }.items():
+        }
+        for name, more in sent.items():
             row = await project.ended(await project.submit(**more))
             found[name] = (row.state, await temperature_of(project, row.id))
     done = TaskState.DONE
@@ -99,6 +102,24 @@ async def test_a_task_that_wants_to_write_begins_again_greedily_and_writes_once(
     assert await temperature_of(project, row.id) == 0.0
     remarks = [data["text"] for kind, data in await project.events(row.id) if kind == "remark"]
     assert [text for text in remarks if "ledger.add_entry" in text and "begins again" in text]
+
+
+@pytest.mark.parametrize("withheld", [0.0, 1.0])
+async def test_a_task_that_begins_again_has_the_skills_it_had(project: LedgerProject, withheld: float) -> None:
+    project.withheld = withheld
+    await configure(project, explore_percent=100, skills="open")
+    async with project.sessions.begin() as session:
+        skill = await skills.add(session, project.id, new_skill())
+    engine = ScriptedEngine(project.tokenizer, script=writing)
+    async with greedy_runner(project, engine):
+        row = await project.ended(await project.submit(INSTRUCTION))
+    assert (row.state, row.failure) == (TaskState.DONE, None)
+    assert engine.prompts[2] == engine.prompts[0]
+    assert ("write_entry" in engine.prompts[0]) is not bool(withheld)
+    async with project.sessions() as session:
+        offered = [each.skill_id for each, _ in await offers.to_task(session, row.id)]
+        without = [each.id for each in await offers.withheld_from(session, row.id)]
+    assert (offered, without) == (([], [skill.id]) if withheld else ([skill.id], []))
 
 
 async def test_a_call_that_a_person_approves_is_none_for_exploring_tasks(project: LedgerProject) -> None:
@@ -131,18 +152,20 @@ async def test_a_project_that_opens_its_writes_has_them_explored(project: Ledger
 
 async def test_a_task_goes_on_as_it_began_whatever_the_project_has_set_since(project: LedgerProject) -> None:
     """Else one trajectory would have turns of two temperatures, or what was written would be forgotten."""
-    found = {}
-    for name, before, after in (
+    plan: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         ("began without", {"explore_percent": 0}, {"explore_percent": 100}),
-        ("began with writes", {"explore_percent": 100, "explore_writes": True}, {"explore_percent": 0}),
-    ):
+        ("began with reads", {"explore_percent": 100}, {"explore_percent": 0}),
+        ("began with writes", {"explore_percent": 100, "explore_writes": True}, {"explore_percent": 100}),
+    ]
+    found = {}
+    for name, before, after in plan:
         await configure(project, **before)
         project.ledger.entries.clear()
         project.ledger.answers.clear()
         first = ScriptedEngine(project.tokenizer, script=writing)
         async with greedy_runner(project, first):
             task_id = await project.submit()
-            await until(lambda engine=first: len(engine.samplings) >= 1)
+            await until(partial(bool, first.samplings))
         project.ledger.answers.set()
         await configure(project, **after)
         second = ScriptedEngine(project.tokenizer, script=writing)
@@ -154,6 +177,7 @@ async def test_a_task_goes_on_as_it_began_whatever_the_project_has_set_since(pro
     done = TaskState.DONE
     assert found == {
         "began without": (done, {0.0}, 0.0, ["hello"]),
+        "began with reads": (done, {1.0, 0.0}, 0.0, ["hello"]),
         "began with writes": (done, {1.0}, 1.0, ["hello"]),
     }
 

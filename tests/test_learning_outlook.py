@@ -68,7 +68,11 @@ async def test_each_setting_that_makes_learning_impossible_is_named_with_the_rem
 
 
 async def test_the_plan_is_the_share_that_explores_of_the_scores_of_a_week(sessions: Sessions) -> None:
-    scored = {(PERSON, None): 40, (ScoreSource.CHECK, None): 20, (JUDGE, None): 9}
+    scored: dict[tuple[ScoreSource, Exploration | None], int] = {
+        (PERSON, None): 40,
+        (ScoreSource.CHECK, None): 20,
+        (JUDGE, None): 9,
+    }
     rows: dict[str, tuple[dict[str, Any], int]] = {
         "default": ({}, 15),
         "more": ({"explore_percent": 50}, 30),
