@@ -13,12 +13,15 @@ from app.db import models, offers, schedules, skills, tasks, trajectories
 from app.db.models import Exploration, TaskState
 from app.project.project_settings import ProjectSettings, stored
 from app.run_settings import RunKind, RunSettings
+from app.runner.execute import TaskExecutor
 from app.runner.exploration import is_chosen
 from app.runner.runner import Runner
+from app.runner.shadow import ShadowRunner
 from app.runner.skill_selection import is_withheld
 from tests.ledger_policies import DONE
 from tests.ledger_project import OPTIONS, LedgerProject, until
 from tests.scripted_engine import Answer, ScriptedEngine, block
+from tests.test_shadow import ask, pairs, propose
 from tests.test_withheld_skills import INSTRUCTION, new_skill
 
 READ = "print(apis.ledger.list_entries())"
@@ -33,10 +36,13 @@ def writing(prompt: str, turn: int) -> Answer:  # noqa: ARG001
     return block([READ, WRITE, DONE][min(turn, 2)])
 
 
-def greedy_runner(project: LedgerProject, engine: ScriptedEngine) -> Runner:
+def greedy_executor(project: LedgerProject, engine: ScriptedEngine) -> TaskExecutor:
     executor = project.executor(engine)
-    executor = replace(executor, agent=replace(executor.agent, temperature=0.0))
-    return Runner(project.sessions, executor.execute, OPTIONS)
+    return replace(executor, agent=replace(executor.agent, temperature=0.0))
+
+
+def greedy_runner(project: LedgerProject, engine: ScriptedEngine) -> Runner:
+    return Runner(project.sessions, greedy_executor(project, engine).execute, OPTIONS)
 
 
 async def configure(project: LedgerProject, **settings: Any) -> None:
@@ -120,6 +126,24 @@ async def test_a_task_that_begins_again_has_the_skills_it_had(project: LedgerPro
         offered = [each.skill_id for each, _ in await offers.to_task(session, row.id)]
         without = [each.id for each in await offers.withheld_from(session, row.id)]
     assert (offered, without) == (([], [skill.id]) if withheld else ([skill.id], []))
+
+
+async def test_the_shadow_of_a_task_is_sampled_as_the_task_was(project: LedgerProject) -> None:
+    """Else a release that is tried greedily on tasks that explored would look better than it is."""
+    await configure(project, explore_percent=100)
+    async with greedy_runner(project, ScriptedEngine(project.tokenizer, script=reading)):
+        for more in ({}, {"exploration": Exploration.NO}):
+            await project.ended(await project.submit(**more))
+    release = await propose(project)
+    assert await ask(project, release) == 2
+    engine = ScriptedEngine(project.tokenizer, script=reading)
+
+    async def all_are_done() -> bool:
+        return all(pair.shadow for pair in await pairs(project, release))
+
+    async with ShadowRunner(project.sessions, greedy_executor(project, engine), lambda: True, pause=0.1):
+        await until(all_are_done)
+    assert sorted(sampling.temperature for sampling in engine.samplings) == [0.0, 0.0, 1.0, 1.0]
 
 
 async def test_a_call_that_a_person_approves_is_none_for_exploring_tasks(project: LedgerProject) -> None:
