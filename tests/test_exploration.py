@@ -161,7 +161,7 @@ async def test_a_call_that_a_person_approves_is_none_for_exploring_tasks(project
             return (await project.row(task_id)).state is TaskState.WAITING
 
         await until(waits)
-    assert (await project.row(task_id)).exploration is Exploration.NO
+    assert (await project.row(task_id)).exploration is Exploration.STOPPED
 
 
 async def test_a_project_that_opens_its_writes_has_them_explored(project: LedgerProject) -> None:

@@ -57,8 +57,8 @@ async def test_each_setting_that_makes_learning_impossible_is_named_with_the_rem
         "judged": ({"serving": JUDGED, "hours": 5}, "judge_agreement"),
         "judged-by-scores": ({"scored": {(JUDGE, None): 8}, "judge_agreement": 0}, "set every_hours"),
         "trusted": ({"serving": JUDGED, "hours": 5, "judge_agreement": 0}, ""),
-        "writing": ({"scored": {(PERSON, None): 60, (PERSON, Exploration.NO): 20}}, "explore_writes"),
-        "writing-at-times": ({"scored": {(PERSON, Exploration.READS): 1, (PERSON, Exploration.NO): 20}}, ""),
+        "writing": ({"scored": {(PERSON, None): 60, (PERSON, Exploration.STOPPED): 20}}, "explore_writes"),
+        "writing-at-times": ({"scored": {(PERSON, Exploration.READS): 1, (PERSON, Exploration.STOPPED): 20}}, ""),
     }  # fmt: skip
     found = {name: await outlook_of(sessions, name, **given) for name, (given, _) in rows.items()}
     with every_row() as row:
@@ -76,11 +76,17 @@ async def test_the_plan_is_the_share_that_explores_of_the_scores_of_a_week(sessi
     rows: dict[str, tuple[dict[str, Any], int]] = {
         "default": ({}, 15),
         "more": ({"explore_percent": 50}, 30),
+        "half to the end": ({"more": {(PERSON, Exploration.READS): 10, (PERSON, Exploration.STOPPED): 10}}, 10),
+        "hardly known": ({"more": {(PERSON, Exploration.READS): 3, (PERSON, Exploration.STOPPED): 3}}, 16),
+        "kept out of it": ({"more": {(PERSON, Exploration.NO): 40}}, 25),
         "all": ({"serving": HOT}, 60),
         "imitated": ({"run": {"kind": "sft"}}, 60),
     }
-    found = {name: await outlook_of(sessions, name, scored=scored, **given) for name, (given, _) in rows.items()}
+    found = {}
+    for name, (given, _) in rows.items():
+        every = scored | given.pop("more", {})
+        found[name] = await outlook_of(sessions, name, scored=every, **given)
     with every_row() as row:
         for name, (_, expected) in rows.items():
             with row(name):
-                assert (found[name].scored_last_week, found[name].scores_per_week) == (60, expected)
+                assert found[name].scores_per_week == expected

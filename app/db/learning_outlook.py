@@ -14,7 +14,7 @@ from app.run_settings import RunKind, read_settings
 from app.settings import Settings
 
 _DAYS = 7
-_ENOUGH = 20  # tasks that did not explore, to say that none does
+_ENOUGH = 20  # tasks that explored, to say how many do so to their end
 
 _task = models.Task
 
@@ -31,7 +31,7 @@ class Serving(msgspec.Struct, frozen=True):
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """`scored_last_week` tasks were scored by other than a judge; at that pace runs can learn from
+    """`scored_last_week` tasks were scored by other than a judge; at that pace runs can learn from about
     `scores_per_week`. Each of the `problems` keeps runs from learning anything.
     """
 
@@ -46,7 +46,7 @@ class _Week(msgspec.Struct, frozen=True):
     scored: int  # by other than a judge
     judged: int  # by a judge alone
     explored: int  # of those scored, sampled at 1 although the server samples otherwise
-    refrained: int  # of those scored, sent not to explore, or begun again to change something
+    stopped: int  # of those scored, begun again without exploring, to change something
 
 
 async def outlook(session: AsyncSession, schedule: models.Schedule, serving: Serving) -> Outlook:
@@ -55,15 +55,21 @@ async def outlook(session: AsyncSession, schedule: models.Schedule, serving: Ser
     settings, week = read_settings(schedule.settings), await _week(session, schedule)
     if settings.kind is RunKind.ROLLOUT or settings.kind is RunKind.EXAM or settings.data:
         return Outlook(scored_last_week=week.scored, scores_per_week=0, problems=[])
-    percent = 100.0
+    percent, kept = 100.0, 1.0
     if settings.kind is RunKind.LOGGED and serving.temperature != EXPLORING:
-        percent = explored_percent(project, learns=True)
+        percent, kept = explored_percent(project, learns=True), _share_kept(project, week)
     problems = [*_unsampled(percent, project, week), *_unscored(schedule, project, serving, week)]
     return Outlook(
         scored_last_week=week.scored,
-        scores_per_week=0 if problems else round(week.scored * percent / 100),
+        scores_per_week=0 if problems else round(week.scored * percent / 100 * kept),
         problems=problems,
     )
+
+
+def _share_kept(project: ProjectSettings, week: _Week) -> float:
+    """Of the tasks that begin to explore, the share that does so to its end; all of them while few are known."""
+    known = week.explored + week.stopped
+    return 1.0 if project.explore_writes or known < _ENOUGH else week.explored / known
 
 
 def _unsampled(percent: float, project: ProjectSettings, week: _Week) -> list[str]:
@@ -72,10 +78,10 @@ def _unsampled(percent: float, project: ProjectSettings, week: _Week) -> list[st
             "no task is sampled at temperature 1, and runs of kind logged learn from no other: raise the "
             "project's explore_percent, or serve with SAGE_TEMPERATURE=1"
         ]
-    if not week.explored and week.refrained >= _ENOUGH and not project.explore_writes:
+    if not week.explored and week.stopped >= _ENOUGH and not project.explore_writes:
         return [
-            f"of {week.scored} tasks that were scored in {_DAYS} days, none explored: {week.refrained} were sent "
-            "with explore=false, or wanted to change something, which exploring tasks only do with explore_writes"
+            f"none of {week.stopped} tasks that explored and were scored did so to its end: all wanted to change "
+            "something, which exploring tasks do only with explore_writes"
         ]
     return []
 
@@ -105,6 +111,6 @@ async def _week(session: AsyncSession, schedule: models.Schedule) -> _Week:
         func.count().filter(by_others),
         func.count().filter(~by_others),
         func.count().filter(by_others, explored),
-        func.count().filter(by_others, _task.exploration == Exploration.NO),
+        func.count().filter(by_others, _task.exploration == Exploration.STOPPED),
     ).where(_task.project_id == schedule.project_id, _task.finished_at >= since, _task.score.is_not(None))
     return _Week(*(await session.execute(query)).one())

@@ -38,8 +38,9 @@ class Exploration(StrEnum):
     """Whether a task is sampled at temperature 1, for runs to learn from, and what it may call then."""
 
     NO = "no"
-    READS = "reads"  # what changes nothing; where it wants more, it begins again without exploring
+    READS = "reads"  # what changes nothing
     WRITES = "writes"  # all that tasks may
+    STOPPED = "stopped"  # it explored by reading, wanted more, and began again without
 
 
 TASK_MOVES = {

@@ -102,8 +102,8 @@ async def begin_again(session: AsyncSession, task_id: UUID, owner: str, event: e
     await task_queue.hold(session, task_id, owner)
     for row in (_turn, models.TaskCall):
         await session.execute(delete(row).where(row.task_id == task_id))
-    ended = {"exploration": models.Exploration.NO}
-    await session.execute(update(models.Task).where(models.Task.id == task_id).values(ended))
+    stopped = {"exploration": models.Exploration.STOPPED}
+    await session.execute(update(models.Task).where(models.Task.id == task_id).values(stopped))
     await events.append_all(session, task_id, [event])
 
 

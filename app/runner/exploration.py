@@ -6,6 +6,10 @@ attempt is thrown away, and the task begins again as if it had never explored. T
 was to read. To go on from there at another temperature would, as the answers of its earlier turns were drawn by
 chance, and to answer the call with an error would leave it to the policy to try again. A project whose APIs can
 stand it opens them with `explore_writes`; then no attempt is thrown away.
+
+Runs then learn from the attempts that did not come to change anything. Their rewards are relative to the mean of
+their group, so that the gradient is that of the reward among these: it moves the policy neither towards changing
+things nor away from it.
 """
 
 from hashlib import blake2b

@@ -117,7 +117,7 @@ class TaskJournal(RolloutHooks):
         async with self._sessions.begin() as session:
             event = events.NewEvent("remark", {"text": text})
             await turns.begin_again(session, self._task.id, self._owner, event)
-        self._task.exploration = Exploration.NO
+        self._task.exploration = Exploration.STOPPED
 
     @timed(Phase.JOURNAL)
     async def on_sampled(self, index: int, turn: Turn) -> None:
