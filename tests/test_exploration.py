@@ -132,8 +132,8 @@ async def test_the_shadow_of_a_task_is_sampled_as_the_task_was(project: LedgerPr
     """Else a release that is tried greedily on tasks that explored would look better than it is."""
     await configure(project, explore_percent=100)
     async with greedy_runner(project, ScriptedEngine(project.tokenizer, script=reading)):
-        for more in ({}, {"exploration": Exploration.NO}):
-            await project.ended(await project.submit(**more))
+        for exploration in (None, Exploration.NO):
+            await project.ended(await project.submit(exploration=exploration))
     release = await propose(project)
     assert await ask(project, release) == 2
     engine = ScriptedEngine(project.tokenizer, script=reading)
