@@ -19,6 +19,7 @@ from app.console.routes import console_router
 from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
 from app.db.disk_space import DiskSpace
+from app.db.learning_outlook import Serving
 from app.db.migrate import check_schema
 from app.engine.model_scope import ModelScope
 from app.garbage_collection import freeze_memory
@@ -115,6 +116,7 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
             tokenizer=parts.tokenizer,
             judged=bool(settings.judge),
             chat_wait_seconds=settings.chat_wait_seconds,
+            serving=Serving.of(settings),
             limits=Limits.defaults(settings),
             datasets=DatasetStore(settings.datasets_dir, settings.adapter_store),
             data_rules=DataRules.of(settings),

@@ -156,6 +156,10 @@ class ModelMemoryError(ModelError):
     """A model needs more memory than there is."""
 
 
+class WorldError(AppError):
+    """A world of an environment could not be set up or verified: the rollout in it says nothing."""
+
+
 class StagingError(AppError):
     """A staging server cannot be used as it is: it could not be reset."""
 

@@ -103,16 +103,19 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The ratio is clipped above 1 plus this."""
     kl: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Weight of the KL penalty against the starting policy."""
-    max_kl: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    max_kl: Annotated[float, msgspec.Meta(ge=0)] = 0.05
     """A step that takes the policy farther than this from the one that sampled is shortened: the KL divergence per
-    token, in nats, as the metric `kl_of_step`. 0: no limit.
+    token, in nats, as the metric `kl_of_step`. 0: no limit, as runs and schedules keep it that were stored while
+    that was the default.
     """
     max_weight: Positive = 2.0
     """Importance weights of stale samples are truncated here."""
 
     # Update
-    lr: Positive = 1e-3
-    """Learning rate."""
+    lr: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """Learning rate. 0: the `learning_rate` that the model's card names, as that of `seed` does, or else 0.0001;
+    of kind `sft` 0.001. Runs and schedules that were stored while 0.001 was the default keep it.
+    """
     lora_rank: Annotated[int, msgspec.Meta(ge=1, le=512)] = 16
     """Rank of a new adapter."""
     lora_alpha: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 32

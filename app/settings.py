@@ -141,7 +141,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """A runner whose event loop computes or waits for this long without a pause ends, and is replaced. Time for
     which the host has no processor for it does not count."""
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.0
-    """Sampling temperature; 0 is greedy. Runs of kind `logged` learn from tasks served at 1."""
+    """Sampling temperature; 0 is greedy. Runs of kind `logged` learn from tasks sampled at 1: at another
+    one, from the share that explores (the project's `explore_percent`)."""
     max_turns: Count = 12
     """Turns of one task."""
     max_turn_tokens: Count = 512

@@ -133,6 +133,7 @@ class GatedRun:
         self.run = Run()
         self.gone: set[str] = set()  # adapters
         self.about: dict[str, Json] = {}  # the environment
+        self.temperature = 0.0  # of serving
         self._sandbox = sandbox
         self._tokenizer = byte_tokenizer(directory)
 
@@ -205,6 +206,7 @@ class GatedRun:
             self.environment,
             Path("/adapters"),
             at_once=4,
+            temperature=self.temperature,
             base=BASE_MODEL,
             fetch=fetch,
             about=self.about,

@@ -41,7 +41,7 @@ async def collect(
     collector = GroupCollector(
         scripted.episode_runner, settings, lambda: InMemoryLibrary(limit=limit), crowd=crowd
     )
-    return await collector.collect([scenario_chain(each) for each in scenarios[:2]], seed=1)
+    return (await collector.collect([scenario_chain(each) for each in scenarios[:2]], seed=1)).rollouts
 
 
 @pytest.fixture

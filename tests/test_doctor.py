@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from sqlalchemy import text, update
 
 from app.adapters.bundled_adapter import BundledAdapter
-from app.db import embedded_postgres, environments, models, releases, runners, secrets
+from app.db import embedded_postgres, environments, models, releases, runners, schedules, secrets
 from app.db.clock import from_now
 from app.db.database import Sessions
 from app.db.migrate import migrate
@@ -191,6 +192,21 @@ async def test_a_project_without_the_adapter_that_comes_with_the_model_is_a_warn
     code, found = await patient.examined()
     assert (code, found["adapters"].startswith(f"warning: {name}: ")) == (0, True)
     assert f"sage releases --add {tmp_path}" in found["adapters"]
+
+
+async def test_a_schedule_whose_runs_cannot_learn_is_a_warning(patient: Patient, committed: Sessions) -> None:
+    async with committed.begin() as session:
+        project = await project_row(session)
+        new = schedules.NewSchedule(every_hours=6)
+        await schedules.put(session, project.id, new)
+    _, found = await patient.examined()
+    assert found["learning"].startswith(
+        f"warning: runs of project {project.name} learn nothing: no task of the last"
+    )
+    async with committed.begin() as session:
+        await schedules.put(session, project.id, msgspec.structs.replace(new, enabled=False))
+    _, found = await patient.examined()
+    assert "learning" not in found
 
 
 async def test_an_older_schema_is_a_fault(patient: Patient, committed: Sessions) -> None:

@@ -5,6 +5,7 @@ from typing import NoReturn
 
 import msgspec
 import pytest
+import structlog
 
 from app.db import adapters, releases
 from app.db.database import Sessions
@@ -13,7 +14,8 @@ from app.errors import ConflictError, EngineError, StagingError
 from app.run_settings import MIN_KINDS
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.evaluated_server import ExpertPolicy
-from tests.gated_run import NEW, SCENARIOS, SERVING, FixedScenarios, GatedRun, PartlyKnown, lazy
+from tests.gated_run import NEW, RULES, SCENARIOS, SERVING, FixedScenarios, GatedRun, PartlyKnown, lazy, wordy
+from tests.scripted_engine import Answer
 
 
 @pytest.fixture
@@ -53,6 +55,55 @@ async def test_both_are_evaluated_greedily_on_the_validation_split(run: GatedRun
     samplings = [each for engine in policies.scripts.values() for each in engine.samplings]
     assert {each.temperature for each in samplings} == {0.0}
     assert len(policies.scripts["base"].samplings) == 3 * SCENARIOS
+
+
+@pytest.mark.parametrize("gains", [True, False])
+async def test_what_sampling_hides_is_looked_for_greedily_on_the_same_scenarios(
+    run: GatedRun, gains: bool
+) -> None:
+    """As it serves, the candidate solves the same scenario as the active release, in more tokens."""
+    run.temperature = 1.0
+    one = run.environment.fixed[:1]
+    same = run.expert_in(one, otherwise=wordy)
+    better = run.expert if gains else same
+
+    def candidate(prompt: str, turn: int) -> Answer:
+        greedy = policies.scripts[NEW].samplings[-1].temperature == 0
+        return (better if greedy else same)(prompt, turn)
+
+    policies = run.policies(base=run.expert_in(one), new=candidate)
+    result = await run.evaluate(policies, rules=msgspec.structs.replace(RULES, margin=100))
+    assert result.decision == ("passed" if gains else "rejected")
+    assert "greedily, it s" in result.reason
+    assert result.evidence["difference"]["gained"] == 0
+    assert result.evidence["greedy_difference"]["gained"] == (3 if gains else 0)
+    for name in ("base", NEW):
+        half = len(policies.scripts[name].samplings) // 2
+        assert {each.temperature for each in policies.scripts[name].samplings[:half]} >= {1.0}
+        assert policies.scripts[name].samplings[-1].temperature == 0
+
+
+async def test_where_sampling_shows_a_gain_nothing_is_examined_twice(run: GatedRun) -> None:
+    run.temperature = 1.0
+    policies = run.policies(base=lazy, new=run.expert)
+    result = await run.evaluate(policies)
+    assert result.decision == "passed"
+    assert {each.temperature for each in policies.scripts[NEW].samplings} == {1.0}
+    assert "greedy_difference" not in result.evidence
+
+
+async def test_how_often_a_gain_is_seen_is_said_before_the_exam_and_in_its_evidence(run: GatedRun) -> None:
+    policies, said_before = run.policies(base=lazy, new=run.expert), list[str]()
+    power = "4 scenarios: a gain of 5 points is seen 0 times in 100 if no scenario is lost, else more seldom"
+    with structlog.testing.capture_logs() as logged:
+
+        async def first() -> None:
+            said_before.extend(each["power"] for each in logged)
+
+        policies.before = first
+        result = await run.evaluate(policies)
+    assert said_before == [power]
+    assert result.evidence["evaluation"]["power"] == power
 
 
 async def test_the_metrics_of_each_are_in_a_row_and_all_results_in_a_file(run: GatedRun) -> None:

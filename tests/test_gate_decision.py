@@ -3,8 +3,10 @@
 import pytest
 
 from app.errors import InvalidError
+from tests.support.every_row import every_row
 from tests.task_results import chains, result
-from trainer.evaluation.gate_decision import GateDecision, GateRules, check_reference, decide
+from trainer.evaluation.gate_decision import GateDecision, GateRules, check_reference, decide, look_greedily
+from trainer.evaluation.gate_power import fewest_gained
 from trainer.evaluation.policy_metrics import TaskResult
 
 SOLVED, FAILED = [True] * 60, [False] * 60
@@ -54,6 +56,42 @@ def test_a_candidate_that_solves_nothing_gains_nothing_by_fewer_tokens() -> None
         found = decide(idle, incumbent)
         assert not found.promote
         assert found.reason.startswith("it solves no task, so that it generates fewer tokens is no gain: SGC ")
+
+
+def test_a_gain_is_seen_as_often_as_the_power_says() -> None:
+    with every_row() as row:
+        for scenarios in (30, 67, 200):
+            with row(scenarios):
+                enough = fewest_gained(scenarios)
+                for gained in (enough - 1, enough):
+                    rest = [False] * (scenarios - gained)
+                    found = decided([True] * gained + rest, [False] * scenarios, tokens=110)
+                    assert found.promote is (gained == enough)
+
+
+def test_a_greedy_look_decides_only_what_is_open_and_only_by_more_solved() -> None:
+    as_it_serves = decided(MANY, MANY, tokens=110)
+    assert (as_it_serves.promote, as_it_serves.open) == (False, True)
+    some = [True] * 150 + [False] * 50
+    with every_row() as row:
+        for name, candidate, incumbent, tokens, promote in (
+            ("more", MANY, some, 100, True),
+            ("fewer", some, MANY, 100, False),
+            ("fewer tokens alone", MANY, MANY, 90, False),
+        ):
+            with row(name):
+                found = look_greedily(as_it_serves, chains(candidate, tokens=tokens), chains(incumbent))
+                assert (found.promote, found.worse) == (promote, name == "fewer")
+                assert found.figures["difference"] == as_it_serves.figures["difference"]
+    with every_row() as row:
+        for name, closed in (
+            ("promoted", decided(MANY, some)),
+            ("lost", decided(some, MANY)),
+            ("a loss is not ruled out", decided(SOLVED, SOLVED, tokens=110)),
+            ("solves nothing", decide([result("a")] * 3, [result("a")] * 3)),
+        ):
+            with row(name):
+                assert not closed.open
 
 
 def test_an_equal_candidate_with_more_tokens_is_not_promoted() -> None:

@@ -1,5 +1,8 @@
 """Which served tasks are compared with each other, why others are dropped, and the summary of both."""
 
+from collections import defaultdict
+from itertools import pairwise
+
 import pytest
 
 from app.errors import InvalidError
@@ -11,6 +14,7 @@ from trainer.experience.drop_reasons import DropReason
 from trainer.experience.grouping import GroupedTasks, group_tasks
 from trainer.experience.scenario_inference import infer_scenarios
 from trainer.experience.scored_task import ScoredTask
+from trainer.experience.steps import split_into_steps
 from trainer.sage.advantages import compute_advantages
 from trainer.sage.reward import Reward
 
@@ -30,6 +34,25 @@ def test_advantages_are_taken_within_a_position_of_a_scenario_and_release() -> N
     assert {each.group for each in kept} == {"mails, release 1"}
     assert [each.position for each in kept] == [0, 0, 1, 1]
     assert [each.advantage for each in compute_advantages(kept)] == [0.25, -0.25, 0.5, -0.5]
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(8, [8]), (9, [5, 4]), (17, [6, 6, 5]), (75, [8] * 5 + [7] * 5)])
+def test_no_group_is_larger_than_those_of_rollouts_and_none_much_smaller(count: int, sizes: list[int]) -> None:
+    kept = grouped(*(scored(number, float(number % 2)) for number in range(count))).kept
+    members = defaultdict(list)
+    for task, rollout in kept:
+        members[rollout.group].append(task.began)
+    assert sorted(map(len, members.values()), reverse=True) == sizes
+    assert sorted(began for each in members.values() for began in each) == [task.began for task, _ in kept]
+    assert all(max(first) < min(second) for first, second in pairwise(members.values())), "they follow in time"
+
+
+@pytest.mark.parametrize(("kinds", "steps"), [(10, 32), (20, 34), (40, 34)])
+def test_steps_grow_with_the_scores(kinds: int, steps: int) -> None:
+    """Of 1,500 scored tasks, with six groups a step."""
+    tasks = [scored(number, float(number // kinds % 2)) for number in range(1500)]
+    found = group_tasks(tasks, [Reward(task.score) for task in tasks], [f"{each % kinds}" for each in range(1500)])
+    assert len(split_into_steps([rollout for _, rollout in found.kept], 6, 1000, 0)) == steps
 
 
 def test_releases_are_not_compared_with_each_other() -> None:

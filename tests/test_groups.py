@@ -1,25 +1,31 @@
 """Groups of chains: sampling, separate libraries, and comparison by position."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Container, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import count
+from typing import Any
 
+import msgspec
 import pytest
 
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import InvalidError
+from app.errors import InvalidError, WorldError
 from app.model_catalog import SEED_DIR
-from app.records import Policy
+from app.records import Policy, Task, Trajectory
 from app.run_settings import RunKind, RunSettings, read_settings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.retrieval import scenario as by_scenario
 from trainer.engines.subprocess_engine import subprocess_engine
+from trainer.environment import Scenario, Split, Verdict, World
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scripted_rollouts import LIMITS
 from trainer.rollouts.episode import EpisodeRunner
-from trainer.rollouts.groups import GroupCollector, draw_chains
+from trainer.rollouts.groups import Collected, GroupCollector, draw_chains
 from trainer.sage.advantages import compute_advantages
 from trainer.sage.reward import ChainStep, Reward, outcome, with_use_values
 
@@ -72,7 +78,8 @@ async def test_a_group_is_compared_position_by_position_and_shares_no_library() 
         reports: list[tuple[int, int]] = []
         collector = GroupCollector(episode_runner, SETTINGS, new_library, report=lambda *of: reports.append(of))
         chains = draw_chains(episode_runner.environment, "train", SETTINGS, 1)
-        rollouts = await collector.collect(chains, seed=1)
+        rollouts, failed = await collector.collect(chains, seed=1)
+    assert failed == 0
     total = SETTINGS.pairs * SETTINGS.group
     assert reports == [(done, total) for done in range(1, total + 1)]
     for begin in range(0, len(REWARDED), SETTINGS.group):
@@ -90,3 +97,49 @@ async def test_a_group_is_compared_position_by_position_and_shares_no_library() 
     for advantaged in compute_advantages(scored):
         sums[advantaged.rollout.group, advantaged.rollout.position] += advantaged.advantage
     assert all(abs(total) < 1e-9 for total in sums.values())
+
+
+class Fragile:
+    """An environment of others, whose worlds fail: those with these numbers, to be verified or to be opened."""
+
+    def __init__(self, failing: Container[int]) -> None:
+        self._office, self._failing, self._opened = OfficeEnvironment(), failing, count()
+
+    def scenarios(self, split: Split, number: int, seed: int) -> Sequence[Scenario]:
+        return self._office.scenarios(split, number, seed)
+
+    @asynccontextmanager
+    async def open(self, scenario: Scenario, task: Task) -> AsyncIterator[World]:
+        fails = (number := next(self._opened)) in self._failing
+        if fails and number % 2:
+            raise RuntimeError("no port is free")
+        async with self._office.open(scenario, task) as world:
+            yield Unverifiable(world) if fails else world
+
+
+class Unverifiable:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world, name)
+
+    async def verify(self, trajectory: Trajectory) -> Verdict:
+        raise KeyError(f"the row of {trajectory.task.id} is gone")
+
+
+async def test_a_world_that_fails_costs_its_own_rollout_and_the_step_fails_only_if_all_do() -> None:
+    model, settings = SEED_DIR, msgspec.structs.replace(SETTINGS, chain=1, reward="outcome")
+    async with subprocess_engine(model, "cpu") as engine, ForkedSandbox() as sandbox:
+        agent = Agent(engine, ChatTokenizer.load(model), Compact(), sandbox, LIMITS, temperature=1.0)
+
+        async def collected(failing: Container[int]) -> Collected:
+            runner = EpisodeRunner(agent, Fragile(failing), Policy())
+            collector = GroupCollector(runner, settings, partial(InMemoryLibrary, retrieval=by_scenario))
+            return await collector.collect(draw_chains(runner.environment, "train", settings, 1), seed=1)
+
+        rollouts, failed = await collected({3, 4, 8})
+        assert (len(rollouts), failed) == (settings.pairs * settings.group - 3, 3)
+        assert all(len(each.scored) == 1 for each in rollouts)
+        with pytest.raises(WorldError, match=r"failed: (no port is free|'the row of .* is gone')"):
+            await collected(range(100))

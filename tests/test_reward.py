@@ -177,7 +177,12 @@ def test_skills_called_by_name_are_called_and_not_redefined() -> None:
     assert found.called_by_name == {called.skill_id}
 
 
-@pytest.mark.parametrize(("stop", "expected"), [(Stop.NO_CODE, True), (Stop.COMPLETED, False)])
-def test_no_code_is_how_the_rollout_stopped(stop: Stop, expected: bool) -> None:
-    found = chain_step(trajectory(coded("x = 1"), stop=stop), 0.5, success=False, creditable=frozenset({A}))
-    assert found == ChainStep(score=0.5, success=False, no_code=expected, creditable=frozenset({A}))
+def test_what_ended_without_code_is_no_success_whatever_its_score() -> None:
+    """Neither it nor the maker of the skill that it used earns a bonus."""
+    skill = offer("ran")
+    maker = chain_step(trajectory(coded("x = 1")), 1.0, success=True, creditable=frozenset({skill.skill_id}))
+    for stop, expected in ((Stop.NO_CODE, [1.0, -1.0]), (Stop.COMPLETED, [2.0, 2.0])):
+        turn = coded("ran()", Use("ran", True, 1, 1))
+        user = chain_step(trajectory(turn, offered=[skill], stop=stop), 1.0, success=True, creditable=frozenset())
+        assert (user.no_code, user.success) == (stop is Stop.NO_CODE, stop is Stop.COMPLETED)
+        assert totals(maker, user) == expected

@@ -25,6 +25,7 @@ async def test_a_schedule_is_set_shown_changed_and_deleted(api: ApiApp) -> None:
     assert (put.json()["every_hours"], put.json()["settings"]["steps"], put.json()["enabled"]) == (6, 5, True)
     assert put.json()["next_run_at"]
     assert (put.json()["scored_tasks"], put.json()["waits_for_release"]) == (0, None)
+    assert (put.json()["scores_per_week"], len(put.json()["problems"])) == (0, 1)
     changed = await api.client.put(PATH, json={"every_scored_tasks": 300, "enabled": False})
     assert changed.json() == (await api.client.get(PATH)).json()
     assert (changed.json()["every_hours"], changed.json()["every_scored_tasks"]) == (None, 300)

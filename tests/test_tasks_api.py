@@ -1,13 +1,14 @@
 """The task routes: submit, list, show, cancel."""
 
 from collections.abc import AsyncIterator
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import text
 
 from app.db import models, task_queue, tasks
 from app.db.database import Sessions
+from app.db.models import Exploration
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.support.every_row import every_row
 
@@ -36,6 +37,15 @@ async def test_a_submitted_task_is_stored_and_the_runner_is_woken(api: ApiApp) -
     assert shown["state"] == "accepted"
     assert shown["skills"] == {"offered": [], "withheld": [], "used": [], "written": [], "selection": None}
     assert shown["release"] is None
+
+
+async def test_a_task_may_be_kept_from_exploring(api: ApiApp) -> None:
+    bodies = [{"instruction": "x", "explore": explore} for explore in (False, True)] + [{"instruction": "x"}]
+    stored = (await api.client.post("/v1/tasks", json={"tasks": bodies})).json()["tasks"]
+    again = (await api.client.post(f"/v1/tasks/{stored[0]['id']}/rerun", json={})).json()
+    async with api.sessions() as session:
+        found = [(await tasks.get(session, UUID(each["id"]))).exploration for each in (*stored, again)]
+    assert found == [Exploration.NO, None, None, Exploration.NO]
 
 
 async def test_json_is_accepted_with_any_content_type(api: ApiApp) -> None:

@@ -54,7 +54,7 @@ async def test_they_are_neither_a_failure_of_the_skill_nor_learned_from(
     settings = RunSettings(kind=RunKind.ROLLOUT, group=4, pairs=1, reward=f"{__name__}:recording")
     limits = cycle([3, 0])  # every other chain is offered no skills, and does well without
     collector = GroupCollector(runner, settings, lambda: InMemoryLibrary(limit=next(limits)))
-    rollouts = await collector.collect([scenario_chain(scenarios[0], 2)], seed=1)
+    rollouts, _ = await collector.collect([scenario_chain(scenarios[0], 2)], seed=1)
     seconds = [chain[1] for chain in REWARDED if chain[1].known or not chain[1].success]
     assert [(step.known, step.score, bool(step.used)) for step in seconds] == [
         (False, 0, True),

@@ -4,12 +4,15 @@ The candidate and the active release are evaluated on the same scenarios, and wh
 the reference, the last release that has proven a gain. A release that passed is activated by the API servers, once
 the model servers have proven that they have its weights, and only if the weights that it was compared with still
 serve.
+
+Where they are sampled, the results of both differ by luck, too. If these show neither a gain nor a loss beyond the
+margin, both are examined greedily, on the same scenarios, and a gain in that lets the candidate pass.
 """
 
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -25,7 +28,7 @@ from app.errors import StagingError
 from app.records import Json
 from app.run_settings import RunSettings
 from trainer.evaluation.exam_evidence import UndecidedError, check_decidable, left_out
-from trainer.evaluation.gate_decision import GateDecision, GateRules, check_reference, decide
+from trainer.evaluation.gate_decision import GateDecision, GateRules, check_reference, decide, look_greedily
 from trainer.evaluation.paired import Evaluator, PairedResults, evaluate_again, evaluate_pair
 from trainer.gate_reference import Reference, find_reference
 from trainer.run_job import RunProgress
@@ -170,6 +173,11 @@ class _Gate:
         coverage = self.candidate.settings.exam_coverage
         check_decidable(results, coverage, rules.min_scenarios)
         decision = decide(results.candidate, results.incumbent, rules)
+        if decision.open and evaluator.temperature:
+            greedy = await self.evaluate(replace(evaluator, temperature=0.0))
+            results = msgspec.structs.replace(results, greedy=greedy)
+            if greedy.settings["coverage"] >= coverage:
+                decision = look_greedily(decision, greedy.candidate, greedy.incumbent, rules)
         if not decision.promote:
             return _Comparison(results, decision)
         found = await find_reference(self.sessions, evaluator, self.incumbent, self.release)

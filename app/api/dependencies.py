@@ -13,6 +13,7 @@ from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
 from app.db.database import Sessions
 from app.db.disk_space import Disk
+from app.db.learning_outlook import Serving
 from app.db.notifications import NotificationListener
 from app.engine.dispatcher import Occupancy
 from app.engine.model_scope import ModelScope
@@ -66,5 +67,6 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: ChatTokenizer | None = None  # None: trajectories come without the text of their prompts
     judged: bool = False  # a judge scores what nobody else does
     chat_wait_seconds: float = 600.0  # for the answer of a chat
+    serving: Serving = Serving()  # what runs learn from
     limits: Limits = Limits()  # of projects that have none of their own
     failed_keys_per_minute: int = 20  # of one address; 0: no limit

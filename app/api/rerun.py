@@ -21,7 +21,7 @@ from app.api.submission import (
 )
 from app.api.validation import MOST, Scenario
 from app.db import models, releases, tasks
-from app.db.models import ReleaseState
+from app.db.models import Exploration, ReleaseState
 from app.errors import ConflictError
 from app.project.project_settings import Limits
 
@@ -70,6 +70,7 @@ async def repeat(
         priority=_either(changes.priority, task.priority),
         variables=_either(changes.variables, task.variables),
         use_skills=_either(changes.use_skills, task.use_skills),
+        exploration=Exploration.NO if task.exploration is Exploration.NO else None,
         check_code=_either(changes.check, task.check_code),
         rerun_of=task.id,
         repairs=task.repairs,

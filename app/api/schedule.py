@@ -18,6 +18,7 @@ from app.api.problem import problems
 from app.api.validation import ProjectName
 from app.datasets.data_location import DataRules
 from app.db import audit, models, schedules
+from app.db.learning_outlook import Serving, outlook
 from app.records import Json
 from app.run_settings import RunSettings, check_runnable
 
@@ -53,11 +54,15 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     fired_at: datetime | None = msgspec.field(name="last_run_at")
     scored_tasks: int
     waits_for_release: int | None
+    scored_last_week: int  #: tasks that ended in the last 7 days and were scored by other than a judge
+    scores_per_week: int  #: that runs can learn from, at this pace: those of tasks sampled at temperature 1
+    problems: list[str]  #: each keeps runs from learning anything, and says what to set
     links: ConsoleLinks
 
     @classmethod
-    async def of(cls, session: AsyncSession, row: models.Schedule, project: str) -> Self:
+    async def of(cls, session: AsyncSession, row: models.Schedule, project: str, serving: Serving) -> Self:
         progress = msgspec.structs.asdict(await schedules.progress(session, row))
+        progress |= msgspec.structs.asdict(await outlook(session, row, serving))
         links = ConsoleLinks.to("/console/runs/schedule", project)
         return cls(project=project, links=links, **progress, **columns(row, cls, "project", "links", *progress))
 
@@ -74,18 +79,21 @@ class ScheduleController(Controller):
         session: Db,
         access: Caller,
         data_rules: NamedDependency[DataRules],
+        serving: NamedDependency[Serving],
         project: ProjectName = None,
     ) -> ScheduleView:
         """Replaces the schedule of the project. Tasks scored since the last run still count."""
         owner = await find_project(session, access, project)
         row = await put_schedule(session, access, owner, data.schedule(), data_rules)
-        return await ScheduleView.of(session, row, owner.name)
+        return await ScheduleView.of(session, row, owner.name, serving)
 
     @get(summary="Show the schedule", responses=_READ)
-    async def show(self, session: Db, access: Caller, project: ProjectName = None) -> ScheduleView:
+    async def show(
+        self, session: Db, access: Caller, serving: NamedDependency[Serving], project: ProjectName = None
+    ) -> ScheduleView:
         """404 if the project has no schedule."""
         owner = await find_project(session, access, project)
-        return await ScheduleView.of(session, await schedules.get(session, owner.id), owner.name)
+        return await ScheduleView.of(session, await schedules.get(session, owner.id), owner.name, serving)
 
     @delete(summary="Delete the schedule", responses=_READ)
     async def remove(self, session: Db, access: Caller, project: ProjectName = None) -> None:

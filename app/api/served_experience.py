@@ -42,7 +42,7 @@ async def check_experience(
         explored += temperature == TRAINED_TEMPERATURE
         if explored == _COMPARED:
             return
-    advice = "serve with SAGE_TEMPERATURE=1, so that the policy explores"
+    advice = "let a share of the tasks explore (the project's explore_percent), or serve with SAGE_TEMPERATURE=1"
     _need(_COMPARED, explored, new, "with a score were sampled at temperature 1", advice)
 
 

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.access import Access, find_project
 from app.api.validation import Scenario, Text
 from app.db import models, tasks
+from app.db.models import Exploration
 from app.errors import InvalidError
 from app.project.project_settings import Limits
 from app.untrusted.syntax_tree import syntax_tree
@@ -62,6 +63,12 @@ Priority = Annotated[
     int,
     msgspec.Meta(ge=-100, le=100, description="waiting tasks of the project with a higher one start first"),
 ]
+Explore = Annotated[
+    bool,
+    msgspec.Meta(
+        description="false: never sampled at temperature 1 for learning (the project's `explore_percent`)"
+    ),
+]
 TaskProject = Annotated[
     str, msgspec.Meta(description="default: the key's own project, or the only one", examples=["demo"])
 ]
@@ -78,6 +85,7 @@ class TaskFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     priority: Priority = 0
     variables: Variables = {}
     use_skills: bool = True
+    explore: Explore = True
     check: Check | None = None
 
 
@@ -138,6 +146,7 @@ async def submit_all(
             priority=task.priority,
             variables=task.variables,
             use_skills=task.use_skills,
+            exploration=None if task.explore else Exploration.NO,
             check_code=task.check,
             idempotency_key=f"{key}#{index}" if key and index else key,
             request_digest=digest,

@@ -15,8 +15,9 @@ from app.console.forms import Form, read_form
 from app.console.run_form import choices, entered, groups
 from app.console.visit import Visit, Visitor, after_change, page
 from app.datasets.data_location import DataRules
-from app.db import models, runs, schedules
-from app.errors import AppError, NotFoundError
+from app.db import learning_outlook, runs, schedules
+from app.db.learning_outlook import Serving
+from app.errors import AppError
 from app.run_settings import RunKind, RunSettings, read_settings
 
 _RUNS = 30
@@ -27,11 +28,18 @@ class RunPages(Controller):
     opt = {"scope": "admin"}  # noqa: RUF012
 
     @get()
-    async def index(self, visit: Visitor, session: Db, cursor: FromQuery[str | None] = None) -> Response[str]:
+    async def index(
+        self,
+        visit: Visitor,
+        session: Db,
+        serving: NamedDependency[Serving],
+        cursor: FromQuery[str | None] = None,
+    ) -> Response[str]:
         found = await runs.page(session, visit.project.id, cursor=cursor, limit=_RUNS)
-        schedule = await find_schedule(session, visit.project)
+        schedule = await schedules.find(session, visit.project.id)
         progress = await schedules.progress(session, schedule) if schedule is not None else None
-        return page(visit, "runs.html", found=found, schedule=schedule, due=progress)
+        plan = await learning_outlook.outlook(session, schedule, serving) if schedule is not None else None
+        return page(visit, "runs.html", found=found, schedule=schedule, due=progress, outlook=plan)
 
     @get("/new")
     async def ask(
@@ -71,13 +79,6 @@ class RunPages(Controller):
         except AppError as error:
             return await _form(visit, session, form.refused(error))
         return after_change(visit.url(f"/console/runs/{run.id}"), "the run waits for a worker")
-
-
-async def find_schedule(session: AsyncSession, project: models.Project) -> models.Schedule | None:
-    try:
-        return await schedules.get(session, project.id)
-    except NotFoundError:
-        return None
 
 
 async def _form(visit: Visit, session: AsyncSession, form: Form[RunSettings]) -> Response[str]:

@@ -12,10 +12,10 @@ from app.api.access import Db
 from app.api.schedule import put_schedule, remove_schedule
 from app.console.forms import Form, parse_form
 from app.console.run_form import choices, entered, groups
-from app.console.runs import find_schedule
 from app.console.visit import Visit, Visitor, after_change, page
 from app.datasets.data_location import DataRules
-from app.db import schedules
+from app.db import learning_outlook, schedules
+from app.db.learning_outlook import Serving
 from app.errors import AppError
 from app.run_settings import RunSettings, read_settings
 
@@ -31,12 +31,12 @@ class SchedulePages(Controller):
     opt = {"scope": "admin"}  # noqa: RUF012
 
     @get()
-    async def show(self, visit: Visitor, session: Db) -> Response[str]:
-        row = await find_schedule(session, visit.project)
+    async def show(self, visit: Visitor, session: Db, serving: NamedDependency[Serving]) -> Response[str]:
+        row = await schedules.find(session, visit.project.id)
         settings = read_settings(row.settings) if row else RunSettings()
         own = ScheduleFields(row.every_hours, row.every_scored_tasks, row.enabled) if row else ScheduleFields()
         shown = {name: _text(value) for name, value in msgspec.structs.asdict(own).items()}
-        return await _form(visit, session, Form(values=entered(settings) | shown))
+        return await _form(visit, session, serving, Form(values=entered(settings) | shown))
 
     @post()
     async def store(
@@ -45,6 +45,7 @@ class SchedulePages(Controller):
         visit: Visitor,
         session: Db,
         data_rules: NamedDependency[DataRules],
+        serving: NamedDependency[Serving],
     ) -> Response[Any]:
         values = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
         own, settings = parse_form(values, ScheduleFields), parse_form(values, RunSettings)
@@ -55,12 +56,12 @@ class SchedulePages(Controller):
             status=max(own.status, settings.status),
         )
         if own.value is None or settings.value is None:
-            return await _form(visit, session, form)
+            return await _form(visit, session, serving, form)
         new = schedules.NewSchedule(**msgspec.structs.asdict(own.value), settings=settings.value)
         try:
             await put_schedule(session, visit.access, visit.project, new, data_rules)
         except AppError as error:
-            return await _form(visit, session, form.refused(error))
+            return await _form(visit, session, serving, form.refused(error))
         return after_change(visit.url("/console/runs"), "stored the schedule")
 
     @post("/delete")
@@ -79,13 +80,15 @@ def _text(value: object) -> str:
     return f"{value}".lower() if isinstance(value, bool) else f"{value:g}"
 
 
-async def _form(visit: Visit, session: AsyncSession, form: Form[Any]) -> Response[str]:
+async def _form(visit: Visit, session: AsyncSession, serving: Serving, form: Form[Any]) -> Response[str]:
+    row = await schedules.find(session, visit.project.id)
     return page(
         visit,
         "schedule.html",
         form=form,
         groups=groups(),
         options=await choices(session, visit.project),
-        row=await find_schedule(session, visit.project),
+        row=row,
+        outlook=await learning_outlook.outlook(session, row, serving) if row is not None else None,
         status=form.status,
     )

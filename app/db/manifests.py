@@ -10,7 +10,7 @@ from sqlalchemy import Row, Text, Uuid, bindparam, cast, exists, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import api_credentials, models, skill_sets
+from app.db import api_credentials, models, schedules, skill_sets
 from app.db.database import Handle, execute
 from app.db.in_array import in_array
 from app.db.models import SkillState
@@ -22,6 +22,7 @@ _SERVING = (
     select(
         _project.name.label("project"),
         _project.settings,
+        schedules.learns_from_tasks(_project.id).label("learns"),
         _release.state,
         _release.model,
         _release.prompt,

@@ -54,7 +54,7 @@ from app.db.skill_rows import (
     WithheldSkill,
 )
 from app.db.task_journal_rows import TaskCall, TaskEvent, TaskTurn
-from app.db.task_rows import TASK_END_STATES, TASK_MOVES, Feedback, Task, TaskState, Trajectory
+from app.db.task_rows import TASK_END_STATES, TASK_MOVES, Exploration, Feedback, Task, TaskState, Trajectory
 from app.db.training_rows import RUN_MOVES, Adapter, Evaluation, RunLog, RunState, RunStep, Schedule, TrainingRun
 from app.db.verification_rows import Verification, VerificationState
 from app.db.webhook_rows import DeliveryState, WebhookDelivery
@@ -85,6 +85,7 @@ __all__ = [
     "Exam",
     "ExamSource",
     "ExamTask",
+    "Exploration",
     "Feedback",
     "Key",
     "OAuthAttempt",

@@ -15,7 +15,7 @@ from app.db.clock import from_now
 from app.db.models import ReleaseState, RunState
 from app.db.scores import proven
 from app.errors import InvalidError, NotFoundError
-from app.run_settings import RunSettings
+from app.run_settings import RunKind, RunSettings
 
 _MIN_HOURS, _MAX_HOURS = 1 / 3600, 87_600.0  # a second, ten years
 _MAX_SCORED_TASKS = 1_000_000_000
@@ -73,10 +73,14 @@ async def put(session: AsyncSession, project_id: UUID, new: NewSchedule) -> mode
     return row
 
 
-async def get(session: AsyncSession, project_id: UUID) -> models.Schedule:
-    row = await session.scalar(
+async def find(session: AsyncSession, project_id: UUID) -> models.Schedule | None:
+    return await session.scalar(
         select(_schedule).where(_schedule.project_id == project_id).execution_options(populate_existing=True)
     )
+
+
+async def get(session: AsyncSession, project_id: UUID) -> models.Schedule:
+    row = await find(session, project_id)
     if row is None:
         raise NotFoundError("this project has no schedule: PUT /v1/schedule sets one")
     return row
@@ -106,6 +110,12 @@ async def progress(session: AsyncSession, schedule: models.Schedule) -> Schedule
     on_trial = select(func.min(_release.number)).where(_is_on_trial(schedule.project_id)).scalar_subquery()
     count, number = (await session.execute(select(scored, on_trial))).one()
     return ScheduleProgress(max(0, count - schedule.scored_seen), number)
+
+
+def learns_from_tasks(project_id: UUID | InstrumentedAttribute[UUID]) -> ColumnElement[bool]:
+    """SQL condition: runs of kind `logged` are scheduled for the project."""
+    kind = _schedule.settings["kind"].astext
+    return exists().where(_schedule.project_id == project_id, _schedule.enabled, kind == RunKind.LOGGED)
 
 
 def _scored(project_id: UUID | InstrumentedAttribute[UUID]) -> ScalarSelect[int]:

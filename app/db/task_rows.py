@@ -34,6 +34,15 @@ class TaskState(StrEnum):
     CANCELLED = "cancelled"
 
 
+class Exploration(StrEnum):
+    """Whether a task is sampled at temperature 1, for runs to learn from, and what it may call then."""
+
+    NO = "no"
+    READS = "reads"  # what changes nothing
+    WRITES = "writes"  # all that tasks may
+    STOPPED = "stopped"  # it explored by reading, wanted more, and began again without
+
+
 TASK_MOVES = {
     TaskState.ACCEPTED: {TaskState.RUNNING, TaskState.CANCELLED},
     TaskState.RUNNING: {TaskState.WAITING, TaskState.DONE, TaskState.FAILED, TaskState.CANCELLED},
@@ -113,6 +122,7 @@ class Task(Entity, Leased):
     scenario: Mapped[str | None]
     variables: Mapped[dict[str, Any]] = mapped_column(default=dict)  # of the documents' server URLs
     use_skills: Mapped[bool] = mapped_column(default=True)
+    exploration: Mapped[Exploration | None]  # NULL: it was not chosen, or not yet
     check_code: Mapped[str | None]  # Python that scores the finished task
     skill_run: Mapped[dict[str, Any] | None] = mapped_column(
         JSONB(none_as_null=True)

@@ -13,7 +13,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from app.db import events, models, task_end, task_search, task_secrets, usage
 from app.db.in_array import in_array
-from app.db.models import TaskState
+from app.db.models import Exploration, TaskState
 from app.db.page import Page, read_page
 from app.db.quotas import admit
 from app.db.task_queue import CHANNEL
@@ -33,6 +33,7 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     scenario: str | None = None
     variables: dict[str, str] = {}
     use_skills: bool = True
+    exploration: Exploration | None = None
     check_code: str | None = None
     idempotency_key: str | None = None
     request_digest: str | None = None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Integer, LargeBinary, Uuid, bindparam, exists, false, or_, select, true, update
+from sqlalchemy import Integer, LargeBinary, Uuid, bindparam, delete, exists, false, or_, select, true, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -83,6 +83,28 @@ async def end(
     values |= {"events": events.parameter(new), **calls.parameters(keys, made)}
     if (await execute(handle, _END, values)).first() is None:
         raise lease.lost("task", task_id, owner)
+
+
+async def explore(session: AsyncSession, task_id: UUID, owner: str, how: models.Exploration) -> bool:
+    """Record that the task explores, unless an earlier attempt left something: then it goes on as it began."""
+    await task_queue.hold(session, task_id, owner)
+    if await resumes(session, task_id):
+        return False
+    await session.execute(update(models.Task).where(models.Task.id == task_id).values(exploration=how))
+    return True
+
+
+async def begin_again(session: AsyncSession, task_id: UUID, owner: str, event: events.NewEvent) -> None:
+    """Forget the turns and calls of a task that explored and has only read. It explores no more.
+
+    Raises ConflictError if the task has another owner.
+    """
+    await task_queue.hold(session, task_id, owner)
+    for row in (_turn, models.TaskCall):
+        await session.execute(delete(row).where(row.task_id == task_id))
+    stopped = {"exploration": models.Exploration.STOPPED}
+    await session.execute(update(models.Task).where(models.Task.id == task_id).values(stopped))
+    await events.append_all(session, task_id, [event])
 
 
 async def resumes(handle: Handle, task_id: UUID) -> bool:

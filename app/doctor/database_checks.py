@@ -8,9 +8,10 @@ import psycopg
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import environments, runners
-from app.db.database import Database
+from app.db import environments, projects, runners, schedules
+from app.db.database import Database, reading
 from app.db.encrypted_rows import missing_keys
+from app.db.learning_outlook import Serving, outlook
 from app.db.migrate import check_schema
 from app.db.pooler import NEEDS_DIRECT, is_pooled
 from app.doctor.finding import Finding, Verdict
@@ -82,6 +83,22 @@ async def check_key(database: Database, settings: Settings) -> Finding:
             "SAGE_SECRET_KEY to the keys that the other hosts have",
         )
     return Finding("ok", "key", f"{known[0]} encrypts")
+
+
+async def check_learning(database: Database, settings: Settings) -> AsyncIterator[Finding]:
+    """Whether the schedules of projects have anything to learn from."""
+    serving, sound = Serving.of(settings), 0
+    async with reading(database.sessions) as session:
+        for project in await projects.list_all(session):
+            row = await schedules.find(session, project.id)
+            if row is None or not row.enabled:
+                continue
+            found = await outlook(session, row, serving)
+            for problem in found.problems:
+                yield Finding("warning", "learning", f"runs of project {project.name} learn nothing: {problem}")
+            sound += not found.problems
+    if sound:
+        yield Finding("ok", "learning", f"the schedules of {sound} projects have scores to learn from")
 
 
 async def _version(session: AsyncSession) -> Finding:

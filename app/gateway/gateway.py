@@ -39,12 +39,21 @@ _NO_VARIABLES: Final[Mapping[str, str]] = {}
 _STOPPED = "TimeoutError: the code was stopped before the answer came: whether the call arrived is not known"
 
 
+class ExplorationEndedError(Exception):
+    """A task that explores wants to make a call that may change something, or that a person has to approve."""
+
+    def __init__(self, api: str) -> None:
+        super().__init__(f"{api} is not for tasks that explore")
+        self.api = api
+
+
 class Gateway:
     """Fulfils `HostCall` for one rollout. Not for concurrent use: a session has one call in flight.
 
     `instruction`, that of the task, says what to show of a long document, `variables` fill the servers' URLs,
     `allowed` decides which "app.operation" may be called, `read_only` permits only safe operations that need no
-    approval, `approvals` decides which calls wait for a person, and `max_calls` limits the calls sent. Safe calls
+    approval, `explores` is that of a task which explores until it wants any other, `approvals` decides which calls
+    wait for a person, and `max_calls` limits the calls sent. Safe calls
     are repeated after a `Retry-After` that ends within `patience` seconds. With a `recording` none is sent, and
     one that it cannot answer is in doubt. Look-ups and the completion of the task are answered here: they are
     neither counted nor recorded. `secrets` collects what must not be stored in the clear. `callers` are the
@@ -63,6 +72,7 @@ class Gateway:
         allowed: Callable[[str], bool] | None = None,
         approvals: ApprovalGate | None = None,
         read_only: bool = False,
+        explores: bool = False,
         max_calls: int = 200,
         timeout: float = 30,
         patience: float = 0,
@@ -78,6 +88,7 @@ class Gateway:
         self._allowed = allowed
         self._approvals = approvals
         self._read_only = read_only
+        self._explores = explores
         self._max_calls = max_calls
         self._recording = recording
         self._kept = KeptBytes()
@@ -135,7 +146,8 @@ class Gateway:
     ) -> Answer:
         """Call "app.operation". Raises HostError: TypeError, ValidationError, ApiError, CallLimit, and so on.
 
-        Raises ApprovalWantedError, which ends the session, for a call that nobody has decided on yet.
+        Raises ApprovalWantedError, which ends the session, for a call that nobody has decided on yet, and
+        ExplorationEndedError, which does so too, for one that a task which explores does not make.
         """
         app, operation = self._find(api)
         arguments = bind(operation, args, kwargs)
@@ -255,10 +267,13 @@ class Gateway:
     def _authorize(self, operation: Operation) -> None:
         if self._allowed is not None and not self._allowed(operation.api):
             raise HostError("PermissionError", f"{operation.api} may not be called here")
+        waits = self._approvals is not None and self._approvals.wants(operation)
+        if self._explores and (waits or not operation.safe):
+            raise ExplorationEndedError(operation.api)
         if self._read_only and not operation.safe:
             self.would_write = self.would_write or operation.api
             raise HostError("PermissionError", f"{operation.api} changes things, and only reading is allowed here")
-        if self._read_only and self._approvals is not None and self._approvals.wants(operation):
+        if self._read_only and waits:
             self.would_write = self.would_write or operation.api
             raise HostError(
                 "PermissionError", f"{operation.api} needs a person's approval, so it is not called here"

@@ -15,6 +15,9 @@ from app.settings import Settings
 
 _Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=10**15)] | None
 _Days: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=36_500)] | None
+EXPLORING = 1.0  # the temperature of tasks that explore: runs learn from no other
+_EXPLORED = 25.0  # percent
+
 SkillPolicy: TypeAlias = Literal["open", "evidence", "review"]
 
 
@@ -86,6 +89,16 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     staging: Annotated[dict[str, StagingApi], msgspec.Meta(max_length=1_000)] = {}
     """By the name of an API, the server on which exams and rollouts with `on=staging` may act."""
 
+    # Exploration
+    explore_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] | None = None
+    """Share of tasks, chosen by a hash, that are sampled at temperature 1 whatever `SAGE_TEMPERATURE` is: runs of
+    kind `logged` learn from these alone. null: 25 while a schedule of such runs is enabled, else 0.
+    """
+    explore_writes: bool = False
+    """Whether exploring tasks may make calls that change something. If not, one that wants to begins again without
+    exploring; until then it has only read.
+    """
+
     # Canaries and watches
     canary_days: Annotated[float, msgspec.Meta(ge=1e-4, le=365)] = 14.0
     """Days after which the trial of a canary that passed the gate ends, however few tasks it had."""
@@ -119,6 +132,17 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     judge_agreement: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.8
     """Runs learn from a judge's scores once it certainly decides as people do in at least this share of tasks, of
     at least 30: see `GET /v1/judge/agreement`. 0: they do at once."""
+
+
+def explored_percent(settings: ProjectSettings, *, learns: bool) -> float:
+    """The share of tasks that explore; `learns`: runs that learn from them are scheduled.
+
+    >>> given = ProjectSettings(explore_percent=5)
+    >>> [explored_percent(each, learns=learns) for each in (ProjectSettings(), given) for learns in (True, False)]
+    [25.0, 0.0, 5, 5]
+    """
+    given = settings.explore_percent
+    return given if given is not None else _EXPLORED * learns
 
 
 def changed(settings: ProjectSettings, patch: Mapping[str, Json]) -> ProjectSettings:

@@ -10,7 +10,7 @@ from typing import Literal
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import (
@@ -19,6 +19,7 @@ from app.db import (
     models,
     projects,
     releases,
+    schedules,
     skill_sets,
     watches,
 )
@@ -38,6 +39,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
 
     project: str
     settings: dict[str, Json]
+    learns: bool  # runs that learn from its tasks are scheduled
     release: UUID
     state: ReleaseState
     model: str
@@ -53,6 +55,7 @@ async def serving(handle: Handle, project_id: UUID, release_id: UUID) -> Serving
     return Serving(
         project=found[0].project,
         settings=found[0].settings,
+        learns=found[0].learns,
         release=release_id,
         state=found[0].state,
         model=found[0].model,
@@ -80,6 +83,7 @@ async def begin_serving(
     return Serving(
         project=project.name,
         settings=project.settings,
+        learns=bool(await session.scalar(select(schedules.learns_from_tasks(project_id)))),
         release=release.id,
         state=release.state,
         model=release.model,

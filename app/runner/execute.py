@@ -1,6 +1,6 @@
 """Executes one claimed task, from its row to its trajectory: all parts of the app meet here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from uuid import UUID
 
@@ -14,14 +14,14 @@ from app.agent.stop_signal import StopSignal, SuspendedError
 from app.credentials.stored_credentials import StoredCredentials
 from app.db import models, offers, suspects, task_queue, trajectories
 from app.db.database import UNAVAILABLE, Sessions, direct, is_lost_connection
-from app.db.models import TaskState
+from app.db.models import Exploration, TaskState
 from app.errors import AppError, InvalidError, SandboxError, first_line, public_text
 from app.gateway.approval_gate import ApprovalGate
-from app.gateway.gateway import Gateway
+from app.gateway.gateway import ExplorationEndedError, Gateway
 from app.gateway.mcp_client.connection_pool import McpServers
 from app.gateway.mcp_client.mcp_calls import mcp_callers
 from app.judge import NamedJudge
-from app.project.project_settings import ProjectSettings
+from app.project.project_settings import EXPLORING, ProjectSettings
 from app.records import Policy, Stop, Trajectory
 from app.release import manifest
 from app.release.catalogs import Catalogs
@@ -29,6 +29,7 @@ from app.release.project_secrets import ProjectSecrets
 from app.runner.check_report import CheckReport, run_check
 from app.runner.condemned import recorded_trajectory, unrecorded_failure_of
 from app.runner.counted_calls import counted_calls
+from app.runner.exploration import exploration_of
 from app.runner.mask_trajectory import masked
 from app.runner.measurement import SpansOf, count_end, count_score, measured
 from app.runner.outcome import judged, outcome_of, tell_end, unchecked
@@ -66,6 +67,14 @@ class TaskExecutor:
     judge: NamedJudge | None = None  # of tasks without a check
     spans_of: SpansOf | None = None  # of traced tasks
     mcp: McpServers | None = None  # None: none is called
+
+    @cached_property
+    def _explorer(self) -> Agent:
+        return replace(self.agent, temperature=EXPLORING)
+
+    def agent_of(self, row: models.Task) -> Agent:
+        """The agent that samples as the task does, all of it: a task explores from its first turn on or never."""
+        return self._explorer if row.exploration in (Exploration.READS, Exploration.WRITES) else self.agent
 
     @cached_property
     def catalogs(self) -> Catalogs:
@@ -133,7 +142,7 @@ class TaskExecutor:
             return
         context = await self.context(row.project_id, row.release_id, serves=True)
         await journal.begin_attempt(self.agent, self.settings.model, context.catalog.names())
-        trajectory = await self._rollout(row, context, journal, owner)
+        trajectory = await self._explored(row, context, journal, owner)
         await journal.flush()
         failure = trajectory.detail or None
         scored: float | None = None
@@ -172,7 +181,7 @@ class TaskExecutor:
         await self._finish(row, owner, trajectory, outcome, journal)
 
     async def _recorded(self, row: models.Task, journal: TaskJournal, failure: str | None = None) -> Trajectory:
-        made_by = self.agent.profile.name, self.agent.temperature
+        made_by = self.agent.profile.name, self.agent_of(row).temperature
         trajectory = await recorded_trajectory(self.sessions, row, *made_by, failure)
         for call in trajectory.calls:
             journal.secrets.note_call(call)
@@ -191,7 +200,21 @@ class TaskExecutor:
         catalog = await self.catalogs.of(found.documents)
         settings = msgspec.convert(found.settings, ProjectSettings)
         policy = Policy(found.model, found.release)
-        return TaskContext(policy, found.project, found.documents, catalog, settings, found.state)
+        return TaskContext(policy, found.project, found.documents, catalog, settings, found.state, found.learns)
+
+    async def _explored(
+        self, row: models.Task, context: TaskContext, journal: TaskJournal, owner: str
+    ) -> Trajectory:
+        """The rollout, of a task that explores if it was chosen to and as long as it only reads."""
+        if self.agent.temperature != EXPLORING:
+            how = exploration_of(row, context)
+            if how is not None:
+                await journal.explore(how)
+        try:
+            return await self._rollout(row, context, journal, owner)
+        except ExplorationEndedError as ended:
+            await journal.begin_again(ended)
+            return await self._rollout(row, context, journal, owner)
 
     async def _rollout(
         self, row: models.Task, context: TaskContext, journal: TaskJournal, owner: str
@@ -205,7 +228,7 @@ class TaskExecutor:
                 offered = await self.skill_selection.select(row, resume, owner, context.catalog, limit=limit)
                 journal.offered = offered
                 journal.guard = gateway.guard = await self.skill_selection.guard(offered)
-            agent, resume = await begin_call(self.agent, row, offered, resume, journal)
+            agent, resume = await begin_call(self.agent_of(row), row, offered, resume, journal)
             try:
                 return await run_rollout(agent, task, context.policy, gateway, offered, resume, journal)
             except SandboxError as error:
@@ -237,6 +260,7 @@ class TaskExecutor:
             journal=journal,
             approvals=ApprovalGate(context.settings.approvals, journal.decisions if journal else ()),
             read_only=read_only or row.repairs is not None,
+            explores=journal is not None and row.exploration is Exploration.READS,
             max_calls=self.agent.limits.calls,
             timeout=self.settings.api_timeout_seconds,
             patience=_PATIENCE

@@ -128,7 +128,7 @@ async def replay(executor: TaskExecutor, shadow: models.Shadow) -> ShadowOutcome
     resume = ResumeState(seed=seed_of(row), now=row.started_at)
     owner = shadow.owner or ""
     async with counted_calls(executor.sessions, row.project_id, owner, gateway):
-        trajectory = await run_rollout(executor.agent, task, context.policy, gateway, offered, resume)
+        trajectory = await run_rollout(executor.agent_of(row), task, context.policy, gateway, offered, resume)
     failure = f"it tried to write: {gateway.would_write}" if gateway.would_write else None
     score: float | None = None
     if row.check_code:

@@ -21,6 +21,7 @@ class TaskContext(msgspec.Struct, frozen=True):
     catalog: Catalog
     settings: ProjectSettings
     release: ReleaseState
+    learns: bool = False  # runs that learn from these tasks are scheduled
 
 
 def task_of(row: models.Task, project: str) -> Task:

@@ -16,9 +16,11 @@ from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.credentials import mask
 from app.db import approvals, calls, events, models, skill_moves, task_queue, task_secrets, turns
 from app.db.database import Sessions, direct, reading, retry_while_unavailable
+from app.db.models import Exploration
 from app.engine.model_scope import ModelScope
 from app.errors import first_line
 from app.gateway.call_journal import InDoubtError
+from app.gateway.gateway import ExplorationEndedError
 from app.gateway.skill_guard import SkillGuard
 from app.project.approval import ApprovalDecision, ApprovalRequest
 from app.records import Call, Offer, Turn
@@ -105,6 +107,26 @@ class TaskJournal(RolloutHooks):
         async with self._sessions.begin() as session:
             await task_queue.hold(session, self._task.id, self._owner)
             await events.append(session, self._task.id, "prompt", {"was": was, "now": agent.prompt_hash})
+
+    @timed(Phase.JOURNAL)
+    async def explore(self, how: Exploration) -> None:
+        """Record that the task explores, if it has not begun otherwise."""
+        async with self._sessions.begin() as session:
+            begun = await turns.explore(session, self._task.id, self._owner, how)
+        if begun:
+            self._task.exploration = how
+
+    @timed(Phase.JOURNAL)
+    async def begin_again(self, ended: ExplorationEndedError) -> None:
+        """Forget the attempt of a task that explored, and say so by an event."""
+        self._take_unwritten()
+        self._outgoing = None
+        self._lost.clear()
+        text = f"it explored, at temperature 1, until it was about to call {ended.api}, and begins again without"
+        async with self._sessions.begin() as session:
+            event = events.NewEvent("remark", {"text": text})
+            await turns.begin_again(session, self._task.id, self._owner, event)
+        self._task.exploration = Exploration.STOPPED
 
     @timed(Phase.JOURNAL)
     async def on_sampled(self, index: int, turn: Turn) -> None:

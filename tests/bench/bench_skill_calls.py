@@ -124,7 +124,7 @@ async def compare_policy(pairs: int) -> dict[str, int]:
             agent = Agent(engine, tokenizer, Compact(), sandbox, RolloutLimits(turns=8), temperature=1.0)
             library = lambda: InMemoryLibrary(retrieval=by_scenario)  # noqa: E731 - as training has it
             collector = GroupCollector(EpisodeRunner(agent, environment), settings, library, at_once=32)
-            collected = await collector.collect(chains, 0)
+            collected, _ = await collector.collect(chains, 0)
             rollouts.append([each.trajectory for one in collected for each in one.episodes])
     return compare(*rollouts)
 

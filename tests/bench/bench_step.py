@@ -99,7 +99,7 @@ async def take_steps(options: argparse.Namespace, stack: RolloutStack, learner: 
         costs = Costs()
         runner = EpisodeRunner(replace(stack.agent, temperature=1.0), stack.environment, policy)
         collector = GroupCollector(runner, settings, stack.new_library, at_once=options.at_once)
-        chains = await collector.collect(draw_chains(stack.environment, "train", settings, step), step)
+        chains, _ = await collector.collect(draw_chains(stack.environment, "train", settings, step), step)
         costs.mark("rollouts")
         scored = [one for each in chains for one in each.scored]
         stats = None

@@ -57,7 +57,7 @@ async def roll_out(model: Path, pairs: int) -> list[AdvantagedRollout]:
         collector = GroupCollector(
             EpisodeRunner(agent, environment), settings, lambda: InMemoryLibrary(retrieval=by_scenario)
         )
-        rollouts = await collector.collect(draw_chains(environment, "train", settings, 1), seed=1)
+        rollouts, _ = await collector.collect(draw_chains(environment, "train", settings, 1), seed=1)
     return [
         each for each in compute_advantages([one for each in rollouts for one in each.scored]) if each.has_signal
     ]

@@ -41,6 +41,7 @@ class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     figures: dict[str, Any]
     worse: bool = False  # certainly, than the incumbent or the reference; else it may only be too little
+    open: bool = False  # neither a gain nor a loss over the margin was shown, so that another look may decide
 
 
 def decide(
@@ -63,7 +64,38 @@ def decide(
         "rules": msgspec.to_builtins(rules),
         "warnings": _warnings(*sides, rules),
     }
-    return GateDecision(promote=promote, reason=reason, figures=figures, worse=_is_worse(difference))
+    undecided = not promote and difference.scenarios >= rules.min_scenarios and sides[0].tgc.mean > 0
+    return GateDecision(
+        promote=promote,
+        reason=reason,
+        figures=figures,
+        worse=_is_worse(difference),
+        open=undecided and not any(each.is_risked(rules.margin) for each in _found(difference, lower_bound)),
+    )
+
+
+def look_greedily(
+    decision: GateDecision,
+    candidate: Sequence[TaskResult],
+    incumbent: Sequence[TaskResult],
+    rules: GateRules | None = None,
+) -> GateDecision:
+    """The decision about an `open` case, by results of the same scenarios without the chance of sampling.
+
+    As it will serve, the candidate loses at most the margin. That it solves more may show greedily alone, where it
+    is not hidden by luck: it then passes, which one that is equal does as seldom as before. Raises as `decide`.
+    """
+    greedy = decide(candidate, incumbent, rules)
+    figures = decision.figures | {
+        f"greedy_{name}": greedy.figures[name] for name in ("candidate", "incumbent", "difference")
+    }
+    compared = msgspec.convert(greedy.figures["difference"], Comparison)
+    reason = f"{decision.reason}; greedily, {greedy.reason}"
+    promote = greedy.promote and max(compared.sgc.low, compared.tgc.low) > 0
+    if promote:
+        reason = f"greedily, {greedy.reason}; as it serves, {decision.reason}"
+    worse = decision.worse or greedy.worse
+    return msgspec.structs.replace(decision, promote=promote, reason=reason, figures=figures, worse=worse)
 
 
 def check_reference(

@@ -7,16 +7,20 @@ from http import HTTPStatus
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from app.agent.rollout_loop import Agent
 from app.errors import EngineError, EngineRefusalError
 from app.records import BASE, Json, Policy
 from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Environment, Scenario, Split
+from trainer.evaluation.gate_power import power_in_words
 from trainer.evaluation.local import evaluate_scenarios
 from trainer.evaluation.policy_metrics import TaskResult
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.protocols import AdapterEngine, LibraryFactory
+
+log = structlog.get_logger(__name__)
 
 _SPLIT: Split = "validation"
 
@@ -89,6 +93,7 @@ class PairedResults(msgspec.Struct, frozen=True, kw_only=True):
     incumbent: list[TaskResult]
     reference: list[TaskResult] | None = None  # of the release that last proved a gain, where it is another
     settings: dict[str, Json]  # all it takes to repeat the evaluation
+    greedy: "PairedResults | None" = None  # of the first two, where they were sampled and that decided nothing
 
     def only_known(self) -> "PairedResults":
         """Only the scenarios whose results are known of every model; `coverage` in the settings is their share."""
@@ -120,13 +125,17 @@ def only_known(sides: Sequence[Sequence[TaskResult]]) -> tuple[list[list[TaskRes
 async def evaluate_pair(
     evaluator: Evaluator, candidate: str, incumbent: str, *, scenarios: int, seed: int
 ) -> PairedResults:
-    """Both models on one sample of held-out scenarios, all tasks of each, with the library on."""
+    """Both models on one sample of held-out scenarios, all tasks of each, with the library on.
+
+    Before that it logs how often so many scenarios show a gain, which is also `power` in the results' settings.
+    """
     sample = held_out(evaluator, scenarios, seed)
-    tasks = sum(len(each.tasks) for each in sample)
+    tasks, power = sum(len(each.tasks) for each in sample), power_in_words(len(sample))
+    log.info("two models are compared", power=power, temperature=evaluator.temperature)
     return PairedResults(
         candidate=await evaluator.evaluate(candidate, sample, after=tasks),
         incumbent=await evaluator.evaluate(incumbent, sample, before=tasks),
-        settings=evaluation_settings(evaluator, scenarios, seed),
+        settings=evaluation_settings(evaluator, scenarios, seed) | {"power": power},
     )
 
 

@@ -47,7 +47,9 @@ ADVICE = {
     DropReason.OTHER_PROMPT: "wait for tasks of the version, or the prompt profile, that serves now",
     DropReason.EMPTY: "look at the trajectories: the model generated nothing",
     DropReason.BAD_LOGPROBS: "check the model server: it reported logprobs that are not finite",
-    DropReason.WRONG_TEMPERATURE: "serve with SAGE_TEMPERATURE=1, so that the policy explores",
+    DropReason.WRONG_TEMPERATURE: (
+        "let more tasks explore: raise explore_percent, set explore_writes, or serve with SAGE_TEMPERATURE=1"
+    ),
     DropReason.NO_PEERS: "serve several tasks of one kind, or give them the same `scenario`",
     DropReason.EQUAL_REWARDS: (
         "wait for tasks that succeed as well as fail; at temperature 0 identical tasks give identical rollouts"

@@ -58,6 +58,8 @@ class Learner:
         `accelerator` joins several processes, and `shard` makes them share the weights. None: this one alone.
         `read_weights` fills a model that was built without weights, after it was sharded.
         """
+        if not settings.lr:
+            raise ValueError("with a rate of 0 nothing would be learned: see `with_learning_rate`")
         self.settings = settings
         self.model = model
         self._base = cast(PreTrainedModel, model.get_base_model())  # with the LoRA layers in it

@@ -13,12 +13,14 @@ def chain_step(
     trajectory: Trajectory, score: float, *, success: bool, creditable: frozenset[UUID], known: bool = True
 ) -> ChainStep:
     """The step of a chain; `score` is the verifier's, in [0, 1]; `creditable` are the skills it made that can earn
-    a bonus; `known` is False if the verifier cannot tell.
+    a bonus; `known` is False if the verifier cannot tell. One that ended without code is no success, whatever the
+    verifier says: neither it nor the maker of its skills earns a bonus.
     """
+    no_code = trajectory.stop is Stop.NO_CODE
     return ChainStep(
         score=score,
-        success=success,
-        no_code=trajectory.stop is Stop.NO_CODE,
+        success=success and not no_code,
+        no_code=no_code,
         creditable=creditable,
         used=frozenset(offer.skill_id for offer in trajectory.used()),
         called_by_name=_called_by_name(trajectory),

@@ -2,15 +2,17 @@
 
 import asyncio
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from app.agent.hooks import RolloutHooks
 from app.agent.rollout_loop import Agent, ResumeState, run_rollout
+from app.errors import WorldError
 from app.gateway.gateway import Gateway
 from app.gateway.skill_guard import GuardedSkill, SkillGuard
 from app.gateway.skill_manifest import SkillManifest
@@ -20,6 +22,8 @@ from app.skills.skill_checks import is_wrapper
 from app.skills.validate_drafts import validate_drafts
 from app.skills.written_manifest import manifests_of
 from trainer.environment import Environment, OpensGateway, Scenario, Verdict, World
+
+T = TypeVar("T")
 
 
 class Episode(msgspec.Struct, frozen=True):
@@ -72,13 +76,17 @@ class EpisodeRunner:
         seed: int = 0,
         hooks: RolloutHooks | None = None,
     ) -> Episode:
-        """One verified rollout in a world of its own. The skills it makes are saved in `library`."""
-        async with self.environment.open(scenario, task) as world:
+        """One verified rollout in a world of its own. The skills it makes are saved in `library`.
+
+        Raises WorldError for whatever the environment raises.
+        """
+        async with AsyncExitStack() as stack:
+            world = await _of_world(stack.enter_async_context(self.environment.open(scenario, task)), scenario)
             gateway = _gateway(world, self.agent.limits.calls)
             gateway.guard = self._guard(offers, library)
             resume = ResumeState(seed=seed, now=world.now)
             trajectory = await run_rollout(self.agent, world.task, self.policy, gateway, offers, resume, hooks)
-            verdict = await world.verify(trajectory)
+            verdict = await _of_world(world.verify(trajectory), scenario)
             if library is None:
                 return Episode(trajectory, verdict)
             drafts = validate_drafts(trajectory, world.catalog).kept
@@ -115,6 +123,15 @@ class EpisodeRunner:
                 offers = mix(position, offers)
             episodes.append(await self.run_task(chain.scenario, task, library, offers, seed=seed))
         return episodes
+
+
+async def _of_world(result: Awaitable[T], scenario: Scenario) -> T:
+    """Environments are of others, and may raise anything."""
+    try:
+        return await result
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        raise WorldError(f"the world of scenario {scenario.id!r} failed: {reason}") from error
 
 
 def _gateway(world: World, calls: int) -> Gateway:

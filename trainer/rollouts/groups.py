@@ -5,9 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import count
 from random import Random
+from typing import NamedTuple
 
 import msgspec
+import structlog
 
+from app.errors import WorldError
 from app.plugins import registry
 from app.records import Offer
 from app.run_settings import RunSettings
@@ -22,6 +25,8 @@ from trainer.sage.advantages import ScoredRollout
 from trainer.sage.chains import nearest_chain, sample_chain
 from trainer.sage.reward import ChainStep, Reward, RewardRule, known_rewards, with_use_values
 
+log = structlog.get_logger()
+
 
 class ChainRollout(msgspec.Struct, frozen=True):
     """One rollout of a chain, with the reward of each task."""
@@ -29,6 +34,13 @@ class ChainRollout(msgspec.Struct, frozen=True):
     scenario: Scenario
     episodes: tuple[Episode, ...]
     scored: tuple[ScoredRollout, ...]
+
+
+class Collected(NamedTuple):
+    """The rollouts of a step, in the order of its chains, and how many are missing because their world failed."""
+
+    rollouts: list[ChainRollout]
+    failed: int
 
 
 @dataclass(frozen=True)
@@ -43,30 +55,39 @@ class GroupCollector:
     report: Callable[[int, int], object] | None = None  # chains rolled out, and of how many
     at_once: int = 128  # chains in flight: twice an engine's batch, so that it stays full while code runs
 
-    async def collect(self, chains: Sequence[Chain], seed: int) -> list[ChainRollout]:
-        """G rollouts of each chain, in the order of `chains`."""
+    async def collect(self, chains: Sequence[Chain], seed: int) -> Collected:
+        """G rollouts of each chain. A world that fails costs its own alone. Raises WorldError if all fail."""
         rule: RewardRule = registry.load("sage.rewards", self.settings.reward)
         slots = asyncio.Semaphore(self.at_once)
         done, total = count(1), len(chains) * self.settings.group
+        failures: list[WorldError] = []
 
-        async def roll_out(number: int, member: int) -> list[Episode]:
+        async def roll_out(number: int, member: int) -> list[Episode] | None:
             async with slots:
                 chain, rng = chains[number], Random(f"{seed} {number} {member}")
                 library = self.new_library() if self.settings.skills else None
                 seeds = [rng.getrandbits(31) for _ in chain.tasks]
                 mix = self._mix(chain, library, f"crowd {seed} {number}") if library is not None else None
-                episodes = await self.runner.run_chain(chain, library, seeds, mix)
-                if self.report is not None:
-                    self.report(next(done), total)
-                return episodes
+                try:
+                    return await self.runner.run_chain(chain, library, seeds, mix)
+                except WorldError as error:
+                    log.exception("a rollout is left out")
+                    failures.append(error)
+                    return None
+                finally:
+                    if self.report is not None:
+                        self.report(next(done), total)
 
         async def roll_out_group(number: int) -> list[ChainRollout]:
             scenario = chains[number].scenario
             rolled_out = await asyncio.gather(*(roll_out(number, each) for each in range(self.settings.group)))
-            return _scored_group(scenario, rolled_out, rule, f"{number} {scenario.id}")
+            return _scored_group(scenario, [*filter(None, rolled_out)], rule, f"{number} {scenario.id}")
 
         groups = await asyncio.gather(*map(roll_out_group, range(len(chains))))
-        return [rollout for group in groups for rollout in group]
+        rollouts = [rollout for group in groups for rollout in group]
+        if not rollouts:
+            raise failures[0]
+        return Collected(rollouts, len(failures))
 
     def _mix(self, chain: Chain, library: InMemoryLibrary, seed: str) -> Mix:
         """Adds the same crowd to a position in all rollouts of the group, so that these can be compared."""

@@ -88,12 +88,13 @@ class RolloutTraining:
         for index in range(done + 1, self.settings.steps + 1):
             began = time.perf_counter()
             chains = draw_chains(self.stack.environment, "train", self.settings, index)
-            rollouts = await self._collector(policy, crowd).collect(chains, index)
+            rollouts, failed = await self._collector(policy, crowd).collect(chains, index)
             collected = time.perf_counter()
             scored = [rollout for chain in rollouts for rollout in chain.scored]
             metrics = {
                 **update_policy(self.learner, scored, self.updating),
                 **_rollout_metrics(rollouts, collected - began),
+                **({"failed_rollouts": failed} if failed else {}),
             }
             crowd.add(_written(rollouts))
             crowd.save(kept)

@@ -80,6 +80,11 @@ def warnings_of(metrics: dict[str, Json]) -> list[str]:
             f"{metrics['unknown']} rollouts were left out: it cannot be told whether they succeeded. They asked "
             "for what is not recorded, tried to write where trials only read, or met a server that is down"
         )
+    if metrics.get("failed_rollouts"):
+        warnings.append(
+            f"{metrics['failed_rollouts']} rollouts were left out: the environment could not set up or verify "
+            "their worlds. The log of the worker says why"
+        )
     if metrics.get("no_signal"):
         warnings.append(
             "no learning signal in this step: all rollouts of each group have the same reward. If this goes on, "

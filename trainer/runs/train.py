@@ -17,7 +17,7 @@ import msgspec
 import torch
 
 from app.db.database import Sessions, open_database
-from app.engine.tokenizer import ChatTokenizer
+from app.engine.tokenizer import ChatTokenizer, read_card
 from app.errors import InvalidError
 from app.run_settings import RunKind
 from trainer.engines.sleep import servers_that_sleep, sleep_during_updates, wake_servers
@@ -25,6 +25,7 @@ from trainer.experience.filters import BaseModel
 from trainer.experience.read_experience import LoggedExperience
 from trainer.experience.snapshot import read_once
 from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
+from trainer.learning.learning_rate import with_learning_rate
 from trainer.learning.model import pick_device
 from trainer.learning.publishing import TrainingOutput
 from trainer.run_job import Job, Result, RunProgress
@@ -55,7 +56,8 @@ async def train(job: Job, progress: RunProgress) -> Result:
     deployment = job.deployment
     async with open_database(deployment.database_url, connections=3, direct_url=deployment.direct_url) as database:
         sessions = database.sessions
-        job = await with_own_exam(job, sessions)
+        settings = with_learning_rate(job.settings, read_card(deployment.model_dir))
+        job = await with_own_exam(msgspec.structs.replace(job, settings=settings), sessions)
         # Before the training, which takes long: it may fail.
         async with open_run_environment(job, sessions, progress) as environment:
             await check_coverage(job, sessions, environment)

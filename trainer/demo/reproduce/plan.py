@@ -99,6 +99,7 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
             "pairs": self.pairs,
             "group": self.group,
             "crowding": 0,  # as in the paper
+            "max_kl": 0.0,  # as in the paper
             "reward": _OF_THE_PAPER,
             "micro_batch_tokens": self.micro_batch_tokens,
         }

@@ -118,7 +118,7 @@ def assemble(plan: SeedPlan) -> None:
         shutil.copyfile(path, plan.out / path.name)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(plan.work / name, plan.out / name)
-    (plan.out / "README.md").write_text("---\nprompt_profile: compact\n---\n")
+    (plan.out / "README.md").write_text("---\nprompt_profile: compact\nlearning_rate: 0.001\n---\n")
 
 
 def _provenance(plan: SeedPlan) -> Provenance:

@@ -15,6 +15,7 @@ license: apache-2.0
 library_name: transformers
 pipeline_tag: text-generation
 prompt_profile: compact
+learning_rate: 0.001
 tags: [agent, code]
 made_for_apis:
 {apis}

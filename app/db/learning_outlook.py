@@ -1,0 +1,116 @@
+"""What a schedule has to learn from: how many scores a week, and what keeps its runs from learning anything."""
+
+from datetime import timedelta
+
+import msgspec
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models, projects
+from app.db.models import Exploration
+from app.db.scores import proven
+from app.project.project_settings import EXPLORING, ProjectSettings, explored_percent
+from app.run_settings import RunKind, read_settings
+from app.settings import Settings
+
+_DAYS = 7
+_ENOUGH = 20  # tasks that explored, to say how many do so to their end
+
+_task = models.Task
+
+
+class Serving(msgspec.Struct, frozen=True):
+    """What this server does with the tasks of every project."""
+
+    temperature: float = 0.0
+    judge: str = ""
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Serving":
+        return cls(settings.temperature, settings.judge)
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """`scored_last_week` tasks were scored by other than a judge; at that pace runs can learn from about
+    `scores_per_week`. Each of the `problems` keeps runs from learning anything.
+    """
+
+    scored_last_week: int
+    scores_per_week: int
+    problems: list[str]
+
+
+class _Week(msgspec.Struct, frozen=True):
+    """Of the tasks that ended in the last days."""
+
+    scored: int  # by other than a judge
+    judged: int  # by a judge alone
+    explored: int  # of those scored, sampled at 1 although the server samples otherwise
+    stopped: int  # of those scored, begun again without exploring, to change something
+
+
+async def outlook(session: AsyncSession, schedule: models.Schedule, serving: Serving) -> Outlook:
+    """Of the runs of a schedule, as if it were enabled."""
+    project = projects.settings_of(await projects.by_id(session, schedule.project_id))
+    settings, week = read_settings(schedule.settings), await _week(session, schedule)
+    if settings.kind is RunKind.ROLLOUT or settings.kind is RunKind.EXAM or settings.data:
+        return Outlook(scored_last_week=week.scored, scores_per_week=0, problems=[])
+    percent, kept = 100.0, 1.0
+    if settings.kind is RunKind.LOGGED and serving.temperature != EXPLORING:
+        percent, kept = explored_percent(project, learns=True), _share_kept(project, week)
+    problems = [*_unsampled(percent, project, week), *_unscored(schedule, project, serving, week)]
+    return Outlook(
+        scored_last_week=week.scored,
+        scores_per_week=0 if problems else round(week.scored * percent / 100 * kept),
+        problems=problems,
+    )
+
+
+def _share_kept(project: ProjectSettings, week: _Week) -> float:
+    """Of the tasks that begin to explore, the share that does so to its end; all of them while few are known."""
+    known = week.explored + week.stopped
+    return 1.0 if project.explore_writes or known < _ENOUGH else week.explored / known
+
+
+def _unsampled(percent: float, project: ProjectSettings, week: _Week) -> list[str]:
+    if not percent:
+        return [
+            "no task is sampled at temperature 1, and runs of kind logged learn from no other: raise the "
+            "project's explore_percent, or serve with SAGE_TEMPERATURE=1"
+        ]
+    if not week.explored and week.stopped >= _ENOUGH and not project.explore_writes:
+        return [
+            f"none of {week.stopped} tasks that explored and were scored did so to its end: all wanted to change "
+            "something, which exploring tasks do only with explore_writes"
+        ]
+    return []
+
+
+def _unscored(schedule: models.Schedule, project: ProjectSettings, serving: Serving, week: _Week) -> list[str]:
+    if week.scored or project.verifier is not None:
+        return []
+    if not (week.judged or serving.judge):
+        return [
+            f"no task of the last {_DAYS} days has a score: submit tasks with a check, score them (POST "
+            "/v1/feedback), or set a verifier"
+        ]
+    if schedule.every_hours is None:
+        return ["a judge alone scores, and its scores start no run: set every_hours"]
+    if project.judge_agreement and not schedule.settings.get("data"):
+        return [
+            "a judge alone scores, which is not known to decide as people do: score tasks that it has scored, or "
+            "set judge_agreement to 0"
+        ]
+    return []
+
+
+async def _week(session: AsyncSession, schedule: models.Schedule) -> _Week:
+    by_others, explored = proven().is_not(None), _task.exploration.in_([Exploration.READS, Exploration.WRITES])
+    since = func.clock_timestamp() - timedelta(days=_DAYS)
+    query = select(
+        func.count().filter(by_others),
+        func.count().filter(~by_others),
+        func.count().filter(by_others, explored),
+        func.count().filter(by_others, _task.exploration == Exploration.STOPPED),
+    ).where(_task.project_id == schedule.project_id, _task.finished_at >= since, _task.score.is_not(None))
+    return _Week(*(await session.execute(query)).one())

@@ -1,0 +1,41 @@
+"""Which tasks explore: they are sampled at temperature 1, for runs to learn from, others as the server is set.
+
+An exploring task reads, and no more: a policy gradient needs its worse attempts as well as its better ones, and a
+user must not pay for these with a change that cannot be undone. At the first call that may change something the
+attempt is thrown away, and the task begins again as if it had never explored. That loses nothing, since all it did
+was to read. To go on from there at another temperature would, as the answers of its earlier turns were drawn by
+chance, and to answer the call with an error would leave it to the policy to try again. A project whose APIs can
+stand it opens them with `explore_writes`; then no attempt is thrown away.
+
+Runs then learn from the attempts that did not come to change anything. Their rewards are relative to the mean of
+their group, so that the gradient is that of the reward among these: it moves the policy neither towards changing
+things nor away from it.
+"""
+
+from hashlib import blake2b
+from uuid import UUID
+
+from app.db import models
+from app.db.models import Exploration
+from app.project.project_settings import explored_percent
+from app.runner.task_context import TaskContext
+
+
+def is_chosen(task_id: UUID, percent: float) -> bool:
+    """Whether a task is among this share, regardless of whether skills are withheld from it. A larger share
+    contains a smaller one.
+    """
+    digest = blake2b(task_id.bytes, digest_size=8, person=b"explore").digest()
+    return int.from_bytes(digest) < percent / 100 * 2**64
+
+
+def exploration_of(row: models.Task, context: TaskContext) -> Exploration | None:
+    """How a task that has not begun is to explore; None: not at all.
+
+    Neither do tasks that call a skill or repair one, and those whose release was chosen: they are no experience.
+    """
+    percent = explored_percent(context.settings, learns=context.learns)
+    other = row.pinned or row.skill_run is not None or row.repairs is not None
+    if row.exploration is not None or other or not is_chosen(row.id, percent):
+        return None
+    return Exploration.WRITES if context.settings.explore_writes else Exploration.READS
