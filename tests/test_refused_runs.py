@@ -20,7 +20,7 @@ from tests.served_scores import serve_scored
 from tests.support.every_row import every_row
 
 LITTLE = "too little to learn from: "
-AT_ZERO = f"{LITTLE}0 of 3 tasks with a score were sampled at temperature 1, and the run needs 2: serve"
+AT_ZERO = f"{LITTLE}0 of 3 tasks with a score were sampled at temperature 1, and the run needs 2: let"
 
 
 @pytest.fixture
