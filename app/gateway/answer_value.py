@@ -110,7 +110,7 @@ def is_page(answer: ReadResponse) -> bool:
     marked = next((charset for mark, charset in _MARKS if head.startswith(mark)), None)
     text = head.decode(marked or _charset(answer), "replace")
     if is_html(answer.media_type):
-        return _ELEMENT.search(text) is not None
+        return _ELEMENT.search(text) is not None and not text.lstrip().startswith(("{", "[", '"'))
     return _PAGE.match(text) is not None
 
 

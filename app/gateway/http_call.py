@@ -79,8 +79,7 @@ class HttpCaller:
             )
             if answer.status not in REDIRECTS or _is_result(request, answer):
                 return answer
-            target = _target(url, answer)
-            here = target is not None and answer.status != 303 and _differs_by_slash(url, target)
+            target, here = _target(url, answer)
             if target is None or not (_repeats(request, answer) if here else _moves(request, url, target)):
                 raise _redirected(request, answer, url, target)
             url = url.copy_with(scheme=target.scheme, raw_path=target.raw_path)  # of the same server
@@ -148,12 +147,13 @@ def _is_result(request: WireRequest, answer: ReadResponse) -> bool:
     return not request.is_read and answer.status in REDIRECTS and request.answers.has_redirect(answer.status)
 
 
-def _target(url: httpx.URL, answer: ReadResponse) -> httpx.URL | None:
-    """Where a redirect leads; None if it does not say so."""
+def _target(url: httpx.URL, answer: ReadResponse) -> tuple[httpx.URL | None, bool]:
+    """Where a redirect leads, None if it does not say so, and whether the same request is asked for there."""
     try:
-        return None if answer.location is None else url.join(answer.location)
+        target = None if answer.location is None else url.join(answer.location)
     except (httpx.InvalidURL, UnicodeError):
-        return None
+        target = None
+    return target, target is not None and answer.status != 303 and _differs_by_slash(url, target)
 
 
 def _repeats(request: WireRequest, answer: ReadResponse) -> bool:
@@ -164,6 +164,18 @@ def _repeats(request: WireRequest, answer: ReadResponse) -> bool:
 def _moves(request: WireRequest, url: httpx.URL, target: httpx.URL) -> bool:
     """Whether a request may lead to another address."""
     return request.is_read and not request.approved and _same_server(url, target)
+
+
+def redirect_refusal(request: WireRequest, response: httpx.Response) -> RefusalError | None:
+    """Why a request of a protocol on top of HTTP does not follow a redirect; None if it may: the same rule."""
+    url, location = response.request.url, response.headers.get("location")
+    answer = ReadResponse(
+        status=response.status_code, location=location, content_type="", headers={}, challenge="", body=b""
+    )
+    target, here = _target(url, answer)
+    if target is not None and (_repeats(request, answer) if here else _moves(request, url, target)):
+        return None
+    return _redirected(request, answer, url, target)
 
 
 def _redirected(

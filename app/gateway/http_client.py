@@ -24,6 +24,14 @@ class NoCookies(CookieJar):
         return
 
 
+async def _forget_no_address(response: httpx.Response) -> None:
+    """A redirect to what is no address has none: httpx would raise an error, as if there had been no answer."""
+    try:
+        response.request.url.join(httpx.URL(response.headers.get("location", "")))
+    except (httpx.InvalidURL, UnicodeError):
+        del response.headers["location"]
+
+
 def open_client(
     *,
     allow_private_hosts: bool,
@@ -49,6 +57,7 @@ def open_client(
     plain = open_transport(certificates.context())
     transport = CertificateTransport(plain, open_transport, certificates)
     return httpx.AsyncClient(
+        event_hooks={"response": [_forget_no_address]},
         transport=transport if only is None else BoundedTransport(transport, only),
         timeout=timeout,
         trust_env=False,

@@ -239,8 +239,9 @@ def _each(origins: Iterable[str]) -> Iterator[Trace]:
 
 def _blanks_in(text: str) -> list[str]:
     """All but single spaces between words."""
-    ends = (0, len(text))
-    return [each[0] for each in _BLANKS.finditer(text) if each[0] != " " or each.start() in ends or each.end() in ends]
+    between = text.strip()
+    around = [each for each in (text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]) if each]
+    return around + [each for each in _BLANKS.findall(between) if each != " "]
 
 
 def flags_of(value: Json) -> str:
