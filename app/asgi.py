@@ -25,7 +25,9 @@ from app.garbage_collection import freeze_memory
 from app.gateway.certificates import Certificates
 from app.gateway.http_client import open_client
 from app.gateway.mcp_client.mcp_commands import read_commands
+from app.gateway.own_services import OwnServices
 from app.hot_swap.loader import AdapterLoader
+from app.ports import base_url
 from app.project.project_settings import Limits
 from app.release.first_release import FirstRelease
 from app.release.promote import Promoter
@@ -69,6 +71,7 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
         others: dict[str, Any] = {
             "allow_private_hosts": settings.allow_private_hosts,
             "certificates": Certificates.of(settings),
+            "own": OwnServices.of(settings),
         }
         documents = await stack.enter_async_context(open_client(timeout=_FETCH_SECONDS, **others))
         webhooks = await stack.enter_async_context(open_client(**others))  # not delayed by slow documents
@@ -115,6 +118,6 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
             limits=Limits.defaults(settings),
             datasets=DatasetStore(settings.datasets_dir, settings.adapter_store),
             data_rules=DataRules.of(settings),
-            public_url=settings.public_url,
+            public_url=settings.public_url.rstrip("/") or base_url(settings.host, settings.port),
             failed_keys_per_minute=settings.limit_failed_keys_per_minute,
         )

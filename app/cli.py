@@ -50,7 +50,7 @@ class _Commands(click.Group):
             click.ClickException(readable_error(str(error))).show()
             ctx.exit(error.exit_code)
         except click.ClickException as error:
-            error.message = readable_error(error.message)
+            vars(error)["message"] = readable_error(error.message)
             raise
         except KeyboardInterrupt:
             click.echo("\ninterrupted", err=True)

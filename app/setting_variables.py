@@ -47,7 +47,7 @@ def unread_variables(env: Iterable[str], kinds: Iterable[str]) -> dict[str, str]
     {'SAGE_TASK_MAX_SECONDS': 'did you mean SAGE_MAX_TASK_SECONDS?'}
     """
     known = {variable_of(name): name for name in kinds}
-    found = {}
+    found: dict[str, str] = {}
     for variable in sorted(env):
         if variable.startswith(_PREFIX) and variable not in known and variable not in _OF_COMMANDS:
             hint = did_you_mean(variable.removeprefix(_PREFIX).lower(), known.values())

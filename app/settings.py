@@ -32,7 +32,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Port of the API."""
     public_url: str = ""
     """Address at which people reach this server, such as https://sage.example.com, for links back to it: OAuth's
-    redirects. By default that of the request which asks for the link."""
+    redirects. By default `SAGE_HOST` and `SAGE_PORT`; never what a request names as its host."""
     chat_wait_seconds: Seconds = 600
     """`/v1/chat/completions` waits for its task for so long. The task itself goes on."""
     shutdown_delay_seconds: Pause = 0
@@ -209,7 +209,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     api_timeout_seconds: Seconds = 30
     """Limit for one call to a live API."""
     allow_private_hosts: bool = True
-    """Allow live APIs on loopback and private addresses."""
+    """Allow live APIs on loopback and private addresses. Services of the deployment, and link-local addresses, are
+    closed all the same."""
     api_refresh_hours: Annotated[float, msgspec.Meta(ge=0, le=8_760)] = 24
     """Documents of APIs are fetched again after this time, and changes applied. 0: never."""
     ca_file: Path | None = None

@@ -24,6 +24,7 @@ from app.gateway.certificates import Certificates
 from app.gateway.http_client import open_client
 from app.gateway.mcp_client.connection_pool import MAX_SESSIONS, Changed, McpServers
 from app.gateway.mcp_client.mcp_commands import read_commands
+from app.gateway.own_services import OwnServices
 from app.hot_swap.loader import AdapterLoader
 from app.judge import NamedJudge, load_judge
 from app.liveness import LivenessReporter
@@ -206,6 +207,7 @@ def _api_client(settings: Settings, more: int = 0) -> httpx.AsyncClient:
         connections=8 * tasks + more,
         kept=2 * tasks,
         certificates=Certificates.of(settings),
+        own=OwnServices.of(settings),
     )
 
 

@@ -104,6 +104,11 @@ class ApiApp(msgspec.Struct, frozen=True, kw_only=True):
             _, secret = await keys.create(session, "test", scopes, project_id)
         return {"Authorization": f"Bearer {secret}"}
 
+    def reached_at(self, url: str) -> None:
+        """As SAGE_PUBLIC_URL says it."""
+        known = self.app.state["dependencies"]
+        self.app.state["dependencies"] = msgspec.structs.replace(known, public_url=url.rstrip("/"))
+
     async def project(self, name: str) -> models.Project:
         async with self.sessions.begin() as session:
             return await projects.create(session, name)
@@ -182,6 +187,7 @@ async def open_api_app(  # noqa: PLR0913  what a test replaces
                 tokenizer=tokenizer,
                 chat_wait_seconds=chat_wait_seconds,
                 mcp_commands=mcp_commands,
+                public_url="http://test",
             )
 
     headers = {"Authorization": f"Bearer {secret}"}

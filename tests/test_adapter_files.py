@@ -287,12 +287,57 @@ def test_another_type_than_lora_is_refused(copy: Path) -> None:
         inspect(copy)
 
 
-@pytest.mark.parametrize(("name", "value"), [("use_dora", True), ("modules_to_save", ["lm_head"])])
-def test_settings_beyond_plain_lora_are_refused(copy: Path, name: str, value: object) -> None:
+BEYOND: list[tuple[str, object]] = [
+    ("use_dora", True),
+    ("modules_to_save", ["lm_head"]),
+    ("bias", "all"),
+    ("bias", "lora_only"),
+    ("bias", True),
+    ("lora_bias", True),
+    ("target_parameters", ["mlp.experts.up_proj"]),
+    ("trainable_token_indices", [1]),
+]
+
+
+def test_settings_beyond_plain_lora_are_refused(copy: Path) -> None:
     config = json.loads((copy / CONFIG).read_text())
-    (copy / CONFIG).write_text(json.dumps(config | {name: value}))
-    with pytest.raises(AdapterError, match=f"{CONFIG} sets {name}: only plain LoRA is supported"):
-        inspect(copy)
+    with every_row() as row:
+        for name, value in BEYOND:
+            with row(name, value):
+                (copy / CONFIG).write_text(json.dumps(config | {name: value}))
+                with pytest.raises(AdapterError, match=f"{CONFIG} sets {name}: only plain LoRA is supported"):
+                    inspect(copy)
+    (copy / CONFIG).write_text(json.dumps(config | {"bias": "none", "lora_bias": False, "rank_pattern": {}}))
+    inspect(copy)
+
+
+def test_ranks_of_single_modules_are_plain_names_and_those_of_their_weights(copy: Path) -> None:
+    config = json.loads((copy / CONFIG).read_text())
+    full, name = config["r"], some(load_file(copy / WEIGHTS), "A").removesuffix(".lora_A.weight")
+    module = name.removeprefix("base_model.model.")
+    down, up = f"{name}.lora_A.weight", f"{name}.lora_B.weight"
+    changed(copy, lambda all: all.update({down: all[down][:1].contiguous(), up: all[up][:, :1].contiguous()}))
+    (copy / CONFIG).write_text(json.dumps(config | {"rank_pattern": {module: 1}}))
+    assert inspect(copy).rank == full
+    odd: list[object] = [
+        {},
+        {module: 2},
+        {module: 0},
+        {module: True},
+        {module: "1"},
+        {module: full + 1},
+        {"(a+)+$": 1, module: 1},
+        {f".*{module}": 1},
+        [module],
+        "1",
+        7,
+    ]
+    with every_row() as row:
+        for pattern in odd:
+            with row(pattern):
+                (copy / CONFIG).write_text(json.dumps(config | {"rank_pattern": pattern}))
+                with pytest.raises(AdapterError, match=r"rank_pattern|does not fit"):
+                    inspect(copy)
 
 
 @pytest.mark.parametrize(

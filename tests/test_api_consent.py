@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
@@ -246,3 +247,16 @@ async def test_credentials_are_encrypted_and_end_with_their_api(api: ApiApp, ser
         assert not await api_credentials.of_api(session, row.id)
     unknown = await api.client.delete("/v1/apis/vault/credentials/header_key")
     assert unknown.status_code == 404
+
+
+async def test_a_person_is_sent_back_to_this_server_whatever_a_request_names_as_its_host(
+    api: ApiApp, service: SecuredService
+) -> None:
+    await register(api, service, credentials={"person": {"client_id": CLIENT, "client_secret": SECRET}})
+    forged = {"Host": "evil.test", "X-Forwarded-Host": "evil.test", "Forwarded": "host=evil.test"}
+    asked = await api.client.get("/v1/apis/vault/authorize", params={"scheme": "person"}, headers=forged)
+    back = parse_qs(urlsplit(asked.json()["url"]).query)["redirect_uri"]
+    assert back == ["http://test/oauth/callback"]
+    about = (await api.client.get("/oauth/client.json", headers=forged)).json()
+    assert about["redirect_uris"] == back
+    assert "evil.test" not in str(about)

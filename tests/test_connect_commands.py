@@ -35,6 +35,7 @@ async def shell(committed: Sessions, database_url: str) -> AsyncIterator[SageCom
         open_api_app(committed, database_url, http_client=services) as api,
         served(api) as client,
     ):
+        api.reached_at(str(client.base_url))
         yield SageCommand(api, str(client.base_url))
 
 

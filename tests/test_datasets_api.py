@@ -19,7 +19,7 @@ from app.errors import InvalidError, SettingError
 from app.settings import Settings
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.http_server import served
-from tests.scored_tasks import serve_scored
+from tests.served_scores import serve_scored
 from tests.support.every_row import every_row
 
 CHAT = {"messages": [{"role": "user", "content": "do it"}, {"role": "assistant", "content": "done"}]}

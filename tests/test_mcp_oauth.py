@@ -234,6 +234,7 @@ async def test_a_refused_step_up_leaves_the_connection_as_it_was(api: ApiApp) ->
 async def test_a_client_is_a_document_where_the_authorization_server_reads_those(api: ApiApp) -> None:
     async with asgi_client(api.app, {}, "https://sage.test") as public:
         server = ProtectedServer(documents=public)
+        api.reached_at("https://sage.test")
         async with server.listening() as url:
             await register(api, url)
             headers = {"Authorization": api.client.headers["Authorization"]}

@@ -1,7 +1,7 @@
 """APIs that move to another server: their secrets stay with the one that they were given for."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from itertools import repeat
 from typing import Any
 
@@ -39,8 +39,9 @@ def document(server: str = "http://mail.test/v1", **variables: Any) -> dict[str,
 
 @pytest.fixture
 def internet() -> SmallInternet:
-    answers = {"/v1/mails": found(b"{}"), "/mails": found(b"{}"), "/openapi.json": _refused}
-    return SmallInternet({name: repeat("9.9.9.9") for name in _NAMES}, {**answers, "/mcp": found(b"{}")})
+    answers: dict[str, bytes | Callable[[str], bytes]] = {"/openapi.json": _refused, "/mcp": found(b"{}")}
+    answers |= dict.fromkeys(("/v1/mails", "/mails"), found(b"{}"))
+    return SmallInternet({name: repeat("9.9.9.9") for name in _NAMES}, answers)
 
 
 def _refused(head: str) -> bytes:
@@ -104,7 +105,7 @@ async def test_the_reason_names_the_secrets_and_what_sends_them_along(api: ApiAp
     await put(api, bearer_token=KEY, credentials=_HEADER)
     own = await api.client.put("/v1/apis/mail/credentials/tokenAuth?principal=iris", json={"value": "another-key"})
     assert own.status_code == 200, own.text
-    moved = {"document": document("http://evil.test/v1")}
+    moved: dict[str, Any] = {"document": document("http://evil.test/v1")}
     reason = await put(api, 400, **moved)
     held = "the stored bearer_token, credentials of tokenAuth, credentials of tokenAuth for iris"
     assert "names another server now, http://evil.test/v1 in place of http://mail.test:80" in reason
@@ -151,3 +152,19 @@ async def _called(api: ApiApp, client: httpx.AsyncClient, digest: str) -> str:
     except HostError as error:
         return error.message
     return ""
+
+
+async def test_a_task_that_began_before_sends_no_credentials_of_the_new_server(
+    api: ApiApp, internet: SmallInternet, client: httpx.AsyncClient
+) -> None:
+    await put(api, document=document("http://evil.test/v1"), credentials=_HEADER)
+    async with api.sessions() as session:
+        row = await apis.get(session, api.demo.id, "mail", document=False)
+        begun = await tool_documents.api_document(session, row)
+    catalog = await Catalogs(api.sessions).of([begun])
+    await put(api, credentials=_HEADER)
+    internet.requests.clear()
+    gateway = Gateway(catalog, client, credentials=StoredCredentials(api.sessions, client, [begun]))
+    with pytest.raises(HostError, match="mail was moved to another server since this task began"):
+        await gateway("mail.show_mail", [], {})
+    assert internet.requests == []

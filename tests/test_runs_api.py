@@ -13,7 +13,7 @@ from app.db.database import Sessions
 from app.db.models import RunState
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.http_server import served
-from tests.scored_tasks import serve_scored
+from tests.served_scores import serve_scored
 
 PATH = "/v1/training-runs"
 

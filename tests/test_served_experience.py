@@ -1,114 +1,47 @@
-"""A run that could learn from nothing is refused when it is asked for, with what there is and what it needs."""
+"""Runs of kind `logged` and `sft` read what a runner wrote: real sandbox, API, library and tables."""
 
-from collections.abc import AsyncIterator
-from typing import Any
-
-import pytest
-from sqlalchemy import func, select
-
-from app.db import models, releases, runs
-from app.db.database import Sessions
-from app.db.models import RunState, ScoreSource, TaskState
+from app.records import BASE
 from app.run_settings import RunSettings
-from tests.api_app import ApiApp, open_api_app, problem
-from tests.console_pages import post_form
-from tests.http_server import served
-from tests.sage_command import SageCommand
-from tests.scored_tasks import serve_scored
-from tests.support.every_row import every_row
+from tests.ledger_project import LedgerProject
+from tests.scripted_engine import Answer, ScriptedEngine, block
+from trainer.experience.filters import BaseModel
+from trainer.experience.read_experience import read_best, read_logged
 
-LITTLE = "too little to learn from: "
-AT_ZERO = f"{LITTLE}0 of 3 tasks with a score were sampled at temperature 1, and the run needs 2: serve"
-
-
-@pytest.fixture
-async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
-    async with open_api_app(committed, database_url) as opened:
-        yield opened
+SKILL = """
+def write_entry(text: str) -> int:
+    apis.ledger.list_entries()
+    return apis.ledger.add_entry(text=text)["id"]
+print(write_entry("{word}"))"""
 
 
-async def refusal(api: ApiApp, project: models.Project, **settings: Any) -> str:
-    """Why a run of the project is refused; "" where it is not."""
-    body = {"project": project.name, "settings": settings}
-    answer = await api.client.post("/v1/training-runs", json=body)
-    return "" if answer.status_code == 202 else str(problem(answer)["detail"])
+def writing(prompt: str, turn: int) -> Answer:
+    """Write a skill, or use the offered one."""
+    if turn > 0:
+        return block("apis.supervisor.complete_task()")
+    word = prompt.partition("write ")[2].split()[0]
+    return block(f"print(write_entry('{word}'))" if "skills:" in prompt else SKILL.format(word=word))
 
 
-async def test_a_run_on_served_tasks_says_how_many_there_are_and_how_many_it_needs(api: ApiApp) -> None:
-    judged = {"score_source": ScoreSource.JUDGE, "judged_by": "strict"}
-    cancelled = {"state": TaskState.CANCELLED, "stop": None}
-    with every_row() as row:
-        for number, (kind, served_tasks, expected) in enumerate(
-            (
-                (
-                    "logged",
-                    [],
-                    "no task ended in the window, and the run needs 2: submit",
-                ),
-                ("logged", [((None, None), {})], "0 of 2 tasks that ended have a score to learn from"),
-                ("logged", [((1.0, None), {})], "1 of 2 tasks that ended have a score to learn from"),
-                ("logged", [((1.0, 0.0), cancelled)], "0 of 2 tasks that ended have a score to learn from"),
-                ("logged", [((1.0, 0.0), judged)], "0 of 2 tasks that ended have a score to learn from"),
-                ("logged", [((1.0, 0.0), {"temperature": 0.0})], "0 of 2 tasks with a score were sampled at tem"),
-                (
-                    "logged",
-                    [((1.0,), {}), ((0.0,), {"temperature": 0.7})],
-                    "1 of 2 tasks with a score were",
-                ),
-                ("logged", [((1.0, 0.0), {}), ((1.0,) * 3, {"temperature": 0.0})], ""),
-                (
-                    "sft",
-                    [((0.5, None), {})],
-                    "0 of 2 tasks that ended were solved, and the run needs 1: wait",
-                ),
-                ("sft", [((1.0,), {"temperature": 0.0})], ""),
-            )
-        ):
-            project = await api.project(f"project-{number}")
-            async with api.sessions.begin() as session:
-                for scores, columns in served_tasks:
-                    await serve_scored(session, project.id, *scores, **columns)
-            with row(kind, served_tasks):
-                found = await refusal(api, project, kind=kind)
-                assert found.startswith(LITTLE + expected) if expected else found == ""
-                async with api.sessions() as session:
-                    queued = (await session.scalars(select(models.TrainingRun.project_id))).all()
-                assert (project.id in queued) is (expected == "")
+async def test_the_maker_and_the_user_of_a_skill_are_rewarded_for_tasks_that_were_really_served(
+    project: LedgerProject,
+) -> None:
+    async with project.runner(ScriptedEngine(project.tokenizer, script=writing)):
+        alone = [await work(project, score, use_skills=False) for score in (1, 0)]
+        helped = [await work(project, score) for score in (1, 0)]
+    base = BaseModel("seed", project.tokenizer, BASE)
+    async with project.sessions() as session:
+        logged = await read_logged(session, project.id, RunSettings(), base)
+        best = await read_best(session, project.id, RunSettings(), base)
+    found = {each.trajectory.task.id: (each.reward, each.position) for each in logged.steps[0]}
+    assert found == {alone[0]: (2.0, 0), alone[1]: (0.0, 0), helped[0]: (2.0, 1), helped[1]: (0.0, 1)}
+    assert logged.data.dropped == {}
+    assert [each.task.id for each in best.trajectories] == [alone[0], helped[0]]
 
 
-async def test_tasks_that_the_serving_weights_have_learned_from_are_not_counted_again(api: ApiApp) -> None:
-    async with api.sessions.begin() as session:
-        await serve_scored(session, api.demo.id, 1.0, 0.0)
-        run = await runs.create(session, api.demo.id, RunSettings())
-        run.state, run.started_at = RunState.DONE, await session.scalar(select(func.clock_timestamp()))
-        release = await releases.propose(session, api.demo.id, "f00d", run.id)
-        await releases.activate(session, release.id)
-    found = await refusal(api, api.demo)
-    assert found.startswith(
-        f"{LITTLE}0 of 2 tasks with a score are new to the weights that serve, and the run needs 2"
+async def work(project: LedgerProject, score: int, *, use_skills: bool = True) -> object:
+    """Run one task to its end, with a check that always gives this score."""
+    task_id = await project.submit(
+        "write hello into the ledger", check_code=f"score = {score}", use_skills=use_skills
     )
-    assert await refusal(api, api.demo, since="2020-01-01T00:00:00Z") == ""
-
-
-async def test_only_the_window_that_a_run_names_counts(api: ApiApp) -> None:
-    async with api.sessions.begin() as session:
-        await serve_scored(session, api.demo.id, 1.0, 0.0)
-    assert (await refusal(api, api.demo, until="2020-01-01T00:00:00Z")).startswith(f"{LITTLE}no task ended")
-    assert (await refusal(api, api.demo, limit=1)).startswith(f"{LITTLE}1 of 1 task that ended")
-    assert await refusal(api, api.demo) == ""
-
-
-async def test_runs_that_learn_from_elsewhere_need_no_served_task(api: ApiApp) -> None:
-    assert await refusal(api, api.demo, kind="rollout", environment="office") == ""
-    assert await refusal(api, api.demo, kind="exam", environment="office") == ""
-
-
-async def test_the_command_and_the_console_refuse_it_with_the_same_words(api: ApiApp) -> None:
-    async with api.sessions.begin() as session:
-        await serve_scored(session, api.demo.id, 1.0, 0.0, 1.0, temperature=0.0)
-    async with served(api) as client:
-        ended = await SageCommand(api, str(client.base_url)).run("train")
-    assert (ended.code, ended.out) == (6, "")
-    assert AT_ZERO in ended.err
-    text = await post_form(api, "/console/runs/new", {"kind": "logged"}, "admin", status=400)
-    assert AT_ZERO in text
+    await project.ended(task_id)
+    return task_id

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +21,7 @@ from tests.api_app import open_api_app
 from tests.http_server import served
 from tests.listening_app import listening_app
 from tests.sage_command import SageCommand
-from tests.scored_tasks import serve_scored
+from tests.served_scores import serve_scored
 
 
 @pytest.fixture
@@ -41,6 +42,7 @@ async def test_train_follows_the_run_and_tells_what_it_left(shell: SageCommand) 
     assert ended.code == 0, ended.err
     assert ended.out == "decision      passed\nevidence sgc  0.9\n"
     assert "2/2" in ended.err
+    assert "\r" not in ended.err, "no bar where there is no terminal"
     assert "outcome=0.5" in ended.err
     assert "WARNING, step 1: functions are rarely written" in ended.err
     assert "WARNING, step 2: no signal" in ended.err
@@ -89,6 +91,18 @@ async def test_a_cancelled_run_ends_the_command_that_follows_it(shell: SageComma
     ended = await following
     assert (ended.code, f"Error: run {run_id} was cancelled" in ended.err) == (1, True)
     assert "queued" in (await shell.run("runs", run_id, "--retry")).out
+
+
+async def test_an_interrupted_command_says_that_the_run_goes_on(shell: SageCommand) -> None:
+    training = await shell.start("train")
+    run_id = await shell.run_id()
+    assert training.stderr is not None
+    async with asyncio.timeout(60):
+        await training.stderr.readuntil(b"queued\n")
+    training.send_signal(signal.SIGINT)
+    ended = await shell.ended(training)
+    assert (ended.code, f"the run goes on\n  follow it:  sage runs {run_id} --follow" in ended.err) == (130, True)
+    assert (await shell.api.client.get(f"/v1/training-runs/{run_id}")).json()["state"] == "queued"
 
 
 async def test_runs_are_listed_and_shown_with_the_figures_of_the_last_step(shell: SageCommand) -> None:

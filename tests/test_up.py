@@ -101,9 +101,10 @@ async def running(env: Mapping[str, str], directory: Path) -> AsyncIterator[Up]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_killed_processes_are_restarted_and_stopped_ones_stay_gone(tmp_path: Path) -> None:
-    env = settings(tmp_path)
+    env = settings(tmp_path) | {"HOME": str(tmp_path)}
     async with running(env, tmp_path) as up:
         key = up.key()
+        assert await _lists_projects_from_elsewhere(env) == 0
         assert "--max-loras 8" in command_of(up.process_id(PROCESSES[0]))
         assert len(up.process_ids("app.cli runner")) == RUNNERS
         async with client_of(env, key) as client:
@@ -128,6 +129,15 @@ async def test_killed_processes_are_restarted_and_stopped_ones_stay_gone(tmp_pat
         assert await up.process.wait() == 0
         assert time.monotonic() - began < 120
         await gone(born)
+    assert await _lists_projects_from_elsewhere(env) == 2, "no server runs, so there is no key for it"
+
+
+async def _lists_projects_from_elsewhere(env: Mapping[str, str]) -> int:
+    """The exit code of a command in a directory that is not the server's, and that is told its port alone."""
+    known = {name: value for name, value in env.items() if name not in ("SAGE_DATA_DIR", "SAGE_KEY", "KEY")}
+    command = (sys.executable, "-m", "app.cli", "projects")
+    process = await asyncio.create_subprocess_exec(*command, env=known, cwd="/", stdout=asyncio.subprocess.DEVNULL)
+    return await asyncio.wait_for(process.wait(), 60)
 
 
 def client_of(env: Mapping[str, str], key: str) -> httpx.AsyncClient:

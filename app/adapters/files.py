@@ -27,7 +27,11 @@ from app.errors import AdapterError, UnreadableAdapterError
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 LORA_KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
-_UNSUPPORTED = ("use_dora", "modules_to_save")  # settings for which PEFT does more than multiply two matrices
+_UNSUPPORTED = (  # settings for which PEFT does more than multiply two matrices
+    *("use_dora", "modules_to_save", "lora_bias", "target_parameters", "trainable_token_indices"),
+    *("layer_replication", "alora_invocation_tokens"),
+)
+_MODULE = re.compile(r"\w+(\.\w+)*")  # PEFT takes patterns of names for regular expressions: these are none
 _MAX_MAGNITUDE = 1 << 16  # of weights and scale: half precision overflows here, and NaN spoils other requests
 # The unsigned integer of the same width, the exponent's bits, and the first exponent that is too large.
 _FLOAT_FORMATS: dict[str, tuple[type[np.generic], int, int]] = {
@@ -119,7 +123,10 @@ def _config(path: Path) -> dict[str, Any]:
         raise AdapterError(f"{path / CONFIG} cannot be read as JSON: {error}") from error
     if not isinstance(config, dict) or config.get("peft_type", "LORA") != "LORA":
         raise AdapterError(f"{path / CONFIG} does not describe a LoRA adapter: only LoRA is supported")
-    if unsupported := [name for name in _UNSUPPORTED if config.get(name)]:
+    unsupported = [name for name in _UNSUPPORTED if config.get(name)]
+    if config.get("bias") not in (None, "none"):
+        unsupported.insert(0, "bias")
+    if unsupported:
         raise AdapterError(f"{path / CONFIG} sets {unsupported[0]}: only plain LoRA is supported")
     return config
 
@@ -179,12 +186,11 @@ def _check_scale(path: Path, config: Mapping[str, Any]) -> None:
 def _check_shapes(
     path: Path, config: Mapping[str, Any], tensors: Mapping[str, _Tensor], base: Shapes | None
 ) -> None:
-    halves = _halves(path, tensors)
-    own_ranks = bool(config.get("rank_pattern"))
+    halves, ranks = _halves(path, tensors), _own_ranks(path, config)
     base = None if config.get("fan_in_fan_out") else base  # such a base stores its weights transposed
     same = match_modules({module: (up[0], down[1]) for module, (down, up) in halves.items()}, base or {})
     for module, (down, up) in halves.items():
-        rank = down[0] if own_ranks else _rank(path, config)
+        rank = next((rank for name, rank in ranks.items() if f".{module}".endswith(f".{name}")), ranks[""])
         own = (up[0], down[1])
         height, width = own if base is None else _base_shape(path, config, module, same, base) or own
         if (down, up) != ((rank, width), (height, rank)):
@@ -194,6 +200,20 @@ def _check_shapes(
             )
     if base is not None and not config.get("layers_to_transform") and not config.get("exclude_modules"):
         _check_complete(path, set(same.values()), base)
+
+
+def _own_ranks(path: Path, config: Mapping[str, Any]) -> dict[str, int]:
+    """By the end of a module's name; under "" the rank of all others."""
+    most, pattern = _rank(path, config), config.get("rank_pattern") or {}
+    ranks = pattern.items() if isinstance(pattern, dict) else [(str(pattern), 0)]
+    for name, rank in ranks:
+        whole = isinstance(rank, int) and not isinstance(rank, bool)
+        if not whole or not 1 <= rank <= most or not _MODULE.fullmatch(name):
+            raise AdapterError(
+                f"{path / CONFIG} has a rank_pattern with {name[:80]!r}: only names of modules with ranks from 1 "
+                f"to r, {most}, are supported"
+            )
+    return {**dict(ranks), "": most}
 
 
 def _halves(path: Path, tensors: Mapping[str, _Tensor]) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:

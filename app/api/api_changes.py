@@ -12,7 +12,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller, Db, find_project
+from app.api.access import Access, Caller, Db, find_project
 from app.api.problem import problems
 from app.api.validation import ProjectName
 from app.apis.document_reader import DocumentReader
@@ -105,11 +105,12 @@ class ApiChangeController(Controller):
     ) -> RefreshView:
         """Now, and as on schedule. 409 for a document that was uploaded."""
         owner = await find_project(session, access, project)
-        return await refresh_document(session, sessions, owner, name, document_reader, http_client)
+        return await refresh_document(session, access, sessions, owner, name, document_reader, http_client)
 
 
 async def refresh_document(
     session: AsyncSession,
+    access: Access,
     sessions: Sessions,
     owner: models.Project,
     name: str,
@@ -121,6 +122,6 @@ async def refresh_document(
     if row.source == "upload":
         raise ConflictError(f"the document of {name} was uploaded: send the new one to POST /v1/apis")
     await session.commit()
-    change = await refresh_api(sessions, document_reader, http_client, row.id)
+    change = await refresh_api(sessions, document_reader, http_client, row.id, access.actor)
     row = await apis.get(session, owner.id, name, document=False)
     return RefreshView(None if change is None else ApiChangeView.of(change), row.check_failure)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import httpx
-from litestar import Controller, Request, delete, get, put
+from litestar import Controller, delete, get, put
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -94,7 +94,6 @@ class CredentialController(Controller):
     async def authorize(  # noqa: PLR0913 - the parameters of the route
         self,
         name: FromPath[str],
-        request: Request[Any, Any, Any],
         session: Db,
         access: Caller,
         public_url: NamedDependency[str],
@@ -109,10 +108,8 @@ class CredentialController(Controller):
         the tokens: register that address with the API's authorization server. Of an MCP server whose authorization
         server permits it, a client is registered if none is stored."""
         owner = await find_project(session, access, project)
-        base_url = public_url or str(request.base_url)
-        return await connect_api(
-            session, owner, CredentialPlace(name, scheme or "", principal), base_url, http_client, document_reader
-        )
+        place = CredentialPlace(name, scheme or "", principal)
+        return await connect_api(session, owner, place, public_url, http_client, document_reader)
 
 
 async def store_credential(

@@ -1,5 +1,6 @@
 """Routes for the APIs of a project, each an OpenAPI document or an MCP server that the agent may call."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from uuid import UUID
 
@@ -27,10 +28,12 @@ from app.apis.presentation import AS_WRITTEN, Presentation
 from app.apis.read_process import ReadRequest
 from app.apis.server_remark import server_remark
 from app.credentials.document_fetch import check_server
-from app.credentials.prepared import prepare
-from app.db import api_credentials, apis, mcp_changes, models
+from app.credentials.prepared import PreparedCredential, prepare
+from app.db import api_credentials, apis, audit, mcp_changes, models
+from app.db.models import AuditAction
 from app.engine.model_scope import ModelScope
 from app.errors import ApiDocumentError
+from app.records import Json
 from app.release import manifest
 from app.release.tool_documents import presentation_of
 from app.runner.api_refresh import record_change
@@ -103,7 +106,7 @@ class ApiController(Controller):
     ) -> ApiView:
         """Effective from the next task on."""
         owner = await find_project(session, access, project)
-        return await change_api(session, owner, name, data, document_reader)
+        return await change_api(session, access, owner, name, data, document_reader)
 
     @delete(
         "/{name:str}",
@@ -135,7 +138,6 @@ async def register_api(
     request = _request(data, former, model_scope)
     app, document = await document_reader.read(request, content, fetch)
     check_reachable(app.base_url)
-    await _check_server(session, former, app, data)
     prepared = [
         await prepare(name, each, app.schemes, app.default_url, http_client)
         for name, each in data.credentials.items()
@@ -143,6 +145,8 @@ async def register_api(
     serving = await manifest.lock_active(session, project.id)
     if former is not None:
         await apis.check_unchanged(session, project.id, data.name, former.seen)
+        await _check_server(session, former, app, data)
+    before = {} if former is None else apis.about(former.row)
     row = await apis.put(
         session,
         project.id,
@@ -156,16 +160,10 @@ async def register_api(
         bind=request.bind,
         presentation=msgspec.to_builtins(app.presentation),
     )
-    if data.token_origins is not UNSET:
-        row.token_origins = list(data.token_origins)
-    for each in prepared:
-        await each.store(session, row.id, "")
-    if data.bearer_token is not UNSET:
-        await api_credentials.forget_uses(session, row.id)
+    stored = await _complete(session, access, row, before, data, prepared)
     await manifest.update_tools(session, serving, [data.name], access.actor)
     if former is not None and former.app is not None and former.app.digest != app.digest:
         await record_change(session, row, former.app, app, applied=True)
-    stored = await api_credentials.of_api(session, row.id)
     if any(each.authorized for each in stored if not app.operations):
         await mcp_changes.mark_connected(session, row.id)
     await session.commit()
@@ -176,22 +174,24 @@ async def register_api(
 
 
 async def change_api(
-    session: AsyncSession, owner: models.Project, name: str, data: ApiPatch, document_reader: DocumentReader
+    session: AsyncSession,
+    access: Access,
+    owner: models.Project,
+    name: str,
+    data: ApiPatch,
+    document_reader: DocumentReader,
 ) -> ApiView:
     """Raises NotFoundError, InvalidError for bindings that do not fit."""
     row = await apis.get(session, owner.id, name, document=False)
     bind = row.bind if data.bind is UNSET else dict(data.bind or {})
     app = await read_api(document_reader, session, row, bind)
     row = await apis.get(session, owner.id, name, document=False)  # it may be gone
+    before = apis.about(row)
     if data.bind is not UNSET:
         row.bind = bind
-    if data.token_origins is not UNSET:
-        row.token_origins = list(data.token_origins)
     for column, value in apis.sealed(session, data.bearer_token).items():
         setattr(row, column, value)
-    if data.bearer_token is not UNSET:
-        await api_credentials.forget_uses(session, row.id)
-    stored = await api_credentials.of_api(session, row.id)
+    stored = await _complete(session, access, row, before, data)
     await session.commit()
     return ApiView.full(row, owner.name, app, stored)
 
@@ -201,7 +201,30 @@ async def remove_api(session: AsyncSession, access: Access, owner: models.Projec
     serving = await manifest.lock_active(session, owner.id)
     await apis.delete(session, owner.id, name)
     await manifest.update_tools(session, serving, [name], access.actor)
+    await audit.add(session, owner.id, None, access.actor, AuditAction.API_DELETED, {"name": name})
     await session.commit()
+
+
+async def _complete(
+    session: AsyncSession,
+    access: Access,
+    row: models.Api,
+    before: dict[str, Json],
+    data: ApiRequest | ApiPatch,
+    prepared: Sequence[PreparedCredential] = (),
+) -> Sequence[models.ApiCredential]:
+    """Store what belongs to an API, and record its change for the audit log. The credentials that it has now."""
+    if data.token_origins is not UNSET:
+        row.token_origins = list(data.token_origins)
+    for each in prepared:
+        await each.store(session, row.id, "")
+    detail: dict[str, Json] = {"name": row.name, "before": before, "after": apis.about(row)}
+    if data.bearer_token is not UNSET:
+        detail["token"] = "removed" if data.bearer_token is None else "stored"
+        await api_credentials.forget_uses(session, row.id)
+    detail |= {"credentials": [each.scheme for each in prepared]} if prepared else {}
+    await audit.add(session, row.project_id, None, access.actor, AuditAction.API_CHANGED, detail)
+    return await api_credentials.of_api(session, row.id)
 
 
 class _Former(msgspec.Struct, frozen=True):
@@ -223,17 +246,14 @@ async def _former(session: AsyncSession, reader: DocumentReader, project_id: UUI
     return None if row is None else _Former(row, seen, app)
 
 
-async def _check_server(session: AsyncSession, former: _Former | None, app: AppView, data: ApiRequest) -> None:
-    """Ends the transaction. Raises ApiDocumentError for secrets that would stay, and go to another server."""
-    if former is None:
-        return
+async def _check_server(session: AsyncSession, former: _Former, app: AppView, data: ApiRequest) -> None:
+    """Raises ApiDocumentError for secrets that would stay, and go to another server."""
     row = former.row
     held = ["bearer_token"] if data.bearer_token is UNSET and (row.token or row.secret) else []
     for each in await api_credentials.of_api(session, row.id):
         if each.value is not None and (each.principal or each.scheme not in data.credentials):
             held.append(f"credentials of {each.scheme}" + (f" for {each.principal}" if each.principal else ""))
     held += ["bind"] if data.bind is UNSET and row.bind else []
-    await session.commit()
     if held:
         before = row.secrets_for or (None if former.app is None else former.app.server)
         origins = row.token_origins if data.token_origins is UNSET else data.token_origins

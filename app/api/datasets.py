@@ -19,11 +19,12 @@ from app.api.validation import Cursor, Limit, ProjectName
 from app.datasets.data_location import DataRules, check_location, dataset_id_of
 from app.datasets.dataset_store import DatasetStore
 from app.datasets.incoming import IncomingDataset, incoming
+from app.db import audit, models, projects
 from app.db import datasets as dataset_table
-from app.db import models, projects
 from app.db.database import Sessions
 from app.errors import ConflictError, StorageError
 from app.project.project_settings import Limits
+from app.records import Json
 from app.run_settings import RunSettings
 
 log = structlog.get_logger(__name__)
@@ -79,7 +80,7 @@ class DatasetController(Controller):
         with datasets.uploading(owner.id):
             async with incoming(datasets.local, data_rules.max_bytes) as received:
                 await received.receive(request.stream())
-                row = await _store(sessions, datasets, owner, received, name, limits)
+                row = await _store(sessions, access, datasets, owner, received, name, limits)
         return DatasetView.of(row, owner.name)
 
     @get(summary="List datasets", responses=problems(400, 401, 403, 404))
@@ -104,8 +105,14 @@ class DatasetController(Controller):
         """A queued run that names it will fail; one that has started has a copy."""
         row = await dataset_table.get(session, dataset_id, access.project_id)
         await dataset_table.delete(session, row.id)
+        await _audit(session, access, row, models.AuditAction.DATASET_DELETED)
         await session.commit()
         await datasets.delete(dataset_id)
+
+
+async def _audit(session: AsyncSession, access: Access, row: models.Dataset, action: models.AuditAction) -> None:
+    detail: dict[str, Json] = {"dataset": str(row.id), "name": row.name, "digest": row.digest}
+    await audit.add(session, row.project_id, None, access.actor, action, detail)
 
 
 async def check_data(
@@ -131,6 +138,7 @@ async def delete_files(datasets: DatasetStore, ids: Sequence[UUID]) -> None:
 
 async def _store(
     sessions: Sessions,
+    access: Access,
     datasets: DatasetStore,
     project: models.Project,
     received: IncomingDataset,
@@ -158,6 +166,8 @@ async def _store(
                     f"the datasets of {project.name} would have more than {most:,} bytes: delete some, or ask an "
                     "administrator to raise limits.dataset_bytes of the project, or SAGE_LIMIT_DATASET_BYTES"
                 )
+            if row.id == new.id:
+                await _audit(session, access, row, models.AuditAction.DATASET_STORED)
         stored = row.id
         return row
     finally:

@@ -58,7 +58,7 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     readiness_checks: Mapping[str, ReadinessCheck]
     datasets: DatasetStore
     data_rules: DataRules = DataRules()
-    public_url: str = ""  # where users reach this server
+    public_url: str = "http://127.0.0.1:8000"  # where users reach this server
     occupancy: Callable[[], Occupancy]  # of the model servers
     model_servers: Callable[[], Sequence[ModelServer]] = tuple
     disks: Callable[[], Awaitable[Sequence[Disk]]] = no_disks  # of this machine

@@ -10,16 +10,16 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller, Db, find_project, project_filter, project_names
+from app.api.access import Access, Caller, Db, find_project, project_filter, project_names
 from app.api.columns import columns
 from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
 from app.api.submission import Check, Instruction, Variables, refuse_unparsable
 from app.api.validation import MOST, Name, ProjectName, Scenario, in_utc
-from app.db import evaluations, exam_sizes, exams, models
+from app.db import audit, evaluations, exam_sizes, exams, models
 from app.db.exam_sizes import ExamSize, Ground
 from app.db.exams import NewExamTask
-from app.db.models import ExamSource
+from app.db.models import AuditAction, ExamSource
 from app.errors import InvalidError
 from app.project.holdout import OWN_WORK
 from app.records import Json
@@ -185,6 +185,7 @@ class ExamController(Controller):
         source, tasks = await data.read(session, owner.id)
         row = await exams.put(session, owner.id, data.name, source, tasks)
         view = await _view(session, row, owner.name)
+        await _audit(session, access, owner, AuditAction.EXAM_STORED, {"name": row.name, "version": row.version})
         await session.commit()
         return view
 
@@ -235,8 +236,20 @@ class ExamController(Controller):
     async def remove(self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None) -> None:
         """In all versions. Runs may learn from its tasks from now on. Results of releases remain."""
         owner = await find_project(session, access, project)
-        await exams.delete(session, owner.id, name)
-        await session.commit()
+        await delete_exam(session, access, owner, name)
+
+
+async def delete_exam(session: AsyncSession, access: Access, owner: models.Project, name: str) -> None:
+    """Delete all versions, and commit. Raises NotFoundError."""
+    await exams.delete(session, owner.id, name)
+    await _audit(session, access, owner, AuditAction.EXAM_DELETED, {"name": name})
+    await session.commit()
+
+
+async def _audit(
+    session: AsyncSession, access: Access, owner: models.Project, action: AuditAction, detail: dict[str, Json]
+) -> None:
+    await audit.add(session, owner.id, None, access.actor, action, detail)
 
 
 async def exam_results(session: AsyncSession, project_id: UUID, name: str) -> list[ExamResult]:

@@ -14,10 +14,11 @@ from app.api.columns import columns
 from app.api.console_links import ConsoleLinks, console_path
 from app.api.problem import problems
 from app.api.validation import Limit, ProjectName
-from app.db import feedback, models, release_trials, unscored_tasks
+from app.db import audit, feedback, models, release_trials, unscored_tasks
 from app.db.unscored_tasks import UnscoredTask
 from app.project.holdout import kind_of
 from app.project.wanted_feedback import KindScores, Unscored, choose
+from app.records import Json
 from app.skills import lifecycle
 
 Bound = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
@@ -150,6 +151,9 @@ async def give_feedback(
         turn=data.turn,
         scale=scale,
     )
+    detail: dict[str, Json] = {"task": str(task.id), "score": row.score, "console": at_console}
+    action = models.AuditAction.FEEDBACK_GIVEN
+    await audit.add(session, task.project_id, None, access.actor, action, detail)
     await lifecycle.scored(session, task.id, row.score)
     return row
 

@@ -4,10 +4,10 @@ The state in the address that a person comes back to is the permission.
 """
 
 from html import escape
-from typing import Annotated, Any
+from typing import Annotated
 
 import httpx
-from litestar import MediaType, Request, Response, get
+from litestar import MediaType, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, QueryParameter
 
@@ -25,13 +25,10 @@ _HEADERS = {
 
 
 @get(DOCUMENT_PATH, include_in_schema=False)
-async def client_document(
-    request: Request[Any, Any, Any], public_url: NamedDependency[str]
-) -> dict[str, str | list[str]]:
+async def client_document(public_url: NamedDependency[str]) -> dict[str, str | list[str]]:
     """Describes this server to authorization servers that read Client ID Metadata Documents."""
-    base_url = (public_url or str(request.base_url)).rstrip("/")
-    about = client_metadata(base_url)
-    return {"client_id": f"{base_url}{DOCUMENT_PATH}", **about, "token_endpoint_auth_method": "none"}
+    about = client_metadata(public_url)
+    return {"client_id": f"{public_url}{DOCUMENT_PATH}", **about, "token_endpoint_auth_method": "none"}
 
 
 @get(CALLBACK_PATH, include_in_schema=False)

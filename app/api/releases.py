@@ -16,7 +16,7 @@ from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
 from app.api.validation import ProjectName, Text
 from app.db import adapters as adapter_rows
-from app.db import models, releases
+from app.db import audit, models, releases
 from app.errors import AdapterError, InvalidError, NotFoundError, public_text
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.records import Json
@@ -126,6 +126,8 @@ class ReleaseController(Controller):
         release = await releases.propose(session, project.id, data.adapter)
         if data.reason:
             await releases.record_evidence(session, release.id, {"reason": data.reason})
+        about = (project.id, release.id, access.actor, models.AuditAction.RELEASE_PROPOSED)
+        await audit.add(session, *about, {"model": data.adapter, "reason": data.reason})
         await session.commit()
         return ReleaseView.of(release)
 

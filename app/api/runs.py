@@ -19,7 +19,8 @@ from app.api.run_view import RunPage, RunSummary, RunView, StepView
 from app.api.served_experience import check_experience
 from app.api.validation import Cursor, Limit, ProjectName
 from app.datasets.data_location import DataRules
-from app.db import models, run_logs, runs
+from app.db import audit, models, run_logs, runs
+from app.db.models import AuditAction
 from app.errors import NotFoundError
 from app.run_settings import RunKind, RunSettings, check_runnable
 
@@ -109,9 +110,7 @@ class RunController(Controller):
     async def cancel(self, run_id: FromPath[UUID], session: Db, access: Caller) -> RunView:
         """A queued run is cancelled immediately, a running one within seconds. 409 if it has ended."""
         await _find(session, access, run_id)
-        run = await runs.request_cancel(session, run_id)
-        await session.commit()
-        return await _view(session, run)
+        return await _view(session, await cancel_run(session, access, run_id))
 
     @post("/{run_id:uuid}/retry", status_code=202, summary="Retry a training run", responses=_MOVE)
     async def retry(
@@ -119,7 +118,7 @@ class RunController(Controller):
     ) -> RunView:
         """Queues it again; it resumes from its last checkpoint. 409 unless it failed or was cancelled."""
         await _find(session, access, run_id)
-        return await _view(session, await retry_run(session, run_id, notify_workers))
+        return await _view(session, await retry_run(session, access, run_id, notify_workers))
 
 
 async def start_run(
@@ -138,17 +137,33 @@ async def start_run(
     await check_data(session, access, project, settings, data_rules)
     await check_experience(session, project, settings, judged=judged)
     run = await runs.create(session, project.id, settings)
+    await _audit(session, access, run, AuditAction.RUN_QUEUED)
     await session.commit()
     await notify_workers(run.id)
     return run
 
 
-async def retry_run(session: AsyncSession, run_id: UUID, notify_workers: NotifyWorkers) -> models.TrainingRun:
+async def retry_run(
+    session: AsyncSession, access: Access, run_id: UUID, notify_workers: NotifyWorkers
+) -> models.TrainingRun:
     """Queue it again, and commit. Raises ConflictError unless it failed or was cancelled."""
     run = await runs.retry(session, run_id)
+    await _audit(session, access, run, AuditAction.RUN_RETRIED)
     await session.commit()
     await notify_workers(run.id)
     return run
+
+
+async def cancel_run(session: AsyncSession, access: Access, run_id: UUID) -> models.TrainingRun:
+    """Cancel it at once if it waits, or else within seconds, and commit. Raises ConflictError if it has ended."""
+    run = await runs.request_cancel(session, run_id)
+    await _audit(session, access, run, AuditAction.RUN_CANCELLED)
+    await session.commit()
+    return run
+
+
+async def _audit(session: AsyncSession, access: Access, run: models.TrainingRun, action: AuditAction) -> None:
+    await audit.add(session, run.project_id, None, access.actor, action, {"run": str(run.id)})
 
 
 async def _find(session: AsyncSession, access: Access, run_id: UUID) -> models.TrainingRun:

@@ -17,7 +17,7 @@ from app.api.environments import refuse_unknown
 from app.api.problem import problems
 from app.api.validation import ProjectName
 from app.datasets.data_location import DataRules
-from app.db import models, schedules
+from app.db import audit, models, schedules
 from app.records import Json
 from app.run_settings import RunSettings, check_runnable
 
@@ -91,8 +91,7 @@ class ScheduleController(Controller):
     async def remove(self, session: Db, access: Caller, project: ProjectName = None) -> None:
         """Runs that it has queued remain."""
         owner = await find_project(session, access, project)
-        await schedules.remove(session, owner.id)
-        await session.commit()
+        await remove_schedule(session, access, owner)
 
 
 async def put_schedule(
@@ -107,5 +106,14 @@ async def put_schedule(
     await refuse_unknown(session, new.settings)
     await check_data(session, access, project, new.settings, data_rules)
     row = await schedules.put(session, project.id, new)
+    detail = msgspec.to_builtins(new)
+    await audit.add(session, project.id, None, access.actor, models.AuditAction.SCHEDULE_CHANGED, detail)
     await session.commit()
     return row
+
+
+async def remove_schedule(session: AsyncSession, access: Access, project: models.Project) -> None:
+    """Delete the schedule of a project, and commit. Raises NotFoundError."""
+    await schedules.remove(session, project.id)
+    await audit.add(session, project.id, None, access.actor, models.AuditAction.SCHEDULE_DELETED, {})
+    await session.commit()

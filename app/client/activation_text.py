@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from app.client.visible_text import visible
+from app.security.visible_text import visible
 
 _MOST = 20  # names in a line
 _SKILLS = {

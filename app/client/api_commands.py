@@ -10,6 +10,7 @@ import click
 
 from app.client.credential_commands import connect_api, disconnect_api, list_credentials
 from app.client.credential_fields import read_credentials, read_secret
+from app.client.error_text import readable_error
 from app.client.given_text import text_of_file, text_of_stdin
 from app.client.listing import listing_of
 from app.client.listing_group import ListingGroup
@@ -114,7 +115,7 @@ def show_changes(session: "ServerSession", name: str, project: str | None, refre
     if refresh:
         found = session.server.request("POST", f"/v1/apis/{name}/refresh", project=project)
         if found["failure"] is not None:
-            click.echo(f"the document cannot be read: {found['failure']}", err=True)
+            click.echo(f"the document cannot be read: {readable_error(found['failure'])}", err=True)
     session.show_list(f"/v1/apis/{name}/changes", _CHANGES, project=project)
 
 

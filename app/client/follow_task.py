@@ -9,6 +9,7 @@ from uuid import UUID
 
 import click
 
+from app.client.error_text import readable_error
 from app.client.sage_client import ServerError
 from app.client.server_session import ServerSession
 from app.client.task_story import TaskStory
@@ -76,7 +77,7 @@ def _cancels(session: ServerSession, task_id: UUID) -> bool:
     except click.Abort:
         pass  # Ctrl-C again
     except ServerError as error:
-        click.echo(str(error), err=True)
+        click.echo(readable_error(str(error)), err=True)
     click.echo(
         f"\nthe task goes on\n  follow it:  sage tasks {task_id} --follow\n"
         f"  cancel it:  sage tasks {task_id} --cancel",

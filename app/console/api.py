@@ -113,7 +113,9 @@ class ApiPage(Controller):
         http_client: NamedDependency[httpx.AsyncClient],
         document_reader: NamedDependency[DocumentReader],
     ) -> Redirect:
-        found = await refresh_document(session, sessions, visit.project, name, document_reader, http_client)
+        found = await refresh_document(
+            session, visit.access, sessions, visit.project, name, document_reader, http_client
+        )
         if found.failure is not None:
             return after_change(_address(visit, name), f"The document could not be refreshed: {found.failure}")
         changed = "has not changed" if found.change is None else "has changed: see below"
@@ -140,7 +142,7 @@ class ApiPage(Controller):
             fields = form.value or CredentialFields()
             if form.value is not None and scheme == STATIC_TOKEN:
                 patch = ApiPatch(bearer_token=fields.token())
-                await change_api(session, visit.project, name, patch, document_reader)
+                await change_api(session, visit.access, visit.project, name, patch, document_reader)
             elif form.value is not None:
                 place = CredentialPlace(name, scheme, fields.principal)
                 await store_credential(
@@ -165,7 +167,9 @@ class ApiPage(Controller):
     ) -> Redirect:
         principal = (await read_form(request, PrincipalFields)).given().principal
         if scheme == STATIC_TOKEN:
-            await change_api(session, visit.project, name, ApiPatch(bearer_token=None), document_reader)
+            await change_api(
+                session, visit.access, visit.project, name, ApiPatch(bearer_token=None), document_reader
+            )
         else:
             place = CredentialPlace(name, scheme, principal)
             await delete_credential(session, visit.access, visit.project, place)
@@ -185,9 +189,8 @@ class ApiPage(Controller):
     ) -> Response[str]:
         """A page with the way to the authorization server: forms may lead to this server only."""
         principal = (await read_form(request, PrincipalFields)).given().principal
-        base_url = public_url or str(request.base_url)
         place = CredentialPlace(name, scheme, principal)
-        consent = await connect_api(session, visit.project, place, base_url, http_client, document_reader)
+        consent = await connect_api(session, visit.project, place, public_url, http_client, document_reader)
         return page(visit, "api_connect.html", name=name, scheme=scheme, principal=principal, consent=consent)
 
 

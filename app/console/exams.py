@@ -11,7 +11,7 @@ from litestar.response import Redirect
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Db
-from app.api.exams import ExamResult, ExamView, Version, exam_results
+from app.api.exams import ExamResult, ExamView, Version, delete_exam, exam_results
 from app.console.charts import Axis, LineChart, Point, Series, line_chart
 from app.console.csv_file import csv_file
 from app.console.release_evidence import ExamFigures, exam_figures
@@ -86,8 +86,7 @@ class ExamPages(Controller):
 
     @post("/{name:str}/delete")
     async def delete_exam(self, name: FromPath[str], visit: Visitor, session: Db) -> Redirect:
-        await exams.delete(session, visit.project.id, name)
-        await session.commit()
+        await delete_exam(session, visit.access, visit.project, name)
         return after_change(visit.url("/console/exams"), f"deleted the exam {name}")
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Db
 from app.api.dependencies import NotifyWorkers
-from app.api.runs import retry_run
+from app.api.runs import cancel_run, retry_run
 from app.api.sse import EventBatch, event_stream
 from app.console.csv_file import csv_file
 from app.console.drop_advice import drop_advice
@@ -71,8 +71,7 @@ class RunDetailPage(Controller):
     @post("/cancel")
     async def cancel(self, run_id: FromPath[UUID], visit: Visitor, session: Db) -> Redirect:
         run, visit = await _find(session, visit, run_id)
-        await runs.request_cancel(session, run.id)
-        await session.commit()
+        await cancel_run(session, visit.access, run.id)
         return after_change(visit.url(f"/console/runs/{run.id}"), "the run is being cancelled")
 
     @post("/retry")
@@ -80,7 +79,7 @@ class RunDetailPage(Controller):
         self, run_id: FromPath[UUID], visit: Visitor, session: Db, notify_workers: NamedDependency[NotifyWorkers]
     ) -> Redirect:
         run, visit = await _find(session, visit, run_id)
-        await retry_run(session, run.id, notify_workers)
+        await retry_run(session, visit.access, run.id, notify_workers)
         return after_change(
             visit.url(f"/console/runs/{run.id}"), "the run is queued again, from its last checkpoint"
         )

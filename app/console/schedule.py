@@ -9,7 +9,7 @@ from litestar.response import Redirect
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Db
-from app.api.schedule import put_schedule
+from app.api.schedule import put_schedule, remove_schedule
 from app.console.forms import Form, parse_form
 from app.console.run_form import choices, entered, groups
 from app.console.runs import find_schedule
@@ -65,8 +65,7 @@ class SchedulePages(Controller):
 
     @post("/delete")
     async def delete(self, visit: Visitor, session: Db) -> Redirect:
-        await schedules.remove(session, visit.project.id)
-        await session.commit()
+        await remove_schedule(session, visit.access, visit.project)
         return after_change(visit.url("/console/runs"), "deleted the schedule; runs that it has queued remain")
 
 

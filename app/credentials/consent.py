@@ -13,9 +13,10 @@ from app.credentials import oauth
 from app.credentials.credential import MAX_SCOPES, Credential
 from app.credentials.stored_credentials import with_tokens, without_secrets
 from app.credentials.token_request import TokenError, authorization_address
-from app.db import api_credentials, mcp_changes, models
+from app.db import api_credentials, apis, audit, mcp_changes, models
 from app.db.database import Sessions, keys_of, retry_while_unavailable
 from app.errors import InvalidError
+from app.records import Json
 
 _CONSENT_SECONDS: Final = 600.0
 
@@ -71,7 +72,7 @@ async def end_consent(
         if attempt is None or row is None:
             raise InvalidError("this address was used, or is too old: ask for another one")
         credential = asked_for(session, row) if attempt.value is None else Credential.from_json(attempt.value)
-        credential_id, api_id = row.id, row.api_id
+        credential_id, api_id, scheme, principal = row.id, row.api_id, row.scheme, row.principal
     if issuer and credential.issuer and not issuers_match(issuer, credential.issuer):
         raise InvalidError(f"the answer is of {issuer[:200]}, and not of {credential.issuer}, which was asked")
     try:
@@ -86,6 +87,9 @@ async def end_consent(
         async with sessions.begin() as session:
             await api_credentials.end_attempt(session, credential_id, value=value, expires_at=tokens.expires_at)
             await mcp_changes.mark_connected(session, api_id)
+            api = await session.get_one(models.Api, api_id, options=[apis.WITHOUT_DOCUMENT])
+            detail: dict[str, Json] = {"name": f"{api.name}.{scheme}", "principal": principal, "by": "consent"}
+            await audit.add(session, api.project_id, None, "server", models.AuditAction.SECRET_STORED, detail)
 
     await retry_while_unavailable(store)  # a code is good for one use
 

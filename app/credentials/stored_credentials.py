@@ -20,7 +20,7 @@ from app.apis.credentials import bearer
 from app.credentials import oauth
 from app.credentials.credential import Credential, authentication, chosen_schemes, secrets_of
 from app.credentials.token_request import TOKEN_SECONDS, TokenError, Tokens
-from app.db import api_credentials, models
+from app.db import api_credentials, apis, models
 from app.db.api_credentials import STATIC_TOKEN
 from app.db.database import Sessions, keys_of, retry_while_unavailable
 from app.errors import HostError, SettingError
@@ -45,6 +45,10 @@ class SecuredApi(Protocol):
     @property
     def token(self) -> str | SettingError | None:
         """Sent to all operations that get no other one; or why it cannot be read."""
+
+    @property
+    def secrets_for(self) -> str | None:
+        """The server that they were given for; None: that is not known."""
 
     @property
     def has_credentials(self) -> bool:
@@ -144,6 +148,8 @@ class StoredCredentials:
             if not api.has_credentials:
                 return self._held.setdefault(name, {})
             async with self._sessions() as session:
+                if api.secrets_for not in (None, await apis.secrets_for(session, api.id)):
+                    raise HostError("ApiError", f"{name} was moved to another server since this task began")
                 rows = await api_credentials.usable(session, api.id, self._principal)
                 held = {scheme: _read(session, name, row) for scheme, row in rows.items()}
             self._held[name] = held

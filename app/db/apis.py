@@ -65,11 +65,22 @@ def state_of(row: models.Api) -> object:
     return row.id, row.digest, row.bind, row.presentation
 
 
+def about(row: models.Api) -> dict[str, Json]:
+    """What the audit log says of an API: no document, and no secret."""
+    names = ("source", "server", "secrets_for", "digest", "bind", "token_origins", "presentation")
+    return {name: getattr(row, name) for name in names}
+
+
 async def check_unchanged(session: AsyncSession, project_id: UUID, name: str, seen: object) -> None:
     """Raises ConflictError unless the API has the `state_of` that was seen."""
     row = await find(session, project_id, name)
     if row is None or state_of(row) != seen:
         raise ConflictError(f"{name} was changed meanwhile; try again")
+
+
+async def secrets_for(session: AsyncSession, api_id: UUID) -> str | None:
+    """The server that the secrets of an API were given for, as it is now."""
+    return await session.scalar(select(models.Api.secrets_for).where(models.Api.id == api_id))
 
 
 def sealed(session: AsyncSession, token: str | UnsetType | None) -> dict[str, str | None]:

@@ -121,9 +121,22 @@ class AuditAction(StrEnum):
     TASKS_ERASED = "tasks erased"  # `detail` has numbers and ids
     PROJECT_CREATED = "project created"
     PROJECT_DELETED = "project deleted"  # `detail` has what its deletion removed with it
+    API_CHANGED = "api changed"  # or added; `detail` has what it was before and after, without secrets
+    API_DELETED = "api deleted"
     OPERATION_CHANGED = "operation changed"  # of an API: `detail` has its name, and what was set before and after
     KEY_CREATED = "key created"  # `detail` has its id, name, prefix and scopes
     KEY_REVOKED = "key revoked"
+    RELEASE_PROPOSED = "release proposed"  # of an adapter
+    RUN_QUEUED = "run queued"
+    RUN_RETRIED = "run retried"
+    RUN_CANCELLED = "run cancelled"
+    SCHEDULE_CHANGED = "schedule changed"
+    SCHEDULE_DELETED = "schedule deleted"
+    DATASET_STORED = "dataset stored"
+    DATASET_DELETED = "dataset deleted"
+    EXAM_STORED = "exam stored"
+    EXAM_DELETED = "exam deleted"  # in all versions
+    FEEDBACK_GIVEN = "feedback given"  # `detail` has the task and the score
     SKILL_REPAIR = "skill repair"  # a task is to write it anew; `detail` has both
     SKILL_MOVED = "skill moved"  # to another state; `detail` has both, the reason and the evidence
 

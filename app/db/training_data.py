@@ -155,8 +155,12 @@ async def temperatures(session: AsyncSession, task_ids: Sequence[UUID]) -> Async
     for start in range(0, len(task_ids), _BATCH):
         some = in_array(models.Trajectory.task_id, task_ids[start : start + _BATCH])
         records = (await session.scalars(select(models.Trajectory.record).where(some))).all()
-        for each in await asyncio.to_thread(lambda records=records: list(map(_SAMPLED.decode, records))):
+        for each in await asyncio.to_thread(_decoded, records):
             yield each.temperature
+
+
+def _decoded(records: Sequence[bytes]) -> list[_Sampled]:
+    return [_SAMPLED.decode(each) for each in records]
 
 
 async def skills(

@@ -42,12 +42,9 @@ def examine_deployment(settings: Settings) -> bool:
 async def examine(settings: Settings) -> AsyncIterator[Finding]:
     """Every finding, as it comes."""
     model = host_checks.check_model(settings)
-    yield model
-    for finding in host_checks.check_variables():
-        yield finding
-    yield host_checks.check_disk(settings)
-    yield host_checks.check_data_dir(settings)
-    for finding in host_checks.check_packages(settings):
+    of_host = host_checks.check_disk(settings), host_checks.check_data_dir(settings)
+    packages = host_checks.check_packages(settings)
+    for finding in (model, *host_checks.check_variables(), *of_host, *packages):
         yield finding
     yield await asyncio.to_thread(host_checks.check_store, settings)
     yield await asyncio.to_thread(host_checks.check_broker, settings)

@@ -10,6 +10,7 @@ import httpx
 from app.gateway.bounded_transport import BoundedTransport
 from app.gateway.certificate_transport import CertificateTransport
 from app.gateway.certificates import Certificates
+from app.gateway.own_services import OwnServices
 from app.gateway.ssrf import PublicNetwork
 from app.untrusted.http_transport import HttpTransport
 
@@ -32,27 +33,30 @@ async def _forget_no_address(response: httpx.Response) -> None:
         del response.headers["location"]
 
 
-def open_client(
+def open_client(  # noqa: PLR0913 - options of one client
     *,
     allow_private_hosts: bool,
     connections: int = 100,
     kept: int = 20,
     timeout: float = 5,
     network: PublicNetwork | None = None,
+    own: OwnServices = OwnServices(),  # noqa: B008 - frozen
     only: Collection[str] | None = None,
     certificates: Certificates = Certificates(),  # noqa: B008 - frozen
 ) -> httpx.AsyncClient:
     """Without cookies, and without the proxies that the environment names. At most `kept` idle connections.
 
-    If private hosts are not allowed, every connection goes through `network`: those of redirects, too. With
-    `only` it reaches no servers but those of these URLs. Requests may name an own one of the `certificates`.
+    Every connection goes through a network, those of redirects, too: to no link-local address and to none of the
+    services `own`, and if private hosts are not allowed, to none of them. With `only` it reaches no servers but
+    those of these URLs. Requests may name an own one of the `certificates`.
     """
+    open_to = network or PublicNetwork(private=allow_private_hosts, own=own)
     limits = httpx.Limits(
         max_connections=connections, max_keepalive_connections=kept, keepalive_expiry=_IDLE_SECONDS
     )
 
     def open_transport(tls: ssl.SSLContext) -> httpx.AsyncBaseTransport:
-        return HttpTransport(limits, tls, None if allow_private_hosts else network or PublicNetwork())
+        return HttpTransport(limits, tls, open_to)
 
     plain = open_transport(certificates.context())
     transport = CertificateTransport(plain, open_transport, certificates)

@@ -1,19 +1,28 @@
-"""Connects to public addresses only, against server-side request forgery."""
+"""Connects to what calls may reach, against server-side request forgery."""
 
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import httpcore
 
 from app.errors import HostError, NoConnectionError
+from app.gateway.own_services import OwnServices, Service
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """All addresses of a host. Raises OSError, or UnicodeError for what is no host name."""
 
+Address: TypeAlias = IPv4Address | IPv6Address
+
 _GLOBAL_UNICAST: Final = ip_network("2000::/3")  # all that is assigned of IPv6 (RFC 4291, section 2.4)
+_NAT64: Final = ip_network("64:ff9b::/96")
+_COMPATIBLE: Final = ip_network("::/96")
+_LOOPBACK: Final = 1
+_METADATA: Final = [  # of clouds, at addresses that are not link-local
+    ip_address(text) for text in ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")
+]
 _SPECIAL: Final = [  # of the registries of special-purpose addresses, those that Python may call global
     ip_network(text) for text in ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2001:db8::/32", "3fff::/20")
 ]
@@ -25,14 +34,24 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 class PublicNetwork(httpcore.AsyncNetworkBackend):
-    """Looks a host up once for each connection, checks all its addresses and connects to the first of them.
+    """Looks a host up once for each connection, checks all its addresses and connects to the first that answers.
 
     What the name resolves to later has no effect. Host header, TLS and the reuse of connections go by the name.
+    With `private`, private addresses are open. Link-local ones and the services `own` never are.
     """
 
-    def __init__(self, resolve: Resolve = resolve, network: httpcore.AsyncNetworkBackend | None = None) -> None:
+    def __init__(
+        self,
+        resolve: Resolve = resolve,
+        network: httpcore.AsyncNetworkBackend | None = None,
+        *,
+        private: bool = False,
+        own: OwnServices = OwnServices(),  # noqa: B008 - frozen
+    ) -> None:
         self._resolve = resolve
         self._network = network or httpcore.AnyIOBackend()
+        self._private = private
+        self._own = own
 
     async def connect_tcp(
         self,
@@ -42,14 +61,19 @@ class PublicNetwork(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Raises HostError, an ApiError, if any address of the host is not public."""
-        address = await self._public_address(host, port)
-        return await self._network.connect_tcp(str(address), port, timeout, local_address, socket_options)
+        """Raises HostError, an ApiError, if any address of the host is closed."""
+        *others, last = await self._open_addresses(host, port)
+        for address in others:
+            try:
+                return await self._network.connect_tcp(str(address), port, timeout, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout):
+                continue
+        return await self._network.connect_tcp(str(last), port, timeout, local_address, socket_options)
 
     async def sleep(self, seconds: float) -> None:
         await self._network.sleep(seconds)
 
-    async def _public_address(self, host: str, port: int) -> IPv4Address | IPv6Address:
+    async def _open_addresses(self, host: str, port: int) -> list[Address]:
         try:
             addresses = [ip_address(text) for text in await self._resolve(host, port)]
         except OSError as error:
@@ -57,14 +81,65 @@ class PublicNetwork(httpcore.AsyncNetworkBackend):
         except UnicodeError as error:  # no host name, such as `a..b`
             raise HostError("ApiError", f"{host} cannot be found: it is not a host name") from error
         for address in addresses:
-            if not is_public(address):
-                raise HostError(
-                    "ApiError", f"{host} is at the private address {address}, which is closed to calls"
-                )
-        return addresses[0]
+            if reason := await self._closed(host, port, address):
+                raise HostError("ApiError", f"{host} is {reason}, which is closed to calls")
+        return list(dict.fromkeys(addresses))
+
+    async def _closed(self, host: str, port: int, address: Address) -> str | None:
+        """What a closed address is; None if it is open."""
+        if is_link_local(address):
+            return f"at the link-local address {address}"
+        if not (self._private or is_public(address)):
+            return f"at the private address {address}"
+        for service in self._own.at(port):
+            if host.lower().rstrip(".") == service.host or await self._leads_to(service, address):
+                return f"at {address}, where {service.name} is"
+        return None
+
+    async def _leads_to(self, service: Service, address: Address) -> bool:
+        """Whether a service may be reached at an address. All addresses of this machine are one."""
+        try:
+            known = {ip_address(text) for text in await self._resolve(service.host, service.port)}
+        except (OSError, UnicodeError):
+            return False
+        same = {_inner(each) for each in known}
+        return _inner(address) in same or (any(map(_is_here, same)) and _is_here(_inner(address)))
 
 
-def is_public(address: IPv4Address | IPv6Address) -> bool:
+def is_link_local(address: Address) -> bool:
+    """Whether an address leads to the network's own services, such as a cloud's metadata, in whatever spelling.
+
+    >>> [is_link_local(ip_address(text)) for text in ("169.254.169.254", "::ffff:a9fe:a9fe", "fe80::1", "::1")]
+    [True, True, True, False]
+    """
+    inner = _inner(address)
+    return inner.is_link_local or inner in _METADATA
+
+
+def _inner(address: Address) -> Address:
+    """The IPv4 address that one of IPv6 stands for, if it does."""
+    if isinstance(address, IPv4Address):
+        return address
+    inner = address.ipv4_mapped or address.sixtofour
+    if inner is None and (address in _NAT64 or (address in _COMPATIBLE and int(address) > _LOOPBACK)):
+        inner = IPv4Address(int(address) & 0xFFFF_FFFF)
+    return inner or address
+
+
+def _is_here(address: Address) -> bool:
+    """Whether an address is one of this machine."""
+    if address.is_loopback or address.is_unspecified:
+        return True
+    family = socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((str(address), 0))
+    except OSError:
+        return False
+    return True
+
+
+def is_public(address: Address) -> bool:
     """Whether an address is global unicast. One that maps an IPv4 address (or is 6to4) counts as that address.
 
     The other translations (NAT64, Teredo, IPv4-compatible) count as private: where they lead is up to the network.

@@ -24,9 +24,19 @@ from app.apis.document_reader import DocumentReader
 from app.apis.mcp_document import is_listing
 from app.apis.read_process import ReadRequest
 from app.credentials.document_fetch import DocumentFetch, check_origin, check_server, of_api
-from app.db import api_changes, api_credentials, apis, manifests, mcp_changes, models, skill_moves, skill_repairs
+from app.db import (
+    api_changes,
+    api_credentials,
+    apis,
+    audit,
+    manifests,
+    mcp_changes,
+    models,
+    skill_moves,
+    skill_repairs,
+)
 from app.db.database import TRANSIENT, Sessions
-from app.db.models import SkillState
+from app.db.models import AuditAction, SkillState
 from app.errors import ApiDocumentError
 from app.gateway.skill_manifest import AllowedOperation
 from app.loop import Loop
@@ -42,7 +52,11 @@ _SECONDS: Final = 60.0  # between looks for what is due
 
 
 async def refresh_api(
-    sessions: Sessions, reader: DocumentReader, client: httpx.AsyncClient, api_id: UUID
+    sessions: Sessions,
+    reader: DocumentReader,
+    client: httpx.AsyncClient,
+    api_id: UUID,
+    actor: str = skill_moves.SERVER,
 ) -> models.ApiChange | None:
     """The change, or None if there is none. A document that cannot be fetched or read is recorded as such."""
     async with sessions() as session:
@@ -75,7 +89,7 @@ async def refresh_api(
             await api_changes.checked(session, api_id, str(error)[:2_000])
         return None
     async with sessions.begin() as session:
-        return await apply_change(session, row, old, app, document)
+        return await apply_change(session, row, old, app, document, actor)
 
 
 def _fetch(sessions: Sessions, client: httpx.AsyncClient, row: models.Api, old: AppView) -> DocumentFetch:
@@ -90,7 +104,12 @@ def _fetch(sessions: Sessions, client: httpx.AsyncClient, row: models.Api, old: 
 
 
 async def apply_change(
-    session: AsyncSession, row: models.Api, old: AppView, new: AppView, document: bytes
+    session: AsyncSession,
+    row: models.Api,
+    old: AppView,
+    new: AppView,
+    document: bytes,
+    actor: str = skill_moves.SERVER,
 ) -> models.ApiChange | None:
     """Record and apply what was fetched. None if nothing has changed, or what has is recorded already."""
     await api_changes.checked(session, row.id)
@@ -103,7 +122,8 @@ async def apply_change(
         return None
     applied = not _eased(old, new)
     if applied:
-        await apis.put(
+        before = apis.about(row)
+        now = await apis.put(
             session,
             row.project_id,
             row.name,
@@ -114,7 +134,9 @@ async def apply_change(
             secrets_for=new.server,
             presentation=msgspec.to_builtins(new.presentation),
         )
-        await manifest.update_tools(session, serving, [row.name], skill_moves.SERVER)
+        detail = {"name": row.name, "before": before, "after": apis.about(now)}
+        await audit.add(session, row.project_id, None, actor, AuditAction.API_CHANGED, detail)
+        await manifest.update_tools(session, serving, [row.name], actor)
     return await record_change(session, row, old, new, applied=applied)
 
 

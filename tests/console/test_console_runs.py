@@ -12,7 +12,7 @@ from app.db import models, run_logs, run_queue, runs
 from app.db.models import RunState
 from tests.console.conftest import CheckPage
 from tests.console.grown_console import GrownConsole
-from tests.scored_tasks import serve_scored
+from tests.served_scores import serve_scored
 from trainer.experience.drop_reasons import DropReason
 
 pytestmark = pytest.mark.slow  # in a browser

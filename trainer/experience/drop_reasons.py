@@ -33,7 +33,7 @@ ADVICE = {
     DropReason.CANCELLED: "wait for tasks that are not cancelled",
     DropReason.FAILED: "look at the `failure` of the tasks",
     DropReason.NOT_KEPT: "raise `keep_trajectories`, a setting of the project",
-    DropReason.UNSCORED: "submit tasks with a `check`, or score them (POST /v1/feedback)",
+    DropReason.UNSCORED: "submit tasks with a `check`, or score them (POST /v1/feedback with their `task_id`)",
     DropReason.UNPROVEN_JUDGE: (
         "score tasks that the judge has scored (GET /v1/feedback/wanted), until GET /v1/judge/agreement says that "
         "it is trusted, or lower `judge_agreement`, a setting of the project"

@@ -22,6 +22,7 @@ from app.gateway.http_client import open_client
 from app.gateway.mcp_client.connection_pool import McpServers
 from app.gateway.mcp_client.mcp_calls import mcp_callers
 from app.gateway.mcp_client.mcp_commands import SCHEME, McpCommand, read_commands
+from app.gateway.own_services import OwnServices
 from app.gateway.recorded_calls import CallKey, call_key
 from app.project.project_settings import ProjectSettings
 from app.records import Call, Trajectory
@@ -73,6 +74,7 @@ async def _api_trials(
         open_client,
         allow_private_hosts=job.deployment.allow_private_hosts,
         certificates=Certificates.of(job.deployment),
+        own=OwnServices.of(job.deployment),
     )
     seconds = job.deployment.api_timeout_seconds
     async with (

@@ -1,0 +1,158 @@
+"""Services of the deployment and link-local addresses are closed to calls, also where private hosts are open."""
+
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.db.database import Sessions
+from app.errors import HostError
+from app.gateway.http_client import open_client
+from app.gateway.own_services import OwnServices, Service
+from app.gateway.ssrf import PublicNetwork
+from app.settings import Settings
+from tests.ledger import Ledger
+from tests.ledger_project import ledger_key
+from tests.processes import free_ports
+from tests.raw_server import raw_server
+from tests.scripted_engine import ScriptedEngine, byte_tokenizer
+from tests.scripted_server import scripted_server
+from tests.small_internet import found, moved
+from tests.support.every_row import every_row
+from tests.test_asgi import environment, until_up
+from tests.test_killed_api import server
+
+HERE = """
+127.0.0.1 localhost LOCALHOST 127.0.0.2 0.0.0.0 2130706433 0x7f000001 127.1 [::1] [::] [::ffff:127.0.0.1]
+[64:ff9b::7f00:1] [2002:7f00:1::]
+"""
+LINK_LOCAL = """
+169.254.169.254 169.254.0.1 ::ffff:169.254.169.254 ::169.254.169.254 64:ff9b::a9fe:a9fe 2002:a9fe:a9fe::1 fe80::1
+febf::1 100.100.100.200 168.63.129.16 192.0.0.192 fd00:ec2::254
+"""
+
+
+def addresses_here() -> set[str]:
+    """Those of this machine's interfaces that its name leads to."""
+    try:
+        return {str(each[4][0]) for each in socket.getaddrinfo(socket.gethostname(), 80, socket.AF_INET)}
+    except OSError:
+        return set()
+
+
+def client_of(url: str, host: str = "localhost") -> httpx.AsyncClient:
+    """Of a deployment with a model server there."""
+    port = httpx.URL(url).port
+    assert port is not None
+    return open_client(allow_private_hosts=True, own=OwnServices((Service(host, port, "a model server"),)))
+
+
+async def test_an_own_service_is_closed_under_every_name_of_this_machine() -> None:
+    async with raw_server(found(b"here")) as own, raw_server(found(b"an API")) as other:
+        port = httpx.URL(own).port
+        with every_row() as row:
+            for named in ("localhost", "127.0.0.1", "0.0.0.0", socket.gethostname()):
+                async with client_of(own, named) as client:
+                    for host in [*HERE.split(), *addresses_here()]:
+                        closed = pytest.raises(HostError, match="a model server is, which is closed to calls")
+                        with row(named, host), closed:
+                            await client.get(f"http://{host}:{port}/v1/models")
+                    with row(named, "another port"):
+                        assert (await client.get(other)).text == "an API"
+
+
+async def test_a_redirect_does_not_lead_to_an_own_service() -> None:
+    async with raw_server(found(b"here")) as own, raw_server(moved(own)) as other, client_of(own) as client:
+        with pytest.raises(HostError, match="a model server is"):
+            await client.get(other, follow_redirects=True)
+
+
+async def test_a_service_on_another_host_is_closed_by_name_and_by_address() -> None:
+    async def resolve(host: str, port: int) -> Sequence[str]:  # noqa: ARG001
+        return {"gpu": ["10.0.0.5"], "alias": ["10.0.0.5"], "other": ["10.0.0.6"]}[host]
+
+    own = OwnServices((Service("gpu", 8000, "a model server"),))
+    network = PublicNetwork(resolve, private=True, own=own)
+    for host in ("gpu", "alias"):
+        with pytest.raises(HostError, match="a model server is"):
+            await network._open_addresses(host, 8000)
+    assert await network._open_addresses("gpu", 80)
+    assert await network._open_addresses("other", 8000)
+
+
+async def test_link_local_addresses_are_closed_in_every_spelling() -> None:
+    with every_row() as row:
+        for address in LINK_LOCAL.split():
+            with row(address):
+
+                async def resolve(_host: str, _port: int, address: str = address) -> Sequence[str]:
+                    return [address]
+
+                network = PublicNetwork(resolve, private=True)
+                with pytest.raises(HostError, match="at the link-local address"):
+                    await network.connect_tcp("innocent.test", 80)
+
+
+async def test_where_private_hosts_are_open_a_name_with_two_addresses_leads_to_the_one_that_answers() -> None:
+    async def resolve(_host: str, _port: int) -> Sequence[str]:
+        return ["::1", "127.0.0.1"]  # it listens at the second one
+
+    async with (
+        raw_server(found(b"here")) as url,
+        open_client(allow_private_hosts=True, network=PublicNetwork(resolve, private=True)) as client,
+    ):
+        assert (await client.get(url)).text == "here"
+
+
+def test_the_settings_name_the_own_services_and_not_the_demo() -> None:
+    settings = Settings(
+        host="0.0.0.0",
+        public_url="https://sage.example",
+        metrics_port=9_000,
+        runners=2,
+        engine_urls="http://gpu-1:8000,http://gpu-2:8000/v1",
+        embeddings_url="http://embed:80",
+        database_url="postgresql+psycopg://sage:pw@db-1:5432,db-2:6432/sage",
+        database_direct_url="postgresql:///sage?host=/var/run/postgresql",
+        broker_url="redis://broker/0",
+        otel_exporter_otlp_endpoint="http://otel:4318",
+    )
+    found = [(each.host, each.port) for each in OwnServices.of(settings).services]
+    assert found == [
+        ("localhost", 8000),
+        ("sage.example", 443),
+        ("localhost", 9_000),
+        ("localhost", 9_001),
+        ("gpu-1", 8000),
+        ("gpu-2", 8000),
+        ("embed", 80),
+        ("otel", 4318),
+        ("broker", 6379),
+        ("db-1", 5432),
+        ("db-2", 6432),
+    ]
+    alone = [(each.host, each.port) for each in OwnServices.of(Settings(demo=True)).services]
+    assert alone == [("127.0.0.1", 8000), ("localhost", 8001)]
+
+
+async def test_a_projects_key_reads_neither_this_server_nor_its_model_server(
+    committed: Sessions, database_url: str, tmp_path: Path
+) -> None:
+    ledger = Ledger()
+    (port,) = free_ports(1)
+    base = f"http://127.0.0.1:{port}"
+    async with (
+        ledger.listening() as services,
+        scripted_server(ScriptedEngine(byte_tokenizer(tmp_path))) as model,
+        httpx.AsyncClient(base_url=base, timeout=60, trust_env=False) as client,
+    ):
+        client.headers["Authorization"] = f"Bearer {await ledger_key(committed, ledger, services, 'admin')}"
+        env = environment(tmp_path, database_url, port) | {"ENGINE_URLS": model, "SAGE_PROMPT_PROFILE": "compact"}
+        async with server(env) as api:
+            await until_up(client, api)
+            for url, what in ((base, "this server"), (model, "a model server")):
+                answer = await client.post("/v1/apis", json={"name": "own", "url": f"{url}/schema/openapi.json"})
+                assert answer.status_code == 400, answer.text
+                assert f"where {what} is, which is closed to calls" in answer.json()["detail"]
