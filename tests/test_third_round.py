@@ -196,7 +196,7 @@ FORMS: dict[str, Any] = {
     "letters in upper case": _cased("iris"),
     "letters in a list": _cased("iris").split(),
     "first letters": " ".join(_spelled("hello", "hEllo")),
-    "long s": "Iri\u017f " * 9,
+    "long s": " ".join(_spelled("iris", "iri\u017f")),
     "the Kelvin sign": "\u212a",
     "zero and minus zero": [-0.0 if bit else 0 for bit in _BITS],
     "numbers as texts": ["7" if bit else 7 for bit in _BITS],

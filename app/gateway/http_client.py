@@ -28,8 +28,12 @@ class NoCookies(CookieJar):
 async def _forget_no_address(response: httpx.Response) -> None:
     """A redirect to what is no address has none: httpx would raise an error, as if there had been no answer."""
     try:
-        response.request.url.join(httpx.URL(response.headers.get("location", "")))
+        target = httpx.URL(response.headers.get("location", ""))
+        response.request.url.join(target)
+        is_address = bool(target.host) or not target.scheme
     except (httpx.InvalidURL, UnicodeError):
+        is_address = False
+    if not is_address:
         del response.headers["location"]
 
 

@@ -31,7 +31,7 @@ _MARKS = re.compile(r"[^\w\s]+|\s{4,}")
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[t ]\d\d:\d\d[\d:.z+-]*)?")
 _YEAR = re.compile(r"\d{1,4}")
-_EMPTY = "e"
+_EMPTY, _SEEN = "e", "s"
 _NOTHING: Final = frozenset[str]()
 
 
@@ -90,7 +90,7 @@ class ValueOrigins:
                 self._oversized.add(origin)
             else:
                 self._chars_left -= len(leaf)
-                self._blanks.update(_blanks_in(leaf))
+                self._blanks.update(_blanks_in(leaf), (each for _, each in _margins_of(leaf)))
                 self._spelled.update(_WORD.findall(leaf))
                 self._add_text(origin, leaf.casefold().strip())
 
@@ -108,16 +108,22 @@ class ValueOrigins:
         """What a value could tell beside its words and numbers: a letter for each flag, null and empty value, the
         blanks that no value has that was seen, and where words change from the case in which they were seen.
         """
+        texts = [each for each in _leaves(value) if isinstance(each, str)]
         found = [flags_of(value)]
-        for leaf in _leaves(value):
-            if isinstance(leaf, str):
-                found += ["" if leaf else _EMPTY, *(each for each in _blanks_in(leaf) if each not in self._blanks)]
-                found += (case for case, _ in groupby(map(self._case_of, _WORD.findall(leaf))))
+        found += (margins for margins, _ in groupby(map(self._margins_of, texts)))
+        for text in texts:
+            found += [] if text else [_EMPTY]
+            found += (each for each in _blanks_in(text) if each not in self._blanks)
+            found += (case for case, _ in groupby(map(self._case_of, _WORD.findall(text))))
         return "".join(found)
 
     def is_given(self, number: float) -> bool:
         """Whether the skill was given a number, or has it in its source."""
         return not self._numbers.get(number, _NOTHING).isdisjoint({PARAMETER, CONSTANT})
+
+    def _margins_of(self, text: str) -> str:
+        """The blanks before and after a text, with a letter in place of those that were seen."""
+        return "".join(place + (_SEEN if each in self._blanks else each) for place, each in _margins_of(text))
 
     def _case_of(self, word: str) -> str:
         """Nothing for a word as it was seen, a letter for a case that all words can have, or else the word."""
@@ -237,11 +243,16 @@ def _each(origins: Iterable[str]) -> Iterator[Trace]:
     return (Trace(frozenset({origin})) for origin in sorted(origins))
 
 
+def _margins_of(text: str) -> list[tuple[str, str]]:
+    """The blanks at the start of a text, and at its end."""
+    start = text[: len(text) - len(text.lstrip())]
+    end = text[len(text.rstrip()) :] if len(start) < len(text) else ""
+    return [(place, each) for place, each in (("<", start), (">", end)) if each]
+
+
 def _blanks_in(text: str) -> list[str]:
     """All but single spaces between words."""
-    between = text.strip()
-    around = [each for each in (text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]) if each]
-    return around + [each for each in _BLANKS.findall(between) if each != " "]
+    return [each for each in _BLANKS.findall(text.strip()) if each != " "]
 
 
 def flags_of(value: Json) -> str:
