@@ -224,8 +224,7 @@ def create_admin(name: str) -> None:
 
     async def make(url: str) -> str:
         async with open_database(url) as database, database.sessions.begin() as session:
-            _, secret = await keys.create(session, name, ["admin"])
-            return secret
+            return await keys.create_admin(session, name)
 
     with use_existing(Settings.from_env()) as url:
         click.echo(asyncio.run(make(url)))

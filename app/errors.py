@@ -3,7 +3,7 @@
 import re
 from typing import ClassVar, Final
 
-_DIRECTORIES: Final = re.compile(r"(?<![\w:/.@])/(?:[^\s/:,;()'\"]+/)+")
+_DIRECTORIES: Final = re.compile(r"(?:(?<![\w:/.@])|(?<=\w:)(?!//)|(?<=file://))/+(?:[^\s/:,;()'\"]+/+)+")
 
 
 class AppError(Exception):

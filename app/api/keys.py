@@ -100,8 +100,7 @@ async def revoke_key(session: AsyncSession, access: Access, key_id: UUID) -> mod
 
 
 async def _record(session: AsyncSession, access: Access, key: models.Key, action: AuditAction) -> None:
-    detail = {"key": str(key.id), "name": key.name, "prefix": key.hint, "scopes": key.scopes}
-    await audit.add(session, key.project_id, None, access.actor, action, detail)
+    await audit.add(session, key.project_id, None, access.actor, action, keys.about(key))
 
 
 def _columns(key: models.Key, names: dict[UUID, str]) -> dict[str, Any]:

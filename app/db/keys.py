@@ -10,9 +10,10 @@ import msgspec
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import audit, models
 from app.errors import InvalidError, NotFoundError
 from app.project.project_settings import ProjectSettings
+from app.records import Json
 
 _PREFIX = "sage_"
 _HINT = len(_PREFIX) + 4  # characters that are shown
@@ -72,6 +73,18 @@ async def listing(session: AsyncSession, project_id: UUID | None = None) -> Sequ
     if project_id is not None:
         query = query.where(models.Key.project_id == project_id)
     return (await session.scalars(query)).all()
+
+
+async def create_admin(session: AsyncSession, name: str) -> str:
+    """Create an administrator's key on the server's own machine, where there need be no other; audited as it."""
+    key, secret = await create(session, name, ["admin"])
+    await audit.add(session, None, None, "server", models.AuditAction.KEY_CREATED, about(key))
+    return secret
+
+
+def about(key: models.Key) -> dict[str, Json]:
+    """What the audit log says of a key."""
+    return {"key": str(key.id), "name": key.name, "prefix": key.hint, "scopes": list(key.scopes)}
 
 
 async def revoke(session: AsyncSession, key_id: UUID) -> models.Key:

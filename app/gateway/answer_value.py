@@ -20,6 +20,13 @@ _ERROR_CHARS = 500
 _BODY_CHARS = 20_000  # of an error that are kept
 _CHARSET: Final = re.compile(r";\s*charset\s*=\s*[\"']?([A-Za-z0-9._:+-]{1,40})", re.IGNORECASE)
 _XML_ENCODING: Final = re.compile(rb"\s*<\?xml[^>]{1,200}?encoding\s*=\s*[\"']([A-Za-z0-9._:+-]{1,40})")
+_HEAD_BYTES: Final = 20_000  # by which a page is told
+_MARKS: Final = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+_ELEMENT: Final = re.compile(r"<[!?a-z/]", re.IGNORECASE)
+_PAGE: Final = re.compile(  # after what may stand before it
+    r"(?:[\s\0\ufeff\u200b]++|<!--.{0,2000}?-->|<\?xml[^>]{0,500}>)*+<(?:!doctype\s+html|html|head|body)\b",
+    re.IGNORECASE | re.DOTALL,
+)
 _QUOTES: Final = 4  # of a value that has a name, and is a text
 _NO_JSON: Final = (b"NaN", b"-Infinity", b"Infinity")  # numbers that some servers write
 _CHARACTER_SETS: Final = re.compile(  # of the codecs of Python, those of the Web; the others are slow, or no text
@@ -99,8 +106,12 @@ def _with_null(body: bytes) -> bytes:
 
 def is_page(answer: ReadResponse) -> bool:
     """Whether the body is an HTML page: by its type if it has one, and it has markup, or else by its beginning."""
-    start = answer.body[:1000].removeprefix(codecs.BOM_UTF8).lstrip().lower()
-    return start.startswith(b"<" if is_html(answer.media_type) else (b"<!doctype html", b"<html"))
+    head = answer.body.lstrip()[:_HEAD_BYTES]
+    marked = next((charset for mark, charset in _MARKS if head.startswith(mark)), None)
+    text = head.decode(marked or _charset(answer), "replace")
+    if is_html(answer.media_type):
+        return _ELEMENT.search(text) is not None and not text.lstrip().startswith(("{", "[", '"'))
+    return _PAGE.match(text) is not None
 
 
 def start_of(answer: ReadResponse, clean: Callable[[str], str]) -> str:

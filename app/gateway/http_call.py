@@ -1,6 +1,7 @@
 """Makes one HTTP call, within limits of time and size."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from urllib.parse import parse_qsl
 
@@ -19,6 +20,7 @@ from app.untrusted.http_body import BodyError, BodySizeError, read_into
 MAX_ANSWER_BYTES = 3 << 20  # fits into a frame of the sandbox
 REDIRECTS = frozenset({300, 301, 302, 303, 307, 308})
 _HOPS = 5
+_REFRESH = re.compile(r"\s*[\d.]*\s*[;,]?\s*url\s*=\s*[\"']?([^\"'\s]{1,2000})", re.IGNORECASE)
 _ADDRESS_CHARS = 500  # of a redirect, in messages
 _HEADERS = {
     "Accept": "application/json, text/*;q=0.9, */*;q=0.1",
@@ -48,11 +50,7 @@ class HttpCaller:
             extensions = extensions | {CERTIFICATE: request.certificate}
         try:
             answer = finite(await self._follow(request, extensions, end))
-            if not (answer.is_success or _is_result(request, answer)):
-                raise refusal(answer, request.clean)
-            if answer.is_success and request.answers.are_json and is_page(answer):
-                page = f"an HTML page, where the document promises JSON: {start_of(answer, request.clean)}"
-                raise _refused(request, answer, page)
+            _check(request, answer)
             return Answer(value_of(answer), answer.status, answer.headers, remark=answer.remark)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             reason = str(error) or type(error).__name__
@@ -79,8 +77,7 @@ class HttpCaller:
             )
             if answer.status not in REDIRECTS or _is_result(request, answer):
                 return answer
-            target = _target(url, answer)
-            here = target is not None and answer.status != 303 and _differs_by_slash(url, target)
+            target, here = _target(url, answer)
             if target is None or not (_repeats(request, answer) if here else _moves(request, url, target)):
                 raise _redirected(request, answer, url, target)
             url = url.copy_with(scheme=target.scheme, raw_path=target.raw_path)  # of the same server
@@ -101,7 +98,7 @@ class HttpCaller:
             content_type = response.headers.get("content-type", "")
             return ReadResponse(
                 status=response.status_code,
-                location=response.headers["location"] if response.has_redirect_location else None,
+                location=response.headers["location"] if response.has_redirect_location else _refresh(response),
                 content_type=content_type,
                 headers=passed_headers(response.headers.multi_items()),
                 challenge=response.headers.get("www-authenticate", ""),
@@ -133,6 +130,25 @@ class HttpCaller:
         return f"it {error}" if isinstance(error, BodyError) else f"the connection broke: {error}"
 
 
+def _refresh(response: httpx.Response) -> str | None:
+    """The address to which a success sends browsers, as some servers do instead of a redirect."""
+    found = _REFRESH.match(response.headers.get("refresh", "")) if response.status_code == 200 else None
+    return found[1] if found else None
+
+
+def _check(request: WireRequest, answer: ReadResponse) -> None:
+    """Raises RefusalError for an answer that is no result."""
+    if not answer.is_success:
+        if not _is_result(request, answer):
+            raise refusal(answer, request.clean)
+    elif request.answers.are_json and is_page(answer):
+        page = f"an HTML page, where the document promises JSON: {start_of(answer, request.clean)}"
+        raise _refused(request, answer, page)
+    elif answer.location is not None and not request.is_read:
+        url = httpx.URL(request.url)
+        raise _redirected(request, answer, url, _target(url, answer)[0])
+
+
 def _before(sending: Sending) -> Callable[[str, object], Awaitable[None]]:
     """A tracer of httpcore's."""
 
@@ -148,12 +164,13 @@ def _is_result(request: WireRequest, answer: ReadResponse) -> bool:
     return not request.is_read and answer.status in REDIRECTS and request.answers.has_redirect(answer.status)
 
 
-def _target(url: httpx.URL, answer: ReadResponse) -> httpx.URL | None:
-    """Where a redirect leads; None if it does not say so."""
+def _target(url: httpx.URL, answer: ReadResponse) -> tuple[httpx.URL | None, bool]:
+    """Where a redirect leads, None if it does not say so, and whether the same request is asked for there."""
     try:
-        return None if answer.location is None else url.join(answer.location)
+        target = None if answer.location is None else url.join(answer.location)
     except (httpx.InvalidURL, UnicodeError):
-        return None
+        target = None
+    return target, target is not None and answer.status != 303 and _differs_by_slash(url, target)
 
 
 def _repeats(request: WireRequest, answer: ReadResponse) -> bool:
@@ -164,6 +181,18 @@ def _repeats(request: WireRequest, answer: ReadResponse) -> bool:
 def _moves(request: WireRequest, url: httpx.URL, target: httpx.URL) -> bool:
     """Whether a request may lead to another address."""
     return request.is_read and not request.approved and _same_server(url, target)
+
+
+def redirect_refusal(request: WireRequest, response: httpx.Response) -> RefusalError | None:
+    """Why a request of a protocol on top of HTTP does not follow a redirect; None if it may: the same rule."""
+    url, location = response.request.url, response.headers.get("location")
+    answer = ReadResponse(
+        status=response.status_code, location=location, content_type="", headers={}, challenge="", body=b""
+    )
+    target, here = _target(url, answer)
+    if target is not None and (_repeats(request, answer) if here else _moves(request, url, target)):
+        return None
+    return _redirected(request, answer, url, target)
 
 
 def _redirected(

@@ -25,6 +25,18 @@ class NoCookies(CookieJar):
         return
 
 
+async def _forget_no_address(response: httpx.Response) -> None:
+    """A redirect to what is no address has none: httpx would raise an error, as if there had been no answer."""
+    try:
+        target = httpx.URL(response.headers.get("location", ""))
+        response.request.url.join(target)
+        is_address = bool(target.host) or not target.scheme
+    except (httpx.InvalidURL, UnicodeError):
+        is_address = False
+    if not is_address:
+        del response.headers["location"]
+
+
 def open_client(  # noqa: PLR0913 - options of one client
     *,
     allow_private_hosts: bool,
@@ -53,6 +65,7 @@ def open_client(  # noqa: PLR0913 - options of one client
     plain = open_transport(certificates.context())
     transport = CertificateTransport(plain, open_transport, certificates)
     return httpx.AsyncClient(
+        event_hooks={"response": [_forget_no_address]},
         transport=transport if only is None else BoundedTransport(transport, only),
         timeout=timeout,
         trust_env=False,

@@ -9,7 +9,7 @@ from app.apis.catalog import Operation
 from app.errors import HostError
 from app.gateway.skill_manifest import CONSTANT, NUMBER, PARAMETER, RESULT, SkillManifest
 from app.gateway.small_values import Place
-from app.gateway.value_origins import Trace, ValueOrigins, flags_of
+from app.gateway.value_origins import Trace, ValueOrigins
 from app.records import Call, Json
 from app.sandbox.protocol import EnteredSkill
 from app.untrusted.syntax_tree import compiled
@@ -104,7 +104,7 @@ def refusal(
         allowed = manifest.origins(operation.api, name)
         if allowed is None:
             continue
-        bits = seen.small.bits_of_flags(place := Place(operation.api, name), flags_of(value))
+        bits = seen.small.bits_of_form(place := Place(operation.api, name), seen.form_of(value))
         for trace in seen.trace(value):
             cost = _cost(trace, place, allowed, seen)
             if cost is None:

@@ -1,4 +1,4 @@
-"""Counts what a skill passes to APIs unexplained: whole numbers, marks and flags, within a budget of bits. Pure.
+"""Counts what a skill passes to APIs unexplained: whole numbers, marks and forms, within a budget of bits. Pure.
 
 A small number coincides with what was read too often to be traced to it, so where a manifest has the origin
 `number` numbers pass: those that count on, or follow in the order in which they were read, at no cost; others for
@@ -17,6 +17,8 @@ from app.security.secret_values import MASK, SecretValues
 SMALL = 10_000  # numbers below coincide by chance
 _BITS = 64  # of one skill in one task
 _BITS_OF_STEP = 6
+_BITS_OF_LETTER = 5  # which is one of some thirty: of blanks, cases and empty values
+_FLAGS = "TF"
 _VALUES = 100_000  # that are put in order, of one answer
 
 
@@ -37,7 +39,7 @@ class SmallValues:
         self._in_field: Counter[tuple[str, str]] = Counter()
         self._last: dict[Place, float] = {}
         self._steps: dict[Place, float] = {}
-        self._flags: dict[Place, str] = {}
+        self._forms: dict[Place, str] = {}
 
     def read(self, origin: str, value: Json) -> None:
         """Record an answer, or what the skill was given."""
@@ -81,10 +83,10 @@ class SmallValues:
         """The same for marks that no value contains."""
         return None if self._secrets.known else 8 * len(marks.encode("utf-8", "surrogatepass"))
 
-    def bits_of_flags(self, place: Place, flags: str) -> int:
-        """The same for flags and empty values, one letter each. Those of the last call cost nothing."""
-        known, self._flags[place] = self._flags.get(place), flags
-        return 0 if flags == known else len(flags)
+    def bits_of_form(self, place: Place, form: str) -> int:
+        """The same for an argument's form, see `ValueOrigins.form_of`. That of the last call costs nothing."""
+        known, self._forms[place] = self._forms.get(place), form
+        return 0 if form == known else sum(1 if letter in _FLAGS else _BITS_OF_LETTER for letter in form)
 
     def spend(self, bits: int) -> bool:
         """Whether there are as many left."""

@@ -17,11 +17,15 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 Address: TypeAlias = IPv4Address | IPv6Address
 
 _GLOBAL_UNICAST: Final = ip_network("2000::/3")  # all that is assigned of IPv6 (RFC 4291, section 2.4)
-_NAT64: Final = ip_network("64:ff9b::/96")
+_TRANSLATED: Final = [  # whose last 32 bits are an IPv4 address: of NAT64 (RFC 6052, 8215) and SIIT (RFC 2765)
+    ip_network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48", "::ffff:0:0:0/96")
+]
 _COMPATIBLE: Final = ip_network("::/96")
+_ISATAP: Final = (0x0000_5EFE, 0x0200_5EFE)  # the 32 bits before an IPv4 address (RFC 5214)
 _LOOPBACK: Final = 1
 _METADATA: Final = [  # of clouds, at addresses that are not link-local
-    ip_address(text) for text in ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")
+    ip_network(text)
+    for text in ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::/32", "fd20:ce::/32")
 ]
 _SPECIAL: Final = [  # of the registries of special-purpose addresses, those that Python may call global
     ip_network(text) for text in ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2001:db8::/32", "3fff::/20")
@@ -113,15 +117,16 @@ def is_link_local(address: Address) -> bool:
     [True, True, True, False]
     """
     inner = _inner(address)
-    return inner.is_link_local or inner in _METADATA
+    return inner.is_link_local or any(inner in each for each in _METADATA)
 
 
 def _inner(address: Address) -> Address:
     """The IPv4 address that one of IPv6 stands for, if it does."""
     if isinstance(address, IPv4Address):
         return address
-    inner = address.ipv4_mapped or address.sixtofour
-    if inner is None and (address in _NAT64 or (address in _COMPATIBLE and int(address) > _LOOPBACK)):
+    inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
+    is_translated = any(address in each for each in _TRANSLATED) or (int(address) >> 32) & 0xFFFF_FFFF in _ISATAP
+    if inner is None and (is_translated or (address in _COMPATIBLE and int(address) > _LOOPBACK)):
         inner = IPv4Address(int(address) & 0xFFFF_FFFF)
     return inner or address
 

@@ -1,15 +1,16 @@
 """Traces the values that a skill passes to an API back to what it was given and to what it read. Pure.
 
 Texts are compared without case, as wholes, as parts of one another and word by word. Encodings are not undone: an
-encoded text is `computed`. So are fractions, many flags, punctuation and blanks that nothing explains: they could
-spell a value. Few of them, and small numbers, have a budget, see `small_values`. The work is bounded for each
-skill of a rollout: results that are too large to index, and arguments that take too long to search, count as
-everything that was read.
+encoded text is `computed`. So are fractions, many flags, punctuation, blanks and changes of case that nothing
+explains: they could spell a value. Few of them, and small numbers, have a budget, see `small_values`. The work is
+bounded for each skill of a rollout: results that are too large to index, and arguments that take too long to
+search, count as everything that was read.
 """
 
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Set
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from app.gateway.skill_manifest import COMPUTED, CONSTANT, NUMBER, PARAMETER, RESULT
@@ -25,10 +26,12 @@ _SEARCH = 1 << 31  # characters compared, which takes about a second
 _STEP = 250  # as many characters take as long as one comparison of Python
 _VALUE = 10_000  # or as one value
 _WORD = re.compile(r"\w+")
+_BLANKS = re.compile(r"\s+")
 _MARKS = re.compile(r"[^\w\s]+|\s{4,}")
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[t ]\d\d:\d\d[\d:.z+-]*)?")
 _YEAR = re.compile(r"\d{1,4}")
+_EMPTY, _SEEN = "e", "s"
 _NOTHING: Final = frozenset[str]()
 
 
@@ -63,7 +66,8 @@ class ValueOrigins:
         self._lengths: set[int] = set()  # of the texts
         self._oversized: set[str] = set()  # origins of which texts were not indexed
         self._uncounted: set[str] = set()  # origins of which numbers were not
-        self._margins: set[str] = set()  # long blanks around texts
+        self._blanks: set[str] = set()  # as `_blanks_in` finds them
+        self._spelled: set[str] = set()  # words, with their case
         self._chars_left = _INDEXED_CHARS
         self._values_left = _INDEXED_VALUES
         self._search_left = _SEARCH
@@ -86,7 +90,8 @@ class ValueOrigins:
                 self._oversized.add(origin)
             else:
                 self._chars_left -= len(leaf)
-                self._margins.update(_margins_of(leaf))
+                self._blanks.update(_blanks_in(leaf), (each for _, each in _margins_of(leaf)))
+                self._spelled.update(_WORD.findall(leaf))
                 self._add_text(origin, leaf.casefold().strip())
 
     def trace(self, value: Json) -> list[Trace]:
@@ -95,13 +100,37 @@ class ValueOrigins:
             found = [each for leaf in _leaves(value) for each in self._trace(leaf)]
         except _SearchSpentError:
             return list(self._all_read())
-        if len(flags_of(value)) > _FEW:
+        if len(self.form_of(value)) > _FEW:
             found.append(Trace(frozenset({COMPUTED})))
         return found
+
+    def form_of(self, value: Json) -> str:
+        """What a value could tell beside its words and numbers: a letter for each flag, null and empty value, the
+        blanks that no value has that was seen, and where words change from the case in which they were seen.
+        """
+        texts = [each for each in _leaves(value) if isinstance(each, str)]
+        found = [flags_of(value)]
+        found += (margins for margins, _ in groupby(map(self._margins_of, texts)))
+        for text in texts:
+            found += [] if text else [_EMPTY]
+            found += (each for each in _blanks_in(text) if each not in self._blanks)
+            found += (case for case, _ in groupby(map(self._case_of, _WORD.findall(text))))
+        return "".join(found)
 
     def is_given(self, number: float) -> bool:
         """Whether the skill was given a number, or has it in its source."""
         return not self._numbers.get(number, _NOTHING).isdisjoint({PARAMETER, CONSTANT})
+
+    def _margins_of(self, text: str) -> str:
+        """The blanks before and after a text, with a letter in place of those that were seen."""
+        return "".join(place + (_SEEN if each in self._blanks else each) for place, each in _margins_of(text))
+
+    def _case_of(self, word: str) -> str:
+        """Nothing for a word as it was seen, a letter for a case that all words can have, or else the word."""
+        if word in self._spelled or word.lower() == word.upper():
+            return ""
+        cases = {word.lower(): "l", word.upper(): "u", word.capitalize(): "c"}
+        return cases.get(word, word)
 
     def _add_text(self, origin: str, text: str) -> None:
         self._whole[text].add(origin)
@@ -117,8 +146,6 @@ class ValueOrigins:
         if not isinstance(leaf, str):
             yield from self._trace_number(_float(str(leaf)))
             return
-        if _margins_of(leaf) - self._margins:
-            yield Trace(frozenset({COMPUTED}))
         text = leaf.casefold().strip()
         if not text:
             return
@@ -216,18 +243,24 @@ def _each(origins: Iterable[str]) -> Iterator[Trace]:
     return (Trace(frozenset({origin})) for origin in sorted(origins))
 
 
-def _margins_of(text: str) -> set[str]:
-    """The blanks before and after a text that are long enough to spell something."""
-    around = (text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :])
-    return {each for each in around if len(each) > _FEW}
+def _margins_of(text: str) -> list[tuple[str, str]]:
+    """The blanks at the start of a text, and at its end."""
+    start = text[: len(text) - len(text.lstrip())]
+    end = text[len(text.rstrip()) :] if len(start) < len(text) else ""
+    return [(place, each) for place, each in (("<", start), (">", end)) if each]
+
+
+def _blanks_in(text: str) -> list[str]:
+    """All but single spaces between words."""
+    return [each for each in _BLANKS.findall(text.strip()) if each != " "]
 
 
 def flags_of(value: Json) -> str:
-    """One letter for each of the values in a value that is a flag, null, or empty."""
+    """One letter for each of the values in a value that is a flag, null, or an empty list or mapping."""
     found, waiting = [], [value]
     while waiting:
         each = waiting.pop()
-        if isinstance(each, bool) or each in (None, "", [], {}):
+        if isinstance(each, bool) or each in (None, [], {}):
             found.append(str(each)[:1])
         elif isinstance(each, (list, tuple, dict)):
             waiting += each.values() if isinstance(each, dict) else each

@@ -163,7 +163,7 @@ async def _keep_first_key(url: str, data_dir: Path) -> bool:
             return True
         if await keys.listing(session):
             return False
-        _, secret = await keys.create(session, "admin", ["admin"])
+        secret = await keys.create_admin(session, "admin")
         write_admin_key(data_dir, secret)  # before the commit: a key that nobody has is of no use
         return True
 

@@ -4,6 +4,7 @@ Specification: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 import struct
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -107,6 +108,8 @@ class GgufFile:
         found = self._values.get(key)
         if kind is float and isinstance(found, int):
             found = float(found)
+        if isinstance(found, float) and not isfinite(found):
+            raise GgufError(f"{self.path} sets {key} to {found}: it is damaged. Copy it again")
         if found is not None and (not isinstance(found, kind) or (kind is int and isinstance(found, bool))):
             raise GgufError(f"{self.path} sets {key} to no {kind.__name__}. Name another GGUF file of this model")
         return found

@@ -9,6 +9,8 @@ _UNSEEN = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)"  # controls, which a terminal would obey
     "|[\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f]"  # of the direction of writing, and ends of lines
     "|[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2060-\u2065\u3164\ufe00-\ufe0e\ufeff\uffa0]"
+    r"|(?<![^\x00-\x7f])\ufe0f|(?<=\w)\ufe0f|(?<=\ufe0f)\ufe0f"  # which makes an emoji of a symbol
+    "|[\u070f\u2800\U00013430-\U0001343f\U00016fe4\U0001d159]"  # blank, or without a width, but for their names
     "|[\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"  # without a width
 )
 

@@ -4,7 +4,7 @@ from contextvars import ContextVar
 from typing import Final
 
 from app.errors import HostError
-from app.gateway.wire_request import Sending
+from app.gateway.wire_request import Sending, WireRequest
 from app.records import CallResponse
 from app.sandbox.protocol import RefusalError
 
@@ -28,10 +28,13 @@ class Exchange:
     The SDK's tasks run in the context of the caller who caused them, so that `exchange` there is this one.
     """
 
-    def __init__(self, max_bytes: int, seconds: float, sending: Sending | None = None) -> None:
+    def __init__(
+        self, max_bytes: int, seconds: float, sending: Sending | None = None, *, request: WireRequest | None = None
+    ) -> None:
         self.bytes_left = max_bytes
         self.seconds = seconds  # for each part of an answer
         self.sending = sending
+        self.request = request  # the call, if it is one: what may become of it when it is redirected
         self.failure: HostError | None = None  # of the latest HTTP request
         self.unreachable = False  # the latest HTTP request got no answer
         self.forgotten = False  # the server does not know the session any more, so it did nothing

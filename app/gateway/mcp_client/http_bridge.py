@@ -7,6 +7,7 @@ import httpx
 import httpx2
 
 from app.errors import HostError, NoConnectionError, ShortageError
+from app.gateway.http_call import REDIRECTS, redirect_refusal
 from app.gateway.mcp_client.exchange import AccessRefusedError, Exchange, exchange
 from app.scarcity import shortage_of
 from app.untrusted.http_body import BodyError, read_body
@@ -77,6 +78,10 @@ def _before(sending: Callable[[], Awaitable[None]], ours: Exchange) -> Callable[
 
 async def _answer(request: httpx2.Request, response: httpx.Response, ours: Exchange) -> httpx2.Response:
     headers = {name: response.headers[name] for name in _KEPT if name in response.headers}
+    if request.method == "POST" and ours.request is not None and response.status_code in REDIRECTS:
+        ours.failure = redirect_refusal(ours.request, response)
+        if ours.failure is not None:
+            headers.pop("location", None)
     if response.status_code == 404 and _SESSION in request.headers:
         ours.forgotten = True
     if response.is_success and _media_type(response) == _EVENTS:

@@ -15,7 +15,7 @@ from app.gateway.http_call import MAX_ANSWER_BYTES
 from app.gateway.mcp_client.connection import McpConnection
 from app.gateway.mcp_client.connection_pool import McpServers, McpTarget
 from app.gateway.mcp_client.exchange import Exchange, ForgottenError
-from app.gateway.wire_request import Sending, WireRequest
+from app.gateway.wire_request import WireRequest
 from app.records import Json
 from app.sandbox.frames import MAX_DEPTH, MAX_NODES
 from app.sandbox.protocol import Answer, RefusalError
@@ -45,7 +45,7 @@ class McpCaller:
         params: dict[str, Json] = msgspec.json.decode(request.content or b"{}")
         try:
             async with asyncio.timeout(self._timeout):
-                return Answer(_bounded(await self._call(target, request.method, params, request.sending)))
+                return Answer(_bounded(await self._call(target, params, request)))
         except TimeoutError as error:
             raise HostError("ApiError", f"no answer within {self._timeout:g} seconds") from error
         except RefusalError as error:
@@ -55,13 +55,11 @@ class McpCaller:
         except HostError as error:
             raise HostError(error.kind, short(error.message, request.clean)) from error
 
-    async def _call(
-        self, target: McpTarget, method: str, params: dict[str, Json], sending: Sending | None
-    ) -> Json:
+    async def _call(self, target: McpTarget, params: dict[str, Json], request: WireRequest) -> Json:
         for last in (False, True):
             async with self._servers.session(target, self._timeout) as connection:
                 try:
-                    return await self._in(connection, target, method, params, sending)
+                    return await self._in(connection, target, params, request)
                 except ForgottenError as error:
                     if last:
                         raise HostError("ApiError", "the server forgets each session at once") from error
@@ -72,14 +70,14 @@ class McpCaller:
         self,
         connection: McpConnection,
         target: McpTarget,
-        method: str,
         params: dict[str, Json],
-        sending: Sending | None,
+        request: WireRequest,
     ) -> Json:
+        method, sending = request.method, request.sending
         if target.is_command and sending is not None:
             await sending()
             sending = None
-        ours = Exchange(MAX_ANSWER_BYTES, self._timeout, sending)
+        ours = Exchange(MAX_ANSWER_BYTES, self._timeout, sending, request=request)
         if method in _LISTS:
             return await _all_pages(connection, method, ours)
         result = await connection.ask(method, params, ours)
