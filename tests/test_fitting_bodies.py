@@ -152,6 +152,25 @@ async def test_a_form_that_is_a_file_alone_has_it_as_its_one_part() -> None:
                     assert parts_of(await to.sent(**arguments)) == parts
 
 
+async def test_a_form_whose_fields_depend_on_one_another_takes_files_among_them() -> None:
+    one_of: Json = {"oneOf": [fields(the_url=TEXT), fields(the_file=FILE, name=TEXT)]}
+    async with wire(offered({PARTS: one_of}), method="post") as to:
+        assert to.operation.arguments == ("body",)
+        for file, file_name in ((PNG, "the_file"), (["a.png", PNG], "a.png")):
+            sent = parts_of(await to.sent(body={"the_file": file, "name": "x"}))
+            assert sent == {"the_file": ("image/png", file_name, PNG), "name": ("text/plain", None, b"x")}
+        assert parts_of(await to.sent(body={"the_url": "u"})) == {"the_url": ("text/plain", None, b"u")}
+        for wrong in ({"the_file": {"deep": PNG}}, PNG, [PNG]):
+            with pytest.raises(HostError, match="bytes is not JSON"):
+                await to.sent(body=wrong)
+
+
+async def test_text_under_a_type_of_bytes_goes_out_without_a_charset() -> None:
+    async with wire(offered({"application/octet-stream": {"type": "object"}}), method="post") as to:
+        received = await to.sent(body='{"a":1}')
+        assert (received.headers["content-type"], received.body) == ("application/octet-stream", b'{"a":1}')
+
+
 async def test_any_value_of_any_type_is_json_or_the_bytes_as_they_are() -> None:
     rows: list[tuple[str, Json, Json, str, bytes]] = [
         ("*/*", {}, PNG, "image/png", PNG),

@@ -217,6 +217,13 @@ DOCUMENTS: Mapping[str, Tried] = {
                 {"x-registry-auth": "a"},
             ),
             Call(
+                "POST /networks/{id}/connect",
+                {"id": "n", "body": '{"Container":"c"}'},
+                "/networks/n/connect",
+                OCTETS,
+                b'{"Container":"c"}',
+            ),
+            Call(
                 "PUT /containers/{id}/archive",
                 {"id": "c", "path": "/a b", "body": TAR},
                 "/containers/c/archive?path=%2Fa%20b",
@@ -552,6 +559,17 @@ DOCUMENTS: Mapping[str, Tried] = {
                 "/api/v1/videos/upload",
                 PARTS,
                 [Part("name", b"name"), Part("channelId", b"3"), Part("videofile", MP4, "video/mp4", "a.mp4")],
+            ),
+            Call(
+                "POST /api/v1/videos/imports",
+                {"body": {"name": "name", "channelId": 1, "torrentfile": ["a.torrent", b"d8:"]}},
+                "/api/v1/videos/imports",
+                PARTS,
+                [
+                    Part("name", b"name"),
+                    Part("channelId", b"1"),
+                    Part("torrentfile", b"d8:", "application/x-bittorrent", "a.torrent"),
+                ],
             ),
             Call(
                 "PUT /api/v1/videos/{id}/captions/{captionLanguage}",
