@@ -160,9 +160,28 @@ async def test_a_form_whose_fields_depend_on_one_another_takes_files_among_them(
             sent = parts_of(await to.sent(body={"the_file": file, "name": "x"}))
             assert sent == {"the_file": ("image/png", file_name, PNG), "name": ("text/plain", None, b"x")}
         assert parts_of(await to.sent(body={"the_url": "u"})) == {"the_url": ("text/plain", None, b"u")}
-        for wrong in ({"the_file": {"deep": PNG}}, PNG, [PNG]):
+        for wrong in ({"the_file": {"deep": PNG}}, PNG, [PNG]):  # of which no part could be a file
             with pytest.raises(HostError, match="bytes is not JSON"):
                 await to.sent(body=wrong)
+
+
+async def test_the_parts_of_such_a_form_are_encoded_as_it_says() -> None:
+    many = {"type": "array", "items": TEXT}
+    media = {
+        "schema": {"oneOf": [fields(the_url=TEXT), fields(the_file=FILE, tags=many)]},
+        "encoding": {
+            "the_file": {"contentType": "application/x-bittorrent"},
+            "tags": {"style": "form", "explode": False},
+        },
+    }
+    async with wire({"requestBody": {"content": {PARTS: media}}}, method="post") as to:
+        sent = parts_of(await to.sent(body={"the_file": b"d8:", "tags": ["a", "b"]}))
+        assert sent == {
+            "the_file": ("application/x-bittorrent", "the_file", b"d8:"),
+            "tags": ("text/plain", None, b"a,b"),
+        }
+    async with wire({"requestBody": {"content": {FORM: media}}}, method="post") as to:
+        assert (await to.sent(body={"the_url": "u", "tags": ["a", "b"]})).body == b"the_url=u&tags=a%2Cb"
 
 
 async def test_text_under_a_type_of_bytes_goes_out_without_a_charset() -> None:

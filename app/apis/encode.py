@@ -174,7 +174,7 @@ def _body(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes | Non
     media_type = body.media_type
     kind = bare(media_type)
     value = fields if body.is_object else fields["body"]
-    declared = {each.wire_name: each for each in body.fields}
+    declared = {each.wire_name: each for each in (body.fields if body.is_object else body.parts)}
     if is_declared_json(kind):
         return msgspec.json.encode(value), media_type
     if isinstance(value, bytes):

@@ -180,6 +180,7 @@ def _described(
     media: Mapping[str, Json], media_type: str, references: References, where: str, *, required: bool
 ) -> Body:
     schema = references.schema(media.get("schema", {}), where)
+    parts: tuple[Parameter, ...] = ()
     media_type = _sent(media_type, schema)
     kind = bare(media_type)
     if kind.startswith("multipart/") and not is_form(kind):
@@ -189,12 +190,15 @@ def _described(
         encodings = _encodings(media)
         if fields := _fields(schema, required, encodings) or _only_file(kind, schema, required, encodings):
             return Body(fields=fields, media_type=media_type, required=required)
+        parts = (
+            tuple(_body_field(name, {}, False, each) for name, each in encodings.items()) if is_form(kind) else ()
+        )
     elif is_json_lines(kind):
         schema = _lines(references.schema(media.get("itemSchema", {}), where) or schema)
     else:
         schema = _text(schema, kind)
     whole = _body_field("body", schema, required)
-    return Body(fields=(whole,), is_object=False, media_type=media_type, required=required)
+    return Body(fields=(whole,), is_object=False, media_type=media_type, required=required, parts=parts)
 
 
 def _effort(media_type: str) -> int:

@@ -562,13 +562,13 @@ DOCUMENTS: Mapping[str, Tried] = {
             ),
             Call(
                 "POST /api/v1/videos/imports",
-                {"body": {"name": "name", "channelId": 1, "torrentfile": ["a.torrent", b"d8:"]}},
+                {"body": {"name": "name", "channelId": 1, "torrentfile": b"d8:"}},
                 "/api/v1/videos/imports",
                 PARTS,
                 [
                     Part("name", b"name"),
                     Part("channelId", b"1"),
-                    Part("torrentfile", b"d8:", "application/x-bittorrent", "a.torrent"),
+                    Part("torrentfile", b"d8:", "application/x-bittorrent", "torrentfile"),
                 ],
             ),
             Call(
