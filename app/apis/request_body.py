@@ -190,6 +190,7 @@ def _described(
         encodings = _encodings(media)
         if fields := _fields(schema, required, encodings) or _only_file(kind, schema, required, encodings):
             return Body(fields=fields, media_type=media_type, required=required)
+        references.budget.spend(_FIELD_STEPS * len(encodings), where)
         parts = (
             tuple(_body_field(name, {}, False, each) for name, each in encodings.items()) if is_form(kind) else ()
         )
