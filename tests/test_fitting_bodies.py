@@ -205,6 +205,9 @@ async def test_any_value_of_any_type_is_json_or_the_bytes_as_they_are() -> None:
                 with row(kind, str(schema), str(value)):
                     received = await to.sent(body=value)
                     assert (received.headers["content-type"], received.body) == (sent_as, body)
+    async with wire(offered({"*/*": {}}), method="post") as to:
+        doc = show_api_doc(Catalog({"t": to.gateway.catalog.apps["t"]}), "t", to.operation.name)
+        assert [each["type"] for each in doc["parameters"]] == ["any or bytes"]
     async with wire(offered({"*/*": {"type": "object"}}), method="post") as to:
         with pytest.raises(HostError, match="bytes is not JSON"):
             await to.sent(body=PNG)

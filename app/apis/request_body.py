@@ -99,7 +99,7 @@ def arguments_of(bodies: Sequence[Body]) -> tuple[Parameter, ...]:
 def _either(one: dict[str, Json], other: dict[str, Json]) -> dict[str, Json]:
     """What is one of two values; the first if the second is of the same kind."""
     same = one.get("type") == other.get("type") and _is_file(one) == _is_file(other)
-    return one if same or not one else {"anyOf": [one, other]}
+    return one if same or not (one or _is_file(other)) else {"anyOf": [one, other]}
 
 
 def _is_file(schema: dict[str, Json]) -> bool:
