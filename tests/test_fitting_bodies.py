@@ -156,6 +156,8 @@ async def test_a_form_whose_fields_depend_on_one_another_takes_files_among_them(
     one_of: Json = {"oneOf": [fields(the_url=TEXT), fields(the_file=FILE, name=TEXT)]}
     async with wire(offered({PARTS: one_of}), method="post") as to:
         assert to.operation.arguments == ("body",)
+        doc = show_api_doc(Catalog({"t": to.gateway.catalog.apps["t"]}), "t", to.operation.name)
+        assert doc["parameters"][0]["fields"] == {"the_url": "string", "the_file": "bytes", "name": "string"}
         for file, file_name in ((PNG, "the_file"), (["a.png", PNG], "a.png")):
             sent = parts_of(await to.sent(body={"the_file": file, "name": "x"}))
             assert sent == {"the_file": ("image/png", file_name, PNG), "name": ("text/plain", None, b"x")}
