@@ -101,6 +101,120 @@ async def test_another_encoding_of_the_same_object_is_no_file() -> None:
         assert to.operation.arguments == ("a",)
 
 
+async def test_a_misspelt_form_goes_out_by_the_name_that_servers_know() -> None:
+    photo = fields(photo=FILE, a=TEXT)
+    rows: list[tuple[dict[str, Json], dict[str, Json], str]] = [
+        *(({each: photo}, {"photo": PNG, "a": "x"}, PARTS) for each in [
+            "application/form-data", "multipart/data", "form-data", "multipart/form", "multipart/x-form-data",
+            "Application/Multipart-Form-Data; charset=utf-8",
+        ]),
+        *(({each: fields(a=TEXT)}, {"a": "x"}, FORM) for each in [
+            "multipart/x-www-form-urlencoded", "application/x-www-form-url-encoded", "x-www-form-urlencoded",
+            "application/form-urlencoded", "application/x-www-form-encoded",
+        ]),
+        ({"multipart/data": photo, JSON: fields(a=TEXT)}, {"photo": PNG}, PARTS),
+        ({"multipart/data": photo, JSON: fields(a=TEXT)}, {"a": "x"}, JSON),
+        ({"multipart/data": fields(b=TEXT), PARTS: photo}, {"photo": PNG}, PARTS),
+        ({PARTS: photo, "multipart/data": fields(b=TEXT)}, {"photo": PNG}, PARTS),
+    ]  # fmt: skip
+    with every_row() as row:
+        for content, arguments, kind in rows:
+            async with wire(offered(content), method="post") as to:
+                with row(str(content)):
+                    received = await to.sent(**arguments)
+                    assert received.headers["content-type"].partition(";")[0] == kind
+                    if kind == PARTS:
+                        assert parts_of(received).keys() == arguments.keys()
+        text = {"name": "t", "in": "formData", "type": "string"}
+        for consumed, kind in [("application/form-data", PARTS), ("application/x-www-form-url-encoded", FORM)]:
+            node = {"consumes": [consumed], "parameters": [text]}
+            async with wire(node, method="post", document={"swagger": "2.0"}) as to:
+                with row("Swagger 2.0", consumed):
+                    received = await to.sent(t="x")
+                    assert received.headers["content-type"].partition(";")[0] == kind
+
+
+async def test_a_form_that_is_a_file_alone_has_it_as_its_one_part() -> None:
+    files: dict[str, Json] = {"type": "array", "items": FILE}
+    rows: list[tuple[Json, Json, dict[str, Json], dict[str, tuple[str, str | None, bytes]]]] = [
+        (FILE, None, {"file": PNG}, {"file": ("image/png", "file", PNG)}),
+        (FILE, None, {"file": ["a.jpg", JPEG]}, {"file": ("image/jpeg", "a.jpg", JPEG)}),
+        (files, None, {"file": [PNG]}, {"file": ("image/png", "file", PNG)}),
+        (FILE, {"photo": {"contentType": "image/*"}}, {"photo": PNG}, {"photo": ("image/png", "photo", PNG)}),
+    ]
+    with every_row() as row:
+        for schema, encoding, arguments, parts in rows:
+            media = {"schema": schema, **({"encoding": encoding} if encoding else {})}
+            node = {"requestBody": {"required": True, "content": {PARTS: media}}}
+            async with wire(node, method="post") as to:
+                with row(str(media)):
+                    assert to.operation.required == tuple(arguments)
+                    assert parts_of(await to.sent(**arguments)) == parts
+
+
+async def test_a_form_whose_fields_depend_on_one_another_takes_files_among_them() -> None:
+    one_of: Json = {"oneOf": [fields(the_url=TEXT), fields(the_file=FILE, name=TEXT)]}
+    async with wire(offered({PARTS: one_of}), method="post") as to:
+        assert to.operation.arguments == ("body",)
+        doc = show_api_doc(Catalog({"t": to.gateway.catalog.apps["t"]}), "t", to.operation.name)
+        assert doc["parameters"][0]["fields"] == {"the_url": "string", "the_file": "bytes", "name": "string"}
+        for file, file_name in ((PNG, "the_file"), (["a.png", PNG], "a.png")):
+            sent = parts_of(await to.sent(body={"the_file": file, "name": "x"}))
+            assert sent == {"the_file": ("image/png", file_name, PNG), "name": ("text/plain", None, b"x")}
+        assert parts_of(await to.sent(body={"the_url": "u"})) == {"the_url": ("text/plain", None, b"u")}
+        for wrong in ({"the_file": {"deep": PNG}}, PNG, [PNG]):  # of which no part could be a file
+            with pytest.raises(HostError, match="bytes is not JSON"):
+                await to.sent(body=wrong)
+
+
+async def test_the_parts_of_such_a_form_are_encoded_as_it_says() -> None:
+    many = {"type": "array", "items": TEXT}
+    media = {
+        "schema": {"oneOf": [fields(the_url=TEXT), fields(the_file=FILE, tags=many)]},
+        "encoding": {
+            "the_file": {"contentType": "application/x-bittorrent"},
+            "tags": {"style": "form", "explode": False},
+        },
+    }
+    async with wire({"requestBody": {"content": {PARTS: media}}}, method="post") as to:
+        sent = parts_of(await to.sent(body={"the_file": b"d8:", "tags": ["a", "b"]}))
+        assert sent == {
+            "the_file": ("application/x-bittorrent", "the_file", b"d8:"),
+            "tags": ("text/plain", None, b"a,b"),
+        }
+    async with wire({"requestBody": {"content": {FORM: media}}}, method="post") as to:
+        assert (await to.sent(body={"the_url": "u", "tags": ["a", "b"]})).body == b"the_url=u&tags=a%2Cb"
+
+
+async def test_text_under_a_type_of_bytes_goes_out_without_a_charset() -> None:
+    async with wire(offered({"application/octet-stream": {"type": "object"}}), method="post") as to:
+        received = await to.sent(body='{"a":1}')
+        assert (received.headers["content-type"], received.body) == ("application/octet-stream", b'{"a":1}')
+
+
+async def test_any_value_of_any_type_is_json_or_the_bytes_as_they_are() -> None:
+    rows: list[tuple[str, Json, Json, str, bytes]] = [
+        ("*/*", {}, PNG, "image/png", PNG),
+        ("*/*", {}, b"?", "application/octet-stream", b"?"),
+        ("*/*", {}, {"a": 1}, JSON, b'{"a":1}'),
+        ("*/*", {}, "a", JSON, b'"a"'),
+        ("*/*", None, PNG, "image/png", PNG),
+        ("application/*", {}, b"%PDF-1.7", "application/pdf", b"%PDF-1.7"),
+    ]
+    with every_row() as row:
+        for kind, schema, value, sent_as, body in rows:
+            async with wire(offered({kind: schema}), method="post") as to:
+                with row(kind, str(schema), str(value)):
+                    received = await to.sent(body=value)
+                    assert (received.headers["content-type"], received.body) == (sent_as, body)
+    async with wire(offered({"*/*": {}}), method="post") as to:
+        doc = show_api_doc(Catalog({"t": to.gateway.catalog.apps["t"]}), "t", to.operation.name)
+        assert [each["type"] for each in doc["parameters"]] == ["any or bytes"]
+    async with wire(offered({"*/*": {"type": "object"}}), method="post") as to:
+        with pytest.raises(HostError, match="bytes is not JSON"):
+            await to.sent(body=PNG)
+
+
 async def test_fields_that_no_body_has_together_are_refused_before_anything_is_sent() -> None:
     upload = {JSON: fields(the_url=TEXT), PARTS: fields(the_file=FILE)}
     async with wire(offered(upload), method="post") as to:

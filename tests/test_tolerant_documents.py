@@ -54,6 +54,30 @@ def test_parameters_of_documents_that_were_not_read_are_not_sent() -> None:
     assert left.reason == f"it is called without a parameter: {unsent}"
 
 
+def test_an_empty_place_of_a_schema_says_nothing_about_the_value() -> None:
+    parameters = [
+        {"in": "query", "name": "a", "schema": None},
+        {"in": "query", "name": "b", "schema": {"items": None}},
+    ]
+    content = {"application/json": {"schema": None}}
+    app = parsed_with(
+        rows={"post": {"operationId": "add", "parameters": parameters, "requestBody": {"content": content}}}
+    )
+    assert app.left_out == ()
+    operation = app.operations["add"]
+    for given in ({"a": 1}, [2], "x"):
+        request = encode(app, operation, bind(operation, [], {"a": 1, "b": ["x"], "body": given}))
+        assert (request.target, request.content) == ("/rows?a=1&b=x", msgspec.json.encode(given))
+
+
+@pytest.mark.parametrize("pattern", ["/^[a-z0-9._]+$/", "/^[a-z]$/i", "/magnet:[a-z]+/i"])
+def test_a_pattern_between_slashes_is_left_to_the_server(pattern: str) -> None:
+    parameters = [{"in": "query", "name": "a", "schema": {"type": "string", "pattern": pattern}}]
+    app = parsed_with(rows={"get": {"operationId": "find", "parameters": parameters}})
+    operation = app.operations["find"]
+    assert encode(app, operation, bind(operation, [], {"a": "root"})).target == "/rows?a=root"
+
+
 def test_a_body_of_a_document_that_was_not_read_may_be_any_value() -> None:
     app = parsed_with(rows={"post": {"operationId": "add", "requestBody": {"$ref": "https://b.test/x.yaml#/a"}}})
     operation = app.operations["add"]

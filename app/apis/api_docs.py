@@ -15,6 +15,7 @@ from app.records import Json
 
 _SHAPE_DEPTH = 5
 _SHAPE_FIELDS = 5_000
+_BRANCHES = 20  # of one schema whose fields are shown
 _SHOWN = 2_000  # parameters of one operation
 _BOUND_CHARS = 4_000  # of one constraint
 SIGNATURE_CHARS = 5_400  # of all signatures at once: at most some 2,000 tokens, of 2.7 characters
@@ -112,6 +113,8 @@ def shape(schema: dict[str, Json]) -> Json:
     [{'id': 'integer'}]
     >>> shape({"type": "object", "additionalProperties": {"properties": {"title": {"type": "string"}}}})
     {'<key>': {'title': 'string'}}
+    >>> shape({"properties": {"id": {}}, "type": "object", "anyOf": [{"properties": {"url": {"type": "string"}}}]})
+    {'url': 'string', 'id': 'any'}
     """
     return _Shape().of(schema, _SHAPE_DEPTH)
 
@@ -123,7 +126,7 @@ class _Shape:
         self._left = _SHAPE_FIELDS
 
     def of(self, schema: dict[str, Json], depth: int) -> Json:
-        fields = schema.get("properties")
+        fields = _fields(schema)
         if fields and depth and len(fields) <= self._left:
             self._left -= len(fields)
             return {name: self.of(field, depth - 1) for name, field in fields.items()}
@@ -133,6 +136,13 @@ class _Shape:
         if values is not None and depth:
             return {"<key>": self.of(values, depth - 1)}
         return type_name(schema)
+
+
+def _fields(schema: dict[str, Json]) -> dict[str, Json]:
+    """Of an object of several kinds, those that any kind has."""
+    has_kinds = set(type_name(schema).split(" or ")) <= {"object", "null"}
+    kinds = islice(schema.get("anyOf", ()), _BRANCHES) if has_kinds else ()
+    return {name: field for each in (*kinds, schema) for name, field in each.get("properties", {}).items()}
 
 
 def _app(catalog: Catalog, name: str) -> App:

@@ -57,6 +57,9 @@ def takes_bytes(operation: Operation, parameter: Parameter, value: Json) -> bool
 def body_takes_bytes(body: Body, field: Parameter, value: Json) -> bool:
     """As `takes_bytes`, of one of the bodies of an operation."""
     kind = bare(body.media_type)
+    if is_form(kind) and not body.is_object:  # which fields it has depends on others: the server knows them
+        parts = value.values() if isinstance(value, dict) else ()
+        return bool(parts) and all(are_files(each) or not holds_bytes(each) for each in parts)
     if is_form(kind):
         return are_files(value) and any(map(is_binary, part_schemas(field.schema)))
     return isinstance(value, bytes) and not (is_declared_json(kind) or is_json_lines(kind))

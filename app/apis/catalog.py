@@ -50,6 +50,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
     is_object: bool = True  # False: the whole body is the one argument `body`
     media_type: str = "application/json"
     required: bool = False
+    parts: tuple[Parameter, ...] = ()  # of a form that is one argument: those whose encoding is declared
 
 
 class BoundParameter(msgspec.Struct, frozen=True):

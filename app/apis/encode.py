@@ -12,7 +12,7 @@ import msgspec
 from app.apis.binary_values import body_takes_bytes, holds_bytes, is_binary, is_file, part_schemas
 from app.apis.catalog import Body, Operation, Parameter
 from app.apis.file_types import file_type, fitting, listed_types
-from app.apis.media_types import JSON_PATCH, bare, is_declared_json, is_form, is_json_lines
+from app.apis.media_types import JSON_PATCH, bare, is_binary_media, is_declared_json, is_form, is_json_lines
 from app.apis.protocol import OutgoingRequest
 from app.apis.request_headers import is_header_name, is_reserved
 from app.errors import HostError
@@ -174,7 +174,7 @@ def _body(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes | Non
     media_type = body.media_type
     kind = bare(media_type)
     value = fields if body.is_object else fields["body"]
-    declared = {each.wire_name: each for each in body.fields}
+    declared = {each.wire_name: each for each in (body.fields if body.is_object else body.parts)}
     if is_declared_json(kind):
         return msgspec.json.encode(value), media_type
     if isinstance(value, bytes):
@@ -187,7 +187,8 @@ def _body(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes | Non
         return _form(value, declared).encode(), media_type
     content = _text(value).encode()
     media_type = fitting(listed_types(media_type), content, is_text=True) or "application/octet-stream"
-    return content, media_type if "charset" in media_type else f"{media_type}; charset=utf-8"
+    has_charset = "charset" in media_type or is_binary_media(bare(media_type))
+    return content, media_type if has_charset else f"{media_type}; charset=utf-8"
 
 
 def _fitting_body(operation: Operation, fields: Mapping[str, Json]) -> Body:

@@ -14,7 +14,12 @@ _EVENTS: Final[dict[str, Json]] = {
 _JSON: Final = re.compile(r"application/json|.*\+json", re.DOTALL)
 _JSON_WORD: Final = re.compile(r"[/+._-]json(?![a-z0-9])", re.IGNORECASE)
 _JSON_LINES: Final = re.compile(r"[a-z]+/((x-)?(ndjson|jsonl|jsonlines|json-lines)|(.*\+)?json-seq)", re.DOTALL)
-_FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
+FORM: Final = "application/x-www-form-urlencoded"
+PARTS: Final = "multipart/form-data"
+_MISSPELT: Final = {  # in documents of public APIs, by what their servers take
+    PARTS: re.compile(r"((application|multipart)/)?(x-|multipart-)?form-?data|multipart/(x-)?(data|form)"),
+    FORM: re.compile(r"((application|multipart|text)/)?(x-)?(www-)?form-?(url-?)?encoded"),
+}
 _XML: Final = re.compile(r"(application|text)/xml|.*\+xml", re.DOTALL)
 _BINARY: Final = re.compile(
     r"(image|audio|video|font|model)/.*|application/(octet-stream|pdf|zip|gzip|x-gzip|x-tar|x-bzip2?|x-7z-compressed"
@@ -51,7 +56,18 @@ def is_json_lines(media_type: str) -> bool:
 
 
 def is_form(media_type: str) -> bool:
-    return media_type in _FORMS
+    return media_type in (FORM, PARTS)
+
+
+def as_meant(media_type: str) -> str:
+    """The form that a document means by a type that no server knows; any other type as it is.
+
+    >>> [as_meant(each) for each in ("application/form-data", "multipart/data", "text/csv")]
+    ['multipart/form-data', 'multipart/form-data', 'text/csv']
+    """
+    kind = bare(media_type)
+    found = (form for form, misspelt in _MISSPELT.items() if misspelt.fullmatch(kind))
+    return media_type if is_form(kind) else next(found, media_type)
 
 
 def is_html(media_type: str) -> bool:

@@ -95,7 +95,7 @@ def _operation(
         body_is_object=body.is_object,
         body_type=body.media_type,
         body_required=body.required,
-        bodies=bodies if len(bodies) > 1 else (),
+        bodies=bodies if len(bodies) > 1 or body.parts else (),
         returns=returns,
         answers=answers,
         declared_safe=_safety(node, where),

@@ -9,6 +9,7 @@ import re2
 _MEMORY = 1 << 20  # of one compiled pattern
 _INSTRUCTIONS = 4_000
 _LENGTH = 2_000
+_LITERAL = re.compile(r"/\^.*|/.+/[gimsuy]+", re.DOTALL)  # with the slashes of ECMAScript, which are no part of it
 _ESCAPE = re.compile(r"(\\\\)|\\u(?:\{([0-9A-Fa-f]{1,6})\}|([0-9A-Fa-f]{4}))")
 
 
@@ -30,10 +31,12 @@ class Pattern:
 def compiled(pattern: str) -> Pattern | None:
     r"""None for a pattern that RE2 lacks or that is too large: look-around, back-references, {2000}.
 
-    >>> [compiled(text) is not None for text in (r"^\d+$", r"\u00e9", "(?=a)", r"(a)\1", "[")]
-    [True, True, False, False, False]
+    And for one between slashes, which nothing would fit that it is meant for.
+
+    >>> [compiled(text) is not None for text in (r"^\d+$", r"\u00e9", "(?=a)", r"(a)\1", "[", "/^a$/", "/a/")]
+    [True, True, False, False, False, False, True]
     """
-    if len(pattern) > _LENGTH:
+    if len(pattern) > _LENGTH or _LITERAL.fullmatch(pattern):
         return None
     options = re2.Options()
     options.log_errors, options.max_mem = False, _MEMORY

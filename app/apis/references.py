@@ -60,9 +60,12 @@ class References:
         raise ApiDocumentError(f"{where}: the reference leads back to itself")
 
     def schema(self, node: Json, where: str, depth: int = 0) -> dict[str, Json]:
-        """A schema with its references resolved and OpenAPI 3.0 keywords translated to JSON Schema."""
-        if isinstance(node, bool):
-            return {} if node else {"not": {}}
+        """A schema with its references resolved and OpenAPI 3.0 keywords translated to JSON Schema.
+
+        Where a document has a null, as YAML has by an empty place, it says nothing about the value.
+        """
+        if node is None or isinstance(node, bool):
+            return {"not": {}} if node is False else {}
         if not isinstance(node, Mapping):
             raise ApiDocumentError(f"{where}: expected a schema, found {_kind(node)}")
         result = self._plain(node, where, depth)

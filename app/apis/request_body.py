@@ -1,7 +1,7 @@
 """Parses request bodies: each field of a JSON object or of a form is an argument, any other body is one."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import msgspec
@@ -10,7 +10,16 @@ from app.apis.binary_values import alternatives, is_binary, part_schemas
 from app.apis.catalog import Body, Parameter, Style
 from app.apis.document_budget import DocumentSizeError
 from app.apis.file_types import listed_types
-from app.apis.media_types import JSON_PATCH, bare, is_binary_media, is_declared_json, is_form, is_json_lines
+from app.apis.media_types import (
+    JSON_PATCH,
+    PARTS,
+    as_meant,
+    bare,
+    is_binary_media,
+    is_declared_json,
+    is_form,
+    is_json_lines,
+)
 from app.apis.references import References, UnknownTargetError
 from app.apis.short_text import short_repr
 from app.apis.type_form import type_form
@@ -53,6 +62,7 @@ def request_body(node: Json, references: References, where: str, *, patches: boo
     content = node.get("content")
     if not isinstance(content, Mapping) or not content:
         return (Body(),)
+    content = _as_meant(content)
 
     def described(media_type: str) -> Body:
         if not _SENDABLE.fullmatch(media_type):
@@ -72,7 +82,7 @@ def request_body(node: Json, references: References, where: str, *, patches: boo
             if (is_form(bare(each)) and (has_file or content[each] != content[name]))
             or (is_binary_media(bare(each)) and is_binary(_schema(content[each])))
         ]
-        return (*lists, usual, *_others(others, usual, described))
+        return (*lists, usual, *_others(others, usual, described), *_as_they_are(name, usual))
     return (msgspec.structs.replace(usual, media_type=_listed(usual.media_type, content)),)
 
 
@@ -89,7 +99,7 @@ def arguments_of(bodies: Sequence[Body]) -> tuple[Parameter, ...]:
 def _either(one: dict[str, Json], other: dict[str, Json]) -> dict[str, Json]:
     """What is one of two values; the first if the second is of the same kind."""
     same = one.get("type") == other.get("type") and _is_file(one) == _is_file(other)
-    return one if same or not one else {"anyOf": [one, other]}
+    return one if same or not (one or _is_file(other)) else {"anyOf": [one, other]}
 
 
 def _is_file(schema: dict[str, Json]) -> bool:
@@ -128,6 +138,20 @@ def _others(content: Iterable[str], usual: Body, described: Callable[[str], Body
     return tuple(found)
 
 
+def _as_they_are(media_type: str, usual: Body) -> Iterator[Body]:
+    """Bytes beside JSON, where a document takes any value of any type."""
+    if "*" in media_type and not usual.is_object and not usual.fields[0].schema:
+        file = _body_field("body", {"type": "string", "format": "binary"}, usual.required)
+        yield Body(fields=(file,), is_object=False, media_type=media_type, required=usual.required)
+
+
+def _as_meant(content: Mapping[str, Json]) -> dict[str, Json]:
+    """By the types that servers know; what is under one of them already stays."""
+    return {as_meant(each): content[each] for each in content} | {
+        each: media for each, media in content.items() if as_meant(each) == each
+    }
+
+
 def _schema(media: Json) -> dict[str, Json]:
     """The schema that is written at a media type itself."""
     schema = media.get("schema") if isinstance(media, Mapping) else None
@@ -156,20 +180,26 @@ def _described(
     media: Mapping[str, Json], media_type: str, references: References, where: str, *, required: bool
 ) -> Body:
     schema = references.schema(media.get("schema", {}), where)
+    parts: tuple[Parameter, ...] = ()
     media_type = _sent(media_type, schema)
     kind = bare(media_type)
     if kind.startswith("multipart/") and not is_form(kind):
         raise ApiDocumentError(f"{where}: {kind} is not supported; of the multipart types, multipart/form-data is")
     references.budget.spend(_FIELD_STEPS * len(schema.get("properties", ())), where)
     if is_declared_json(kind) or is_form(kind):
-        if fields := _fields(schema, required, _encodings(media)):
+        encodings = _encodings(media)
+        if fields := _fields(schema, required, encodings) or _only_file(kind, schema, required, encodings):
             return Body(fields=fields, media_type=media_type, required=required)
+        references.budget.spend(_FIELD_STEPS * len(encodings), where)
+        parts = (
+            tuple(_body_field(name, {}, False, each) for name, each in encodings.items()) if is_form(kind) else ()
+        )
     elif is_json_lines(kind):
         schema = _lines(references.schema(media.get("itemSchema", {}), where) or schema)
     else:
         schema = _text(schema, kind)
     whole = _body_field("body", schema, required)
-    return Body(fields=(whole,), is_object=False, media_type=media_type, required=required)
+    return Body(fields=(whole,), is_object=False, media_type=media_type, required=required, parts=parts)
 
 
 def _effort(media_type: str) -> int:
@@ -220,6 +250,16 @@ def _fields(
         for name, field in schema.get("properties", {}).items()
         if field.get("readOnly") is not True
     )
+
+
+def _only_file(
+    kind: str, schema: dict[str, Json], required: bool, encodings: Mapping[str, Mapping[str, Json]]
+) -> tuple[Parameter, ...]:
+    """The one part of a form that is described as a file alone, which gives it no name but in its encoding."""
+    if kind != PARTS or not all(map(is_binary, part_schemas(schema))):
+        return ()
+    name = next(iter(encodings), "file")
+    return (_body_field(name, schema, required, encodings.get(name, {})),)
 
 
 def _part_type(encoding: Mapping[str, Json]) -> str:

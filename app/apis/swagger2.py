@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from app.apis.document_budget import DocumentBudget
-from app.apis.media_types import bare, is_form
+from app.apis.media_types import as_meant, bare, is_form
 from app.records import Json
 
 _METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch")
@@ -143,7 +143,7 @@ class _Conversion:
             "required": [each["name"] for each in fields if each.get("required") is True and "name" in each],
         }
         files = any(each.get("type") == "file" for each in fields)
-        forms = [each for each in consumed if is_form(bare(each))]
+        forms = [each for each in map(as_meant, consumed) if is_form(bare(each))]
         parts = [each for each in forms if bare(each) == _PARTS]
         if not forms:
             forms = [_PARTS if files else "application/x-www-form-urlencoded"]
