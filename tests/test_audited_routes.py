@@ -10,16 +10,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.db import approvals, models, releases, skills, task_queue
+from app.db import approvals, calls, models, releases, skills, task_queue, turns
 from app.db.database import Sessions
 from app.gateway.http_client import open_client
 from app.project.approval import ApprovalRequest
+from app.records import Call, Stop
 from app.security.shown_call import ShownCall
 from tests.agent_skill_samples import folder
 from tests.api_app import ApiApp, open_api_app
 from tests.ledger import Ledger
 from tests.named_adapters import make_named
-from tests.rows import LEASE, new_skill, task_row
+from tests.rows import LEASE, new_skill, task_row, turn_of
+from tests.served_scores import serve_scored
 from tests.small_internet import SmallInternet, found
 from tests.support.every_row import every_row
 from tests.tiny_model import make_model_dir
@@ -46,6 +48,7 @@ CONSOLE = {
     "POST /console/tasks/{task_id:uuid}/feedback": "give_feedback",
     "POST /console/tasks/{task_id:uuid}/rerun": "repeat",
     "POST /console/tasks/{task_id:uuid}/replay": "ask_replay",
+    "POST /console/tasks/{task_id:uuid}/settle": "settle",
     "POST /console/approvals/{approval_id:uuid}": "decide",
     "POST /console/feedback/{task_id:uuid}": "give_feedback",
     "POST /console/apis/new-api": "register_api",
@@ -206,6 +209,15 @@ async def _tasks(walk: Walk) -> None:
     ended = await api.submit(principal="ann")
     assert (await api.client.post(f"/v1/tasks/{ended}/cancel")).is_success
     await walk("DELETE /v1/tasks", query={"principal": "ann"})
+    async with api.sessions.begin() as session:
+        doubtful = await task_row(session, api.demo.id)
+        await task_queue.claim(session, "me", LEASE)
+        await turns.begin(session, doubtful.id, "me", 0, turn_of())
+        lost = Call(seq=0, turn=0, api="ledger.add_entry", arguments={})
+        await calls.begin(session, doubtful.id, "me", lost, repeatable=False)
+        ending = task_queue.TaskOutcome(state=models.TaskState.DONE, stop=Stop.IN_DOUBT)
+        await task_queue.finish(session, doubtful.id, "me", ending)
+    await walk("POST /v1/tasks/{task_id:uuid}/settle", {"arrived": False}, task_id=doubtful.id)
 
 
 async def _skills(walk: Walk) -> None:
@@ -221,6 +233,8 @@ async def _skills(walk: Walk) -> None:
 
 async def _learning(walk: Walk) -> None:
     settings = {"kind": "logged"}
+    async with walk.api.sessions.begin() as session:
+        await serve_scored(session, walk.api.demo.id, 1.0, 0.0)
     run = (await walk("POST /v1/training-runs", {"settings": settings}))["id"]
     await walk("POST /v1/training-runs/{run_id:uuid}/cancel", run_id=run)
     await walk("POST /v1/training-runs/{run_id:uuid}/retry", run_id=run)

@@ -25,7 +25,7 @@ _STRING_BYTES = 16 << 20
 T = TypeVar("T")
 
 
-class _BoundedReader(GGUFReader):  # type: ignore[misc]  # it has no types
+class _BoundedReader(GGUFReader):  # type: ignore[misc]  # without types
     """Believes no count of the file: all that is read lies in it, and takes a bounded time.
 
     Raises ValueError beyond that.
