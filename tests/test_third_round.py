@@ -270,7 +270,7 @@ def test_nothing_that_cannot_be_seen_stays_in_what_an_approver_reads() -> None:
         for name, text in UNSEEN.items():
             with row(name):
                 assert "\\" in visible(text)
-                [key] = visible_value({text: 1})  # type: ignore[misc, union-attr]
+                [key] = visible_value({text: 1})
                 assert key == visible(text), "names of arguments, too"
     for honest in ("❤️ ☎️ ⚠️", "naïve façade", "مرحبا", "10\u202f000 €", "日本語　テキスト"):
         assert visible(honest) == honest
@@ -575,5 +575,7 @@ def test_a_cut_lets_no_code_of_an_agent_read_as_output() -> None:
                     text = judge_messages("", [given] * 2, mark)[1].content
                     assert len(text) < 61_000
                     parts = text.split(f"{mark} Output:\n")
-                    assert not [part for part in parts[1:] if "CODE" in part.split(f"{mark} ")[0]]
+                    assert not [
+                        part for part in parts[1:] if "c" in part.split(f"{mark} ")[0].split("</attempt")[0]
+                    ]
                     assert "CODE" in text
