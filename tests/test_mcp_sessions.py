@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -77,7 +78,7 @@ async def test_sessions_in_use_make_no_room(monkeypatch: pytest.MonkeyPatch) -> 
             await called(opened, url, "ana")
         notebook.answers.set()
         assert await asyncio.gather(*writes) == [{"count": 2}] * 2
-        noted = await called(opened, url, "ana")
+        noted: Any = await called(opened, url, "ana")
         assert sorted(noted["result"].splitlines()) == ["iris", "omar"]
 
 
