@@ -15,8 +15,8 @@ from app.sandbox.protocol import SessionLimits
 from tests.ledger import Ledger
 from tests.ledger_policies import SKILL
 from tests.ledger_project import LedgerProject
-from tests.scripted_engine import Answer, ScriptedEngine, block
-from tests.zygote_limits import limited, set_limit
+from tests.scripted_engine import ScriptedEngine, block
+from tests.zygote_limits import limited
 
 _WRITE = block(SKILL.format(word="hello"))
 _LIMITS = SessionLimits(cpu_seconds=0.3, wall_seconds=3)
@@ -99,27 +99,6 @@ async def test_an_answer_that_is_too_large_is_refused_to_the_agent(project: Ledg
         "ValueError: the answer takes 1,000,002 bytes as JSON, at most 1,000,000 are allowed" in engine.prompts[1]
     )
     assert (row.state, row.stop, row.score) == (TaskState.DONE, Stop.COMPLETED, 1.0)
-
-
-async def test_a_check_that_the_machine_cannot_run_fails_the_task_and_keeps_nothing(
-    project: LedgerProject, bare_sandbox: ForkedSandbox
-) -> None:
-    def script(prompt: str, turn: int) -> Answer:  # noqa: ARG001
-        if turn == 0:
-            return _WRITE
-        set_limit(bare_sandbox, "nproc", 1)  # while the session of the task lives
-        return block("apis.supervisor.complete_task(answer=4)")
-
-    try:
-        async with project.runner(ScriptedEngine(project.tokenizer, script=script)):
-            row = await project.ended(await project.submit(check_code="score = 1"))
-    finally:
-        set_limit(bare_sandbox, "nproc", 512)
-    assert (row.state, row.score) == (TaskState.FAILED, None)
-    assert "the check could not be run: a session could not be started: Resource temporarily" in (
-        row.failure or ""
-    )
-    assert await _kept(project) == []
 
 
 async def test_a_check_waits_for_a_machine_that_cannot_run_it_at_once(bare_sandbox: ForkedSandbox) -> None:

@@ -115,7 +115,7 @@ async def test_no_form_of_a_private_host_is_called() -> None:
                 assert caught.value.kind == "ApiError"
                 assert any(
                     said in caught.value.message
-                    for said in ("private address", "cannot be found", "cannot be reached: Invalid")
+                    for said in ("private address", "link-local", "cannot be found", "cannot be reached: Invalid")
                 ), caught.value.message
 
 

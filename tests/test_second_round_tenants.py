@@ -24,6 +24,7 @@ _METHODS = ("get", "post", "put", "patch", "delete")
 _VICTIM = "victim-project"
 _BODIES: dict[str, dict[str, Any]] = {
     "tasks_submit": {"instruction": "spy", "project": _VICTIM},
+    "tasks_settle": {"arrived": False},
     "approvals_decide": {"decision": "approve"},
     "feedback_give": {"task_id": "{task_id}", "score": 0},
     "apis_change": {"bearer_token": "mine"},

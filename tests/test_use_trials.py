@@ -53,16 +53,18 @@ async def test_uses_that_the_easy_tasks_chose_are_paid_only_until_chance_shows_t
     kind: dict[str, Any] = {"scenario": scenario, "instruction": "say hello"}
     maker = await shop.task(**kind)
     skill = await shop.skill(maker)
-    users = [await shop.task(used=(skill,), **kind) for _ in range(12)]
-    for _ in range(8):
-        row = await shop.task(0.0, **kind)
-        await shop.rollout(row, shop.turn(), (skill,))
-        users.append(row)
-    for row in users:
+    users, others = list[models.Task](), list[models.Task]()
+    for number in range(20):
+        if number % 5 < 3:
+            users.append(await shop.task(used=(skill,), **kind))
+        else:
+            others.append(await shop.task(0.0, **kind))
+            await shop.rollout(others[-1], shop.turn(), (skill,))
+    for row in users + others:
         shop.session.add(models.SkillOffer(task_id=row.id, skill_id=skill.id, position=1, ranks={}))
     for _ in range(withheld):
         row = await shop.task(**kind)
         shop.session.add(models.WithheldSkill(task_id=row.id, skill_id=skill.id))
     await shop.session.flush()
     found = await rewards(shop)
-    assert {found[row.id] for row in users[:12]} == {paid}
+    assert {found[row.id] for row in users} == {paid}

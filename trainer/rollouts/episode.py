@@ -12,7 +12,7 @@ import msgspec
 
 from app.agent.hooks import RolloutHooks
 from app.agent.rollout_loop import Agent, ResumeState, run_rollout
-from app.errors import WorldError
+from app.errors import AppError, WorldError
 from app.gateway.gateway import Gateway
 from app.gateway.skill_guard import GuardedSkill, SkillGuard
 from app.gateway.skill_manifest import SkillManifest
@@ -78,7 +78,7 @@ class EpisodeRunner:
     ) -> Episode:
         """One verified rollout in a world of its own. The skills it makes are saved in `library`.
 
-        Raises WorldError for whatever the environment raises.
+        Raises WorldError for whatever the environment raises, but for an AppError.
         """
         async with AsyncExitStack() as stack:
             world = await _of_world(stack.enter_async_context(self.environment.open(scenario, task)), scenario)
@@ -126,9 +126,11 @@ class EpisodeRunner:
 
 
 async def _of_world(result: Awaitable[T], scenario: Scenario) -> T:
-    """Environments are of others, and may raise anything."""
+    """Environments are of others, and may raise anything; what they raise of ours keeps its kind."""
     try:
         return await result
+    except AppError:
+        raise
     except Exception as error:
         reason = str(error) or type(error).__name__
         raise WorldError(f"the world of scenario {scenario.id!r} failed: {reason}") from error
