@@ -18,6 +18,7 @@ from tests.api_app import ApiApp, open_api_app
 from tests.ledger import Ledger
 from tests.ledger_project import LedgerProject, until
 from tests.scripted_engine import ScriptedEngine, block, byte_tokenizer
+from tests.traced_transport import TracedAnswers
 
 DONE = block("apis.supervisor.complete_task(answer='ok')")
 GO = "tell the subjects of my mails"
@@ -131,7 +132,7 @@ async def mail(
 ) -> AsyncIterator[Changing]:
     server = MailServer()
     async with (
-        httpx.AsyncClient(transport=httpx.MockTransport(server.answer)) as client,
+        httpx.AsyncClient(transport=TracedAnswers(server.answer)) as client,
         open_api_app(committed, database_url, http_client=client) as api,
     ):
         tokenizer = byte_tokenizer(tmp_path)
