@@ -9,8 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import models, projects
 from app.db.models import Exploration
 from app.db.scores import proven
-from app.project.project_settings import EXPLORING, ProjectSettings, explored_percent
-from app.run_settings import RunKind, read_settings
+from app.project.project_settings import ProjectSettings, explored_percent
+from app.run_settings import TRAINED_TEMPERATURE, RunKind, read_settings
 from app.settings import Settings
 
 _DAYS = 7
@@ -56,7 +56,7 @@ async def outlook(session: AsyncSession, schedule: models.Schedule, serving: Ser
     if settings.kind is RunKind.ROLLOUT or settings.kind is RunKind.EXAM or settings.data:
         return Outlook(scored_last_week=week.scored, scores_per_week=0, problems=[])
     percent, kept = 100.0, 1.0
-    if settings.kind is RunKind.LOGGED and serving.temperature != EXPLORING:
+    if settings.kind is RunKind.LOGGED and serving.temperature != TRAINED_TEMPERATURE:
         percent, kept = explored_percent(project, learns=True), _share_kept(project, week)
     problems = [*_unsampled(percent, project, week), *_unscored(schedule, project, serving, week)]
     return Outlook(

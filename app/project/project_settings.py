@@ -15,7 +15,6 @@ from app.settings import Settings
 
 _Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=10**15)] | None
 _Days: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=36_500)] | None
-EXPLORING = 1.0  # the temperature of tasks that explore: runs learn from no other
 _EXPLORED = 25.0  # percent
 
 SkillPolicy: TypeAlias = Literal["open", "evidence", "review"]

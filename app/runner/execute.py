@@ -21,11 +21,12 @@ from app.gateway.gateway import ExplorationEndedError, Gateway
 from app.gateway.mcp_client.connection_pool import McpServers
 from app.gateway.mcp_client.mcp_calls import mcp_callers
 from app.judge import NamedJudge
-from app.project.project_settings import EXPLORING, ProjectSettings
+from app.project.project_settings import ProjectSettings
 from app.records import Policy, Stop, Trajectory
 from app.release import manifest
 from app.release.catalogs import Catalogs
 from app.release.project_secrets import ProjectSecrets
+from app.run_settings import TRAINED_TEMPERATURE
 from app.runner.check_report import CheckReport, run_check
 from app.runner.condemned import recorded_trajectory, unrecorded_failure_of
 from app.runner.counted_calls import counted_calls
@@ -70,7 +71,7 @@ class TaskExecutor:
 
     @cached_property
     def _explorer(self) -> Agent:
-        return replace(self.agent, temperature=EXPLORING)
+        return replace(self.agent, temperature=TRAINED_TEMPERATURE)
 
     def agent_of(self, row: models.Task) -> Agent:
         """The agent that samples as the task does, all of it: a task explores from its first turn on or never."""
@@ -206,7 +207,7 @@ class TaskExecutor:
         self, row: models.Task, context: TaskContext, journal: TaskJournal, owner: str
     ) -> Trajectory:
         """The rollout, of a task that explores if it was chosen to and as long as it only reads."""
-        if self.agent.temperature != EXPLORING:
+        if self.agent.temperature != TRAINED_TEMPERATURE:
             how = exploration_of(row, context)
             if how is not None:
                 await journal.explore(how)
