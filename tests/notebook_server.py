@@ -17,13 +17,13 @@ READ, ADD, ERASE = (
     ToolAnnotations(destructive_hint=False),
     ToolAnnotations(destructive_hint=True, idempotent_hint=True),
 )
-_DISCOVER = b'"server/discover"'
+_DISCOVER, _CALL = b'"server/discover"', b'"tools/call"'
 
 
 class Notebook:
     """`notes` were written, in order. `older`: as servers before 2026-07-28, with sessions.
 
-    `forget` makes the server answer the next request of a session as if it had been restarted; `requests` are the
+    `forget` makes the server answer the next call of a session as if it had been restarted; `requests` are the
     bodies received, `tokens` the credentials that came with them. `ended` counts the sessions that the
     client ended; each end is answered once `lets_go` is set.
     """
@@ -67,7 +67,7 @@ class Notebook:
                 await self.lets_go.wait()
             if self.older and _DISCOVER in body:
                 await _refuse(send, 400)
-            elif self.forget and b"mcp-session-id" in headers:
+            elif self.forget and b"mcp-session-id" in headers and _CALL in body:
                 self.forget = False
                 await _refuse(send, 404)
             else:

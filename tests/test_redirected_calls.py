@@ -1,11 +1,13 @@
 """A redirect never passes for the answer to another request: what is on the wire, and what the code is told."""
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import httpx
 import msgspec
 import pytest
 from litestar import Response, post
@@ -18,7 +20,9 @@ from app.db import skills
 from app.errors import HostError
 from app.gateway.approval_gate import ApprovalGate, ApprovalWantedError
 from app.gateway.gateway import Gateway
+from app.gateway.http_call import HttpCaller
 from app.gateway.http_client import open_client
+from app.gateway.wire_request import WireRequest
 from app.judge import load_judge
 from app.project.approval import ApprovalDecision, ApprovalRules
 from app.records import Json, Stop
@@ -189,6 +193,29 @@ async def test_a_read_follows_within_its_server() -> None:
     async with calls({"POST /items": moved(301, "/items/"), "POST /items/": LIST}, safe=True) as to:
         assert await to.call("POST", name="pen") == [{"id": 7}], "a search is sent again, body and all"
         assert [each.body for each in to.server.received] == [b'{"name":"pen"}'] * 2
+    for status, repeated in ((302, "GET"), (303, "GET"), (307, "POST"), (308, "POST")):
+        answers = {"POST /items": moved(status, "/v2/items"), f"{repeated} /v2/items": LIST}
+        async with calls(answers, safe=True) as to:
+            assert await to.call("POST", name="pen") == [{"id": 7}]
+            assert to.server.lines == ["POST /items", f"{repeated} /v2/items"]
+
+
+async def test_a_read_follows_from_http_to_https_of_the_same_host() -> None:
+    sent: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(str(request.url))
+        if request.url.scheme == "https":
+            return httpx.Response(200, json=[7])
+        return httpx.Response(301, headers={"Location": f"https://{request.url.params['to']}/items"})
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        caller = HttpCaller(client, timeout=5)
+        followed = await caller.send(WireRequest("GET", "http://shop.test/items?to=shop.test", {}, None))
+        assert (followed.value, sent[1:]) == ([7], ["https://shop.test/items"])
+        with pytest.raises(HostError, match=re.escape("another server, https://other.test/items")):
+            await caller.send(WireRequest("GET", "http://shop.test/items?to=other.test", {}, None))
+        assert len(sent) == 3
 
 
 async def test_who_approved_a_read_has_approved_its_address_alone() -> None:
