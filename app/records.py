@@ -41,12 +41,27 @@ LIMITS = (
 
 BASE = "base"
 """The name of the base model, without an adapter, on every model server."""
+_HOSTED = "hosted:"
+
+
+def hosted(model_id: UUID) -> str:
+    """The name of a hosted model as the policy of a release."""
+    return f"{_HOSTED}{model_id}"
+
+
+def hosted_id(model: str) -> UUID | None:
+    """The hosted model of this name; None for one of the model servers': the base model, or an adapter.
+
+    >>> hosted_id(hosted(UUID(int=7))), hosted_id(BASE)
+    (UUID('00000000-0000-0000-0000-000000000007'), None)
+    """
+    return UUID(model.removeprefix(_HOSTED)) if model.startswith(_HOSTED) else None
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """The weights that generate: the base model, or the base model with one adapter."""
+    """What generates: the base model, the base model with one adapter, or a hosted model."""
 
-    model: str = BASE  #: its name on the engine: this one, or the content hash of an adapter
+    model: str = BASE  #: its name on the engine: this one, the content hash of an adapter, or a `hosted` one
     release: UUID | None = None
 
 

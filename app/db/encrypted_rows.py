@@ -34,6 +34,7 @@ from app.settings import Settings
 
 _ENCRYPTED: Sequence[InstrumentedAttribute[Any]] = (  # texts or bytes; those of older versions may be plain
     models.Api.token,
+    models.HostedModel.key,
     models.Secret.value,
     models.ApiCredential.value,
     models.OAuthAttempt.verifier,

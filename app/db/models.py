@@ -24,6 +24,7 @@ from app.db.base import Base, Entity
 from app.db.credential_rows import ApiCredential, OAuthAttempt
 from app.db.dataset_rows import Dataset
 from app.db.exam_rows import Exam, ExamSource, ExamTask, PlacedTask
+from app.db.hosted_model_rows import HostedModel
 from app.db.quota_rows import ProjectTurn, ProjectUsage
 from app.db.release_rows import (
     RELEASE_MOVES,
@@ -87,6 +88,7 @@ __all__ = [
     "ExamTask",
     "Exploration",
     "Feedback",
+    "HostedModel",
     "Key",
     "OAuthAttempt",
     "PlacedTask",

@@ -1,0 +1,45 @@
+"""A hosted model: an endpoint of chat completions, which takes messages and returns text, not tokens."""
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from app.engine.tokenizer import Message
+
+
+class Tokens(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request used, as the endpoint counted it, or as estimated where it does not."""
+
+    prompt: int = 0
+    generated: int = 0  # thoughts included
+    estimated: bool = False
+
+
+class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The next message. A `thought` that the endpoint put beside the text is not part of it."""
+
+    text: str
+    thought: str = ""
+    finish: Literal["stop", "length"] = "stop"
+    tokens: Tokens = Tokens()
+
+
+class ChatModel(Protocol):
+    """One model of one endpoint, with what is known of its abilities."""
+
+    async def answer(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        temperature: float,
+        stop_strings: Sequence[str] = (),
+    ) -> ChatAnswer:
+        """The text ends before the first stop string, if one comes, also where the endpoint knows none.
+
+        `temperature` is left out where the model takes none. A busy endpoint is asked again, as late as its
+        `Retry-After` says. Raises EngineRefusalError, with the endpoint's own reason, if another try is useless,
+        otherwise EngineError.
+        """
+        ...
