@@ -46,6 +46,7 @@ _NO_ITEMS: Final = {"links", "included", "errors", "warnings", "facets"}
 _TOTALS: Final = ("total", "totalcount", "totalresults", "totalitems", "numbermatched")
 _PAGE_TOTALS: Final = ("totalpages", "pagecount", "pages")
 _LAST_PAGES: Final = ("lastpage",)
+_ROUND: Final = 10  # a list of so many items, or a multiple, may be the first page
 
 
 def next_page(
@@ -63,6 +64,30 @@ def next_page(
         return _after_offset(offset, size, value, arguments)
     page = _first(known, _PAGES)
     return None if page is None or not is_number(page) else _after_page(page, size, value, arguments)
+
+
+def items_of(value: Json) -> Sequence[Json]:
+    """The items of a page: the answer, its list under a usual name, or else its longest one."""
+    return _rows(value)
+
+
+def total_of(operation: Operation, value: Json, following: NextPage) -> int | None:
+    """How many items an answer says there are on all pages; None of what has no pages, whose totals are others."""
+    known = {_plain(each.wire_name) for each in operation.parameters}
+    if following is None and not known & {*_CURSORS, *_OFFSETS, *_PAGES, *_SIZES}:
+        return None
+    return _number(value, (*_TOTALS, "count"))
+
+
+def is_whole(operation: Operation, value: Json, following: NextPage) -> bool:
+    """Whether an answer has all the items, as far as it tells. False for what looks as if it had been cut."""
+    count, total = len(_rows(value)), _number(value, _TOTALS)
+    if following is not None or _flag(value, _MORE):
+        return False
+    if total is not None and count:
+        return total == count
+    size = _given(_first({_plain(each.wire_name): each for each in operation.parameters}, _SIZES), {})
+    return count < size if isinstance(size, int) else count < _ROUND or count % _ROUND != 0
 
 
 def _after_cursor(cursor: Parameter, value: Json, arguments: Mapping[str, Json]) -> NextPage:
@@ -144,7 +169,6 @@ def _levels(value: Json) -> Iterator[dict[str, Json]]:
 
 
 def _rows(value: Json) -> Sequence[Json]:
-    """The items of a page: the answer, its list under a usual name, or else its longest one."""
     if isinstance(value, list):
         return value
     listed = {_plain(name): each for name, each in value.items()} if isinstance(value, Mapping) else {}
