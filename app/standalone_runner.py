@@ -42,6 +42,7 @@ from app.runner.process_limits import MemoryWatch, Watchdog, limit_memory
 from app.runner.repair_loop import SkillRepairs
 from app.runner.runner import Runner, RunnerOptions
 from app.runner.shadow import ShadowRunner
+from app.runner.trial_loop import ApiTrials
 from app.sandbox.cgroup import SharedLimits
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox
@@ -179,7 +180,7 @@ def _agent(parts: Parts, engine: Engine, sandbox: Sandbox, servers: HttpEngine) 
 async def _start_runner(
     stack: AsyncExitStack, executor: TaskExecutor, listener: NotificationListener, engine: HttpEngine, owner: str
 ) -> Runner:
-    """The runner of tasks and, while there is room, of their shadows."""
+    """The runner of tasks and, while there is room, of their shadows and of the trials of APIs."""
     settings = executor.settings
     options = RunnerOptions(
         concurrency=settings.max_tasks_in_flight,
@@ -192,10 +193,12 @@ async def _start_runner(
     await stack.enter_async_context(runner)
     listener.on_task(runner.wake)
     shadows = ShadowRunner(executor.sessions, executor, lambda: runner.has_room, owner=runner.owner)
-    runner.is_shared = lambda: shadows.replaying
+    trials = ApiTrials(executor.sessions, executor, owner=runner.owner, may=lambda: runner.has_room)
+    runner.is_shared = lambda: shadows.replaying or trials.running
     listener.on_release((await stack.enter_async_context(shadows)).wake)
     repairs = SkillRepairs(executor.sessions, executor, owner=runner.owner, may=lambda: not runner.draining)
     await stack.enter_async_context(repairs)
+    await stack.enter_async_context(trials)
     return runner
 
 

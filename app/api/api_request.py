@@ -18,7 +18,11 @@ from app.api.validation import AppName
 
 
 class ApiRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Send `url`, `document` or `mcp`. The agent calls the operations as `apis.<name>.<operation>(...)`."""
+    """Send `url`, `document` or `mcp`. The agent calls the operations as `apis.<name>.<operation>(...)`.
+
+    A new document is tried: the server asks the model a few questions about the API, which only reads. False: not
+    this API, until it is wanted again.
+    """
 
     name: AppName
     project: str | None = None
@@ -31,6 +35,7 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     bind: Bindings | UnsetType | None = UNSET
     token_origins: TokenOrigins | UnsetType = UNSET
     naming: ApiNaming | None = None
+    trial: bool | UnsetType = UNSET
 
 
 class ApiPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

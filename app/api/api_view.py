@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 
+from app.api.api_trial import TrialSummary, TrialView
 from app.api.columns import columns
 from app.api.console_links import ConsoleLinks
 from app.api.credential_view import CredentialView, shared_credentials
@@ -17,7 +18,7 @@ from app.db import models
 from app.records import Json
 from app.release.tool_documents import presentation_of
 
-_COMPUTED = ("has_token", "links", "naming")
+_COMPUTED = ("has_token", "links", "naming", "trial")
 
 
 class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,11 +38,15 @@ class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
     checked_at: datetime | None  #: its document was last fetched
     check_failure: str | None  #: why it could not be, the last time
     links: ConsoleLinks
+    trial: TrialSummary
 
     @classmethod
-    def of(cls, row: models.Api, project: str) -> "ApiSummary":
+    def of(cls, row: models.Api, project: str, trial: models.ApiTrial | None) -> "ApiSummary":
         return ApiSummary(
-            project=project, **_computed(row, project), **columns(row, ApiSummary, "project", *_COMPUTED)
+            project=project,
+            trial=TrialSummary.of(trial),
+            **_computed(row, project),
+            **columns(row, ApiSummary, "project", *_COMPUTED),
         )
 
 
@@ -60,6 +65,7 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
     prompt_signatures: tuple[str, ...] | None
     left_out: list[LeftOut]
     credentials: list[CredentialView]  #: for all tasks
+    trial: TrialView
     remarks: list[str] = []
 
     @classmethod
@@ -69,6 +75,7 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
         project: str,
         app: AppView,
         stored: Iterable[models.ApiCredential],
+        trial: models.ApiTrial | None,
         remarks: Sequence[str] = (),
     ) -> "ApiView":
         return ApiView(
@@ -80,6 +87,7 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
             prompt_signatures=app.prompt_signatures,
             left_out=app.left_out,
             credentials=shared_credentials(app.schemes, stored, has_token=_has_token(row)),
+            trial=TrialView.full(trial),
             remarks=list(remarks),
             **_computed(row, project),
             **columns(row, ApiSummary, "project", *_COMPUTED),

@@ -29,7 +29,7 @@ from app.apis.read_process import ReadRequest
 from app.apis.server_remark import server_remark
 from app.credentials.document_fetch import check_server
 from app.credentials.prepared import PreparedCredential, prepare
-from app.db import api_credentials, apis, audit, mcp_changes, models
+from app.db import api_credentials, api_trials, apis, audit, mcp_changes, models
 from app.db.models import AuditAction
 from app.engine.model_scope import ModelScope
 from app.errors import ApiDocumentError
@@ -73,7 +73,10 @@ class ApiController(Controller):
     async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[ApiSummary]:
         """Sorted by name. Tokens are never shown."""
         owner = await find_project(session, access, project)
-        return [ApiSummary.of(row, owner.name) for row in await apis.of_project(session, owner.id)]
+        trials = await api_trials.of_project(session, owner.id)
+        return [
+            ApiSummary.of(row, owner.name, trials.get(row.id)) for row in await apis.of_project(session, owner.id)
+        ]
 
     @get("/{name:str}", summary="Show an API and its operations", responses=problems(400, 401, 403, 404))
     async def show(
@@ -87,7 +90,8 @@ class ApiController(Controller):
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name, document=False)
         stored = await api_credentials.of_api(session, row.id)
-        return ApiView.full(row, owner.name, await read_api(document_reader, session, row, row.bind), stored)
+        app = await read_api(document_reader, session, row, row.bind)
+        return ApiView.full(row, owner.name, app, stored, await api_trials.of_api(session, row.id))
 
     @patch(
         "/{name:str}",
@@ -166,11 +170,12 @@ async def register_api(
         await record_change(session, row, former.app, app, applied=True)
     if any(each.authorized for each in stored if not app.operations):
         await mcp_changes.mark_connected(session, row.id)
+    trial = await _trial(session, row, before, data)
     await session.commit()
-    remarks = await _remarks(data, app, model_scope, http_client)
+    remarks = await _remarks(data, app, model_scope, trial, http_client)
     if fetch.needs_credentials:
         remarks += untrusted_remarks(data.url or "", data.server or app.default_url, row.token_origins)
-    return ApiView.full(row, project.name, app, stored, remarks)
+    return ApiView.full(row, project.name, app, stored, trial, remarks)
 
 
 async def change_api(
@@ -192,8 +197,9 @@ async def change_api(
     for column, value in apis.sealed(session, data.bearer_token).items():
         setattr(row, column, value)
     stored = await _complete(session, access, row, before, data)
+    trial = await api_trials.of_api(session, row.id)
     await session.commit()
-    return ApiView.full(row, owner.name, app, stored)
+    return ApiView.full(row, owner.name, app, stored, trial)
 
 
 async def remove_api(session: AsyncSession, access: Access, owner: models.Project, name: str) -> None:
@@ -225,6 +231,18 @@ async def _complete(
     detail |= {"credentials": [each.scheme for each in prepared]} if prepared else {}
     await audit.add(session, row.project_id, None, access.actor, AuditAction.API_CHANGED, detail)
     return await api_credentials.of_api(session, row.id)
+
+
+async def _trial(
+    session: AsyncSession, row: models.Api, before: dict[str, Json], data: ApiRequest
+) -> models.ApiTrial | None:
+    """The trial of an API that was put: a new one, if it reads otherwise than before, or if that is wanted."""
+    now = apis.about(row)
+    same = all(before.get(each) == now[each] for each in ("digest", "presentation", "server"))
+    if same and data.trial is UNSET:
+        return await api_trials.of_api(session, row.id)
+    wanted = None if data.trial is UNSET else data.trial
+    return await api_trials.renew(session, row.project_id, row.id, wanted=wanted)
 
 
 class _Former(msgspec.Struct, frozen=True):
@@ -278,9 +296,15 @@ def _request(data: ApiRequest, former: _Former | None, model_scope: ModelScope) 
 
 
 async def _remarks(
-    data: ApiRequest, app: AppView, model_scope: ModelScope, client: httpx.AsyncClient
+    data: ApiRequest,
+    app: AppView,
+    model_scope: ModelScope,
+    trial: models.ApiTrial | None,
+    client: httpx.AsyncClient,
 ) -> list[str]:
-    remarks = [model_scope.remark({data.name: [each.name for each in app.operations]})]
+    score = None if trial is None else api_trials.score_of(trial)
+    tried = {} if score is None else {data.name: score}
+    remarks = [model_scope.remark({data.name: [each.name for each in app.operations]}, tried)]
     if not app.operations:
         remarks.append("it has no tools until it is connected, or has a token: see its `credentials`")
     if data.naming is None and (readable := app.readable_names):

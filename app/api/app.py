@@ -17,6 +17,7 @@ from app.api.api_changes import ApiChangeController
 from app.api.api_content import api_readers
 from app.api.api_credentials import CredentialController
 from app.api.api_operations import ApiOperationController
+from app.api.api_trial import ApiTrialController
 from app.api.apis import ApiController
 from app.api.approvals import ApprovalController
 from app.api.audit import AuditController
@@ -80,6 +81,7 @@ _CONTROLLERS = [
     ApiController,
     ApiChangeController,
     ApiCallController,
+    ApiTrialController,
     ApiOperationController,
     CredentialController,
     SecretController,

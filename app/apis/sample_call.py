@@ -1,6 +1,7 @@
 """One call that shows whether an API answers: an operation that only reads, and needs no arguments."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -12,6 +13,8 @@ from app.apis.protocol import OutgoingRequest
 from app.apis.security_schemes import sent_schemes
 from app.errors import HostError, InvalidError
 from app.records import Json
+
+_NEEDS_OTHERS: Final = 2
 
 
 class CallPlan(msgspec.Struct, frozen=True):
@@ -44,6 +47,13 @@ def sample_call(app: App, plan: CallPlan) -> SampleCall:
         raise InvalidError(f"arguments: {error.message}") from error
     bare = msgspec.structs.replace(operation, parameters=(), returns={})
     return SampleCall(msgspec.structs.replace(app, operations={operation.name: bare}), operation.name, request)
+
+
+def lacks_credentials(app: App, operation: Operation, credentials: frozenset[str], *, has_token: bool) -> bool:
+    """Whether the document says that the operation needs other credentials than those that there are."""
+    wanted = app.security if operation.security is None else operation.security
+    plan = CallPlan(credentials=credentials, has_token=has_token)
+    return wanted is not None and _protection(app, operation, _available(app, plan)) == _NEEDS_OTHERS
 
 
 def _named(app: App, name: str) -> Operation:
@@ -86,7 +96,7 @@ def _protection(app: App, operation: Operation, credentials: frozenset[str]) -> 
     needs = bool(app.schemes) if wanted is None else bool(wanted) and () not in wanted
     if sent_schemes(wanted, app.schemes, credentials):
         return 0 if needs else 1
-    return 2 if needs else 3
+    return _NEEDS_OTHERS if needs else 3
 
 
 def _required(operation: Operation) -> Mapping[str, object]:

@@ -203,7 +203,8 @@ class _About:
         alike = [each for each in every if _noun(app.operations[each.read.operation]) == _noun(operation)]
         told = operation.summary.strip().rstrip(".") if len(alike) > 1 and not seen.read.of else ""
         place = f" of {seen.read.of}" if seen.read.of else ""
-        self._where = f"{place} in {app.name}" + (f" ({told})" if 0 < len(told) <= 100 else "")
+        self._of, self._in = place, f" in {app.name}" + (f" ({told})" if 0 < len(told) <= 100 else "")
+        self._where = f"{self._of}{self._in}"
         self._seen, self._is_secret = seen, is_secret
         self._is_item = bool(place) and operation.path.endswith("}")  # that the arguments stand for
         noun, self._one = _noun(operation), _one(operation)
@@ -215,7 +216,7 @@ class _About:
 
     def _count(self) -> Iterator[Question]:
         if count := self._seen.count:
-            text = f"How many {self._many} are there{self._where}? {_NUMBER}"
+            text = f"How many {self._many}{self._of} are there{self._in}? {_NUMBER}"
             yield Question(text=text, right=count, read=self._seen.read, kind="count")
 
     def _fields(self) -> Iterator[Question]:

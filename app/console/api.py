@@ -27,7 +27,7 @@ from app.apis.document_reader import DocumentReader
 from app.console.credential_form import FIELDS, CredentialFields, PrincipalFields
 from app.console.forms import Form, read_form
 from app.console.visit import Visit, Visitor, after_change, page
-from app.db import api_changes, api_credentials, apis, failed_calls
+from app.db import api_changes, api_credentials, api_trials, apis, failed_calls
 from app.db.api_credentials import STATIC_TOKEN
 from app.db.database import Sessions
 from app.errors import ApiDocumentError, InvalidError
@@ -212,7 +212,7 @@ async def _page(
         app = await read_api(reader, session, row, row.bind)
     except ApiDocumentError as error:  # one that an earlier version of this server stored, or a lost one
         return page(visit, "api_unreadable.html", api=row, problem=str(error))
-    api = ApiView.full(row, visit.project.name, app, stored)
+    api = ApiView.full(row, visit.project.name, app, stored, await api_trials.of_api(session, row.id))
     parts = words.lower().split()
     found = [each for each in api.operations if all(part in _searched(each) for part in parts)]
     return page(

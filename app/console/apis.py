@@ -18,7 +18,7 @@ from app.api.credential_view import CredentialView
 from app.api.validation import AppName, Text
 from app.console.forms import Form, read_form
 from app.console.visit import Visit, Visitor, after_change, page
-from app.db import api_credentials, apis
+from app.db import api_credentials, api_trials, apis
 from app.engine.model_scope import ModelScope
 from app.errors import InvalidError
 
@@ -57,7 +57,8 @@ class ApiPages(Controller):
             id_: [CredentialView.stored(row, None) for row in found if admin or not row.principal]
             for id_, found in stored.items()
         }
-        summaries = [ApiSummary.of(row, visit.project.name) for row in rows]
+        trials = await api_trials.of_project(session, visit.project.id)
+        summaries = [ApiSummary.of(row, visit.project.name, trials.get(row.id)) for row in rows]
         return page(visit, "apis.html", apis=summaries, credentials=views)
 
     @get("/new-api", opt={"scope": "admin"})

@@ -19,6 +19,7 @@ from sqlalchemy.dialects.postgresql import JSON
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.api_change_rows import ApiChange
+from app.db.api_trial_rows import ApiTrial, TrialState
 from app.db.approval_rows import Approval, ApprovalState
 from app.db.base import Base, Entity
 from app.db.credential_rows import ApiCredential, OAuthAttempt
@@ -74,6 +75,7 @@ __all__ = [
     "Api",
     "ApiChange",
     "ApiCredential",
+    "ApiTrial",
     "Approval",
     "ApprovalState",
     "AuditAction",
@@ -128,6 +130,7 @@ __all__ = [
     "ToolSet",
     "TrainingRun",
     "Trajectory",
+    "TrialState",
     "Verification",
     "VerificationState",
     "WebhookDelivery",

@@ -141,6 +141,11 @@ def _asking(limits: Limits) -> Select[bool]:
     return select(any_candidate(limits))
 
 
+async def any_waits(session: AsyncSession, limits: Limits = NO_LIMITS) -> bool:
+    """Whether a task waits whose project may run it; `limits` are the server's."""
+    return bool(await (await session.connection()).scalar(_asking(limits), {"held_off": []}))
+
+
 async def mark_alone(session: AsyncSession, task_id: UUID, owner: str) -> None:
     """The owner begins to execute this task, and nothing else. Raises ConflictError if it lost the task."""
     marked = update(_task).where(_queue.held(owner, _task.id == task_id)).values(alone=True)

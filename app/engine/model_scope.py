@@ -7,8 +7,21 @@ import msgspec
 
 from app.records import Json
 
+ADVICE = "use a larger model (`sage models add`, or SAGE_MODEL) or an expert, or let it practise"
 _CARD_FIELD = "made_for_apis"
+_NONE: Mapping[str, tuple[int, int]] = {}
 _ANY_FORM = "full"  # the prompt profile of models that were not trained by us
+
+
+def trial_remark(right: int, asked: int) -> str | None:
+    """What to tell about an API whose trial ended so; None if the model can use it.
+
+    >>> trial_remark(1, 5), str(trial_remark(0, 5)).partition(":")[0]
+    (None, 'the model answered 0 of 5 questions right, so it cannot use this API yet')
+    """
+    if right or not asked:
+        return None
+    return f"the model answered 0 of {asked} questions right, so it cannot use this API yet: {ADVICE}"
 
 
 class ModelScope(msgspec.Struct, frozen=True):
@@ -36,8 +49,11 @@ class ModelScope(msgspec.Struct, frozen=True):
         """Those of the APIs, given with their operations, that the model was not made for."""
         return sorted(name for name, operations in apis.items() if self._is_other(name, operations))
 
-    def remark(self, apis: Mapping[str, Collection[str]]) -> str | None:
-        """What to tell about a project with these APIs; None if the model may serve them all.
+    def remark(
+        self, apis: Mapping[str, Collection[str]], tried: Mapping[str, tuple[int, int]] = _NONE
+    ) -> str | None:
+        """What to tell about a project with these APIs; None if the model may serve them all. Of one that was
+        `tried`, given with how many questions were answered right, and of how many, it tells that instead.
 
         >>> scope = ModelScope("seed", {"mail": {"send", "list"}, "notes": ()})
         >>> scope.remark({"billing": ["pay"]}).partition(":")[0]
@@ -47,6 +63,13 @@ class ModelScope(msgspec.Struct, frozen=True):
         >>> scope.remark({"mail": ["list"], "notes": ["add"]}), ModelScope("any").remark({"billing": ["pay"]})
         (None, None)
         """
+        failed = {name: trial_remark(*tried[name]) for name in sorted(apis.keys() & tried.keys())}
+        said = [f"{name}: {text}" for name, text in failed.items() if text is not None]
+        if guess := self._guess({name: each for name, each in apis.items() if name not in tried}):
+            said.append(guess)
+        return "; ".join(said) or None
+
+    def _guess(self, apis: Mapping[str, Collection[str]]) -> str | None:
         if not (others := self.others(apis)):
             return None
         shown = [f"{name}, which has other operations" if name in self.apis else name for name in others]

@@ -1,0 +1,129 @@
+"""Trials of APIs in responses, and the routes that show one and run it again."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+from litestar import Controller, get, post
+from litestar.params import FromPath
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.api.access import Caller, Db, find_project
+from app.api.problem import problems
+from app.api.validation import ProjectName
+from app.db import api_trials, apis, models
+from app.db.api_trials import Tried, TriedTurn
+from app.engine.model_scope import trial_remark
+from app.records import Json
+
+TrialStatus = Literal["waiting", "running", "done", "not_tried", "off"]
+
+
+class TriedView(msgspec.Struct, frozen=True, kw_only=True):
+    """A question, the right answer by the API itself, and the one that was `given`.
+
+    `correct` is null until it was asked. `stop` is why the agent stopped, as that of a task.
+    """
+
+    question: str
+    right: Json
+    given: Json
+    correct: bool | None
+    stop: str | None
+    detail: str
+    calls: int  #: to APIs
+    turns: Sequence[TriedTurn] = ()  #: of the agent; at `/v1/apis/{name}/trial` alone
+
+    @classmethod
+    def of(cls, tried: Tried, *, turns: bool) -> "TriedView":
+        return cls(
+            question=tried.question,
+            right=tried.right,
+            given=tried.given,
+            correct=tried.correct,
+            stop=tried.stop,
+            detail=tried.detail,
+            calls=tried.calls,
+            turns=tried.turns if turns else (),
+        )
+
+
+class TrialSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of the `asked` questions about an API were answered right: so far, until it is done."""
+
+    state: TrialStatus
+    right: int
+    asked: int
+    reason: str | None  #: why it was not tried, or waits
+    remark: str | None  #: what to do, if the model cannot use the API
+    finished_at: datetime | None
+
+    @classmethod
+    def of(cls, row: models.ApiTrial | None) -> "TrialSummary":
+        return TrialSummary(**_fields(row))
+
+
+class TrialView(TrialSummary, frozen=True, kw_only=True):
+    """The latest trial of an API: questions that the server made of what the API answers, and put to the model.
+
+    It is repeated when the document, the weights, the prompt or the model is another one.
+    """
+
+    questions: list[TriedView]
+
+    @classmethod
+    def full(cls, row: models.ApiTrial | None, *, turns: bool = False) -> "TrialView":
+        tried = [] if row is None else api_trials.tried_of(row)
+        return TrialView(questions=[TriedView.of(each, turns=turns) for each in tried], **_fields(row))
+
+
+class ApiTrialController(Controller):
+    path = "/apis/{name:str}/trial"
+    tags = ("APIs",)
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @get(summary="Show the trial of an API", responses=problems(400, 401, 403, 404))
+    async def show(
+        self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None
+    ) -> TrialView:
+        """With the turns of the agent."""
+        owner = await find_project(session, access, project)
+        row = await apis.get(session, owner.id, name, document=False)
+        return TrialView.full(await api_trials.of_api(session, row.id), turns=True)
+
+    @post(
+        opt={"scope": "admin"},
+        status_code=202,
+        summary="Try an API again",
+        responses=problems(400, 401, 403, 404),
+    )
+    async def renew(
+        self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None
+    ) -> TrialView:
+        """Also one that was added without a trial. It begins once no task waits."""
+        owner = await find_project(session, access, project)
+        return TrialView.full(await renew_trial(session, owner.id, name))
+
+
+async def renew_trial(session: AsyncSession, project_id: UUID, name: str) -> models.ApiTrial:
+    """Raises NotFoundError."""
+    api = await apis.get(session, project_id, name, document=False)
+    row = await api_trials.renew(session, project_id, api.id, wanted=True)
+    await session.commit()
+    return row
+
+
+def _fields(row: models.ApiTrial | None) -> dict[str, Json]:
+    if row is None:  # the runner finds the API
+        return {"state": "waiting", "right": 0, "asked": 0, "reason": None, "remark": None, "finished_at": None}
+    score = api_trials.score_of(row)
+    return {
+        "state": "running" if api_trials.is_under_way(row) else row.state.value,
+        "right": sum(each["correct"] is True for each in row.questions),
+        "asked": len(row.questions),
+        "reason": row.reason,
+        "remark": None if score is None else trial_remark(*score),
+        "finished_at": row.finished_at,
+    }

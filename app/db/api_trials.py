@@ -1,0 +1,222 @@
+"""Trials of APIs: which are due, a queue, and their results.
+
+One is due for a new API, and again once its document, the weights, the prompt or the model is another one, or once
+credentials are there for an API that could not be tried.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import ColumnElement, Select, Text, and_, case, cast, func, or_, select, true, update
+from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models
+from app.db.clock import from_now
+from app.db.due_queue import DueQueue
+from app.db.models import ReleaseState, TrialState
+from app.records import Json
+
+_trial, _api, _release, _tools = models.ApiTrial, models.Api, models.Release, models.ToolSet
+_credential = models.ApiCredential
+_queue = DueQueue(_trial, _trial.finished_at.is_(None), "api trials")
+_ANEW: dict[str, Any] = {
+    "state": TrialState.WAITING,
+    "reason": None,
+    "questions": [],
+    "finished_at": None,
+    "attempt": 0,
+    "owner": None,
+    "lease_until": None,
+}
+
+
+class TriedTurn(msgspec.Struct, frozen=True):
+    """A turn of the agent that answered a question: what it wrote, and what it was shown; both may be cut."""
+
+    text: str
+    observation: str = ""
+
+
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """A question of a trial, and what came of it."""
+
+    question: str
+    right: Json  #: the right answer
+    given: Json = None  #: the agent's; null as long as it has none
+    correct: bool | None = None  #: null: it was not asked yet
+    stop: str | None = None  #: why the agent stopped
+    detail: str = ""
+    calls: int = 0  #: to the APIs
+    turns: tuple[TriedTurn, ...] = ()
+    about: dict[str, Json] = {}  # the `trial_questions.Question`
+
+
+class TrialScore(NamedTuple):
+    """How many questions of a trial were answered right."""
+
+    right: int
+    asked: int
+
+
+def tried_of(row: models.ApiTrial) -> list[Tried]:
+    return msgspec.convert(row.questions, list[Tried])
+
+
+def score_of(row: models.ApiTrial) -> TrialScore | None:
+    """None for a trial that is not done."""
+    if row.state is not TrialState.DONE:
+        return None
+    return TrialScore(sum(each["correct"] is True for each in row.questions), len(row.questions))
+
+
+async def renew(
+    session: AsyncSession, project_id: UUID, api_id: UUID, *, wanted: bool | None = None
+) -> models.ApiTrial:
+    """Let the API be tried, again if it was. One that is not `wanted` stays off until it is; None: as before."""
+    former = await of_api(session, api_id) if wanted is None else None
+    if former is not None and former.state is TrialState.OFF:
+        return former
+    off = {**_ANEW, "state": TrialState.OFF, "finished_at": func.clock_timestamp()}
+    values = {**(off if wanted is False else _ANEW), "next_at": func.clock_timestamp()}
+    stored = insert(_trial).values(api_id=api_id, project_id=project_id, **values)
+    stored = stored.on_conflict_do_update(index_elements=["api_id"], set_=values).returning(_trial)
+    row = await session.scalar(stored.execution_options(populate_existing=True))
+    assert row is not None  # an upsert always returns its row
+    return row
+
+
+async def look(session: AsyncSession, model: str, pause: float) -> None:
+    """Queue what is due, by the active releases, with `model` behind them. None that ended less than `pause`
+    seconds ago, unless it could not be tried for want of credentials.
+    """
+    now = _present(model).subquery()
+    other = and_(
+        _trial.finished_at < from_now(-pause),
+        _trial.state != TrialState.OFF,
+        _trial.inputs.is_distinct_from(now.c.inputs),
+    )
+    connected = and_(
+        _trial.finished_at.is_not(None),
+        _trial.state == TrialState.NOT_TRIED,
+        _trial.credentials.is_distinct_from(now.c.credentials),
+    )
+    due = (
+        select(now.c.api_id, now.c.project_id)
+        .outerjoin(_trial, _trial.api_id == now.c.api_id)
+        .where(or_(_trial.api_id.is_(None), other, connected))
+    )
+    queued = insert(_trial).from_select(["api_id", "project_id"], due)
+    again = {**_ANEW, "next_at": func.clock_timestamp()}
+    await session.execute(queued.on_conflict_do_update(index_elements=["api_id"], set_=again))
+
+
+async def claim(session: AsyncSession, owner: str, seconds: float) -> models.ApiTrial | None:
+    """The one that is due longest, of a project with none under way."""
+    return await _queue.claim_due(session, owner, seconds, per_project=1)
+
+
+async def begin(session: AsyncSession, row: models.ApiTrial, model: str) -> bool:
+    """Record what the trial begins with. Whether it has begun with the same before, and has questions."""
+    now = _present(model).where(_api.id == row.api_id).subquery()
+    inputs, credentials = (await session.execute(select(now.c.inputs, now.c.credentials))).one_or_none() or (
+        "",
+        "",
+    )
+    goes_on = row.inputs == inputs and bool(row.questions)
+    began = update(_trial).where(_queue.held(row.owner or "", _queue.same(row)))
+    await session.execute(began.values(inputs=inputs, credentials=credentials))
+    return goes_on
+
+
+async def save(session: AsyncSession, row: models.ApiTrial, tried: Sequence[Tried], seconds: float) -> bool:
+    """Store how far it is, and renew the claim. False, and nothing is written: it was claimed, or begun, again."""
+    extended = _queue.extend(row.owner or "", seconds, _queue.same(row)).values(questions=_stored(tried))
+    return await session.scalar(extended.returning(_trial.api_id)) is not None
+
+
+async def finish(
+    session: AsyncSession,
+    row: models.ApiTrial,
+    state: TrialState,
+    tried: Sequence[Tried] = (),
+    reason: str | None = None,
+) -> bool:
+    """As `save`, at its end."""
+    ended = _queue.finish(row.owner or "", _queue.same(row), state=state, reason=reason, questions=_stored(tried))
+    return await session.scalar(ended.returning(_trial.api_id)) is not None
+
+
+async def go_on_later(
+    session: AsyncSession, row: models.ApiTrial, seconds: float, *, cause: str | None = None, counts: bool = False
+) -> None:
+    """Let it wait, with the questions that it has, for this `cause`. The attempt `counts` if it failed."""
+    attempt = _trial.attempt if counts else _trial.attempt - 1
+    later = {"next_at": from_now(seconds), "attempt": attempt, "reason": cause}
+    await session.execute(_queue.hand_back(row.owner or "", _queue.same(row), **later))
+
+
+def is_under_way(row: models.ApiTrial) -> bool:
+    """Whether a process is at it, by the clock of this host."""
+    return row.owner is not None and row.lease_until is not None and row.lease_until > datetime.now(UTC)
+
+
+async def hand_back(session: AsyncSession, process: str) -> None:
+    """Let others go on with the process's trial at once."""
+    await _queue.hand_back_unsent(session, process)
+
+
+async def of_api(session: AsyncSession, api_id: UUID) -> models.ApiTrial | None:
+    """As it is now."""
+    return await session.get(_trial, api_id, populate_existing=True)
+
+
+async def of_project(session: AsyncSession, project_id: UUID) -> dict[UUID, models.ApiTrial]:
+    """By API."""
+    rows = await session.scalars(select(_trial).where(_trial.project_id == project_id))
+    return {row.api_id: row for row in rows}
+
+
+async def scores(session: AsyncSession, project_id: UUID | None = None) -> dict[UUID, TrialScore]:
+    """Of the trials that are done, by API."""
+    query = select(_trial).where(_trial.state == TrialState.DONE, _of(project_id))
+    found = {row.api_id: score_of(row) for row in await session.scalars(query)}
+    return {api_id: score for api_id, score in found.items() if score is not None}
+
+
+def _of(project_id: UUID | None) -> ColumnElement[bool]:
+    return true() if project_id is None else _trial.project_id == project_id
+
+
+def _stored(tried: Sequence[Tried]) -> Json:
+    return msgspec.to_builtins(list(tried))
+
+
+def _present(model: str) -> Select[Any]:
+    """Each API that its project's active release has, with what its trial depends on."""
+    parts = (
+        _tools.documents[_api.name].astext,
+        cast(_tools.presentations[_api.name], Text),
+        _release.model,
+        _release.prompt,
+        model,
+    )
+    text = func.concat_ws(" ", *(func.coalesce(part, "-") for part in parts))
+    held = (_credential.api_id == _api.id, _credential.principal == "", _credential.value.is_not(None))
+    names = func.string_agg(_credential.scheme, aggregate_order_by(" ", _credential.scheme))
+    schemes = select(names).where(*held, _credential.authorized).scalar_subquery()
+    token = case((or_(_api.token.is_not(None), _api.secret.is_not(None)), "token"), else_="-")
+    return (
+        select(
+            _api.id.label("api_id"),
+            _api.project_id,
+            func.encode(func.sha256(func.convert_to(text, "UTF8")), "hex").label("inputs"),
+            func.concat_ws(" ", token, schemes).label("credentials"),
+        )
+        .join(_release, and_(_release.project_id == _api.project_id, _release.state == ReleaseState.ACTIVE))
+        .join(_tools, _tools.hash == _release.tools)
+        .where(_tools.documents[_api.name].astext.is_not(None))
+    )

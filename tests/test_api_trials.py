@@ -1,0 +1,266 @@
+"""The trial of an API: the server asks the model about it, and knows the answers."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import func, select, update
+
+from app.db import models, releases
+from app.db.database import Sessions
+from app.runner.trial_loop import ApiTrials
+from app.sandbox.forked_sandbox import ForkedSandbox
+from tests.api_app import ApiApp, open_api_app
+from tests.desk_service import Desk, able, saying, served, unable
+from tests.ledger import Ledger
+from tests.ledger_project import LedgerProject, until
+from tests.scripted_engine import Script, ScriptedEngine, block, byte_tokenizer
+from tests.support.every_row import every_row
+
+
+@dataclass
+class Trying:
+    """A desk, a server that has it as an API, and a runner for its trials."""
+
+    api: ApiApp
+    desk: Desk
+    project: LedgerProject
+
+    async def add(self, **more: Any) -> dict[str, Any]:
+        body = {"name": "desk", "url": f"{self.desk.url}/openapi.json", **more}
+        answer = await self.api.client.post("/v1/apis", json=body)
+        assert answer.status_code == 201, answer.text
+        return dict(answer.json())
+
+    async def shown(self) -> dict[str, Any]:
+        return dict((await self.api.client.get("/v1/apis/desk")).json()["trial"])
+
+    def trials(self, script: Script, **options: Any) -> ApiTrials:
+        engine = ScriptedEngine(self.project.tokenizer, script=script)
+        paces = {"pause": 0.05, "look": 0.05, "again": 0.0, **options}
+        return ApiTrials(self.project.sessions, self.project.executor(engine), owner="me", **paces)
+
+    async def ended(self, script: Script, **options: Any) -> dict[str, Any]:
+        """The trial, once it has ended."""
+        async with self.trials(script, **options):
+            await until(self.has_ended)
+        return await self.shown()
+
+    async def is_done(self, right: int) -> bool:
+        shown = await self.shown()
+        return (shown["state"], shown["right"]) == ("done", right)
+
+    async def has_ended(self) -> bool:
+        return (await self.shown())["finished_at"] is not None
+
+
+@pytest.fixture
+async def trying(
+    committed: Sessions, database_url: str, bare_sandbox: ForkedSandbox, tmp_path: Path
+) -> AsyncIterator[Trying]:
+    async with AsyncExitStack() as stack:
+        desk = await stack.enter_async_context(served(Desk()))
+        client = await stack.enter_async_context(httpx.AsyncClient())
+        api = await stack.enter_async_context(open_api_app(committed, database_url))
+        project = LedgerProject(committed, bare_sandbox, byte_tokenizer(tmp_path), Ledger(), client, api.demo.id)
+        yield Trying(api, desk, project)
+
+
+async def test_a_model_that_can_use_the_api_answers_all_and_one_that_cannot_none(trying: Trying) -> None:
+    added = await trying.add()
+    assert (added["trial"]["state"], added["trial"]["questions"]) == ("waiting", [])
+    shown = await trying.ended(able)
+    assert (shown["state"], shown["right"], shown["asked"], shown["remark"]) == ("done", 5, 5, None)
+    first = shown["questions"][0]
+    assert first["question"] == "How many agents are there in desk? Answer with the number alone."
+    assert (first["right"], first["given"], first["correct"], first["stop"]) == (2, 2, True, "completed")
+    assert (first["calls"], first["turns"]) == (1, [])
+    again = await trying.api.client.post("/v1/apis/desk/trial")
+    assert (again.status_code, again.json()["state"], again.json()["asked"]) == (202, "waiting", 0)
+    shown = await trying.ended(unable)
+    assert (shown["state"], shown["right"], shown["asked"]) == ("done", 0, 5)
+    assert shown["remark"].startswith(
+        "the model answered 0 of 5 questions right, so it cannot use this API yet: use"
+    )
+    [listed] = (await trying.api.client.get("/v1/apis")).json()
+    assert (listed["trial"]["right"], listed["trial"]["asked"], listed["trial"]["state"]) == (0, 5, "done")
+
+
+async def test_the_agents_turns_can_be_read_and_hold_no_secret(trying: Trying) -> None:
+    trying.desk.token = "a-token-of-the-desk"
+    await trying.add(bearer_token=trying.desk.token)
+    trying.desk.account["api_key"] = "key-of-the-account"
+    shown = await trying.ended(
+        saying("print(apis.desk.show_account())\napis.supervisor.complete_task(answer='?')")
+    )
+    assert (shown["right"], shown["asked"]) == (0, 5)
+    full = (await trying.api.client.get("/v1/apis/desk/trial")).json()
+    [turn] = full["questions"][0]["turns"]
+    assert "apis.desk.show_account()" in turn["text"]
+    assert "'plan': 'pro'" in turn["observation"]
+    assert trying.desk.token not in str(full)
+    assert "key-of-the-account" not in str(full)
+
+
+async def test_a_right_answer_without_a_call_is_a_guess(trying: Trying) -> None:
+    trying.desk.tickets, trying.desk.account = [], {}
+    await trying.add()
+    shown = await trying.ended(saying("apis.supervisor.complete_task(answer='2')"))
+    [counted] = [each for each in shown["questions"] if each["question"].startswith("How many agents")]
+    assert (counted["given"], counted["correct"]) == ("2", False)
+
+
+async def test_an_answer_that_became_right_meanwhile_is_right(trying: Trying) -> None:
+    trying.desk.tickets, trying.desk.account = [], {}
+    await trying.add()
+
+    def another_came(_prompt: str, _turns: int) -> str:
+        if len(trying.desk.agents) == 2:
+            trying.desk.agents.append({"name": "Cy", "team": "East"})
+        return block("apis.supervisor.complete_task(answer=len(apis.desk.list_agents()))")
+
+    [counted, *_] = (await trying.ended(another_came))["questions"]
+    assert (counted["right"], counted["given"], counted["correct"]) == (3, 3, True)
+
+
+async def test_a_trial_is_no_task_and_changes_nothing(trying: Trying) -> None:
+    await trying.add()
+    shown = await trying.ended(saying("apis.desk.list_tickets()\napis.desk.add_ticket()"))
+    assert (shown["right"], shown["asked"], trying.desk.written) == (0, 5, 0)
+    assert (await trying.api.client.get("/v1/tasks")).json()["tasks"] == []
+    assert (await trying.api.client.get("/v1/skills")).json()["skills"] == []
+    async with trying.project.sessions() as session:
+        for table in (models.Task, models.Trajectory, models.ProjectUsage, models.TaskEvent):
+            assert await session.scalar(select(func.count()).select_from(table)) == 0
+
+
+async def test_few_calls_are_made_for_questions(trying: Trying) -> None:
+    await trying.add()
+    await trying.ended(saying("apis.supervisor.complete_task(answer='?')"))
+    made_for_questions, checked = 5, 5
+    assert len(trying.desk.calls) == made_for_questions + checked
+
+
+async def test_an_api_is_not_tried_for_a_reason(trying: Trying) -> None:
+    desk, long = trying.desk, "She called twice about the lamp in the hall, and was not amused at all."
+    table: list[tuple[str, dict[str, Any]]] = [
+        ("nothing to ask: its lists are empty", {"tickets": [], "agents": [], "account": {}}),
+        (
+            "nothing to ask: its answers hold nothing short that could be asked for",
+            {"tickets": [], "agents": [], "account": {"note": long}},
+        ),
+        ("its operation list_agents failed: ", {"fails_after": 0}),
+        ("it has no credentials yet", {"token": "a-token-of-the-desk", "fails_after": 1_000_000}),
+    ]
+    with every_row() as row:
+        for number, (reason, state) in enumerate(table):
+            with row(reason):
+                for name, value in state.items():
+                    setattr(desk, name, value)
+                desk.version = f"version {number}"
+                await trying.add()
+                shown = await trying.ended(unable)
+                assert (shown["state"], shown["asked"], shown["remark"]) == ("not_tried", 0, None)
+                assert shown["reason"].startswith(reason)
+
+
+async def test_an_api_that_fails_meanwhile_ends_the_trial(trying: Trying) -> None:
+    trying.desk.fails_after = 6
+    await trying.add()
+    shown = await trying.ended(saying("apis.desk.list_agents()\napis.supervisor.complete_task(answer='?')"))
+    assert (shown["state"], shown["asked"]) == ("not_tried", 0)
+    assert "failed: " in shown["reason"]
+    assert "500" in shown["reason"]
+
+
+async def test_an_api_is_tried_once_its_credentials_are_there(trying: Trying) -> None:
+    trying.desk.token = "a-token-of-the-desk"
+    await trying.add()
+    async with trying.trials(able):
+        await until(trying.has_ended)
+        assert (await trying.shown())["reason"] == "it has no credentials yet"
+        assert trying.desk.calls == []
+        await trying.api.client.patch("/v1/apis/desk", json={"bearer_token": trying.desk.token})
+        await until(lambda: trying.is_done(5))
+
+
+async def test_questions_about_pages_know_all_of_them(trying: Trying) -> None:
+    trying.desk.page_size, trying.desk.agents, trying.desk.account = 2, [], {}
+    await trying.add()
+    shown = await trying.ended(unable)
+    by_question = {each["question"]: each["right"] for each in shown["questions"]}
+    assert by_question["How many tickets are there in desk? Answer with the number alone."] == 3
+    assert not any("Which" in each or "have the" in each for each in by_question)
+
+
+async def test_it_is_repeated_for_another_document_or_other_weights_and_not_for_another_process(
+    trying: Trying,
+) -> None:
+    await trying.add()
+    await trying.ended(unable)
+    calls = len(trying.desk.calls)
+    async with trying.trials(able) as trials:
+        for _ in range(3):
+            await trials.look()
+        assert await trying.is_done(0)
+        assert len(trying.desk.calls) == calls
+        async with trying.project.sessions.begin() as session:
+            release = await releases.propose(session, trying.api.demo.id, "a" * 64)
+            active = await releases.find_active(session, trying.api.demo.id)
+            release = await releases.activate(session, release.id, allow_rejected=True)
+            assert active is not None
+            release.tools, release.prompt = active.tools, active.prompt
+        await until(lambda: trying.is_done(5))
+    trying.desk.version = "2"
+    change = await trying.api.client.post("/v1/apis/desk/refresh")
+    assert change.json()["change"]["applied"]
+    async with trying.trials(unable):
+        await until(lambda: trying.is_done(0))
+
+
+async def test_it_waits_while_a_task_does_and_goes_on_where_it_was(trying: Trying) -> None:
+    await trying.add()
+    task_id = await trying.api.submit()
+    async with trying.trials(able) as trials:
+        for _ in range(3):
+            await trials.look()
+        assert (await trying.shown())["state"] == "waiting"
+        assert trying.desk.calls == []
+        await trying.api.client.post(f"/v1/tasks/{task_id}/cancel")
+        await until(lambda: trying.is_done(5))
+
+
+async def test_an_api_may_be_added_without_a_trial(trying: Trying) -> None:
+    added = await trying.add(trial=False)
+    assert added["trial"]["state"] == "off"
+    async with trying.trials(able) as trials:
+        await trials.look()
+        trying.desk.version = "2"
+        assert (await trying.add())["trial"]["state"] == "off"
+        await trials.look()
+        assert trying.desk.calls == []
+        assert (await trying.api.client.post("/v1/apis/desk/trial")).status_code == 202
+        await until(lambda: trying.is_done(5))
+
+
+async def test_a_trial_at_which_processes_die_is_given_up(trying: Trying) -> None:
+    await trying.add()
+    async with trying.project.sessions.begin() as session:
+        await session.execute(update(models.ApiTrial).values(attempt=3))
+    shown = await trying.ended(able)
+    assert (shown["state"], shown["reason"]) == ("not_tried", "3 processes died during it")
+
+
+async def test_whoever_may_not_run_trials_runs_none(trying: Trying) -> None:
+    await trying.add()
+    async with trying.trials(able, may=lambda: False) as trials:
+        await trials.look()
+        assert (await trying.shown())["state"] == "waiting"
+    headers = await trying.api.key("tasks")
+    assert (await trying.api.client.post("/v1/apis/desk/trial", headers=headers)).status_code == 403
+    assert (await trying.api.client.get("/v1/apis/desk/trial", headers=headers)).status_code == 200
+    assert (await trying.api.client.post("/v1/apis/none/trial")).status_code == 404
