@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from sqlalchemy import func, select, update
 
+from app.api.scope_check import ScopeCheck
+from app.apis.document_reader import DocumentReader
 from app.db import models, releases
 from app.db.database import Sessions
+from app.engine.model_scope import ModelScope
 from app.runner.trial_loop import ApiTrials
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.api_app import ApiApp, open_api_app
@@ -20,6 +24,8 @@ from tests.ledger import Ledger
 from tests.ledger_project import LedgerProject, until
 from tests.scripted_engine import Script, ScriptedEngine, block, byte_tokenizer
 from tests.support.every_row import every_row
+
+MADE_FOR_MAIL = ModelScope("seed", {"mail": ()})
 
 
 @dataclass
@@ -65,7 +71,11 @@ async def trying(
     async with AsyncExitStack() as stack:
         desk = await stack.enter_async_context(served(Desk()))
         client = await stack.enter_async_context(httpx.AsyncClient())
-        api = await stack.enter_async_context(open_api_app(committed, database_url))
+        reader = await stack.enter_async_context(DocumentReader())
+        checks = {"model": ScopeCheck(committed, reader, MADE_FOR_MAIL).warning}
+        api = await stack.enter_async_context(
+            open_api_app(committed, database_url, checks, model_scope=MADE_FOR_MAIL)
+        )
         project = LedgerProject(committed, bare_sandbox, byte_tokenizer(tmp_path), Ledger(), client, api.demo.id)
         yield Trying(api, desk, project)
 
@@ -125,6 +135,47 @@ async def test_an_answer_that_became_right_meanwhile_is_right(trying: Trying) ->
 
     [counted, *_] = (await trying.ended(another_came))["questions"]
     assert (counted["right"], counted["given"], counted["correct"]) == (3, 3, True)
+
+
+async def test_the_result_takes_the_place_of_what_the_model_was_made_for(trying: Trying) -> None:
+    async def warned() -> str:
+        ready = (await trying.api.client.get("/readyz")).json()
+        assert (ready["ready"], ready["components"]["model"]) == (True, "ready")
+        return str(ready["warnings"].get("model", ""))
+
+    added = await trying.add()
+    assert any("was made for the APIs mail alone" in each for each in added["remarks"])
+    assert (await warned()).startswith("1 of 1 projects with APIs have some that the model seed was not made for")
+    await trying.ended(able)
+    assert await warned() == ""
+    assert not any("made for" in each for each in (await trying.add())["remarks"])
+    await trying.api.client.post("/v1/apis/desk/trial")
+    await trying.ended(unable)
+    assert (await warned()).startswith("1 of 1 APIs that were tried cannot be used yet, the model answered 0 of 5")
+    assert any("desk: the model answered 0 of 5 questions" in each for each in (await trying.add())["remarks"])
+
+
+async def test_tasks_say_what_the_trial_found(trying: Trying) -> None:
+    trying.project.tokenizer = msgspec.structs.replace(
+        trying.project.tokenizer, card={"made_for_apis": ["mail"], "prompt_profile": "full"}
+    )
+
+    async def remarks() -> list[str]:
+        task_id = await trying.project.submit("tidy up")
+        engine = ScriptedEngine(trying.project.tokenizer, script=unable)
+        async with trying.project.runner(engine):
+            await trying.project.ended(task_id)
+        return [data["text"] for kind, data in await trying.project.events(task_id) if kind == "remark"]
+
+    await trying.add()
+    [remark] = await remarks()
+    assert "was made for the APIs mail alone and will do nothing useful with desk" in remark
+    await trying.ended(unable)
+    [remark] = await remarks()
+    assert remark.startswith("desk: the model answered 0 of 5 questions right")
+    await trying.api.client.post("/v1/apis/desk/trial")
+    await trying.ended(able)
+    assert await remarks() == []
 
 
 async def test_a_trial_is_no_task_and_changes_nothing(trying: Trying) -> None:

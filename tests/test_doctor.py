@@ -8,11 +8,12 @@ import pytest
 from sqlalchemy import text, update
 
 from app.adapters.bundled_adapter import BundledAdapter
-from app.db import embedded_postgres, environments, models, releases, runners, schedules, secrets
+from app.db import api_trials, apis, embedded_postgres, environments, models, releases, runners, schedules, secrets
 from app.db.clock import from_now
-from app.db.database import Sessions
+from app.db.database import Sessions, open_database
 from app.db.migrate import migrate
-from app.doctor.database_checks import skew_finding
+from app.db.models import TrialState
+from app.doctor.database_checks import check_trials, skew_finding
 from app.doctor.examine import examine
 from app.machine.data_dir_lock import lock_data_dir
 from app.plugins.installed_environments import EnvironmentInfo
@@ -207,6 +208,24 @@ async def test_a_schedule_whose_runs_cannot_learn_is_a_warning(patient: Patient,
         await schedules.put(session, project.id, msgspec.structs.replace(new, enabled=False))
     _, found = await patient.examined()
     assert "learning" not in found
+
+
+async def test_an_api_that_the_model_cannot_use_is_a_warning(patient: Patient, committed: Sessions) -> None:
+    async with committed.begin() as session:
+        project = await project_row(session)
+        for name, correct in (("desk", False), ("mail", True)):
+            about = {"source": "upload", "document": {}, "digest": name}
+            api = await apis.put(session, project.id, name, **about)
+            trial = await api_trials.renew(session, project.id, api.id)
+            trial.state, trial.questions = TrialState.DONE, [{"correct": correct}, {"correct": False}]
+    async with open_database(patient.env["DATABASE_URL"]) as database:
+        found = [(each.verdict, each.text) async for each in check_trials(database)]
+    assert found[0][0] == "warning"
+    assert found[0][1].startswith(f"desk of project {project.name}: the model answered 0 of 2 questions")
+    assert found[1:] == [("ok", "1 of 2 that were tried can be used")]
+    code, parts = await patient.examined()
+    assert code == 0
+    assert "APIs" in parts
 
 
 async def test_an_older_schema_is_a_fault(patient: Patient, committed: Sessions) -> None:

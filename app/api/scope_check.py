@@ -1,5 +1,6 @@
-"""Warns, in /readyz, of projects with APIs that the model was not made for."""
+"""Warns, in /readyz, of APIs that the model cannot use: by their trials, or because it was not made for them."""
 
+from collections.abc import Collection
 from typing import Final, Self
 
 import msgspec
@@ -7,9 +8,10 @@ import structlog
 
 from app.api.api_reading import read_request
 from app.apis.document_reader import DocumentReader
-from app.db import apis, manifests, models
+from app.db import api_trials, apis, manifests, models
+from app.db.api_trials import TriedApi
 from app.db.database import TRANSIENT, Sessions
-from app.engine.model_scope import ModelScope
+from app.engine.model_scope import ADVICE, ModelScope, trial_remark
 from app.errors import AppError
 from app.loop import Loop
 
@@ -21,7 +23,7 @@ _Version = tuple[str, str, bytes]  # of an API: its name, its document, and how 
 
 class ScopeCheck:
     """An API that only shares its name with one that the model knows counts once its document was read, in the
-    background while this is entered.
+    background while this is entered. What a model was made for says nothing of an API that was tried.
     """
 
     def __init__(self, sessions: Sessions, reader: DocumentReader, scope: ModelScope) -> None:
@@ -39,21 +41,22 @@ class ScopeCheck:
             await self._loop.stop()
 
     async def warning(self) -> str:
-        """How many projects have such APIs; it shows no names. Empty if none has."""
-        if not self._scope.apis:
-            return ""
+        """How many there are; it shows no names. Empty if there are none."""
         try:
             async with self._sessions() as session:
-                rows = await apis.of_all_projects(session)
+                rows = await apis.of_all_projects(session) if self._scope.apis else ()
+                tried = await api_trials.scores(session)
         except TRANSIENT:  # another component says so
             return ""
-        affected = {row.project_id for row in rows if self._is_other(row)}
-        if not affected:
-            return ""
-        return (
-            f"{len(affected)} of {len({row.project_id for row in rows})} projects with APIs have some that the "
-            f"model {self._scope.model} was not made for: set SAGE_MODEL to an instruct model"
-        )
+        affected = {row.project_id for row in rows if row.id not in tried and self._is_other(row)}
+        said = [_failed_trials(tried.values())]
+        if affected:
+            number = len({row.project_id for row in rows})
+            said.append(
+                f"{len(affected)} of {number} projects with APIs have some that the model {self._scope.model} was "
+                "not made for: set SAGE_MODEL to an instruct model"
+            )
+        return "; ".join(filter(None, said))
 
     async def look(self) -> None:
         """Read the documents of APIs whose names the model knows."""
@@ -78,6 +81,17 @@ class ScopeCheck:
 
     def _is_other(self, row: models.Api) -> bool:
         return bool(self._scope.others({row.name: ()})) or self._others.get(_version(row), False)
+
+
+def _failed_trials(tried: Collection[TriedApi]) -> str:
+    failed = [each for each in tried if trial_remark(*each.score) is not None]
+    if not failed:
+        return ""
+    asked = sum(each.score.asked for each in failed)
+    return (
+        f"{len(failed)} of {len(tried)} APIs that were tried cannot be used yet, the model answered 0 of {asked} "
+        f"questions about them right: {ADVICE}"
+    )
 
 
 def _version(row: models.Api) -> _Version:

@@ -1,6 +1,7 @@
 """`sage apis`."""
 
 import json
+import shlex
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,15 +13,26 @@ from app.client.credential_commands import connect_api, disconnect_api, list_cre
 from app.client.credential_fields import read_credentials, read_secret
 from app.client.error_text import readable_error
 from app.client.given_text import text_of_file, text_of_stdin
-from app.client.listing import listing_of
+from app.client.listing import Listing, age, listing_of
 from app.client.listing_group import ListingGroup
 from app.client.missing_credentials import STATIC_TOKEN, show_missing, states
 from app.client.options import project_option, server_command
+from app.client.trial_progress import QUESTIONS, summary_of, wait_for_trial
 
 if TYPE_CHECKING:
     from app.client.server_session import ServerSession
 
-_LISTING = listing_of("name", "project", "has_token", "created_at", "source")
+_LISTING = Listing(
+    ("name", "project", "has token", "trial", "age", "source"),
+    lambda api: (
+        api["name"],
+        api["project"],
+        "yes" if api["has_token"] else "no",
+        _result(api["trial"]),
+        age(api["created_at"]),
+        api["source"],
+    ),
+)
 
 _STATES = listing_of("name", "method", "path", "hidden", "safe", "approval", "set", "gone")
 _CHANGES = listing_of("created_at", "applied", "added", "removed", "changed", "eased")
@@ -65,15 +77,21 @@ def show_api(session: "ServerSession", name: str, project: str | None) -> None:
     metavar="SCHEME.FIELD=SOURCE",
     help="a field of the credentials of a security scheme",
 )
+@click.option("--no-trial", is_flag=True, help="do not ask the model questions about it")
 def add_api(
     session: "ServerSession",
     name: str,
     document: str | None,
     token: str | None,
     credentials: tuple[str, ...],
+    *,
+    no_trial: bool,
     **place: Any,
 ) -> None:
     """Add or replace an API by its OpenAPI document: a URL, a file, or `-` for standard input; or an MCP server.
+
+    A new one is tried at once: the server asks the model a few questions, which only read. On a terminal the
+    command waits for that, for a minute at most; `sage apis trial` shows it later.
 
     The agent calls its operations as `apis.NAME.<operation>(...)`. A secret is no argument, but at a SOURCE:
     `env:VARIABLE`, `file:PATH`, `-` for standard input, or `prompt`. `sage apis connect` gives credentials later.
@@ -84,7 +102,30 @@ def add_api(
     if token is not None:
         body[STATIC_TOKEN] = read_secret("token", token)
     body["credentials"] = read_credentials(credentials)
-    _show(session, session.server.request("POST", "/v1/apis", body), place["project"])
+    body |= {"trial": False} if no_trial else {}
+    api = session.server.request("POST", "/v1/apis", body)
+    _show(session, api, place["project"])
+    if api["trial"]["state"] == "waiting":
+        _wait(session, name, place["project"])
+
+
+@apis.command("trial")
+@server_command
+@click.argument("name")
+@project_option
+@click.option("--again", is_flag=True, help="ask the model again")
+def show_trial(session: "ServerSession", name: str, project: str | None, *, again: bool) -> None:
+    """Show what the model answered when it was asked about an API, and the right answers.
+
+    The server makes the questions of what the API answers, and repeats them when the document, the weights, the
+    prompt or the model changes. As JSON, it shows what the agent did, too.
+    """
+    path = f"/v1/apis/{name}/trial"
+    if again:
+        session.server.request("POST", path, project=project)
+        _wait(session, name, project)
+    trial = session.server.request("GET", path, project=project)
+    session.show(trial, lambda shown: {"trial": summary_of(shown)}, table=QUESTIONS)
 
 
 @apis.command("test")
@@ -161,6 +202,16 @@ def remove_api(session: "ServerSession", name: str, project: str | None) -> None
     session.confirm(session.server.request("DELETE", f"/v1/apis/{name}", project=project), f"removed {name}")
 
 
+def _wait(session: "ServerSession", name: str, project: str | None) -> None:
+    more = [] if project is None else ["--project", project]
+    path, command = f"/v1/apis/{name}/trial", shlex.join(["sage", "apis", "trial", name, *more])
+    wait_for_trial(lambda: session.server.request("GET", path, project=project), command)
+
+
+def _result(trial: Mapping[str, Any]) -> str:
+    return f"{trial['right']}/{trial['asked']}" if trial["state"] == "done" else trial["state"].replace("_", " ")
+
+
 def _document(place: str) -> dict[str, str]:
     """Raises BadParameter for text that cannot be read."""
     if place.lower().startswith(("http://", "https://")):
@@ -171,7 +222,8 @@ def _document(place: str) -> dict[str, str]:
 
 def _show(session: "ServerSession", api: Mapping[str, Any], project: str | None) -> None:
     """The API with its operations, and which of its credentials are missing."""
-    session.show(api, lambda shown: {**shown, "credentials": states(shown["credentials"])}, table=_OPERATIONS)
+    short = {"credentials": states(api["credentials"]), "trial": summary_of(api["trial"])}
+    session.show(api, lambda shown: {**shown, **short}, table=_OPERATIONS)
     if not session.as_json:
         show_missing(api, project)
 

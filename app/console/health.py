@@ -22,7 +22,7 @@ _MEANINGS: Final = {
     "database": "it answers, with the schema of this version",
     "engine": "a model server can be used",
     "adapters": "the adapters of active releases can be loaded",
-    "model": "the model was made for the APIs of the projects",
+    "model": "the model can use the APIs of the projects, as far as it was tried",
     "process": "this API process is not shutting down",
     "runners": "a runner can execute tasks",
     "claims": "runners claim tasks",

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, Text, and_, case, cast, func, or_, select, true, update
-from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
+from sqlalchemy import Select, Text, and_, case, cast, func, or_, select, update
+from sqlalchemy.dialects.postgresql import JSONPATH, aggregate_order_by, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
@@ -60,6 +60,14 @@ class TrialScore(NamedTuple):
 
     right: int
     asked: int
+
+
+class TriedApi(NamedTuple):
+    """The result of the trial of an API."""
+
+    name: str
+    project: str
+    score: TrialScore
 
 
 def tried_of(row: models.ApiTrial) -> list[Tried]:
@@ -180,15 +188,15 @@ async def of_project(session: AsyncSession, project_id: UUID) -> dict[UUID, mode
     return {row.api_id: row for row in rows}
 
 
-async def scores(session: AsyncSession, project_id: UUID | None = None) -> dict[UUID, TrialScore]:
-    """Of the trials that are done, by API."""
-    query = select(_trial).where(_trial.state == TrialState.DONE, _of(project_id))
-    found = {row.api_id: score_of(row) for row in await session.scalars(query)}
-    return {api_id: score for api_id, score in found.items() if score is not None}
-
-
-def _of(project_id: UUID | None) -> ColumnElement[bool]:
-    return true() if project_id is None else _trial.project_id == project_id
+async def scores(session: AsyncSession, project_id: UUID | None = None) -> dict[UUID, TriedApi]:
+    """Of the trials that are done, by API; None: of all projects."""
+    done = [_trial.state == TrialState.DONE, *([] if project_id is None else [_trial.project_id == project_id])]
+    right = func.jsonb_path_query_array(_trial.questions, cast("$[*] ? (@.correct == true)", JSONPATH))
+    counts = func.jsonb_array_length(right), func.jsonb_array_length(_trial.questions)
+    query = select(_api.id, _api.name, models.Project.name, *counts).join(_trial, _trial.api_id == _api.id)
+    query = query.join(models.Project, models.Project.id == _api.project_id).where(*done)
+    rows = await session.execute(query.order_by(models.Project.name, _api.name))
+    return {api_id: TriedApi(name, project, TrialScore(*score)) for api_id, name, project, *score in rows}
 
 
 def _stored(tried: Sequence[Tried]) -> Json:

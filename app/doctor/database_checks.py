@@ -8,13 +8,14 @@ import psycopg
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import environments, projects, runners, schedules
+from app.db import api_trials, environments, projects, runners, schedules
 from app.db.database import Database, reading
 from app.db.encrypted_rows import missing_keys
 from app.db.learning_outlook import Serving, outlook
 from app.db.migrate import check_schema
 from app.db.pooler import NEEDS_DIRECT, is_pooled
 from app.doctor.finding import Finding, Verdict
+from app.engine.model_scope import trial_remark
 from app.errors import DatabaseError, SettingError, first_line
 from app.security.encryption import KeyRing
 from app.settings import Settings
@@ -99,6 +100,17 @@ async def check_learning(database: Database, settings: Settings) -> AsyncIterato
             sound += not found.problems
     if sound:
         yield Finding("ok", "learning", f"the schedules of {sound} projects have scores to learn from")
+
+
+async def check_trials(database: Database) -> AsyncIterator[Finding]:
+    """Whether the model can use the APIs of projects, by their trials."""
+    async with reading(database.sessions) as session:
+        tried = (await api_trials.scores(session)).values()
+    for each in tried:
+        if (remark := trial_remark(*each.score)) is not None:
+            yield Finding("warning", "APIs", f"{each.name} of project {each.project}: {remark}")
+    if usable := sum(bool(each.score.right) for each in tried):
+        yield Finding("ok", "APIs", f"{usable} of {len(tried)} that were tried can be used")
 
 
 async def _version(session: AsyncSession) -> Finding:

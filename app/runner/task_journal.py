@@ -14,7 +14,7 @@ from app.agent.hooks import RolloutHooks
 from app.agent.rollout_loop import Agent, ResumeState
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.credentials import mask
-from app.db import approvals, calls, events, models, skill_moves, task_queue, task_secrets, turns
+from app.db import api_trials, approvals, calls, events, models, skill_moves, task_queue, task_secrets, turns
 from app.db.database import Sessions, direct, reading, retry_while_unavailable
 from app.db.models import Exploration
 from app.engine.model_scope import ModelScope
@@ -92,10 +92,11 @@ class TaskJournal(RolloutHooks):
     @timed(Phase.JOURNAL)
     async def begin_attempt(self, agent: Agent, model: str, apis: Mapping[str, Collection[str]]) -> None:
         """Report, as events, that `model`, as SAGE_MODEL names it, was not made for the project's APIs, given with
-        their operations, and that the task goes on under another prompt than it began under.
+        their operations, as far as they were not tried, and that the task goes on under another prompt than it
+        began under.
         """
-        remark = ModelScope.of(model, agent.tokenizer.card).remark(apis)
-        if remark is not None:
+        scope = ModelScope.of(model, agent.tokenizer.card)
+        if scope.others(apis) and (remark := scope.remark(apis, await self._tried())) is not None:
             async with self._sessions.begin() as session:
                 await task_queue.hold(session, self._task.id, self._owner)
                 if not await events.has(session, self._task.id, "remark"):
@@ -107,6 +108,11 @@ class TaskJournal(RolloutHooks):
         async with self._sessions.begin() as session:
             await task_queue.hold(session, self._task.id, self._owner)
             await events.append(session, self._task.id, "prompt", {"was": was, "now": agent.prompt_hash})
+
+    async def _tried(self) -> dict[str, api_trials.TrialScore]:
+        async with self._sessions() as session:
+            found = await api_trials.scores(session, self._task.project_id)
+        return {each.name: each.score for each in found.values()}
 
     @timed(Phase.JOURNAL)
     async def explore(self, how: Exploration) -> None:

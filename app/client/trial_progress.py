@@ -1,0 +1,76 @@
+"""The trial of an API on a terminal: its result in one line, and its progress while somebody waits for it."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from app.client.listing import Listing
+from app.security.visible_text import visible
+
+_SECONDS = 60.0
+_PAUSE_SECONDS = 0.5
+_OPEN = ("waiting", "running")
+_RESULTS = {True: "right", False: "wrong", None: "-"}
+
+QUESTIONS = Listing(
+    ("result", "right answer", "given", "question"),
+    lambda each: (_RESULTS[each["correct"]], each["right"], _given(each), each["question"]),
+    items="questions",
+)
+
+Trial = Mapping[str, Any]
+"""As the server shows it."""
+
+
+def summary_of(trial: Trial) -> str:
+    """
+    >>> new = {"state": "waiting", "right": 0, "asked": 0, "reason": None, "remark": None}
+    >>> summary_of(new), summary_of({**new, "state": "done", "right": 4, "asked": 5})
+    ('waiting', '4 of 5 right')
+    >>> summary_of({**new, "state": "not_tried", "reason": "it has no credentials yet"})
+    'not tried: it has no credentials yet'
+    """
+    score = f"{trial['right']} of {trial['asked']} right"
+    said = {"done": score, "running": f"running, {score} so far" if trial["asked"] else "running"}
+    text = said.get(trial["state"], trial["state"].replace("_", " "))
+    more = trial["remark"] or trial["reason"]
+    return f"{text}: {more}" if more else str(text)
+
+
+def wait_for_trial(look: Callable[[], Trial], command: str) -> None:
+    """Tell on standard error, if that is a terminal, how the trial goes, to its end or for a minute. Ctrl-C ends the
+    wait alone. The `command` shows it later.
+    """
+    if not sys.stderr.isatty():
+        return
+    until, told = time.monotonic() + _SECONDS, ""
+    try:
+        while True:
+            trial = look()
+            if (line := _line(trial)) != told:
+                told = line
+                click.echo(visible(line), err=True)
+            if trial["state"] not in _OPEN:
+                return
+            if time.monotonic() > until:
+                break
+            time.sleep(_PAUSE_SECONDS)
+    except KeyboardInterrupt:
+        click.echo(err=True)
+    click.echo(f"the trial goes on; see it with:  {command}", err=True)
+
+
+def _line(trial: Trial) -> str:
+    answered = sum(each["correct"] is not None for each in trial["questions"])
+    if trial["state"] in _OPEN and answered:
+        return f"trial: {answered} of {trial['asked']} questions answered, {trial['right']} of them right"
+    return f"trial: {summary_of(trial)}"
+
+
+def _given(tried: Mapping[str, Any]) -> str:
+    if tried["given"] is None:
+        return "-" if tried["stop"] is None else f"none ({tried['stop'].replace('_', ' ')})"
+    return str(tried["given"])[:60]
