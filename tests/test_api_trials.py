@@ -1,5 +1,6 @@
 """The trial of an API: the server asks the model about it, and knows the answers."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -20,10 +21,13 @@ from app.runner.trial_loop import ApiTrials
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.api_app import ApiApp, open_api_app
 from tests.desk_service import Desk, able, saying, served, unable
+from tests.http_server import served as served_api
 from tests.ledger import Ledger
 from tests.ledger_project import LedgerProject, until
+from tests.sage_command import SageCommand
 from tests.scripted_engine import Script, ScriptedEngine, block, byte_tokenizer
 from tests.support.every_row import every_row
+from tests.terminal_dialog import dialog
 
 MADE_FOR_MAIL = ModelScope("seed", {"mail": ()})
 
@@ -315,3 +319,38 @@ async def test_whoever_may_not_run_trials_runs_none(trying: Trying) -> None:
     assert (await trying.api.client.post("/v1/apis/desk/trial", headers=headers)).status_code == 403
     assert (await trying.api.client.get("/v1/apis/desk/trial", headers=headers)).status_code == 200
     assert (await trying.api.client.post("/v1/apis/none/trial")).status_code == 404
+
+
+async def test_adding_an_api_on_a_terminal_waits_for_its_trial(trying: Trying) -> None:
+    async with served_api(trying.api) as client:
+        shell = SageCommand(trying.api, str(client.base_url))
+        async with trying.trials(able):
+            add = ["apis", "add", "desk", f"{trying.desk.url}/openapi.json"]
+            code, shown = await dialog(shell, add, {})
+        assert (code, "trial: 5 of 5 right" in shown) == (0, True)
+        result = await shell.run("apis trial", "desk")
+        assert result.code == 0
+        assert "5 of 5 right" in result.out
+        assert re.search(r"right +2 +2 +How many agents are there in desk\?", result.out)
+        assert "5/5" in (await shell.run("apis list")).out
+        async with trying.trials(unable):
+            code, shown = await dialog(shell, ["apis", "trial", "desk", "--again"], {})
+        assert (code, "0 of 5 right: the model answered 0 of 5 questions right" in flat(shown)) == (0, True)
+
+
+async def test_nobody_has_to_wait_for_a_trial(trying: Trying) -> None:
+    async with served_api(trying.api) as client:
+        shell = SageCommand(trying.api, str(client.base_url))
+        document = f"{trying.desk.url}/openapi.json"
+        code, shown = await dialog(shell, ["apis", "add", "desk", document], {"trial: waiting": "\x03"})
+        assert (code, "the trial goes on; see it with:  sage apis trial desk" in flat(shown)) == (0, True)
+        added = await shell.run("apis add", "other", document)
+        assert (added.code, re.search(r"trial +waiting", added.out) is not None) == (0, True)
+        code, shown = await dialog(shell, ["apis", "add", "third", document, "--no-trial"], {})
+        assert (code, "trial: " in shown) == (0, False)
+        assert re.search(r"third +demo +no +off", (await shell.run("apis list")).out)
+
+
+def flat(shown: str) -> str:
+    """Without the breaks of the terminal's lines."""
+    return re.sub(r"\s+", " ", shown).replace("with: sage", "with:  sage")

@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
+from app.client.error_text import readable_error
 from app.client.listing import Listing
+from app.client.sage_client import ServerError
 from app.security.visible_text import visible
 
 _SECONDS = 60.0
@@ -41,8 +43,8 @@ def summary_of(trial: Trial) -> str:
 
 
 def wait_for_trial(look: Callable[[], Trial], command: str) -> None:
-    """Tell on standard error, if that is a terminal, how the trial goes, to its end or for a minute. Ctrl-C ends the
-    wait alone. The `command` shows it later.
+    """Tell on standard error, if that is a terminal, how the trial goes, to its end or for a minute. Ctrl-C, or a
+    server that does not answer, ends the wait alone. The `command` shows it later.
     """
     if not sys.stderr.isatty():
         return
@@ -60,6 +62,8 @@ def wait_for_trial(look: Callable[[], Trial], command: str) -> None:
             time.sleep(_PAUSE_SECONDS)
     except KeyboardInterrupt:
         click.echo(err=True)
+    except ServerError as error:
+        click.echo(readable_error(str(error)), err=True)
     click.echo(f"the trial goes on; see it with:  {command}", err=True)
 
 

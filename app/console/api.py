@@ -20,6 +20,7 @@ from app.api.api_credentials import delete_credential, store_credential
 from app.api.api_operations import operation_states
 from app.api.api_reading import read_api
 from app.api.api_request import ApiPatch
+from app.api.api_trial import TrialView, renew_trial
 from app.api.api_view import ApiView
 from app.api.apis import change_api, remove_api
 from app.apis.app_view import OperationView
@@ -102,6 +103,18 @@ class ApiPage(Controller):
             await session.rollback()
             form = form.refused(error)
         return await _page(visit, session, readers.document_reader, name, tested=Tested(form, answer))
+
+    @get("/trial")
+    async def trial(self, name: FromPath[str], visit: Visitor, session: Db) -> Response[str]:
+        """The part of the page that changes while the API is tried."""
+        row = await apis.get(session, visit.project.id, name, document=False)
+        trial = TrialView.full(await api_trials.of_api(session, row.id), turns=True)
+        return page(visit, "api_trial.html", name=name, trial=trial)
+
+    @post("/trial", opt=_ADMIN)
+    async def try_again(self, name: FromPath[str], visit: Visitor, session: Db) -> Redirect:
+        await renew_trial(session, visit.project.id, name)
+        return after_change(f"{_address(visit, name)}#trial", f"{name} will be tried once no task waits")
 
     @post("/refresh", opt=_ADMIN)
     async def refresh(
@@ -212,13 +225,16 @@ async def _page(
         app = await read_api(reader, session, row, row.bind)
     except ApiDocumentError as error:  # one that an earlier version of this server stored, or a lost one
         return page(visit, "api_unreadable.html", api=row, problem=str(error))
-    api = ApiView.full(row, visit.project.name, app, stored, await api_trials.of_api(session, row.id))
+    trial = await api_trials.of_api(session, row.id)
+    api = ApiView.full(row, visit.project.name, app, stored, trial)
     parts = words.lower().split()
     found = [each for each in api.operations if all(part in _searched(each) for part in parts)]
     return page(
         visit,
         "api.html",
         api=api,
+        name=name,
+        trial=TrialView.full(trial, turns=True),
         traits=app.traits,
         overridden=[each for each in operation_states(app) if each.set],
         found=found[:_SHOWN],

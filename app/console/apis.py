@@ -32,6 +32,7 @@ class ApiFields(msgspec.Struct, frozen=True, kw_only=True):
     mcp: McpServer | None = None
     server: Server | None = None
     bearer_token: Token | None = None
+    without_trial: bool = False
 
     def request(self, file: str | None) -> ApiRequest:
         document = file or self.document
@@ -42,6 +43,7 @@ class ApiFields(msgspec.Struct, frozen=True, kw_only=True):
             mcp=self.mcp,
             server=self.server,
             bearer_token=self.bearer_token or UNSET,
+            trial=False if self.without_trial else UNSET,
         )
 
 

@@ -1,5 +1,6 @@
 """The pages of APIs: adding one, its credentials, a call to test it, refreshing and deleting."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -7,7 +8,9 @@ import pytest
 from playwright.async_api import expect
 from sqlalchemy import update
 
-from app.db import models
+from app.db import api_trials, apis, models
+from app.db.api_trials import Tried, TriedTurn
+from app.db.models import TrialState
 from tests.console.conftest import CheckPage
 from tests.console.console_server import ConsoleServer
 from tests.console.page_checks import check_shown
@@ -153,3 +156,32 @@ async def _add_cups(console: ConsoleServer, name: str) -> None:
         "/v1/apis", json={"name": name, "document": _DOCUMENT, "project": "demo", "naming": "operation_id"}
     )
     assert answer.status_code == 201, answer.text
+
+
+async def test_the_trial_of_an_api_is_shown_as_it_goes_and_run_again(
+    check_page: CheckPage, server: ConsoleServer
+) -> None:
+    async with server.api.sessions.begin() as session:
+        api = await apis.get(session, server.api.demo.id, "ledger", document=False)
+        trial = await api_trials.renew(session, server.api.demo.id, api.id)
+    page = await check_page("/console/apis/ledger")
+    shown = page.get_by_role("region", name="Trial", exact=True)
+    await expect(shown).to_contain_text("waiting")
+    turns = (TriedTurn(f"print('{_EVIL}')", "an observation"),)
+    tried = Tried(question="How many entries?", right=3, given="none", correct=False, calls=1, turns=turns)
+    async with server.api.sessions.begin() as session:
+        trial = await session.get_one(models.ApiTrial, api.id)
+        trial.state, trial.finished_at = TrialState.DONE, datetime.now(UTC)
+        trial.questions = msgspec.to_builtins([tried])
+    await expect(shown).to_contain_text("0 of 1 questions answered right", timeout=30_000)
+    await expect(shown).to_contain_text("The model cannot use this API yet.")
+    await shown.get_by_text("what the agent did").click()
+    await expect(shown).to_contain_text("an observation")
+    assert await page.locator("main img").count() == 0
+    await check_page("/console/apis/ledger")
+    page = await check_page("/console/apis")
+    await expect(page.get_by_role("row", name="ledger")).to_contain_text("0 of 1")
+    page = await check_page("/console/apis/ledger")
+    await shown.get_by_role("button", name="Try it again").click()
+    await expect(page.get_by_role("status")).to_contain_text("ledger will be tried")
+    await expect(shown).to_contain_text("waiting")
