@@ -85,7 +85,7 @@ class ApiTrialController(Controller):
     opt = {"scope": "tasks"}  # noqa: RUF012
 
     @get(summary="Show the trial of an API", responses=problems(400, 401, 403, 404))
-    async def show(
+    async def show_trial(
         self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None
     ) -> TrialView:
         """With the turns of the agent."""
@@ -99,7 +99,7 @@ class ApiTrialController(Controller):
         summary="Try an API again",
         responses=problems(400, 401, 403, 404),
     )
-    async def renew(
+    async def try_again(
         self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None
     ) -> TrialView:
         """Also one that was added without a trial. It begins once no task waits."""

@@ -7,7 +7,7 @@ import msgspec
 
 from app.records import Json
 
-ADVICE = "use a larger model (`sage models add`, or SAGE_MODEL) or an expert, or let it practise"
+ADVICE = "set SAGE_MODEL to a larger model (`sage models list` shows some), use an expert, or let it practise"
 _CARD_FIELD = "made_for_apis"
 _NONE: Mapping[str, tuple[int, int]] = {}
 _ANY_FORM = "full"  # the prompt profile of models that were not trained by us

@@ -159,22 +159,22 @@ async def _add_cups(console: ConsoleServer, name: str) -> None:
 
 
 async def test_the_trial_of_an_api_is_shown_as_it_goes_and_run_again(
-    check_page: CheckPage, server: ConsoleServer
+    check_page: CheckPage, console: ConsoleServer
 ) -> None:
-    async with server.api.sessions.begin() as session:
-        api = await apis.get(session, server.api.demo.id, "ledger", document=False)
-        trial = await api_trials.renew(session, server.api.demo.id, api.id)
+    async with console.api.sessions.begin() as session:
+        api = await apis.get(session, console.api.demo.id, "ledger", document=False)
+        trial = await api_trials.renew(session, console.api.demo.id, api.id)
     page = await check_page("/console/apis/ledger")
     shown = page.get_by_role("region", name="Trial", exact=True)
     await expect(shown).to_contain_text("waiting")
     turns = (TriedTurn(f"print('{_EVIL}')", "an observation"),)
     tried = Tried(question="How many entries?", right=3, given="none", correct=False, calls=1, turns=turns)
-    async with server.api.sessions.begin() as session:
+    async with console.api.sessions.begin() as session:
         trial = await session.get_one(models.ApiTrial, api.id)
         trial.state, trial.finished_at = TrialState.DONE, datetime.now(UTC)
         trial.questions = msgspec.to_builtins([tried])
     await expect(shown).to_contain_text("0 of 1 questions answered right", timeout=30_000)
-    await expect(shown).to_contain_text("The model cannot use this API yet.")
+    await expect(shown).to_contain_text("The model cannot use this API yet: set SAGE_MODEL to a larger model")
     await shown.get_by_text("what the agent did").click()
     await expect(shown).to_contain_text("an observation")
     assert await page.locator("main img").count() == 0
