@@ -15,8 +15,10 @@ from sqlalchemy import func, select, update
 from app.api.scope_check import ScopeCheck
 from app.apis.document_reader import DocumentReader
 from app.db import models, releases
+from app.db.clock import from_now
 from app.db.database import Sessions
 from app.engine.model_scope import ModelScope
+from app.runner.retention_loop import RetentionLoop
 from app.runner.trial_loop import ApiTrials
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.api_app import ApiApp, open_api_app
@@ -97,9 +99,7 @@ async def test_a_model_that_can_use_the_api_answers_all_and_one_that_cannot_none
     assert (again.status_code, again.json()["state"], again.json()["asked"]) == (202, "waiting", 0)
     shown = await trying.ended(unable)
     assert (shown["state"], shown["right"], shown["asked"]) == ("done", 0, 5)
-    assert shown["remark"].startswith(
-        "the model answered 0 of 5 questions right, so it cannot use this API yet: use"
-    )
+    assert "answered 0 of 5 questions right, so it cannot use this API yet: set SAGE_MODEL" in shown["remark"]
     [listed] = (await trying.api.client.get("/v1/apis")).json()
     assert (listed["trial"]["right"], listed["trial"]["asked"], listed["trial"]["state"]) == (0, 5, "done")
 
@@ -191,6 +191,24 @@ async def test_a_trial_is_no_task_and_changes_nothing(trying: Trying) -> None:
     async with trying.project.sessions() as session:
         for table in (models.Task, models.Trajectory, models.ProjectUsage, models.TaskEvent):
             assert await session.scalar(select(func.count()).select_from(table)) == 0
+
+
+async def test_what_was_answered_is_kept_as_long_as_trajectories_are(trying: Trying) -> None:
+    await trying.add()
+    await trying.ended(able)
+    settings = {"settings": {"keep_trajectories": 1}}
+    assert (await trying.api.client.patch("/v1/projects/demo", json=settings)).status_code == 200
+    retention = RetentionLoop(trying.project.sessions)
+    await retention.delete_due()
+    assert len((await trying.api.client.get("/v1/apis/desk/trial")).json()["questions"][0]["turns"]) == 1
+    async with trying.project.sessions.begin() as session:
+        await session.execute(update(models.ApiTrial).values(finished_at=from_now(-90_000)))
+    await retention.delete_due()
+    trial = (await trying.api.client.get("/v1/apis/desk/trial")).json()
+    assert (trial["right"], trial["asked"]) == (5, 5)
+    assert {(each["question"], each["given"], len(each["turns"])) for each in trial["questions"]} == {
+        ("no longer kept", None, 0)
+    }
 
 
 async def test_few_calls_are_made_for_questions(trying: Trying) -> None:

@@ -214,8 +214,7 @@ async def test_an_api_that_the_model_cannot_use_is_a_warning(patient: Patient, c
     async with committed.begin() as session:
         project = await project_row(session)
         for name, correct in (("desk", False), ("mail", True)):
-            about = {"source": "upload", "document": {}, "digest": name}
-            api = await apis.put(session, project.id, name, **about)
+            api = await apis.put(session, project.id, name, source="upload", document={}, digest=name)
             trial = await api_trials.renew(session, project.id, api.id)
             trial.state, trial.questions = TrialState.DONE, [{"correct": correct}, {"correct": False}]
     async with open_database(patient.env["DATABASE_URL"]) as database:

@@ -149,8 +149,9 @@ def test_secrets_personal_fields_and_long_texts_are_not_asked_for() -> None:
 
 
 def test_nothing_is_asked_of_what_holds_nothing() -> None:
+    nothing: list[Any] = [[], {"data": []}, {}, "a text", None, {"data": {"items": []}}, {"id": None}]
     with every_row() as row:
-        for value in ([], {"data": []}, {}, "a text", None, {"data": {"items": []}}, {"id": None}):
+        for value in nothing:
             with row(value):
                 assert questions(desk(), [seen_of(desk(), Read("list_tickets"), value, None)]) == []
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Select, Text, and_, case, cast, func, or_, select, update
+from sqlalchemy import Select, Text, and_, case, cast, exists, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import JSONPATH, aggregate_order_by, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -23,6 +23,7 @@ from app.records import Json
 _trial, _api, _release, _tools = models.ApiTrial, models.Api, models.Release, models.ToolSet
 _credential = models.ApiCredential
 _queue = DueQueue(_trial, _trial.finished_at.is_(None), "api trials")
+_FORGOTTEN = "no longer kept"
 _ANEW: dict[str, Any] = {
     "state": TrialState.WAITING,
     "reason": None,
@@ -91,10 +92,8 @@ async def renew(
     off = {**_ANEW, "state": TrialState.OFF, "finished_at": func.clock_timestamp()}
     values = {**(off if wanted is False else _ANEW), "next_at": func.clock_timestamp()}
     stored = insert(_trial).values(api_id=api_id, project_id=project_id, **values)
-    stored = stored.on_conflict_do_update(index_elements=["api_id"], set_=values).returning(_trial)
-    row = await session.scalar(stored.execution_options(populate_existing=True))
-    assert row is not None  # an upsert always returns its row
-    return row
+    await session.execute(stored.on_conflict_do_update(index_elements=["api_id"], set_=values))
+    return await session.get_one(_trial, api_id, populate_existing=True)
 
 
 async def look(session: AsyncSession, model: str, pause: float) -> None:
@@ -120,6 +119,11 @@ async def look(session: AsyncSession, model: str, pause: float) -> None:
     queued = insert(_trial).from_select(["api_id", "project_id"], due)
     again = {**_ANEW, "next_at": func.clock_timestamp()}
     await session.execute(queued.on_conflict_do_update(index_elements=["api_id"], set_=again))
+
+
+async def any_due(session: AsyncSession) -> bool:
+    due = exists().where(_trial.finished_at.is_(None), _trial.next_at <= func.clock_timestamp())
+    return bool(await session.scalar(select(due)))
 
 
 async def claim(session: AsyncSession, owner: str, seconds: float) -> models.ApiTrial | None:
@@ -182,6 +186,14 @@ async def of_api(session: AsyncSession, api_id: UUID) -> models.ApiTrial | None:
     return await session.get(_trial, api_id, populate_existing=True)
 
 
+async def forget(session: AsyncSession, project_id: UUID, until: datetime) -> None:
+    """Keep, of trials that ended until then, nothing but which answers were right."""
+    ended = select(_trial).where(_trial.project_id == project_id, _trial.finished_at <= until)
+    for row in await session.scalars(ended.with_for_update()):
+        kept = [Tried(question=_FORGOTTEN, right=None, correct=each["correct"]) for each in row.questions]
+        row.questions = _stored(kept)
+
+
 async def of_project(session: AsyncSession, project_id: UUID) -> dict[UUID, models.ApiTrial]:
     """By API."""
     rows = await session.scalars(select(_trial).where(_trial.project_id == project_id))
@@ -214,7 +226,7 @@ def _present(model: str) -> Select[Any]:
     )
     text = func.concat_ws(" ", *(func.coalesce(part, "-") for part in parts))
     held = (_credential.api_id == _api.id, _credential.principal == "", _credential.value.is_not(None))
-    names = func.string_agg(_credential.scheme, aggregate_order_by(" ", _credential.scheme))
+    names = func.string_agg(_credential.scheme, aggregate_order_by(literal(" "), _credential.scheme))
     schemes = select(names).where(*held, _credential.authorized).scalar_subquery()
     token = case((or_(_api.token.is_not(None), _api.secret.is_not(None)), "token"), else_="-")
     return (

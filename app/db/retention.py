@@ -8,7 +8,7 @@ from sqlalchemy import CursorResult, Delete, Select, and_, delete, func, or_, se
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, watches
+from app.db import api_trials, models, watches
 from app.db.models import ReleaseState, RetentionKind, RunState
 from app.db.scores import proven
 from app.project.project_settings import ProjectSettings
@@ -95,6 +95,7 @@ async def _delete(session: AsyncSession, window: RetentionWindow, which: Select[
     event, trajectory, shadow = models.TaskEvent, models.Trajectory, models.Shadow
     if window.kind is RetentionKind.EVENTS:  # a follower of the events waits for `done`
         return await _count(session, delete(event).where(event.task_id.in_(which), event.kind != "done"))
+    await api_trials.forget(session, window.project_id, window.until)
     await _mark_readers(session, which)
     if window.kind is RetentionKind.TASKS:
         return await delete_tasks(session, window.project_id, which)

@@ -109,7 +109,7 @@ class ApiTrials:
             if time.monotonic() >= self._look_at:
                 await api_trials.look(session, self._model, self._again)
                 self._look_at = time.monotonic() + self._look
-            if await task_queue.any_waits(session, self._limits):
+            if not await api_trials.any_due(session) or await task_queue.any_waits(session, self._limits):
                 return None
             row = await api_trials.claim(session, new_claim(self._owner), self._lease)
             if row is None:
@@ -258,7 +258,7 @@ class _Trial:
         row = self._task(question.text)
         task, policy = task_of(row, self.context.project), self.context.policy
         resume = ResumeState(seed=seed_of(row), now=datetime.now(UTC))
-        return await run_rollout(self._executor.agent, task, policy, self._gateway(row), (), resume)
+        return await run_rollout(self._executor.agent_of(row), task, policy, self._gateway(row), (), resume)
 
     async def _right_now(self, question: Question) -> Json:
         """Raises NotTriedError if the API fails."""
@@ -295,7 +295,13 @@ class _Trial:
 
     def _task(self, instruction: str) -> models.Task:
         """A task that no table has."""
-        about = {"principal": "", "variables": {}, "scenario": None, "conversation": "", "repairs": None}
+        about: dict[str, Json] = {
+            "principal": "",
+            "variables": {},
+            "scenario": None,
+            "conversation": "",
+            "repairs": None,
+        }
         return models.Task(id=uuid4(), project_id=self.row.project_id, instruction=instruction, **about)
 
     def _failed(self, read: Read, error: HostError) -> str:
