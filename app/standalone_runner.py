@@ -41,6 +41,7 @@ from app.runner.process_identity import new_owner
 from app.runner.process_limits import MemoryWatch, Watchdog, limit_memory
 from app.runner.repair_loop import SkillRepairs
 from app.runner.runner import Runner, RunnerOptions
+from app.runner.sent_marks import SentMarks
 from app.runner.shadow import ShadowRunner
 from app.runner.trial_loop import ApiTrials
 from app.sandbox.cgroup import SharedLimits
@@ -154,7 +155,8 @@ async def _open(
         client = await stack.enter_async_context(_api_client(settings))
         agent = _agent(parts, RetryingEngine(loader), sandbox, services.engine)
         mcp = await stack.enter_async_context(open_mcp_servers(settings, mark_changed(sessions)))
-        executor = TaskExecutor(sessions, agent, services.library, client, settings, judge, spans_of, mcp)
+        marks = SentMarks.open(settings.data_dir / "runners" / "sent")
+        executor = TaskExecutor(sessions, agent, services.library, client, settings, judge, spans_of, mcp, marks)
         listener = await stack.enter_async_context(open_listener(settings))
         runner = await _start_runner(stack, executor, listener, services.engine, owner)
         yield _Opened(executor, runner, sandbox, services.engine)

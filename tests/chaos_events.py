@@ -224,11 +224,12 @@ _KINDS: dict[Inflict, int] = {
 _NEEDS_DISK = (full_disk, nearly_full_disk)
 
 
-def kinds(scene: Scene) -> dict[Inflict, int]:
-    """Those that are possible here."""
+def kinds(scene: Scene, *names: str) -> dict[Inflict, int]:
+    """Those that are possible here, or of these only those of the names."""
     missing = set[Inflict]()
     if not scene.small_disk:
         missing.update(_NEEDS_DISK)
     if not scene.clocks:
         missing.add(step_clocks)
-    return {kind: weight for kind, weight in _KINDS.items() if kind not in missing}
+    possible = {kind: weight for kind, weight in _KINDS.items() if kind not in missing}
+    return {kind: weight for kind, weight in possible.items() if not names or kind.__name__ in names}

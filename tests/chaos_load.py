@@ -39,6 +39,11 @@ class TaskEnd(msgspec.Struct, frozen=True):
     def stop(self) -> str:
         return str(self.shown["stop_reason"] or self.shown["state"])
 
+    @property
+    def has_true_doubt(self) -> bool:
+        """Of a task in doubt: a write arrived whose result the server has not."""
+        return bool(set(self.arrived) - self.confirmed)
+
     def fault(self) -> str:
         """What was lost, made twice, given up or doubted without need; "" if nothing."""
         if any(count > 1 for count in self.arrived.values()):

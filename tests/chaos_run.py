@@ -51,12 +51,14 @@ class Inflicted(msgspec.Struct, frozen=True):
 class ChaosRun:
     """Inflicts events while a load runs. Times are on the monotonic clock."""
 
-    def __init__(self, scene: Scene, load: Load, *, patience: float) -> None:
-        """After `patience` seconds a round gives way to the next, recovered or not."""
+    def __init__(self, scene: Scene, load: Load, *, patience: float, kinds: Sequence[str] = ()) -> None:
+        """After `patience` seconds a round gives way to the next, recovered or not. `kinds`: of events; all if
+        none is named.
+        """
         self.inflicted = list[Inflicted]()
         self.untrue = list[str]()
         self._scene, self._load, self._patience = scene, load, patience
-        self._kinds = events.kinds(scene)
+        self._kinds = events.kinds(scene, *kinds)
 
     async def inflict(self, count: int) -> None:
         """So many events, in rounds of one or more at once. Print each."""

@@ -18,6 +18,7 @@ from app.agent.rollout_loop import Agent
 from app.db.database import open_database
 from app.runner.execute import TaskExecutor
 from app.runner.runner import Runner, RunnerOptions
+from app.runner.sent_marks import SentMarks
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library
@@ -61,7 +62,8 @@ async def open_executor(database_url: str, directory: Path) -> AsyncIterator[tup
     ):
         agent = Agent(Thinks(tokenizer, script=script), tokenizer, Compact(), sandbox, RolloutLimits())
         library = Library(database.sessions, retrieval=query_ngram)
-        yield TaskExecutor(database.sessions, agent, library, client, Settings(skills_withheld=0)), sandbox
+        settings, marks = Settings(skills_withheld=0), SentMarks.open(directory.parent / "sent")
+        yield TaskExecutor(database.sessions, agent, library, client, settings, marks=marks), sandbox
 
 
 async def run(database_url: str, directory: Path, seconds: float) -> None:

@@ -3,10 +3,11 @@
 from pathlib import Path
 from uuid import UUID, uuid4
 
+import msgspec
 import pytest
-from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy import NullPool, create_engine, select, text
 
-from app.db import apis, calls, projects, secrets, turns, webhooks
+from app.db import apis, calls, models, projects, secrets, turns, webhooks
 from app.db.database import Database, open_database
 from app.db.encrypted_rows import prepare_secrets, rotate_keys
 from app.db.migrate import migrate
@@ -115,6 +116,9 @@ async def test_a_rotation_encrypts_everything_with_a_new_key_and_an_open_process
         assert {key_id_of(each) for each in _stored(url)} == {report.key}
         assert not set(before) & set(_stored(url))
         assert await _read(database, project_id) == expected
+        async with database.sessions() as session:
+            [entry] = (await session.scalars(select(models.AuditEntry))).all()
+        assert (entry.action, entry.detail) == (models.AuditAction.SECRETS_ROTATED, msgspec.to_builtins(report))
     keys = keys_in((tmp_path / KEY_FILE).read_text())
     rotate_keys(url, settings)
     assert keys_in((tmp_path / KEY_FILE).read_text())[1:] == keys[:1], "one previous key is kept"

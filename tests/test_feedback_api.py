@@ -74,8 +74,9 @@ async def test_a_score_off_its_scale_is_refused(api: ApiApp, task_id: UUID, fiel
     assert (await api.client.get(f"/v1/tasks/{task_id}")).json()["score"] is None
 
 
-async def test_whoever_submits_and_scores_a_task_is_recorded_by_key_but_for_people_at_the_console(
-    api: ApiApp, task_id: UUID
+@pytest.mark.parametrize("by_link", [True, False])
+async def test_whoever_submits_and_scores_a_task_is_recorded_by_key_but_for_people_with_a_link_to_the_console(
+    api: ApiApp, task_id: UUID, by_link: bool
 ) -> None:
     """So that no key proves the skills of its own tasks."""
     rerun = await api.client.post(f"/v1/tasks/{task_id}/rerun", json={"principal": "invented"})
@@ -86,11 +87,13 @@ async def test_whoever_submits_and_scores_a_task_is_recorded_by_key_but_for_peop
         rows = (await session.execute(select(models.Task.key_id, models.Task.scored_by))).all()
         assert key is not None
         assert sorted(rows, key=str) == sorted([(key, key), (key, None)], key=str)
-        cookie = {"Cookie": f"sage_console={(secret := await sign_ins.begin(session, key))}"}
+        link = await sign_ins.offer_link(session, key)
+        secret = await (sign_ins.redeem(session, link) if by_link else sign_ins.begin(session, key))
+        cookie = {"Cookie": f"sage_console={secret}"}
     async with asgi_client(api.app, {}) as browser:
         fields = {"score": "0.5", "csrf": csrf_token(secret)}
         given = await browser.post(f"/console/feedback/{task_id}", data=fields, headers=cookie)
         assert given.status_code == 303, given.text
     async with api.sessions.begin() as session:
         task = await session.get_one(models.Task, task_id)
-        assert (task.score, task.score_source, task.scored_by) == (0.5, "person", None)
+        assert (task.score, task.score_source, task.scored_by) == (0.5, "person", None if by_link else key)

@@ -31,6 +31,10 @@ def refuse(gguf: Path, kind: type[ModelError], message: str) -> None:
     assert not list(gguf.parent.glob("models/.*"))
 
 
+DOUBLING = (
+    "{% set text = namespace(of='again and again') %}"
+    "{% for each in range(60) %}{% set text.of = text.of ~ text.of %}{% endfor %}{{ text.of }}"
+)
 REFUSED: list[tuple[dict[str, Any], type[ModelError], str]] = [
     ({"general_architecture": "gemma3"}, GgufError, "'gemma3': only llama, qwen2"),
     ({"qwen2__rope__scaling__type": "yarn"}, GgufError, "scales its positions"),
@@ -64,6 +68,8 @@ REFUSED: list[tuple[dict[str, Any], type[ModelError], str]] = [
     ({"template": NUMBERED}, ChatTemplateError, "rewrites history"),
     ({"template": NO_SYSTEM}, ChatTemplateError, "no system prompts"),
     ({"template": "{% for each in messages %}"}, ModelError, "does not compile"),
+    ({"template": "{{ 'a' * 10 ** 11 }}"}, ModelError, "cannot be read within 4 GB"),
+    ({"template": DOUBLING}, ModelError, r"cannot be read within 4 GB .*MemoryError"),
     ({"leave_out": "output_norm.weight"}, GgufError, "lacks 1 tensors, such as output_norm.weight"),
     ({"tensors": {"rope_freqs.weight": np.ones(8, np.float32)}}, GgufError, "such as rope_freqs.weight"),
     ({"tensors": {"blk.0.attn_q.bias": np.full(64, np.inf, np.float32)}}, GgufError, "not finite"),

@@ -73,11 +73,15 @@ def written(ledger: Ledger) -> Counter[str]:
     return Counter(entry.text.split()[0] for entry in ledger.entries)
 
 
-@pytest.mark.parametrize("moment", ["", "committed", "sent"])
+@pytest.mark.parametrize(
+    ("moment", "elsewhere"), [("", False), ("committed", False), ("committed", True), ("sent", False)]
+)
 async def test_a_stalled_runner_sends_and_reports_nothing_of_a_task_that_has_ended_meanwhile(
-    committed: Sessions, database_url: str, tmp_path: Path, moment: str
+    committed: Sessions, database_url: str, tmp_path: Path, moment: str, elsewhere: bool
 ) -> None:
+    """A runner of another machine cannot know that a call which was committed was not sent."""
     sent = moment == "sent"
+    doubt = sent or elsewhere
     ledger, module = Ledger(pause=0.5 if sent else 0), "runner_process" if sent else "stopping_runner"
     async with (
         ledger.listening() as server,
@@ -89,15 +93,32 @@ async def test_a_stalled_runner_sends_and_reports_nothing_of_a_task_that_has_end
             await until(lambda: len(ledger.entries) == 1, 30)
             stalled.send_signal(signal.SIGSTOP)
         await until(lambda: is_stopped(stalled), 30)
-        async with runner("runner_process", database_url, tmp_path):
+        async with runner("runner_process", database_url, tmp_path / "elsewhere" if elsewhere else tmp_path):
             row = await ended(committed, task_id)
         stalled.send_signal(signal.SIGCONT)
         await ended(committed, await submit(committed, project_id, "second"))
-    assert (row.stop, row.attempt) == (Stop.IN_DOUBT if moment else Stop.COMPLETED, 2)
-    assert ("its runner died or stalled" in (row.failure or "")) == bool(moment)
-    assert written(ledger) == Counter(first=int(sent) if moment else WRITES, second=WRITES)
+    assert (row.stop, row.attempt) == (Stop.IN_DOUBT if doubt else Stop.COMPLETED, 2)
+    assert ("its runner died or stalled" in (row.failure or "")) == doubt
+    assert written(ledger) == Counter(first=int(sent) if doubt else WRITES, second=WRITES)
     async with committed() as session:
         assert (await events.after(session, task_id))[-1].kind == "done"
+
+
+async def test_a_call_that_a_killed_runner_had_not_sent_is_made_by_the_next_one(
+    committed: Sessions, database_url: str, tmp_path: Path
+) -> None:
+    ledger = Ledger()
+    async with (
+        ledger.listening() as server,
+        runner("stopping_runner", database_url, tmp_path, "committed") as killed,
+    ):
+        project_id = await open_project(committed, ledger, server)
+        task_id = await submit(committed, project_id, "only")
+        await until(lambda: is_stopped(killed), 30)
+        killed.kill()
+        async with runner("runner_process", database_url, tmp_path):
+            row = await ended(committed, task_id)
+    assert (row.stop, row.deaths, written(ledger)) == (Stop.COMPLETED, 1, Counter(only=WRITES))
 
 
 async def test_a_runner_that_wakes_up_without_its_claim_tells_the_next_one_what_it_had_not_sent(

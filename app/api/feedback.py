@@ -14,7 +14,7 @@ from app.api.columns import columns
 from app.api.console_links import ConsoleLinks, console_path
 from app.api.problem import problems
 from app.api.validation import Limit, ProjectName
-from app.db import audit, feedback, models, release_trials, unscored_tasks
+from app.db import audit, feedback, models, release_trials, sign_ins, unscored_tasks
 from app.db.unscored_tasks import UnscoredTask
 from app.project.holdout import kind_of
 from app.project.wanted_feedback import KindScores, Unscored, choose
@@ -136,10 +136,14 @@ class FeedbackController(Controller):
 
 
 async def give_feedback(
-    session: AsyncSession, access: Access, data: FeedbackRequest, *, at_console: bool = False
+    session: AsyncSession, access: Access, data: FeedbackRequest, console: str | None = None
 ) -> models.Feedback:
-    """Score a task, and judge its skills by it. The caller commits."""
+    """Score a task, and judge its skills by it. The caller commits.
+
+    `console` is the secret of a session there. Its score is a person's only if a link began it.
+    """
     task = await find_task(session, access, data.task_id)
+    is_person = console is not None and await sign_ins.is_by_link(session, console)
     scale = data.scale.lowest, data.scale.highest
     row = await feedback.add(
         session,
@@ -147,11 +151,11 @@ async def give_feedback(
         data.fraction,
         data.comment,
         author=access.actor,
-        scored_by=None if at_console else access.key_id,
+        scored_by=None if is_person else access.key_id,
         turn=data.turn,
         scale=scale,
     )
-    detail: dict[str, Json] = {"task": str(task.id), "score": row.score, "console": at_console}
+    detail: dict[str, Json] = {"task": str(task.id), "score": row.score, "console": is_person}
     action = models.AuditAction.FEEDBACK_GIVEN
     await audit.add(session, task.project_id, None, access.actor, action, detail)
     await lifecycle.scored(session, task.id, row.score)

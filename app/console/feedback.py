@@ -37,6 +37,6 @@ class FeedbackPages(Controller):
         visit = await visit_project(visit, session, task.project_id)
         entered = (await read_form(request, ScoreFields)).given()
         given = FeedbackRequest(task_id=task_id, score=entered.score, comment=entered.comment)
-        await give_feedback(session, visit.access, given, at_console=True)
+        await give_feedback(session, visit.access, given, request.state["secret"])
         await session.commit()
         return after_change(visit.url("/console/feedback"), "stored the score")

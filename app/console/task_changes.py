@@ -59,7 +59,7 @@ class TaskChanges(Controller):
         if form.value is not None:
             data = FeedbackRequest(task_id, form.value.score, form.value.comment, turn=form.value.turn)
             try:
-                await give_feedback(session, visit.access, data, at_console=True)
+                await give_feedback(session, visit.access, data, request.state["secret"])
                 await session.commit()
                 return after_change(f"/console/tasks/{task_id}#feedback", "The score is stored.")
             except AppError as error:

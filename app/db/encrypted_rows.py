@@ -11,6 +11,7 @@ from sqlalchemy import (
     NullPool,
     create_engine,
     func,
+    insert,
     inspect,
     select,
     tuple_,
@@ -76,7 +77,7 @@ def rotate_keys(url: str, settings: Settings) -> RotationReport:
     """Encrypt everything with a new key, in batches. It may be interrupted, and run again.
 
     With a key file a new key is created first, and the file keeps the previous one, for what running processes
-    have just written with it. With SAGE_SECRET_KEY the first key is the new one.
+    have just written with it. With SAGE_SECRET_KEY the first key is the new one. The audit log tells of it.
 
     Raises InvalidError if no key is new.
     """
@@ -90,6 +91,10 @@ def rotate_keys(url: str, settings: Settings) -> RotationReport:
             "(`openssl rand -hex 32`), restart them, and run this again"
         )
     report = _encrypt_all(engine, keys)
+    with engine.begin() as connection:
+        detail = msgspec.to_builtins(report)
+        entry = {"actor": "server", "action": models.AuditAction.SECRETS_ROTATED, "detail": detail}
+        connection.execute(insert(models.AuditEntry).values(entry))
     if path and not report.unreadable:
         write_key_file(path, keys_in(path.read_text())[:2], replace=True)
     return report

@@ -25,7 +25,7 @@ async def add(  # noqa: PLR0913 - the columns of a row
     """Add feedback. The latest is the task's score; that of another source, which it replaces, is kept.
 
     `score` lies in [0, 1], whatever the `scale` that it was given on; `turn` is what the comment is about;
-    `scored_by` is the key over which it came, None for a person at the console.
+    `scored_by` is the key over which it came, None for a person at the console whom a link signed in.
     Raises InvalidError for another score, or a turn that the task did not have, NotFoundError, and ConflictError
     while the task has not ended.
     """

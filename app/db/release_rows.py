@@ -117,6 +117,7 @@ class AuditAction(StrEnum):
     CALL_SETTLED = "call settled"  # of a task: whether it arrived
     SECRET_STORED = "secret stored"  # `detail` has its name
     SECRET_DELETED = "secret deleted"
+    SECRETS_ROTATED = "secrets rotated"  # encrypted with another key; `detail` has its id, and how many were
     SETTINGS_CHANGED = "settings changed"  # of the project; `detail` has those before and after
     TASKS_ERASED = "tasks erased"  # `detail` has numbers and ids
     PROJECT_CREATED = "project created"

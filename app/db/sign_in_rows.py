@@ -3,7 +3,7 @@
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, Index
+from sqlalchemy import ForeignKey, Index, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.base import Entity
@@ -18,4 +18,5 @@ class SignIn(Entity):
     hash: Mapped[str] = mapped_column(unique=True)  # sha256, hex
     key_id: Mapped[UUID] = mapped_column(ForeignKey("keys.id", ondelete="CASCADE"), index=True)
     link: Mapped[bool]  # True: it starts a session, once
+    by_link: Mapped[bool] = mapped_column(default=False, server_default=false())  # the session: a link began it
     expires_at: Mapped[datetime]

@@ -17,9 +17,9 @@ SESSION = timedelta(hours=12)
 LINK = timedelta(minutes=15)
 
 
-async def begin(session: AsyncSession, key_id: UUID) -> str:
+async def begin(session: AsyncSession, key_id: UUID, *, by_link: bool = False) -> str:
     """Begin a session of the console, and return its secret."""
-    return await _add(session, key_id, SESSION, link=False)
+    return await _add(session, key_id, SESSION, link=False, by_link=by_link)
 
 
 async def offer_link(session: AsyncSession, key_id: UUID) -> str:
@@ -34,7 +34,7 @@ async def redeem(session: AsyncSession, secret: str) -> str:
     key_id = await session.scalar(used.returning(row.key_id))
     if key_id is None:
         raise UnauthorizedError("this link was used already or has expired: `sage console` prints a new one")
-    return await begin(session, key_id)
+    return await begin(session, key_id, by_link=True)
 
 
 async def key_of(session: AsyncSession, secret: str) -> tuple[models.Key, ProjectSettings] | None:
@@ -45,6 +45,12 @@ async def key_of(session: AsyncSession, secret: str) -> tuple[models.Key, Projec
 async def key_of_link(session: AsyncSession, secret: str) -> tuple[models.Key, ProjectSettings] | None:
     """The key that a link signs in with; None if the link was used, or it or its key has ended."""
     return await _key(session, secret, link=True)
+
+
+async def is_by_link(session: AsyncSession, secret: str) -> bool:
+    """Whether a link began the session: its person is at the server's machine. A key can begin one by a script."""
+    row = models.SignIn
+    return bool(await session.scalar(select(row.by_link).where(row.hash == _hash(secret))))
 
 
 async def end(session: AsyncSession, secret: str) -> None:
@@ -59,12 +65,14 @@ async def _key(session: AsyncSession, secret: str, *, link: bool) -> tuple[model
     return await keys.valid(session, models.Key.id == own.scalar_subquery())
 
 
-async def _add(session: AsyncSession, key_id: UUID, lifetime: timedelta, *, link: bool) -> str:
+async def _add(
+    session: AsyncSession, key_id: UUID, lifetime: timedelta, *, link: bool, by_link: bool = False
+) -> str:
     """Also forget what has expired: there is never more than was added since."""
     await session.execute(delete(models.SignIn).where(models.SignIn.expires_at <= func.clock_timestamp()))
     secret = secrets.token_urlsafe(32)
     expires = from_now(lifetime.total_seconds())
-    session.add(models.SignIn(hash=_hash(secret), key_id=key_id, link=link, expires_at=expires))
+    session.add(models.SignIn(hash=_hash(secret), key_id=key_id, link=link, by_link=by_link, expires_at=expires))
     await session.flush()
     return secret
 

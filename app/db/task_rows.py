@@ -135,7 +135,7 @@ class Task(Entity, Leased):
     failure: Mapped[str | None]
     score: Mapped[float | None]  # in [0, 1]: of the latest feedback, or without any of the next source
     score_source: Mapped[ScoreSource | None]
-    scored_by: Mapped[UUID | None]  # the key over which a person's score came; NULL: at the console
+    scored_by: Mapped[UUID | None]  # the key over which a person's score came; NULL: at the console, by a link
     checked: Mapped[bool] = mapped_column(default=False)  # it had a score of its check or a judge when it ended
     overruled_score: Mapped[float | None]  # the first score that a source that counts for more has replaced
     lowest_score: Mapped[float | None]  # of all that were given; NULL, as the highest: at most one was

@@ -1,11 +1,15 @@
 """Checks of a model directory before it is installed or served: its tokenizer, its chat template, its profile."""
 
 import re
+import resource
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from app import errors
 from app.agent.prompt_profiles import Profile, choose_profile, sample_opening
 from app.agent.thoughts import CLOSED_THOUGHT, end_of, opened_thought
 from app.engine.model_memory import weights_in
@@ -14,17 +18,41 @@ from app.errors import ChatTemplateError, ModelError, ModelTokenizerError
 from app.records import Json
 
 _TURNS = 3
+_CHECK_MEMORY, _CHECK_SECONDS = 4 << 30, 120  # bytes and CPU seconds, of the check of a directory
 _CHANNEL = "<|channel|>"
 _THOUGHTS = re.compile(rf"{CLOSED_THOUGHT}\s*", re.DOTALL)
 
 
-def check_directory(path: Path) -> ChatTokenizer:
-    """Everything but the weights. Raises ModelError."""
-    tokenizer = ChatTokenizer.load(path)
-    check_ids(tokenizer, path)
-    check_template(tokenizer, path)
-    choose_profile("", tokenizer.card)
-    return tokenizer
+def check_directory(path: Path) -> None:
+    """Everything but the weights. The files may be anybody's, and a template is a program: they are read in a
+    process of limited memory and time. Raises ModelError.
+    """
+    done = subprocess.run([sys.executable, "-m", __name__, str(path)], capture_output=True, check=False)
+    if done.returncode:
+        cause = (
+            done.stderr.decode(errors="replace").strip().rpartition("\n")[2] or f"it ended by {done.returncode}"
+        )
+        raise ModelError(
+            f"tokenizer and chat template in {path} cannot be read within {_CHECK_MEMORY >> 30} GB of memory and "
+            f"{_CHECK_SECONDS} s ({cause}): name another model"
+        )
+    if done.stdout:
+        kind, message = msgspec.json.decode(done.stdout, type=tuple[str, str])
+        raise getattr(errors, kind)(message)
+
+
+def _check_here(path: Path) -> bytes:
+    """The kind and the message of the error, as JSON; nothing if there is none."""
+    resource.setrlimit(resource.RLIMIT_AS, (_CHECK_MEMORY, _CHECK_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (_CHECK_SECONDS, _CHECK_SECONDS))
+    try:
+        tokenizer = ChatTokenizer.load(path)
+        check_ids(tokenizer, path)
+        check_template(tokenizer, path)
+        choose_profile("", tokenizer.card)
+    except errors.AppError as error:
+        return msgspec.json.encode((type(error).__name__, str(error)))
+    return b""
 
 
 def check_weights(path: Path) -> None:
@@ -130,3 +158,7 @@ def _check_history(tokenizer: ChatTokenizer, path: Path, opening: Sequence[Messa
 
 def _without_thoughts(text: str) -> str:
     return _THOUGHTS.sub("", text)
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(_check_here(Path(sys.argv[1])))

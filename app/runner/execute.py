@@ -35,6 +35,7 @@ from app.runner.mask_trajectory import masked
 from app.runner.measurement import SpansOf, count_end, count_score, measured
 from app.runner.outcome import judged, outcome_of, tell_end, unchecked
 from app.runner.postponed import PostponedError, is_postponed
+from app.runner.sent_marks import SentMarks
 from app.runner.skill_keeping import SkillKeeping
 from app.runner.skill_replays import SkillReplays
 from app.runner.skill_run import begin_call, run_outcome
@@ -68,6 +69,7 @@ class TaskExecutor:
     judge: NamedJudge | None = None  # of tasks without a check
     spans_of: SpansOf | None = None  # of traced tasks
     mcp: McpServers | None = None  # None: none is called
+    marks: SentMarks | None = None
 
     @cached_property
     def _explorer(self) -> Agent:
@@ -104,7 +106,7 @@ class TaskExecutor:
             await self._attempt(row, owner, stop_signal)
 
     async def _attempt(self, row: models.Task, owner: str, stop_signal: StopSignal) -> None:
-        journal = TaskJournal(self.sessions, row, owner, stop_signal)
+        journal = TaskJournal(self.sessions, row, owner, stop_signal, self.marks)
         mask_logs(journal.secrets)
         try:
             await self._execute(row, owner, journal)
@@ -310,6 +312,8 @@ class TaskExecutor:
             if outcome.score is not None and not outcome.judged_by:
                 await lifecycle.scored(session, row.id, outcome.score)
             await tell_end(session, row.id, outcome, secrets)
+        if self.marks is not None:
+            self.marks.forget(row.id)
         count_end(outcome, trajectory)
 
     async def _fail(self, row: models.Task, owner: str, failure: str, journal: TaskJournal) -> None:

@@ -26,6 +26,7 @@ from app.project.approval import ApprovalDecision, ApprovalRequest
 from app.records import Call, Offer, Turn
 from app.runner.database_contact import boot_time
 from app.runner.event_values import call_fields
+from app.runner.sent_marks import SentMarks
 from app.security.secret_values import SecretValues
 from app.security.shown_call import shown_call
 from app.telemetry.phases import Phase, timed
@@ -46,8 +47,16 @@ class TaskJournal(RolloutHooks):
     is the claim. Events are masked with `secrets`.
     """
 
-    def __init__(self, sessions: Sessions, task: models.Task, owner: str, stop_signal: StopSignal) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        task: models.Task,
+        owner: str,
+        stop_signal: StopSignal,
+        marks: SentMarks | None = None,
+    ) -> None:
         super().__init__(stop_signal)
+        self._marks = marks
         self.secrets = SecretValues()
         task_secrets.note(self.secrets, task)
         self.offered: tuple[Offer, ...] = ()  # skills whose uses become events
@@ -71,6 +80,9 @@ class TaskJournal(RolloutHooks):
         async with direct(self._sessions) as handle:
             if not await turns.resumes(handle, self._task.id):
                 return ResumeState(seed=seed_of(self._task), now=self._task.started_at)
+        if self._marks is not None and (unsent := self._marks.unsent(self._task.id)) is not None:
+            async with direct(self._sessions) as handle:
+                await calls.undo(handle, self._task.id, *unsent)
         async with reading(self._sessions) as session:
             recorded = await turns.of_task(session, self._task.id)
             made = await calls.of_task(session, self._task.id)
@@ -221,6 +233,9 @@ class TaskJournal(RolloutHooks):
         if not outgoing.sealed:
             await self._commit(outgoing)
         await self._hold()
+        if self._marks is not None:
+            self._marks.sent(self._task.id)
+            await self._hold()  # whoever took the task over during a stall before the mark relies on its absence
         outgoing.sent = True
 
     async def _commit(self, outgoing: "_Outgoing") -> None:
@@ -229,6 +244,8 @@ class TaskJournal(RolloutHooks):
         async with direct(self._sessions) as handle:
             outgoing.sealed = calls.seal(handle, outgoing.call)
             sealed = outgoing.sealed
+            if self._marks is not None:
+                self._marks.begin(self._task.id, outgoing.call.seq, sealed)
             await calls.begin(handle, *about, repeatable=False, sealed=sealed, seconds=seconds, made=made, new=new)
         self._confirmed, self._written = confirmed, time.monotonic()
 
