@@ -129,8 +129,8 @@ class HostedModelController(Controller):
         hosted: NamedDependency[HostedModels],
         project: ProjectName = None,
     ) -> HostedModelView:
-        """Another URL, model or key is probed first. For another origin the key has to be sent again. Where a release
-        was made with it, its model stays: add another one under another name."""
+        """Another URL, model or key is probed first. For another origin the key has to be sent again. Once a
+        release was made with it, its model stays: add another one under another name."""
         owner = await find_project(session, access, project)
         row = await change_hosted(session, access, owner, name, data, hosted)
         return HostedModelView.of(row, owner.name)
