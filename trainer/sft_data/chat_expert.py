@@ -43,8 +43,14 @@ async def load_expert(
 
     `max_tokens` is per turn; 0 leaves it to the endpoint.
     """
-    waits = {"timeout": context.timeout, "patience": context.patience}
-    async with OpenAiChatModel(url, model, key=context.key, remedies=REMEDIES, **waits) as chat_model:
+    async with OpenAiChatModel(
+        url,
+        model,
+        key=context.key,
+        timeout=context.timeout,
+        patience=context.patience,
+        remedies=REMEDIES,
+    ) as chat_model:
         yield ChatExpert(chat_model, context, max_tokens)
 
 

@@ -519,7 +519,7 @@ def _status_of(error: Json) -> int:
     (429, 401, 500)
     """
     code = (error.get("code") or error.get("status")) if isinstance(error, dict) else None
-    status = int(code) if str(code).isdecimal() else _STATUS_OF_CODE.get(str(code), 0)
+    status = int(str(code)) if str(code).isdecimal() else _STATUS_OF_CODE.get(str(code), 0)
     return status if 400 <= status < 600 else 500
 
 
