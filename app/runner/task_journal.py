@@ -130,8 +130,8 @@ class TaskJournal(RolloutHooks):
 
     @timed(Phase.JOURNAL)
     async def on_sampled(self, index: int, turn: Turn) -> None:
-        data = {"turn": index, "text": turn.full_text, "tokens": len(turn.sampled_ids)}
-        data["context_tokens"] = len(turn.context_ids)
+        data = {"turn": index, "text": turn.full_text, "tokens": turn.generated_tokens}
+        data["context_tokens"] = turn.counted.prompt if turn.counted else len(turn.context_ids)
         about = self._task.id, self._owner, index, turn
         new = [events.NewEvent("turn", self.secrets.mask_fields(data))]
         if self._task.lone_deaths:

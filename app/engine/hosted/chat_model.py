@@ -28,6 +28,11 @@ class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class ChatModel(Protocol):
     """One model of one endpoint, with what is known of its abilities."""
 
+    @property
+    def context_length(self) -> int | None:
+        """Tokens of a conversation at most, the answer included, as far as the endpoint tells."""
+        ...
+
     async def answer(
         self,
         messages: Sequence[Message],
