@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 from uuid import UUID
@@ -14,7 +15,7 @@ from app.agent.prompt_full import Full
 from app.apis.listed_app import ListedApp
 from app.engine.tokenizer import ChatTokenizer, Message, read_card
 from app.errors import SettingError
-from app.records import Json, Offer, Task
+from app.records import Json, Offer, Task, hosted_id
 from app.sandbox.hints import HINT
 from app.sandbox.protocol import Observation, RunStop
 
@@ -77,6 +78,17 @@ def prompt_hash(profile: Profile, tokenizer: ChatTokenizer | None) -> str:
     template = (tokenizer.source, sorted(tokenizer.variables.items())) if tokenizer else ()
     content = (profile.name, openings, observations, *template)
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
+
+
+def prompt_of(model: str, local: str) -> str:
+    """The hash of the prompt that a policy reads: `local` for what is on model servers."""
+    return local if hosted_id(model) is None else hosted_prompt()
+
+
+@cache
+def hosted_prompt() -> str:
+    """The hash of the prompt of all hosted models."""
+    return prompt_hash(HOSTED, None)
 
 
 def prompt_text(profile: Profile, tokenizer: ChatTokenizer | None) -> str:

@@ -266,6 +266,18 @@ async def hand_back(session: AsyncSession, process: str) -> Sequence[UUID]:
     return await _free(session, _queue.hand_back_all(process, alone=suspects.alone()))
 
 
+async def record_prompt(session: AsyncSession, task_id: UUID, owner: str, prompt: str) -> str | None:
+    """Record that a task without turns begins under another prompt than that of its runner. Returns the one that
+    it began under. Raises ConflictError if it has another owner.
+    """
+    began = case((_has_turns(), _task.prompt), else_=prompt)
+    held = _queue.held(owner, _task.id == task_id)
+    row = (await session.execute(update(_task).where(held).values(prompt=began).returning(_task.prompt))).first()
+    if row is None:
+        raise lease.lost("task", task_id, owner)
+    return row.prompt
+
+
 async def put_back(
     session: AsyncSession, task_id: UUID, owner: str, *, seconds: float = 0, sandbox_failures: int = 0
 ) -> None:
