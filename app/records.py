@@ -1,5 +1,6 @@
 """The immutable values that packages exchange. No I/O, no torch."""
 
+import re
 from collections.abc import Iterator
 from datetime import datetime
 from enum import StrEnum
@@ -41,12 +42,13 @@ LIMITS = (
 
 BASE = "base"
 """The name of the base model, without an adapter, on every model server."""
-_HOSTED = "hosted:"
+HOSTED = "hosted:"
+"""How the names of hosted models begin."""
 
 
 def hosted(model_id: UUID) -> str:
     """The name of a hosted model as the policy of a release."""
-    return f"{_HOSTED}{model_id}"
+    return f"{HOSTED}{model_id}"
 
 
 def hosted_id(model: str) -> UUID | None:
@@ -55,7 +57,16 @@ def hosted_id(model: str) -> UUID | None:
     >>> hosted_id(hosted(UUID(int=7))), hosted_id(BASE)
     (UUID('00000000-0000-0000-0000-000000000007'), None)
     """
-    return UUID(model.removeprefix(_HOSTED)) if model.startswith(_HOSTED) else None
+    return UUID(model.removeprefix(HOSTED)) if model.startswith(HOSTED) else None
+
+
+def shown_model(name: str) -> str:
+    """How a person reads the name of a model: the beginning of an adapter's hash, others whole.
+
+    >>> shown_model("0123456789abcdef0123456789abcdef"), shown_model("claude-sonnet-4")
+    ('0123456789ab', 'claude-sonnet-4')
+    """
+    return name[:12] if re.fullmatch("[0-9a-f]{32}", name) else name
 
 
 class Policy(msgspec.Struct, frozen=True):

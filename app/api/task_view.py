@@ -205,7 +205,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
         return TaskView(
             project=project,
             skills=skills,
-            release=ServedBy(release.number, release.model) if release else None,
+            release=ServedBy(release.number, release.policy) if release else None,
             approval=WantedApproval.of(approval) if approval else None,
             rerun_of=task.rerun_of,
             repairs=task.repairs,

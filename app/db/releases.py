@@ -5,12 +5,13 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
 
 from app.db import models, projects, skill_moves
 from app.db.in_array import in_array
 from app.db.models import RELEASE_MOVES, ReleaseState
 from app.errors import ConflictError, NotFoundError
-from app.records import BASE, Json
+from app.records import BASE, HOSTED, Json, hosted, hosted_id
 
 _REJECT = "reject"  # the `verdict` of the evidence against a release
 _WAITING = "waiting"  # in the evidence of one that passed
@@ -72,6 +73,15 @@ async def propose(
     return await _notified(session, row)
 
 
+async def propose_hosted(session: AsyncSession, project_id: UUID, name: str) -> models.Release:
+    """Add a candidate whose policy is the project's hosted model of this name. Raises NotFoundError."""
+    entry = models.HostedModel
+    found = await session.scalar(select(entry.id).where(entry.project_id == project_id, entry.name == name))
+    if found is None:
+        raise NotFoundError(f"the project has no hosted model {name!r}: add it first (sage models add)")
+    return await propose(session, project_id, hosted(found))
+
+
 async def record_evidence(session: AsyncSession, release_id: UUID, evidence: dict[str, Json]) -> models.Release:
     """Store the gate's figures; the state stays."""
     release = await locked(session, release_id)
@@ -122,6 +132,18 @@ async def serving(session: AsyncSession, project_id: UUID | None = None) -> Sequ
     if project_id is not None:
         query = query.where(release.project_id == project_id)
     return [(name, row) for name, row in await session.execute(query)]
+
+
+async def local_projects(session: AsyncSession) -> Sequence[UUID]:
+    """The projects whose active release needs the model servers."""
+    row = models.Release
+    query = select(row.project_id).where(row.state == ReleaseState.ACTIVE, is_local(row.model))
+    return (await session.scalars(query)).all()
+
+
+def is_local(model: ColumnElement[str] | InstrumentedAttribute[str]) -> ColumnElement[bool]:
+    """It is on the model servers: the base model, or an adapter."""
+    return ~model.startswith(HOSTED)
 
 
 async def numbers(session: AsyncSession, release_ids: Collection[UUID]) -> dict[UUID, int]:
@@ -209,12 +231,14 @@ async def locked(session: AsyncSession, release_id: UUID) -> models.Release:
 
 
 async def _rejection(session: AsyncSession, release: models.Release) -> models.Release | None:
-    """The release that was rejected with the weights of a candidate, preferably itself."""
+    """The release that was rejected with the weights of a candidate, preferably itself. The base model, and what
+    is behind the name of a hosted one, may be another now.
+    """
     if release.state not in (ReleaseState.CANDIDATE, ReleaseState.REJECTED):
         return None  # the gate passed it, or it served before
     row = models.Release
     same = row.id == release.id
-    if release.model != BASE:
+    if release.model != BASE and hosted_id(release.model) is None:
         same |= (row.project_id == release.project_id) & (row.model == release.model)
     rejected = (row.state == ReleaseState.REJECTED) | (row.evidence["verdict"].astext == _REJECT)
     newest = select(row).where(same, rejected).order_by((row.id == release.id).desc(), row.number.desc()).limit(1)
