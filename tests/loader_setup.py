@@ -9,6 +9,7 @@ from app.db.models import ReleaseState
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Completion, Sampling
 from app.hot_swap.adapter_directory import AdapterDirectory
+from app.hot_swap.hosted_models import OpenHosted
 from app.hot_swap.loader import AdapterLoader
 from app.hot_swap.swap_report import SwapReport
 from app.records import Probe
@@ -39,8 +40,10 @@ class NamedAdapters:
     def probe(self, name: str) -> Probe:
         return probe_of(self.model_dir, self.path / self.names[name])
 
-    def loader(self, engine: HttpEngine, sessions: Sessions) -> AdapterLoader:
-        return AdapterLoader(engine, sessions, AdapterDirectory(self.path, self.model_dir))
+    def loader(
+        self, engine: HttpEngine, sessions: Sessions, open_hosted: OpenHosted | None = None
+    ) -> AdapterLoader:
+        return AdapterLoader(engine, sessions, AdapterDirectory(self.path, self.model_dir), open_hosted)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,17 @@ from app.agent.prompt_profiles import hosted_prompt
 from app.api.trajectories import view
 from app.apis.document_reader import DocumentReader
 from app.console.timeline import fold
-from app.db import events, models, releases, shadows, task_queue, trajectories, turns
+from app.db import (
+    events,
+    models,
+    projects,
+    releases,
+    shadows,
+    task_queue,
+    tasks,
+    trajectories,
+    turns,
+)
 from app.db.models import TaskState
 from app.engine.hosted.chat_model import ChatAnswer
 from app.engine.tokenizer import Message
@@ -169,3 +179,24 @@ async def test_a_shadow_has_the_policy_of_its_release(project: LedgerProject, wh
     assert (pair.shadow.stop, pair.shadow.failure, pair.shadow.turns) == (Stop.COMPLETED, None, 2)
     tokens = (pair.generated_tokens, pair.shadow.generated_tokens)
     assert sorted(tokens)[0] == 2 * GENERATED_TOKENS
+
+
+async def test_while_no_model_server_answers_only_tasks_of_hosted_policies_are_claimed(
+    project: LedgerProject,
+) -> None:
+    await serve_hosted(project)
+    async with project.sessions.begin() as session:
+        other = await projects.create(session, "local")
+        waiting = (await tasks.submit(session, other.id, tasks.NewTask(instruction="wait"))).id
+    executor = hosted_executor(project, ScriptedChatModel(DONE))
+    local = ScriptedEngine(project.tokenizer, DONE)
+    executor = replace(executor, agent=replace(executor.agent, engine=local))
+    answers = False
+    runner = Runner(project.sessions, executor.execute, OPTIONS)
+    runner.answers = lambda: answers
+    async with runner:
+        ended = await project.ended(await project.submit())
+        assert (ended.state, runner.has_room) == (TaskState.DONE, False)
+        assert (await project.row(waiting)).state is TaskState.ACCEPTED
+        answers = True
+        assert (await project.ended(waiting)).state is TaskState.DONE
