@@ -1,15 +1,13 @@
 """A project whose active release has a hosted model as its policy: only that model is scripted."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 from app.agent.limits import RolloutLimits
 from app.db import models, releases
 from app.db.database import Sessions
-from app.engine.hosted.chat_model import ChatModel
-from app.hot_swap.hosted_models import OpenHosted
+from app.engine.hosted.chat_model import ChatModel, OpenHosted
 from app.records import hosted
 from app.runner.execute import TaskExecutor
 from app.runner.runner import Runner, RunnerOptions
@@ -20,9 +18,8 @@ from tests.scripted_engine import ScriptedEngine
 def always(model: ChatModel) -> OpenHosted:
     """Opens this one, whichever is asked for."""
 
-    @asynccontextmanager
-    async def opened(_: str) -> AsyncIterator[ChatModel]:
-        yield model
+    async def opened(_: UUID) -> ChatModel:
+        return model
 
     return opened
 

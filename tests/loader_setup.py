@@ -6,10 +6,10 @@ from pathlib import Path
 from app.db import models, releases
 from app.db.database import Sessions
 from app.db.models import ReleaseState
+from app.engine.hosted.chat_model import OpenHosted
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Completion, Sampling
 from app.hot_swap.adapter_directory import AdapterDirectory
-from app.hot_swap.hosted_models import OpenHosted
 from app.hot_swap.loader import AdapterLoader
 from app.hot_swap.swap_report import SwapReport
 from app.records import Probe

@@ -175,7 +175,7 @@ async def test_a_backup_is_of_one_moment_while_the_server_writes(
         writer.join()
     await _restore(path, target)
     rows = _rows(target.database_url)
-    assert len(rows["releases"]) == len(rows["projects"]) + 2, "releases 2 and 3 of the project demo, and one of each"
+    assert len(rows["releases"]) == len(rows["projects"]) + 2, "two more of the project demo, and one of each"
 
 
 _RELEASE = text(

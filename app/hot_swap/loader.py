@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Self
+from uuid import UUID
 
 import msgspec
 import structlog
@@ -20,6 +21,7 @@ from app.db import adapters, audit, models
 from app.db.advisory_locks import load_lock
 from app.db.database import TRANSIENT, Sessions
 from app.db.models import AuditAction
+from app.engine.hosted.chat_model import OpenHosted
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Replica
@@ -27,7 +29,6 @@ from app.engine.tokenizer import Message
 from app.errors import AdapterError, AppError, EngineError, EngineRefusalError
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.hot_swap.eviction import Evictable, check_room_ahead, evict, evictable_adapters, unload
-from app.hot_swap.hosted_models import OpenHosted
 from app.hot_swap.load_everywhere import NoRoomError, load_everywhere
 from app.hot_swap.swap_report import SwapReport
 from app.loop import Loop
@@ -134,20 +135,20 @@ class AdapterLoader:
         Raises AdapterError for weights that are missing, damaged, refused or fail verification, EngineError if a
         server is down, does not see them or has all of its adapters in use, or if a hosted model does not answer.
         """
-        if hosted_id(model) is not None:
-            return await self._ask(model)
+        if (model_id := hosted_id(model)) is not None:
+            return await self._ask(model, model_id)
         if model == BASE:
             return SwapReport(model=BASE, seconds=0.0)
         async with self._loading:
             return await self._swap(model, probe)
 
-    async def _ask(self, model: str) -> SwapReport:
+    async def _ask(self, model: str, model_id: UUID) -> SwapReport:
         assert self._open_hosted is not None, "a release has a hosted model"
         began = time.perf_counter()
-        async with self._open_hosted(model) as opened:
-            await opened.answer(_QUESTION, max_tokens=_ANSWER_TOKENS, temperature=0.0)
+        opened = await self._open_hosted(model_id)
+        await opened.answer(_QUESTION, max_tokens=_ANSWER_TOKENS, temperature=0.0)
         async with self._sessions() as session:
-            entry = await session.get(models.HostedModel, hosted_id(model))
+            entry = await session.get(models.HostedModel, model_id)
         endpoint = f"{entry.model} at {entry.url}" if entry else ""
         return SwapReport(model=model, seconds=time.perf_counter() - began, endpoint=endpoint)
 

@@ -1,7 +1,5 @@
 """Executes one claimed task, from its row to its trajectory: all parts of the app meet here."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from uuid import UUID
@@ -17,12 +15,12 @@ from app.credentials.stored_credentials import StoredCredentials
 from app.db import models, offers, suspects, task_queue, trajectories
 from app.db.database import UNAVAILABLE, Sessions, direct, is_lost_connection
 from app.db.models import Exploration, TaskState
+from app.engine.hosted.chat_model import OpenHosted
 from app.errors import AppError, InvalidError, SandboxError, first_line, public_text
 from app.gateway.approval_gate import ApprovalGate
 from app.gateway.gateway import ExplorationEndedError, Gateway
 from app.gateway.mcp_client.connection_pool import McpServers
 from app.gateway.mcp_client.mcp_calls import mcp_callers
-from app.hot_swap.hosted_models import OpenHosted
 from app.judge import NamedJudge
 from app.project.project_settings import ProjectSettings
 from app.records import Policy, Stop, Trajectory, hosted_id
@@ -81,16 +79,13 @@ class TaskExecutor:
         """The agent that samples as the task does, all of it: a task explores from its first turn on or never."""
         return self._explorer if row.exploration in (Exploration.READS, Exploration.WRITES) else self.agent
 
-    @asynccontextmanager
-    async def policy_agent(self, row: models.Task, policy: Policy) -> AsyncIterator[Agent]:
+    async def policy_agent(self, row: models.Task, policy: Policy) -> Agent:
         """As `agent_of`, with the hosted model of the policy, if it is one."""
-        agent = self.agent_of(row)
-        if hosted_id(policy.model) is None:
-            yield agent
-            return
+        agent, model_id = self.agent_of(row), hosted_id(policy.model)
+        if model_id is None:
+            return agent
         assert self.open_hosted is not None, "a release has a hosted model"
-        async with self.open_hosted(policy.model) as model:
-            yield hosted_agent(agent, model)
+        return hosted_agent(agent, await self.open_hosted(model_id))
 
     @cached_property
     def catalogs(self) -> Catalogs:
@@ -244,10 +239,10 @@ class TaskExecutor:
                 offered = await self.skill_selection.select(row, resume, owner, context.catalog, limit=limit)
                 journal.offered = offered
                 journal.guard = gateway.guard = await self.skill_selection.guard(offered)
+            agent = await self.policy_agent(row, context.policy)
+            agent, resume = await begin_call(agent, row, offered, resume, journal)
             try:
-                async with self.policy_agent(row, context.policy) as policy_agent:
-                    agent, resume = await begin_call(policy_agent, row, offered, resume, journal)
-                    return await run_rollout(agent, task, context.policy, gateway, offered, resume, journal)
+                return await run_rollout(agent, task, context.policy, gateway, offered, resume, journal)
             except SandboxError as error:
                 await journal.flush()  # no later try makes these calls again
                 if not left:

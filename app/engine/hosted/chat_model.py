@@ -1,7 +1,8 @@
 """A hosted model: an endpoint of chat completions, which takes messages and returns text, not tokens."""
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, Protocol, TypeAlias
+from uuid import UUID
 
 import msgspec
 
@@ -48,3 +49,7 @@ class ChatModel(Protocol):
         otherwise EngineError.
         """
         ...
+
+
+OpenHosted: TypeAlias = Callable[[UUID], Awaitable[ChatModel]]
+"""Opens a hosted model by its id. Raises NotFoundError if its entry is gone."""
