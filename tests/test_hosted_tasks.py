@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from sqlalchemy import update
 
 from app.agent.prompt_profiles import hosted_prompt
 from app.api.trajectories import view
@@ -22,6 +23,7 @@ from app.db import (
     tasks,
     trajectories,
     turns,
+    usage,
 )
 from app.db.models import TaskState
 from app.engine.hosted.chat_model import ChatAnswer
@@ -68,6 +70,40 @@ async def test_a_task_of_a_hosted_policy_is_executed_and_recorded(project: Ledge
     ]
     assert "I add it" in timeline.turns[0].words
     assert "prompt" not in [kind for kind, _ in await project.events(row.id)]
+
+
+PRICES = {"price_in": 3.0, "price_out": 15.0}
+COST = 2 * (3 * PROMPT_TOKENS + 15 * GENERATED_TOKENS) / 1e6  # of two turns
+
+
+async def test_a_task_costs_what_its_entry_says(project: LedgerProject) -> None:
+    await serve_hosted(project, **PRICES)
+    async with hosted_runner(project, ScriptedChatModel(WRITE, DONE, DONE)):
+        row = await project.ended(await project.submit())
+        await project.ended(await project.submit())
+    assert (row.prompt_tokens, row.cost) == (2 * PROMPT_TOKENS, pytest.approx(COST))
+    async with project.sessions() as session:
+        today = await usage.of_today(session, project.id)
+    assert (today.cost, today.prompt_tokens) == (pytest.approx(1.5 * COST), 3 * PROMPT_TOKENS)
+    [done] = [data for kind, data in await project.events(row.id) if kind == "done"]
+    assert done["cost"] == pytest.approx(COST)
+
+
+async def test_a_failed_task_has_its_cost_and_one_without_a_price_none(project: LedgerProject) -> None:
+    release = await serve_hosted(project, **PRICES)
+    async with hosted_runner(project, ScriptedChatModel(WRITE, EngineRefusalError("no"))):
+        row = await project.ended(await project.submit())
+    assert (row.state, row.cost) == (TaskState.FAILED, pytest.approx(COST / 2))
+    async with project.sessions.begin() as session:
+        await session.execute(update(models.HostedModel).values(price_out=None))
+    async with hosted_runner(project, ScriptedChatModel(DONE)):
+        row = await project.ended(await project.submit())
+    assert (row.release_id, row.cost, row.prompt_tokens) == (release.id, None, PROMPT_TOKENS)
+    async with project.runner(ScriptedEngine(project.tokenizer, DONE)):
+        async with project.sessions.begin() as session:
+            await releases.activate(session, (await releases.numbered(session, project.id, 1)).id)
+        local = await project.ended(await project.submit())
+    assert (local.cost, local.prompt_tokens > 0) == (None, True)
 
 
 class Held(ScriptedChatModel):
@@ -152,7 +188,7 @@ async def test_a_shadow_has_the_policy_of_its_release(project: LedgerProject, wh
     if which.startswith("a local"):
         async with project.runner(ScriptedEngine(project.tokenizer, READ, DONE)):
             await project.ended(await project.submit())
-        entry = await hosted_entry(project.sessions, project.id)
+        entry = await hosted_entry(project.sessions, project.id, **PRICES)
         model, other = hosted(entry.id), ScriptedChatModel(READ, DONE)
         executor = hosted_executor(project, other)
     else:
@@ -179,6 +215,9 @@ async def test_a_shadow_has_the_policy_of_its_release(project: LedgerProject, wh
     assert (pair.shadow.stop, pair.shadow.failure, pair.shadow.turns) == (Stop.COMPLETED, None, 2)
     tokens = (pair.generated_tokens, pair.shadow.generated_tokens)
     assert sorted(tokens)[0] == 2 * GENERATED_TOKENS
+    async with project.sessions() as session:
+        spent = (await usage.of_today(session, project.id)).cost
+    assert spent == (pytest.approx(COST) if which.startswith("a local") else 0)
 
 
 async def test_while_no_model_server_answers_only_tasks_of_hosted_policies_are_claimed(

@@ -45,6 +45,7 @@ def _environment() -> Environment:
         "percent": formats.percent,
         "duration": formats.duration,
         "score": formats.score,
+        "money": formats.money,
         "size": formats.size,
         "signed": formats.signed,
         "when": formats.when,

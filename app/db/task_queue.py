@@ -65,6 +65,8 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
     turns: int = 0
     generated_tokens: int = 0
     calls: int = 0
+    prompt_tokens: int = 0
+    cost: float | None = None
 
 
 async def claim(  # noqa: PLR0913  the last ones are each a condition of its own
@@ -227,11 +229,11 @@ def _unless_a_person_scored(**values: object) -> dict[str, ColumnElement[object]
     return {name: case((scored, columns[name]), else_=value) for name, value in values.items()}
 
 
-async def _used(session: AsyncSession, task_id: UUID, outcome: TaskOutcome) -> dict[str, int]:
+async def _used(session: AsyncSession, task_id: UUID, outcome: TaskOutcome) -> dict[str, float]:
     """Counts for the project's usage. The outcome of a task that failed has none: its events do."""
-    counts = {"turns": outcome.turns, "generated_tokens": outcome.generated_tokens, "calls": outcome.calls}
+    counts: dict[str, float] = {name: getattr(outcome, name) or 0 for name in usage.OF_TASKS}
     if outcome.state is TaskState.FAILED and not any(counts.values()):
-        counts = await events.used(session, task_id)
+        counts |= await events.used(session, task_id)
     return {outcome.state.value: 1, **counts}
 
 

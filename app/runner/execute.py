@@ -12,7 +12,7 @@ from sqlalchemy.exc import DataError
 from app.agent.rollout_loop import Agent, hosted_agent, run_rollout
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.credentials.stored_credentials import StoredCredentials
-from app.db import models, offers, suspects, task_queue, trajectories
+from app.db import costs, models, offers, suspects, task_queue, trajectories
 from app.db.database import UNAVAILABLE, Sessions, direct, is_lost_connection
 from app.db.models import Exploration, TaskState
 from app.engine.hosted.chat_model import OpenHosted
@@ -312,6 +312,7 @@ class TaskExecutor:
         end = {"stop": outcome.stop or trajectory.stop, "phases": phase_seconds()}
         trajectory = msgspec.structs.replace(trajectory, **end)
         async with self.sessions.begin() as session:
+            outcome = msgspec.structs.replace(outcome, cost=await costs.of_trajectory(session, trajectory))
             if not await task_queue.finish(session, row.id, owner, outcome):
                 log.warning("another runner has the task, this rollout is dropped", task=str(row.id))
                 journal.stop_signal.lost = True
