@@ -24,6 +24,7 @@ from app.db.migrate import check_schema
 from app.engine.model_scope import ModelScope
 from app.garbage_collection import freeze_memory
 from app.gateway.certificates import Certificates
+from app.gateway.hosted_models import HostedModels
 from app.gateway.http_client import open_client
 from app.gateway.mcp_client.mcp_commands import read_commands
 from app.gateway.own_services import OwnServices
@@ -102,6 +103,7 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
             http_client=documents,
             document_reader=reader,
             mcp_commands=commands,
+            hosted=HostedModels.of(settings),
             readiness_checks={
                 "database": lambda: check_schema(services.database.engine),
                 "engine": services.engine.ready,

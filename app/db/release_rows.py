@@ -139,6 +139,9 @@ class AuditAction(StrEnum):
     OPERATION_CHANGED = "operation changed"  # of an API: `detail` has its name, and what was set before and after
     KEY_CREATED = "key created"  # `detail` has its id, name, prefix and scopes
     KEY_REVOKED = "key revoked"
+    HOSTED_ADDED = "model added"  # a hosted one; `detail` has it, without its key
+    HOSTED_CHANGED = "model changed"  # `detail` has it before and after
+    HOSTED_REMOVED = "model removed"
     RELEASE_PROPOSED = "release proposed"  # of an adapter or a hosted model
     RUN_QUEUED = "run queued"
     RUN_RETRIED = "run retried"

@@ -164,7 +164,7 @@ class OpenAiChatModel:
         self._key, self._timeout, self._patience, self._remedies = key.strip(), timeout, patience, remedies
         self._own = open_http() if http is None else None
         self._http = http or self._own
-        self._has_answered = False
+        self.has_answered = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -205,6 +205,11 @@ class OpenAiChatModel:
             thoughts = abilities.thoughts if found.thoughts == "none" else found.thoughts
             self.abilities = msgspec.structs.replace(abilities, thoughts=thoughts, usage=found.counted)
             return found
+
+    @property
+    def context_length(self) -> int | None:
+        """Tokens of a conversation at most, prompt included, as far as the endpoint told."""
+        return self.abilities.context
 
     async def get(self, url: str) -> Json:
         """The JSON at an address of the same server. Raises as `answer`, after one try."""
@@ -286,7 +291,7 @@ class OpenAiChatModel:
             if isinstance(cause, httpx.HTTPError) and not isinstance(cause, _UNREACHABLE):
                 raise EngineError(f"{url} broke its answer off ({reason}): try again") from None
             raise self._unreachable(reason) from None
-        self._has_answered = True
+        self.has_answered = True
         return reply
 
     @cached_property
@@ -354,7 +359,7 @@ class OpenAiChatModel:
         )
 
     def _unreachable(self, reason: str) -> EngineError:
-        kind = EngineError if self._has_answered else EngineRefusalError
+        kind = EngineError if self.has_answered else EngineRefusalError
         return kind(f"{self.url} cannot be reached ({reason}): check its URL, and that it runs")
 
     def _scrubbed(self, text: str) -> str:
