@@ -1,5 +1,7 @@
 """A project whose active release has a hosted model as its policy: only that model is scripted."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -18,8 +20,9 @@ from tests.scripted_engine import ScriptedEngine
 def always(model: ChatModel) -> OpenHosted:
     """Opens this one, whichever is asked for."""
 
-    async def opened(_: UUID) -> ChatModel:
-        return model
+    @asynccontextmanager
+    async def opened(_: UUID) -> AsyncIterator[ChatModel]:
+        yield model
 
     return opened
 
@@ -28,7 +31,9 @@ async def hosted_entry(
     sessions: Sessions, project_id: Any, name: str = "claude", **more: Any
 ) -> models.HostedModel:
     """An entry of the project."""
-    row = models.HostedModel(project_id=project_id, name=name, url="http://models.test/v1", model="m-1", **more)
+    row = models.HostedModel(
+        project_id=project_id, name=name, url="http://models.test/v1", model="m-1", trusted=True, **more
+    )
     async with sessions.begin() as session:
         session.add(row)
     return row

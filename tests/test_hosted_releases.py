@@ -60,7 +60,7 @@ async def test_what_is_no_policy_is_refused(api: ApiApp) -> None:
         assert (answer.status_code, problem(answer)["detail"]) == (400, "give either `adapter` or `hosted`")
     answer = await propose(api, hosted="gpt")
     assert answer.status_code == 404
-    assert "no hosted model 'gpt'" in str(problem(answer)["detail"])
+    assert "no hosted model named 'gpt'" in str(problem(answer)["detail"])
 
 
 async def test_a_model_whose_endpoint_refuses_does_not_serve(api: ApiApp) -> None:
@@ -76,14 +76,14 @@ async def _state(api: ApiApp, release: str) -> str:
     return str((await api.client.get(f"/v1/releases/{release}")).json()["state"])
 
 
-async def test_a_rejected_hosted_model_may_be_proposed_again(api: ApiApp) -> None:
-    """What is behind its name may be another model by then."""
+async def test_a_rejected_hosted_model_stays_so_in_another_release(api: ApiApp) -> None:
     await hosted_entry(api.sessions, api.demo.id)
     first, second = [(await propose(api, hosted="claude")).json()["id"] for _ in range(2)]
     async with api.sessions.begin() as session:
         await releases.reject(session, UUID(first), {"reason": "worse"})
     assert (await activate(api, first)).status_code == 409
-    assert (await activate(api, second)).status_code == 200
+    answer = await activate(api, second)
+    assert (answer.status_code, "rejected (as release 2" in str(problem(answer)["detail"])) == (409, True)
 
 
 async def test_projects_with_a_hosted_policy_stand_beside_others(api: ApiApp) -> None:

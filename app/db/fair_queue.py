@@ -75,7 +75,9 @@ def any_candidate(limits: Limits) -> Exists:
     return exists(_candidates(limits))
 
 
-def _limit(name: str, defaults: Limits, kind: type[BigInteger | Double] = BigInteger) -> ColumnElement[float]:
+def _limit(
+    name: str, defaults: Limits, kind: type[BigInteger] | type[Double[float]] = BigInteger
+) -> ColumnElement[float]:
     """The project's limit, or else the server's; NULL is none."""
     own = cast(_project.settings["limits"][name].astext, kind)
     return func.nullif(func.coalesce(own, literal(getattr(defaults, name) or 0, kind)), 0)

@@ -7,11 +7,11 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
-from app.db import models, projects, skill_moves
+from app.db import hosted_models, models, projects, skill_moves
 from app.db.in_array import in_array
 from app.db.models import RELEASE_MOVES, ReleaseState
 from app.errors import ConflictError, NotFoundError
-from app.records import BASE, HOSTED, Json, hosted, hosted_id
+from app.records import BASE, HOSTED, Json, hosted
 
 _REJECT = "reject"  # the `verdict` of the evidence against a release
 _WAITING = "waiting"  # in the evidence of one that passed
@@ -75,11 +75,7 @@ async def propose(
 
 async def propose_hosted(session: AsyncSession, project_id: UUID, name: str) -> models.Release:
     """Add a candidate whose policy is the project's hosted model of this name. Raises NotFoundError."""
-    entry = models.HostedModel
-    found = await session.scalar(select(entry.id).where(entry.project_id == project_id, entry.name == name))
-    if found is None:
-        raise NotFoundError(f"the project has no hosted model {name!r}: add it first (sage models add)")
-    return await propose(session, project_id, hosted(found))
+    return await propose(session, project_id, hosted((await hosted_models.get(session, project_id, name)).id))
 
 
 async def record_evidence(session: AsyncSession, release_id: UUID, evidence: dict[str, Json]) -> models.Release:
@@ -231,14 +227,12 @@ async def locked(session: AsyncSession, release_id: UUID) -> models.Release:
 
 
 async def _rejection(session: AsyncSession, release: models.Release) -> models.Release | None:
-    """The release that was rejected with the weights of a candidate, preferably itself. The base model, and what
-    is behind the name of a hosted one, may be another now.
-    """
+    """The release that was rejected with the weights of a candidate, preferably itself."""
     if release.state not in (ReleaseState.CANDIDATE, ReleaseState.REJECTED):
         return None  # the gate passed it, or it served before
     row = models.Release
     same = row.id == release.id
-    if release.model != BASE and hosted_id(release.model) is None:
+    if release.model != BASE:
         same |= (row.project_id == release.project_id) & (row.model == release.model)
     rejected = (row.state == ReleaseState.REJECTED) | (row.evidence["verdict"].astext == _REJECT)
     newest = select(row).where(same, rejected).order_by((row.id == release.id).desc(), row.number.desc()).limit(1)

@@ -274,10 +274,10 @@ async def record_prompt(session: AsyncSession, task_id: UUID, owner: str, prompt
     """
     began = case((_has_turns(), _task.prompt), else_=prompt)
     held = _queue.held(owner, _task.id == task_id)
-    row = (await session.execute(update(_task).where(held).values(prompt=began).returning(_task.prompt))).first()
-    if row is None:
+    rows = (await session.scalars(update(_task).where(held).values(prompt=began).returning(_task.prompt))).all()
+    if not rows:
         raise lease.lost("task", task_id, owner)
-    return row.prompt
+    return rows[0]
 
 
 async def put_back(

@@ -145,8 +145,8 @@ class AdapterLoader:
     async def _ask(self, model: str, model_id: UUID) -> SwapReport:
         assert self._open_hosted is not None, "a release has a hosted model"
         began = time.perf_counter()
-        opened = await self._open_hosted(model_id)
-        await opened.answer(_QUESTION, max_tokens=_ANSWER_TOKENS, temperature=0.0)
+        async with self._open_hosted(model_id) as opened:
+            await opened.answer(_QUESTION, max_tokens=_ANSWER_TOKENS, temperature=0.0)
         async with self._sessions() as session:
             entry = await session.get(models.HostedModel, model_id)
         endpoint = f"{entry.model} at {entry.url}" if entry else ""

@@ -1,5 +1,7 @@
 """Executes one claimed task, from its row to its trajectory: all parts of the app meet here."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from uuid import UUID
@@ -79,13 +81,16 @@ class TaskExecutor:
         """The agent that samples as the task does, all of it: a task explores from its first turn on or never."""
         return self._explorer if row.exploration in (Exploration.READS, Exploration.WRITES) else self.agent
 
-    async def policy_agent(self, row: models.Task, policy: Policy) -> Agent:
+    @asynccontextmanager
+    async def policy_agent(self, row: models.Task, policy: Policy) -> AsyncIterator[Agent]:
         """As `agent_of`, with the hosted model of the policy, if it is one."""
         agent, model_id = self.agent_of(row), hosted_id(policy.model)
         if model_id is None:
-            return agent
+            yield agent
+            return
         assert self.open_hosted is not None, "a release has a hosted model"
-        return hosted_agent(agent, await self.open_hosted(model_id))
+        async with self.open_hosted(model_id) as model:
+            yield hosted_agent(agent, model)
 
     @cached_property
     def catalogs(self) -> Catalogs:
@@ -239,10 +244,10 @@ class TaskExecutor:
                 offered = await self.skill_selection.select(row, resume, owner, context.catalog, limit=limit)
                 journal.offered = offered
                 journal.guard = gateway.guard = await self.skill_selection.guard(offered)
-            agent = await self.policy_agent(row, context.policy)
-            agent, resume = await begin_call(agent, row, offered, resume, journal)
             try:
-                return await run_rollout(agent, task, context.policy, gateway, offered, resume, journal)
+                async with self.policy_agent(row, context.policy) as policy_agent:
+                    agent, resume = await begin_call(policy_agent, row, offered, resume, journal)
+                    return await run_rollout(agent, task, context.policy, gateway, offered, resume, journal)
             except SandboxError as error:
                 await journal.flush()  # no later try makes these calls again
                 if not left:

@@ -43,8 +43,8 @@ async def replay_recorded(executor: TaskExecutor, shadow: models.Shadow) -> Reco
     gateway.guard = await executor.skill_selection.guard(offered)
     task = task_of(row, context.project)
     resume = ResumeState(seed=seed_of(row), now=row.started_at)
-    agent = await executor.policy_agent(row, context.policy)
-    trajectory = await run_rollout(agent, task, context.policy, gateway, offered, resume)
+    async with executor.policy_agent(row, context.policy) as agent:
+        trajectory = await run_rollout(agent, task, context.policy, gateway, offered, resume)
     async with executor.sessions.begin() as session:
         await costs.charge(session, row.project_id, shadow.owner or "", trajectory)
     same, failure, scored = recording.complete, trajectory.detail or None, None

@@ -127,8 +127,10 @@ async def replay(executor: TaskExecutor, shadow: models.Shadow) -> ShadowOutcome
     task = task_of(row, context.project)
     resume = ResumeState(seed=seed_of(row), now=row.started_at)
     owner = shadow.owner or ""
-    agent = await executor.policy_agent(row, context.policy)
-    async with counted_calls(executor.sessions, row.project_id, owner, gateway):
+    async with (
+        counted_calls(executor.sessions, row.project_id, owner, gateway),
+        executor.policy_agent(row, context.policy) as agent,
+    ):
         trajectory = await run_rollout(agent, task, context.policy, gateway, offered, resume)
     async with executor.sessions.begin() as session:
         await costs.charge(session, row.project_id, owner, trajectory)

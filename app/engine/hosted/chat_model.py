@@ -1,6 +1,7 @@
 """A hosted model: an endpoint of chat completions, which takes messages and returns text, not tokens."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol, TypeAlias
 from uuid import UUID
 
@@ -51,5 +52,5 @@ class ChatModel(Protocol):
         ...
 
 
-OpenHosted: TypeAlias = Callable[[UUID], Awaitable[ChatModel]]
+OpenHosted: TypeAlias = Callable[[UUID], AbstractAsyncContextManager[ChatModel]]
 """Opens a hosted model by its id. Raises NotFoundError if its entry is gone."""
