@@ -31,9 +31,8 @@ async def hosted_entry(
     sessions: Sessions, project_id: Any, name: str = "claude", **more: Any
 ) -> models.HostedModel:
     """An entry of the project."""
-    row = models.HostedModel(
-        project_id=project_id, name=name, url="http://models.test/v1", model="m-1", trusted=True, **more
-    )
+    where: dict[str, Any] = {"url": "http://models.test/v1", "trusted": True}
+    row = models.HostedModel(project_id=project_id, name=name, model="m-1", **(where | more))
     async with sessions.begin() as session:
         session.add(row)
     return row
