@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from litestar import Litestar
@@ -62,7 +63,10 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
     async with AsyncExitStack() as stack:
         services = await stack.enter_async_context(open_services(parts, connections=_CONNECTIONS))
         sessions = services.database.sessions
-        loader = await stack.enter_async_context(AdapterLoader(services.engine, sessions, services.adapters))
+        hosted = HostedModels.of(settings)
+        loader = await stack.enter_async_context(
+            AdapterLoader(services.engine, sessions, services.adapters, partial(hosted.open, sessions))
+        )
         prompt = prompt_hash(parts.profile, parts.tokenizer)
         scope = ModelScope.of(settings.model, parts.tokenizer.card)
         promoter = Promoter(sessions, loader, prompt)
@@ -103,7 +107,7 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
             http_client=documents,
             document_reader=reader,
             mcp_commands=commands,
-            hosted=HostedModels.of(settings),
+            hosted=hosted,
             readiness_checks={
                 "database": lambda: check_schema(services.database.engine),
                 "engine": services.engine.ready,

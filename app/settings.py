@@ -17,6 +17,7 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Pause = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 Limit = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
+Cost = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 EngineDtype = Literal["auto", "float32", "bfloat16", "int8"]
 
 
@@ -169,6 +170,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limit_calls_per_day: Limit = 0
     """API calls that a project's tasks, their checks and shadows may make in a day. Over it, new tasks are refused
     and others wait."""
+    limit_cost_per_day: Cost = 0
+    """What hosted models may cost a project in a day, in the unit of their prices. Over it, new tasks are refused
+    and others wait. A model without prices costs nothing."""
     limit_dataset_bytes: Limit = 10_000_000_000
     """Bytes of a project's uploaded datasets."""
     limit_requests_per_minute: Limit = 30_000

@@ -48,6 +48,16 @@ def is_closed(text: str) -> bool:
     return block is not None and block["fence"] != ""
 
 
+def through_code(text: str) -> str:
+    """The text up to the end of its code: what a model goes on with was not asked for.
+
+    >>> through_code("Look:\\n```\\nprint(1)\\n```\\nUser: Output:\\n1")
+    'Look:\\n```\\nprint(1)\\n```'
+    """
+    block = _python_block(text)
+    return text if block is None else text[: block.end()]
+
+
 def words_before_code(text: str) -> str:
     """What is said before the code, thoughts included; everything where there is none.
 
