@@ -78,6 +78,7 @@ class Remedies(msgspec.Struct, frozen=True):
 
     key: str = "give the model a good one"
     model: str = "correct the model's name or its URL"
+    url: str = "check its URL, and that it runs"
     slow: str = "is it overloaded?"
 
 
@@ -361,7 +362,7 @@ class OpenAiChatModel:
 
     def _unreachable(self, reason: str) -> EngineError:
         kind = EngineError if self.has_answered else EngineRefusalError
-        return kind(f"{self.url} cannot be reached ({reason}): check its URL, and that it runs")
+        return kind(f"{self.url} cannot be reached ({reason}): {self._remedies.url}")
 
     def _scrubbed(self, text: str) -> str:
         plain = " ".join(text.split())
