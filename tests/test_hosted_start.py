@@ -20,7 +20,8 @@ from app.settings import Settings
 from tests.api_app import open_api_app
 from tests.odd_endpoint import OddEndpoint, Reply, said
 from tests.processes import free_ports
-from tests.test_hosted_models_api import HELLO, KEY, Provider, dump
+from tests.test_hosted_models_api import HELLO, KEY, Provider
+from tests.test_secrets_stay_secret import dump
 from tests.test_up import _ended, client_of, running
 
 CODE = "I know it.\n```python\napis.supervisor.complete_task(answer=42)\n```\n"
