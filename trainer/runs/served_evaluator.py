@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from app.db.database import Sessions
+from app.gateway.hosted_models import HostedModels
 from trainer.evaluation.paired import Evaluator
 from trainer.rollouts.stack import open_stack
 from trainer.run_job import Job, RunProgress
@@ -30,5 +31,6 @@ async def open_evaluator(
             base=job.deployment.model,
             fetch=partial(fetch_adapter, job),
             report=partial(progress.part, "exam tasks"),
+            open_hosted=partial(HostedModels.of(job.deployment).open, sessions),
             about=environment.about | {"retrieval": retrieval, "skills_before": len(grown)},
         )
