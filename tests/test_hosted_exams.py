@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.db import models, projects, releases
+from app.db import models, projects, releases, usage
 from app.db.database import Sessions
 from app.records import BASE, hosted
 from tests.hosted_project import hosted_entry
@@ -38,7 +38,7 @@ async def shop(committed: Sessions, database_url: str, tiny: Path, tmp_path: Pat
 
 
 async def hosted_release(shop: TrainingProject, url: str, *, active: bool) -> models.Release:
-    entry = await hosted_entry(shop.sessions, shop.project_id, url=url)
+    entry = await hosted_entry(shop.sessions, shop.project_id, url=url, price_in=3, price_out=15)
     async with shop.sessions.begin() as session:
         release = await releases.propose(session, shop.project_id, hosted(entry.id))
         return await releases.activate(session, release.id) if active else release
@@ -55,6 +55,9 @@ async def test_a_hosted_model_is_examined_beside_the_model_of_the_servers(
     assert (local["model"], there["model"]) == (BASE, release.model)
     assert result.reason.startswith("release 1 solves 0.0 % of 30 scenarios, release 2 solves 100.0 % (+100.0 [")
     assert {request["messages"][0]["role"] for request in asked.requests} == {"system"}
+    async with shop.sessions() as session:
+        spent = (await usage.of_today(session, shop.project_id)).cost
+    assert spent == pytest.approx(len(asked.requests) * (50 * 3 + 5 * 15) / 1e6)
 
 
 async def test_the_gate_compares_an_adapter_with_a_hosted_model_that_serves(
