@@ -99,7 +99,7 @@ async def test_an_endpoint_that_refuses_is_an_error_with_its_reason_and_nothing_
     api: ApiApp, url: str, provider: Provider
 ) -> None:
     provider.pages = {"/v1/models": Reply({"data": [{"id": name} for name in provider.names]})}
-    rows = [
+    rows: list[tuple[dict[str, Any], str]] = [
         ({"key": "sk-bad"}, r"refuses the key (401: Incorrect API key): give the model a good one"),
         ({"key": None}, "refuses the key (401"),
         ({"model": "wise-3"}, "has no model 'wise-3' (404: The model wise-3 does not exist)"),

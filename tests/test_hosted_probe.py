@@ -8,7 +8,7 @@ import pytest
 from app.engine.hosted.client import Abilities, OpenAiChatModel
 from app.engine.hosted.probe import probe
 from app.errors import EngineError, EngineRefusalError
-from tests.odd_endpoint import OddEndpoint, Reply, refused, said
+from tests.odd_endpoint import Answer, OddEndpoint, Reply, refused, said
 from tests.support.every_row import every_row
 
 COUNTED = {"prompt_tokens": 7, "completion_tokens": 5}
@@ -37,7 +37,7 @@ async def test_the_abilities_of_an_endpoint_are_found() -> None:
         refusals = [("max_tokens", "Unsupported parameter: max_tokens"), ("temperature", "temperature: only 1")]
         return next((refused(text) for field, text in refusals if field in sent), counting(sent))
 
-    rows = [
+    rows: list[tuple[str, Answer, Abilities]] = [
         ("plain", counting, PLAIN),
         ("no stops", lambda _: said("1 2 3 4 5 6 7 8 9", usage=COUNTED), Abilities(stops=False)),
         ("no usage", lambda _: said("1 2 3 4"), Abilities(usage=False)),

@@ -35,6 +35,7 @@ ModelName = Annotated[
     Text, msgspec.Meta(min_length=1, max_length=300, description="of the model, at the endpoint")
 ]
 Key = Annotated[Text, msgspec.Meta(min_length=1, max_length=10_000, description="never shown again")]
+_PATIENCE = 15.0  # seconds for an endpoint that is busy, or loads its model
 Price = Annotated[float, msgspec.Meta(ge=0, le=10**9)]
 
 
@@ -129,8 +130,8 @@ class HostedModelController(Controller):
         hosted: NamedDependency[HostedModels],
         project: ProjectName = None,
     ) -> HostedModelView:
-        """Another URL, model or key is probed first. For another origin the key has to be sent again. Where a release
-        was made with it, its model stays: add another one under another name."""
+        """Another URL, model or key is probed first. For another origin the key has to be sent again. Once a
+        release was made with it, its model stays: add another one under another name."""
         owner = await find_project(session, access, project)
         row = await change_hosted(session, access, owner, name, data, hosted)
         return HostedModelView.of(row, owner.name)
@@ -239,7 +240,7 @@ async def _probed(hosted: HostedModels, url: str, model: str, key: str, *, trust
     """The abilities. Raises InvalidError with the endpoint's reason."""
     if has_name(url):
         raise InvalidError("url: it holds a name or a password, which others would see: send `key` instead")
-    async with hosted.connect(url, model, key, trusted=trusted, patience=0) as client:
+    async with hosted.connect(url, model, key, trusted=trusted, patience=_PATIENCE) as client:
         try:
             found: dict[str, Any] = msgspec.to_builtins(await probe(client))
         except EngineError as error:

@@ -49,10 +49,11 @@ def load_judge(
     key = os.environ.get(key_env, "") if key_env else ""
     if key_env and not key:
         raise InvalidError(f"key_env={key_env}: this environment variable is not set")
-    waits = {"timeout": timeout, "patience": 0.0}  # the next run asks again
-    return OpenAiJudge(
-        lambda: OpenAiChatModel(url, model, key=key, remedies=REMEDIES, **waits), group_size, max_tokens
-    )
+
+    def open_model() -> OpenAiChatModel:
+        return OpenAiChatModel(url, model, key=key, timeout=timeout, patience=0, remedies=REMEDIES)
+
+    return OpenAiJudge(open_model, group_size, max_tokens)
 
 
 class OpenAiJudge:

@@ -11,11 +11,11 @@ from app.agent.limits import RolloutLimits
 from app.agent.prompt_full import Full
 from app.agent.prompt_profiles import Profile
 from app.agent.rollout_loop import Agent
-from app.agent.thoughts import after_thought
 from app.apis.listed_app import ListedApp
 from app.engine.hosted.chat_model import ChatModel
 from app.engine.hosted.client import OpenAiChatModel, Remedies, WithheldError
 from app.engine.protocol import Completion, Sampling
+from app.engine.thoughts import after_thought
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.records import Offer, Policy, Task
 from app.sandbox.protocol import Observation
@@ -43,8 +43,14 @@ async def load_expert(
 
     `max_tokens` is per turn; 0 leaves it to the endpoint.
     """
-    waits = {"timeout": context.timeout, "patience": context.patience}
-    async with OpenAiChatModel(url, model, key=context.key, remedies=REMEDIES, **waits) as chat_model:
+    async with OpenAiChatModel(
+        url,
+        model,
+        key=context.key,
+        timeout=context.timeout,
+        patience=context.patience,
+        remedies=REMEDIES,
+    ) as chat_model:
         yield ChatExpert(chat_model, context, max_tokens)
 
 

@@ -27,6 +27,7 @@ import openai
 import structlog
 
 from app.engine.hosted.chat_model import ChatAnswer, Tokens
+from app.engine.thoughts import CLOSED_THOUGHT, OPEN_THOUGHT
 from app.engine.tokenizer import Message
 from app.errors import EngineError, EngineRefusalError, HostError, NoConnectionError
 from app.records import Json
@@ -56,8 +57,7 @@ _NAMES_LIMIT = re.compile(r"max_(completion_)?tokens")
 _NOT_KNOWN = re.compile(
     r"support|unknown|unrecogni[sz]ed|unexpected|permitted|allowed|accept|extra|deprecated|invalid param"
 )
-_OPENED_THOUGHT = re.compile(r"\s*(<think>|\[THINK\])")
-_CLOSED_THOUGHT = re.compile(r"</think>|\[/THINK\]")
+_THOUGHT = re.compile(rf"\s*(?:{CLOSED_THOUGHT}|{OPEN_THOUGHT})", re.DOTALL)  # that a text begins with
 _LENGTH = {"length", "max_tokens", "max_output_tokens"}
 _BROKEN_OFF = {"", "error", "abort", "cancelled", "network_error"}
 
@@ -185,11 +185,11 @@ class OpenAiChatModel:
         back.
         """
         request = Request(messages, max_tokens, temperature, stop_strings)
-        found = await self._patiently(request)
+        found = await self.raw_answer(request)
         return until_stop(found.answer, stop_strings)
 
-    async def raw_answer(self, request: Request) -> RawAnswer:
-        """One try, with as many requests as it takes to learn which parameters the endpoint refuses."""
+    async def _one_try(self, request: Request) -> RawAnswer:
+        """With as many requests as it takes to learn which parameters the endpoint refuses."""
         abilities = known = self.abilities
         while True:
             try:
@@ -217,12 +217,13 @@ class OpenAiChatModel:
         self._check(reply)
         return self._decoded(reply)
 
-    async def _patiently(self, request: Request) -> RawAnswer:
+    async def raw_answer(self, request: Request) -> RawAnswer:
+        """Raises as `answer`."""
         clock = asyncio.get_running_loop().time
         until, pause = clock() + self._patience, _FIRST_PAUSE
         while True:
             try:
-                return await self.raw_answer(request)
+                return await self._one_try(request)
             except EngineRefusalError:
                 raise
             except EngineError as error:
@@ -388,7 +389,7 @@ class _Message(msgspec.Struct):
             return text, self.reasoning, "reasoning"
         if thought:
             return text, thought, "parts"
-        return text, "", "tags" if _OPENED_THOUGHT.match(text) else "none"
+        return text, "", "tags" if _THOUGHT.match(text) else "none"
 
 
 class _Choice(msgspec.Struct):
@@ -448,10 +449,8 @@ def until_stop(answer: ChatAnswer, stop_strings: Iterable[str]) -> ChatAnswer:
     >>> until_stop(ChatAnswer(text="<think>a.b</think>c.d", finish="length"), ["."]).text
     '<think>a.b</think>c'
     """
-    text, start = answer.text, 0
-    if _OPENED_THOUGHT.match(text):
-        closed = _CLOSED_THOUGHT.search(text)
-        start = closed.end() if closed else len(text)
+    text, thought = answer.text, _THOUGHT.match(answer.text)
+    start = thought.end() if thought else 0
     found = [at for stop in stop_strings if stop and (at := text.find(stop, start)) >= 0]
     return msgspec.structs.replace(answer, text=text[: min(found)], finish="stop") if found else answer
 
@@ -519,7 +518,7 @@ def _status_of(error: Json) -> int:
     (429, 401, 500)
     """
     code = (error.get("code") or error.get("status")) if isinstance(error, dict) else None
-    status = int(code) if str(code).isdecimal() else _STATUS_OF_CODE.get(str(code), 0)
+    status = int(str(code)) if str(code).isdecimal() else _STATUS_OF_CODE.get(str(code), 0)
     return status if 400 <= status < 600 else 500
 
 

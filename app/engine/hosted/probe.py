@@ -88,7 +88,7 @@ async def _context(model: OpenAiChatModel, listed: list[dict[str, Any]]) -> int 
         _length(props.get("default_generation_settings"), "n_ctx")
         or _length(ours, "context_length")
         or _length(loaded, *_CONTEXT_FIELDS)
-        or _length(row.get("meta"), "n_ctx_train")
+        or _length(row.get("meta"), "n_ctx", "n_ctx_train")
     )
 
 
