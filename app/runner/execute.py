@@ -289,11 +289,9 @@ class TaskExecutor:
 
     async def charge(self, project_id: UUID, owner: str, trajectory: Trajectory) -> None:
         """Count what a rollout cost that is no task."""
-        model_id, used = (
-            hosted_id(trajectory.policy.model),
-            (trajectory.prompt_tokens, trajectory.generated_tokens),
-        )
+        model_id = hosted_id(trajectory.policy.model)
         if model_id is not None:
+            used = trajectory.prompt_tokens, trajectory.generated_tokens
             async with self.sessions.begin() as session:
                 await costs.charge(session, project_id, owner, model_id, *used)
 
