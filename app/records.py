@@ -72,7 +72,7 @@ def shown_model(name: str) -> str:
 class Policy(msgspec.Struct, frozen=True):
     """What generates: the base model, the base model with one adapter, or a hosted model."""
 
-    model: str = BASE  #: its name on the engine: this one, the content hash of an adapter, or a `hosted` one
+    model: str = BASE  #: `base`, the content hash of an adapter, or `hosted:` and the id of a hosted model
     release: UUID | None = None
 
 

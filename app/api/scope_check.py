@@ -1,5 +1,6 @@
 """Warns, in /readyz, of projects with APIs that the model was not made for."""
 
+from collections.abc import Sequence
 from typing import Final, Self
 
 import msgspec
@@ -7,7 +8,7 @@ import structlog
 
 from app.api.api_reading import read_request
 from app.apis.document_reader import DocumentReader
-from app.db import apis, manifests, models
+from app.db import apis, manifests, models, releases
 from app.db.database import TRANSIENT, Sessions
 from app.engine.model_scope import ModelScope
 from app.errors import AppError
@@ -43,8 +44,7 @@ class ScopeCheck:
         if not self._scope.apis:
             return ""
         try:
-            async with self._sessions() as session:
-                rows = await apis.of_all_projects(session)
+            rows = await self._rows()
         except TRANSIENT:  # another component says so
             return ""
         affected = {row.project_id for row in rows if self._is_other(row)}
@@ -57,13 +57,18 @@ class ScopeCheck:
 
     async def look(self) -> None:
         """Read the documents of APIs whose names the model knows."""
-        async with self._sessions() as session:
-            rows = await apis.of_all_projects(session)
+        rows = await self._rows()
         by_version = {_version(row): row for row in rows if self._scope.apis.get(row.name)}
         for version, row in by_version.items():
             if version not in self._others:
                 self._others[version] = bool(self._scope.others({row.name: await self._operations(row)}))
         self._others = {version: self._others[version] for version in by_version}
+
+    async def _rows(self) -> Sequence[models.Api]:
+        """Of projects that the model serves."""
+        async with self._sessions() as session:
+            served = set(await releases.local_projects(session))
+            return [row for row in await apis.of_all_projects(session) if row.project_id in served]
 
     async def _operations(self, row: models.Api) -> list[str]:
         """None for a document that cannot be read: its tasks say so."""

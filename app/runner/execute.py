@@ -287,6 +287,14 @@ class TaskExecutor:
             callers=mcp_callers(self.mcp, row.project_id, row.principal, self.settings.api_timeout_seconds),
         )
 
+    async def charge(self, project_id: UUID, owner: str, trajectory: Trajectory) -> None:
+        """Count what a rollout cost that is no task."""
+        model_id = hosted_id(trajectory.policy.model)
+        if model_id is not None:
+            used = trajectory.prompt_tokens, trajectory.generated_tokens
+            async with self.sessions.begin() as session:
+                await costs.charge(session, project_id, owner, model_id, *used)
+
     @timed(Phase.CHECK)
     async def score(
         self,

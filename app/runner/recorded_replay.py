@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from app.agent.rollout_loop import ResumeState, run_rollout
-from app.db import costs, models, tasks, trajectories
+from app.db import models, tasks, trajectories
 from app.db.shadows import ShadowOutcome
 from app.errors import InvalidError
 from app.gateway.gateway import Gateway
@@ -45,8 +45,7 @@ async def replay_recorded(executor: TaskExecutor, shadow: models.Shadow) -> Reco
     resume = ResumeState(seed=seed_of(row), now=row.started_at)
     async with executor.policy_agent(row, context.policy) as agent:
         trajectory = await run_rollout(agent, task, context.policy, gateway, offered, resume)
-    async with executor.sessions.begin() as session:
-        await costs.charge(session, row.project_id, shadow.owner or "", trajectory)
+    await executor.charge(row.project_id, shadow.owner or "", trajectory)
     same, failure, scored = recording.complete, trajectory.detail or None, None
     if row.check_code and gateway.in_doubt is None:
         checking = _gateway(executor, row, context, recording, secrets, read_only=True)

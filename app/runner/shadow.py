@@ -12,7 +12,7 @@ from typing import Self
 import structlog
 
 from app.agent.rollout_loop import ResumeState, run_rollout
-from app.db import costs, models, shadows, tasks
+from app.db import models, shadows, tasks
 from app.db.database import TRANSIENT, UNAVAILABLE, Sessions
 from app.db.lease import new_claim
 from app.db.shadows import ShadowOutcome
@@ -132,8 +132,7 @@ async def replay(executor: TaskExecutor, shadow: models.Shadow) -> ShadowOutcome
         executor.policy_agent(row, context.policy) as agent,
     ):
         trajectory = await run_rollout(agent, task, context.policy, gateway, offered, resume)
-    async with executor.sessions.begin() as session:
-        await costs.charge(session, row.project_id, owner, trajectory)
+    await executor.charge(row.project_id, owner, trajectory)
     failure = f"it tried to write: {gateway.would_write}" if gateway.would_write else None
     score: float | None = None
     if row.check_code:
