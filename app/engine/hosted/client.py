@@ -474,6 +474,8 @@ def _without_system(messages: Sequence[Message]) -> list[Message]:
     """
     said = "\n\n".join(each.content for each in messages if each.role == "system")
     others = [each for each in messages if each.role != "system"]
+    if not said:
+        return others
     if not others or others[0].role != "user":
         return [Message("user", said), *others]
     return [Message("user", f"{said}\n\n{others[0].content}"), *others[1:]]
