@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from litestar import Litestar
@@ -10,7 +11,7 @@ from app.agent.prompt_profiles import prompt_hash, prompt_text
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.http_server import Shutdown
-from app.api.readiness import readiness_checks
+from app.api.readiness import hosted_failures, readiness_checks
 from app.api.scope_check import ScopeCheck
 from app.apis.document_reader import DocumentReader
 from app.broker.celery_broker import worker_notifier
@@ -24,6 +25,7 @@ from app.db.migrate import check_schema
 from app.engine.model_scope import ModelScope
 from app.garbage_collection import freeze_memory
 from app.gateway.certificates import Certificates
+from app.gateway.hosted_models import HostedModels
 from app.gateway.http_client import open_client
 from app.gateway.mcp_client.mcp_commands import read_commands
 from app.gateway.own_services import OwnServices
@@ -61,9 +63,12 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
     async with AsyncExitStack() as stack:
         services = await stack.enter_async_context(open_services(parts, connections=_CONNECTIONS))
         sessions = services.database.sessions
-        loader = await stack.enter_async_context(AdapterLoader(services.engine, sessions, services.adapters))
+        hosted = HostedModels.of(settings)
+        loader = await stack.enter_async_context(
+            AdapterLoader(services.engine, sessions, services.adapters, partial(hosted.open, sessions))
+        )
         prompt = prompt_hash(parts.profile, parts.tokenizer)
-        scope = ModelScope.of(settings.model, parts.tokenizer.card)
+        scope = ModelScope() if settings.model_url else ModelScope.of(settings.model, parts.tokenizer.card)
         promoter = Promoter(sessions, loader, prompt)
         reconciler = await stack.enter_async_context(
             ReleaseReconciler(sessions, promoter, prompt, prompt_text=prompt_text(parts.profile, parts.tokenizer))
@@ -102,11 +107,13 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
             http_client=documents,
             document_reader=reader,
             mcp_commands=commands,
+            hosted=hosted,
             readiness_checks={
                 "database": lambda: check_schema(services.database.engine),
                 "engine": services.engine.ready,
                 "adapters": loader.ready,
                 "model": scope_check.warning,
+                "hosted models": lambda: hosted_failures(sessions),
                 **readiness_checks(sessions, disk, shutdown),
             },
             occupancy=services.engine.occupancy,

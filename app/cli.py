@@ -15,6 +15,7 @@ import click
 from app.client.api_commands import apis
 from app.client.approval_commands import approvals
 from app.client.error_text import readable_error
+from app.client.hosted_commands import add_model, change_model, list_hosted, probe_model, remove_model
 from app.client.key_commands import create_key, list_keys, revoke_key
 from app.client.listing_group import ListingGroup
 from app.client.project_commands import projects
@@ -27,6 +28,8 @@ from app.guarded_output import guard_output
 from app.settings import Settings
 
 _INTERRUPTED = 130  # exit code
+_OVER_REST = {"models": (add_model, change_model, list_hosted, probe_model, remove_model)}
+"""Commands of a group that an entry point has."""
 
 
 class _Commands(click.Group):
@@ -40,6 +43,9 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         for entry_point in entry_points(group="sage.commands", name=cmd_name):
             command: click.Command = entry_point.load()
+            if isinstance(command, click.Group):
+                for each in _OVER_REST.get(cmd_name, ()):
+                    command.add_command(each)
             return command
         return super().get_command(ctx, cmd_name)
 

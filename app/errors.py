@@ -49,7 +49,7 @@ class LimitError(AppError):
 
     status = 429
 
-    def __init__(self, message: str, *, name: str, value: int, setting: str, retry_after: float) -> None:
+    def __init__(self, message: str, *, name: str, value: float, setting: str, retry_after: float) -> None:
         super().__init__(message)
         self.name = name
         self.value = value

@@ -1,5 +1,6 @@
 """The immutable values that packages exchange. No I/O, no torch."""
 
+import re
 from collections.abc import Iterator
 from datetime import datetime
 from enum import StrEnum
@@ -41,12 +42,13 @@ LIMITS = (
 
 BASE = "base"
 """The name of the base model, without an adapter, on every model server."""
-_HOSTED = "hosted:"
+HOSTED = "hosted:"
+"""How the names of hosted models begin."""
 
 
 def hosted(model_id: UUID) -> str:
     """The name of a hosted model as the policy of a release."""
-    return f"{_HOSTED}{model_id}"
+    return f"{HOSTED}{model_id}"
 
 
 def hosted_id(model: str) -> UUID | None:
@@ -55,13 +57,22 @@ def hosted_id(model: str) -> UUID | None:
     >>> hosted_id(hosted(UUID(int=7))), hosted_id(BASE)
     (UUID('00000000-0000-0000-0000-000000000007'), None)
     """
-    return UUID(model.removeprefix(_HOSTED)) if model.startswith(_HOSTED) else None
+    return UUID(model.removeprefix(HOSTED)) if model.startswith(HOSTED) else None
+
+
+def shown_model(name: str) -> str:
+    """How a person reads the name of a model: the beginning of an adapter's hash, others whole.
+
+    >>> shown_model("0123456789abcdef0123456789abcdef"), shown_model("claude-sonnet-4")
+    ('0123456789ab', 'claude-sonnet-4')
+    """
+    return name[:12] if re.fullmatch("[0-9a-f]{32}", name) else name
 
 
 class Policy(msgspec.Struct, frozen=True):
     """What generates: the base model, the base model with one adapter, or a hosted model."""
 
-    model: str = BASE  #: its name on the engine: this one, the content hash of an adapter, or a `hosted` one
+    model: str = BASE  #: `base`, the content hash of an adapter, or `hosted:` and the id of a hosted model
     release: UUID | None = None
 
 
@@ -172,13 +183,22 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     ranks: dict[str, int] = {}  #: from 1, in each retrieval list that contains it
 
 
+class CountedTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """What the turn of a hosted model used: of the whole prompt, and generated with its thoughts."""
+
+    prompt: int = 0
+    generated: int = 0
+    estimated: bool = False  #: from the lengths of texts, as the endpoint does not count
+
+
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One completion of the policy, and the observation it led to.
 
     `context_ids` are the prompt tokens that are new since the last turn (the initial prompt in the first turn,
     later the observation with the template's tokens), so the engine's prompt of turn k is the concatenation of
     context_ids and sampled_ids of all turns before k, plus context_ids of k. If the chat template rewrites earlier
-    turns, `extends` is False and `context_ids` is the whole prompt.
+    turns, `extends` is False and `context_ids` is the whole prompt. A hosted model takes messages and has no ids:
+    then `counted` says what the turn used.
     """
 
     context_ids: tuple[int, ...]
@@ -197,6 +217,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     engine_seconds: float = 0.0
     sandbox_seconds: float = 0.0
     prompt: str = ""  # hash of the prompt that it was sampled under; "" where no one recorded it
+    thought: str = ""  # that a hosted model put beside its text
+    counted: CountedTokens | None = None  # by a hosted model
 
     def __post_init__(self) -> None:
         if len(self.sampled_ids) != len(self.logprobs):
@@ -210,7 +232,19 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def full_text(self) -> str:
         """The text after the tag that opened its thought, so that it shows where the thought ends."""
-        return self.opened + self.text
+        return _beside(self.thought, self.text) + self.opened + self.text
+
+    @property
+    def generated_tokens(self) -> int:
+        return self.counted.generated if self.counted else len(self.sampled_ids)
+
+
+def _beside(thought: str, text: str) -> str:
+    """The thought between tags. It ends where its text says so only if a text follows."""
+    if not thought:
+        return ""
+    within = thought.replace("</think>", "</ think>")
+    return f"<think>\n{within}\n</think>\n\n" if text else f"<think>\n{within}"
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,15 +264,32 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     phases: dict[str, float] = {}  # seconds of the task by `Phase`, from its submission until this was stored
 
     @property
-    def flaw(self) -> Literal["secret", "empty"] | None:
-        """Why it cannot be trained on: its tokens held secrets, or nothing was sampled. None if it can be."""
+    def flaw(self) -> Literal["secret", "hosted", "empty"] | None:
+        """Why it cannot be trained on: its tokens held secrets, a hosted model has none, or nothing was sampled.
+        None if it can be.
+        """
         if self.masked:
             return "secret"
+        if hosted_id(self.policy.model) is not None:
+            return "hosted"
         return None if self.generated_tokens else "empty"
 
     @property
     def generated_tokens(self) -> int:
-        return sum(len(turn.sampled_ids) for turn in self.turns)
+        return sum(turn.generated_tokens for turn in self.turns)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all prompts together, whether a model server had them in its cache or not."""
+        total = position = 0
+        for turn in self.turns:
+            if turn.counted is not None:
+                total += turn.counted.prompt
+                continue
+            start = (position if turn.extends else 0) + len(turn.context_ids)
+            total += start
+            position = start + len(turn.sampled_ids)
+        return total
 
     @property
     def calls(self) -> tuple[Call, ...]:

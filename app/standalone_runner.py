@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from functools import partial
 from typing import NamedTuple
 
 import httpx
@@ -21,6 +22,7 @@ from app.engine.retry import RetryingEngine
 from app.errors import AppError, SettingError
 from app.garbage_collection import freeze_memory
 from app.gateway.certificates import Certificates
+from app.gateway.hosted_models import HostedModels
 from app.gateway.http_client import open_client
 from app.gateway.mcp_client.connection_pool import MAX_SESSIONS, Changed, McpServers
 from app.gateway.mcp_client.mcp_commands import read_commands
@@ -155,8 +157,11 @@ async def _open(
         client = await stack.enter_async_context(_api_client(settings))
         agent = _agent(parts, RetryingEngine(loader), sandbox, services.engine)
         mcp = await stack.enter_async_context(open_mcp_servers(settings, mark_changed(sessions)))
+        hosted = partial(HostedModels.of(settings).open, sessions)
         marks = SentMarks.open(settings.data_dir / "runners" / "sent")
-        executor = TaskExecutor(sessions, agent, services.library, client, settings, judge, spans_of, mcp, marks)
+        executor = TaskExecutor(
+            sessions, agent, services.library, client, settings, judge, spans_of, mcp, marks, hosted
+        )
         listener = await stack.enter_async_context(open_listener(settings))
         runner = await _start_runner(stack, executor, listener, services.engine, owner)
         yield _Opened(executor, runner, sandbox, services.engine)

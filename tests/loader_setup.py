@@ -6,6 +6,7 @@ from pathlib import Path
 from app.db import models, releases
 from app.db.database import Sessions
 from app.db.models import ReleaseState
+from app.engine.hosted.chat_model import OpenHosted
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Completion, Sampling
 from app.hot_swap.adapter_directory import AdapterDirectory
@@ -39,8 +40,10 @@ class NamedAdapters:
     def probe(self, name: str) -> Probe:
         return probe_of(self.model_dir, self.path / self.names[name])
 
-    def loader(self, engine: HttpEngine, sessions: Sessions) -> AdapterLoader:
-        return AdapterLoader(engine, sessions, AdapterDirectory(self.path, self.model_dir))
+    def loader(
+        self, engine: HttpEngine, sessions: Sessions, open_hosted: OpenHosted | None = None
+    ) -> AdapterLoader:
+        return AdapterLoader(engine, sessions, AdapterDirectory(self.path, self.model_dir), open_hosted)
 
 
 @dataclass(frozen=True)

@@ -5,28 +5,31 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from uuid import UUID
 
 import msgspec
 import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from app.db import models, releases, run_queue, runs, task_queue
+from app.db import models, projects, releases, run_queue, runs, task_queue
 from app.db.database import Sessions
 from app.db.models import ReleaseState, RunState
 from app.engine.capability import PROBE_PREFIX
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Completion
 from app.engine.retry import RetryingEngine
-from app.errors import AdapterError, EngineError
+from app.errors import AdapterError, EngineError, EngineRefusalError
 from app.hot_swap.loader import AdapterLoader
-from app.records import Json
+from app.records import Json, hosted
 from app.run_settings import RunSettings
 from app.telemetry import metrics
 from tests.engine_process import engine_process
+from tests.hosted_project import always, hosted_entry
 from tests.loader_setup import GREEDY, PROMPT, LoaderSetup, NamedAdapters
 from tests.processes import free_ports
 from tests.rows import LEASE, project_row, task_row
+from tests.scripted_chat import ScriptedChatModel
 from tests.single_connection import single_connection
 from tests.tiny_adapter import reference
 from tests.tiny_model import make_model_dir
@@ -270,6 +273,38 @@ async def test_an_active_adapter_that_cannot_be_loaded_is_reported_until_it_can(
             (tmp_path / name).rename(away)
         await setup.ask("c")
         assert await loader.ready() == ""
+
+
+async def test_a_hosted_model_is_loaded_nowhere_and_proves_that_it_answers(setup: LoaderSetup) -> None:
+    model = ScriptedChatModel("ready", EngineRefusalError("it refuses the key"))
+    loader = setup.adapters.loader(setup.engine, setup.sessions, always(model))
+    release = await setup.release("base", ReleaseState.ACTIVE)
+    entry = await hosted_entry(setup.sessions, release.project_id)
+    report = await loader.swap(hosted(entry.id), None)
+    assert (report.model, report.endpoint, report.replicas) == (
+        hosted(entry.id),
+        "m-1 at http://models.test/v1",
+        (),
+    )
+    with pytest.raises(EngineRefusalError, match="refuses the key"):
+        await loader.swap(hosted(entry.id), None)
+    await loader.load(hosted(entry.id))
+    assert (len(model.requests), await setup.loaded()) == (2, [])
+
+
+async def test_a_release_of_a_hosted_model_neither_needs_an_adapter_nor_keeps_one(setup: LoaderSetup) -> None:
+    await setup.release("nan", ReleaseState.ACTIVE)
+    async with setup.sessions.begin() as session:
+        await projects.create(session, "hosted", hosted(UUID(int=7)))
+    for name in "ab":
+        await setup.load(name)
+    await setup.load("c")
+    assert "c" in await setup.loaded()
+    async with setup.loader as loader:
+        async with asyncio.timeout(60):
+            while not (found := await loader.ready()):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert "hosted" not in found, "and what can serve does"
 
 
 async def test_active_adapters_are_loaded_ahead_after_the_database_was_away(

@@ -20,6 +20,7 @@ from tests.agent_skill_samples import folder
 from tests.api_app import ApiApp, open_api_app
 from tests.ledger import Ledger
 from tests.named_adapters import make_named
+from tests.odd_endpoint import OddEndpoint
 from tests.rows import LEASE, new_skill, task_row, turn_of
 from tests.served_scores import serve_scored
 from tests.small_internet import SmallInternet, found
@@ -70,6 +71,9 @@ CONSOLE = {
     "POST /console/runs/schedule/delete": "remove_schedule",
     "POST /console/runs/schedule": "put_schedule",
     "POST /console/exams/{name:str}/delete": "delete_exam",
+    "POST /console/models": "add_hosted",
+    "POST /console/models/{name:str}/probe": "probe_hosted",
+    "POST /console/models/{name:str}/delete": "remove_hosted",
     "POST /console/secrets/{name:str}/delete": "delete_secret",
     "POST /console/secrets": "store_secret",
     "POST /console/projects/{name:str}": "change_project",
@@ -191,6 +195,11 @@ async def _keys_and_secrets(walk: Walk) -> None:
     await walk("DELETE /v1/keys/{key_id:uuid}", key_id=key["id"])
     await walk("PUT /v1/secrets/{name:str}", {"value": "a-long-secret"}, name="mail")
     await walk("DELETE /v1/secrets/{name:str}", name="mail")
+    async with OddEndpoint().listening() as url:
+        await walk("POST /v1/hosted-models", {"name": "wise", "url": url, "model": "wise-1"})
+        await walk("POST /v1/hosted-models/{name:str}/probe", name="wise")
+    await walk("PATCH /v1/hosted-models/{name:str}", {"price_in": 1}, name="wise")
+    await walk("DELETE /v1/hosted-models/{name:str}", name="wise")
 
 
 async def _tasks(walk: Walk) -> None:

@@ -24,6 +24,7 @@ from app.errors import ConflictError, DatabaseError, InvalidError, StorageError
 from app.machine.backup import back_up
 from app.machine.backup_archive import BackupManifest, pack_rows, unpack_rows, verify_archive
 from app.machine.restore import read_backup, restore
+from app.records import hosted
 from app.security.encryption import KeyRing, new_key, write_key_file
 from app.settings import Settings
 from tests.rows import trajectory_of, turn_of
@@ -71,6 +72,7 @@ async def source(tmp_path: Path, empty_database_url: str) -> Settings:
             Dataset(id=dataset, project_id=demo.id, name="chats", digest=digest, bytes=17, conversations=1)
         )
         await releases.propose(session, demo.id, name)
+        await releases.propose(session, demo.id, hosted(UUID(int=7)))  # which has no files
     return settings
 
 
@@ -173,7 +175,7 @@ async def test_a_backup_is_of_one_moment_while_the_server_writes(
         writer.join()
     await _restore(path, target)
     rows = _rows(target.database_url)
-    assert len(rows["releases"]) == len(rows["projects"]) + 1, "release 2 of the project demo, and one of each"
+    assert len(rows["releases"]) == len(rows["projects"]) + 2, "two more of the project demo, and one of each"
 
 
 _RELEASE = text(

@@ -1,24 +1,25 @@
 """A chat expert in the real loop: its prompts, the recorded turns, and the failures of its endpoint."""
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 import pytest
 
 from app.agent.prompt_compact import Compact
+from app.engine.hosted.client import OpenAiChatModel
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import EngineError, EngineRefusalError
 from app.model_catalog import SEED_DIR
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.chat_server import KEY, MODEL, ChatServer, chat_server
 from tests.trajectory_samples import sample_of
-from trainer.chat_endpoint import ChatEndpoint
 from trainer.environment import Scenario
 from trainer.environments.office.expert_script import FLAWLESS
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scripted_rollouts import ScriptRunner, demonstrate
 from trainer.rollouts.expert import ExpertContext
 from trainer.sft_data.answer_tokens import UntokenizableError
-from trainer.sft_data.chat_expert import ChatExpert
+from trainer.sft_data.chat_expert import ChatExpert, load_expert
 
 HELLO = [Message("user", "hello")]
 
@@ -49,16 +50,16 @@ async def served(scenarios: Sequence[Scenario]) -> AsyncIterator[tuple[str, Chat
 async def expert(
     served: tuple[str, ChatServer], tokenizer: ChatTokenizer, sandbox: ForkedSandbox
 ) -> AsyncIterator[ChatExpert]:
-    async with ChatEndpoint(served[0], MODEL, key=KEY, max_tokens=700) as endpoint:
+    async with OpenAiChatModel(served[0], MODEL, key=KEY, patience=3) as chat_model:
         yield ChatExpert(
-            endpoint,
+            chat_model,
             ExpertContext(
                 environment=OfficeEnvironment(),
                 tokenizer=tokenizer,
                 profile=Compact(),
                 sandbox=sandbox,
-                patience=3,
             ),
+            max_tokens=700,
         )
 
 
@@ -128,76 +129,27 @@ async def test_retries_of_an_overloaded_endpoint_are_limited(
     assert 2 <= len(served[1].requests) <= 4
 
 
-@pytest.mark.parametrize(
-    ("model", "key", "message"),
-    [
-        (MODEL, "bad", r"refuses the key \(401: Incorrect API key provided\): .* --api-key-env"),
-        (MODEL, "", r"refuses the key \(401"),
-        (
-            "wiser-2",
-            KEY,
-            r"has no model 'wiser-2' \(404: The model `wiser-2` does not exist\): correct the option model or url",
-        ),
-    ],
-)
-async def test_a_wrong_key_or_model_is_reported_and_not_retried(
-    served: tuple[str, ChatServer], model: str, key: str, message: str
+async def test_an_answer_that_the_endpoint_withholds_is_not_recorded(
+    expert: ChatExpert, served: tuple[str, ChatServer], scenarios: Sequence[Scenario]
 ) -> None:
-    async with ChatEndpoint(served[0], model, key=key) as endpoint:
-        with pytest.raises(EngineRefusalError, match=message):
-            await endpoint.ask(HELLO, 0)
+    served[1].finish = "content_filter"
+    with pytest.raises(UntokenizableError, match="withheld its answer"):
+        await expert.play(scenarios[0], 0.0)
 
 
-@pytest.mark.parametrize(
-    ("status", "body", "message", "final"),
-    [
-        (400, '{"error": {"message": "no temperature"}}', r"refuses to answer \(400: no temperature\)", True),
-        (400, "plain text", r"refuses to answer \(400: plain text\)", True),
-        (500, '{"error": "odd"}', r"unable to answer \(500: \{\"error\": \"odd\"\}\)", False),
-        (200, "<html>", "does not answer like a chat endpoint", True),
-        (200, '{"choices": []}', "does not answer like a chat endpoint", True),
-        (200, '{"choices": [{}]}', "does not answer like a chat endpoint", True),
-    ],
-)
-async def test_an_unexpected_response_is_reported(
-    served: tuple[str, ChatServer], status: int, body: str, message: str, final: bool
+async def test_its_errors_name_the_options_of_an_expert(
+    expert: ChatExpert, served: tuple[str, ChatServer]
 ) -> None:
-    served[1].refusals = [(status, body)]
-    async with ChatEndpoint(served[0], MODEL, key=KEY) as endpoint:
-        with pytest.raises(EngineError, match=message) as failure:
-            await endpoint.ask(HELLO, 0)
-        assert isinstance(failure.value, EngineRefusalError) == final
-
-
-async def test_a_null_content_is_an_empty_answer(served: tuple[str, ChatServer]) -> None:
-    served[1].refusals = [
-        (200, '{"choices": [{"message": {"content": null}, "finish_reason": "content_filter"}]}')
-    ]
-    async with ChatEndpoint(served[0], MODEL, key=KEY) as endpoint:
-        assert (await endpoint.ask(HELLO, 0)).text == ""
-
-
-async def test_a_timeout_is_reported_with_what_to_do(served: tuple[str, ChatServer]) -> None:
+    context = replace(expert.context, key="bad")
+    async with load_expert(context, url=served[0], model=MODEL) as refused:
+        with pytest.raises(EngineRefusalError, match=r"refuses the key \(401: .*\): name .* with --api-key-env"):
+            await refused.chat_model.answer(HELLO, max_tokens=9, temperature=0)
+    context = replace(expert.context, key=KEY)
+    async with load_expert(context, url=served[0], model="wiser-2") as unknown:
+        with pytest.raises(EngineRefusalError, match="correct the option model or url"):
+            await unknown.chat_model.answer(HELLO, max_tokens=9, temperature=0)
     served[1].pause = 0.5
-    async with ChatEndpoint(served[0], MODEL, key=KEY, timeout=0.1) as endpoint:
+    context = replace(context, timeout=0.1, patience=0)
+    async with load_expert(context, url=served[0], model=MODEL) as slow:
         with pytest.raises(EngineError, match=r"did not answer within 0\.1 s: raise --timeout"):
-            await endpoint.ask(HELLO, 0)
-
-
-@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "nonsense", "http://[::"])
-async def test_an_endpoint_that_never_answered_is_reported_and_not_retried(url: str) -> None:
-    async with ChatEndpoint(url, MODEL) as endpoint:
-        with pytest.raises(EngineRefusalError, match="cannot be reached"):
-            await endpoint.ask(HELLO, 0)
-
-
-async def test_an_endpoint_that_went_away_may_come_back(scenarios: Sequence[Scenario]) -> None:
-    async with chat_server(scenarios) as (url, server):
-        server.refusals = [(503, "in a moment")]
-        endpoint = ChatEndpoint(url, MODEL, key=KEY)
-        with pytest.raises(EngineError, match="in a moment"):
-            await endpoint.ask(HELLO, 0)
-    async with endpoint:
-        with pytest.raises(EngineError, match="cannot be reached") as failure:
-            await endpoint.ask(HELLO, 0)
-    assert not isinstance(failure.value, EngineRefusalError)
+            await slow.chat_model.answer(HELLO, max_tokens=9, temperature=0)

@@ -1,6 +1,7 @@
 """`sage apis`, `skills`, `keys`, `projects`, `approvals` and `tasks` against the real server."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ from tests.http_server import served
 from tests.ledger import Ledger
 from tests.rows import new_skill
 from tests.sage_command import SageCommand
+from tests.test_hosted_models_api import KEY, Provider
 
 WIDE = {"COLUMNS": "120", "FORCE_COLOR": "1", "TERM": "xterm"}
 NARROW = WIDE | {"COLUMNS": "40"}
@@ -61,6 +63,31 @@ async def test_tasks_are_listed_filtered_shown_and_cancelled(shell: SageCommand)
     assert "cancelled" in (await shell.run("tasks", str(first), "--cancel")).out
     unknown = await shell.run("tasks", str(uuid4()), "--cancel")
     assert (unknown.code, unknown.err.startswith("Error: no task has the id ")) == (6, True)
+
+
+async def test_hosted_models_are_added_listed_changed_probed_and_removed(shell: SageCommand) -> None:
+    provider = Provider()
+    async with provider.listening() as url:
+        where = ("--endpoint", url, "--model", "wise-1")
+        added = await shell.run("models add", "wise", *where, "--key-env", "WISE", "--price-in", "2.5", WISE=KEY)
+        assert added.code == 0, added.err
+        assert re.search(r"context +unknown\n", added.out)
+        assert re.search(r"price.in +2\.5\n", added.out)
+        refused = await shell.run("models add", "other", *where, "--key-env", "WISE", WISE="sk-bad")
+        assert (refused.code, "refuses the key (401: Incorrect API key)" in refused.err) == (6, True)
+        unset = await shell.run("models add", "other", *where, "--key-env", "NONE")
+        assert (unset.code, "the environment variable NONE is not set" in unset.err) == (2, True)
+        listed = (await shell.run("models hosted")).out.splitlines()
+        assert [line.split()[:4] for line in listed[1:]] == [["wise", "wise-1", url, "yes"]]
+        assert (await shell.run("models change", "wise", "--price-out", "10")).code == 0
+        assert (await shell.run("models probe", "wise")).code == 0
+        provider.key = "sk-another"
+        probed = await shell.run("models probe", "wise")
+        assert (probed.code, "refuses the key" in probed.out) == (1, True)
+        assert "removed the model wise" in (await shell.run("models remove", "wise")).out
+        gone = await shell.run("models remove", "wise")
+        assert "`sage models hosted` lists them" in gone.err
+        assert KEY not in added.out + added.err + "".join(listed)
 
 
 async def test_tasks_are_filtered_by_skill_and_release(shell: SageCommand) -> None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 import pytest
 import yaml
@@ -12,6 +13,7 @@ from app.db import releases
 from app.db.database import Sessions
 from app.db.models import ReleaseState
 from app.errors import InvalidError
+from app.records import hosted
 from app.release.cluster_manifests import KINDS, ClusterNames, ServedRelease, render_manifests
 from tests.crd_schemas import CRD_SCHEMAS
 from tests.rows import project_row
@@ -46,6 +48,15 @@ def test_objects_fit_their_definitions_and_are_the_same_in_any_order(kind: str) 
     assert render(kind)
     assert render_manifests(kind, SERVED, NAMES) == render_manifests(kind, SERVED[::-1], NAMES)
     assert render(kind, []) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_hosted_model_needs_no_router(kind: str) -> None:
+    hosted_ones = [
+        ServedRelease("claude", hosted(UUID(int=7)), 100),
+        ServedRelease("shop", hosted(UUID(int=8)), 5),
+    ]
+    assert render(kind, [*SERVED, *hosted_ones]) == render(kind)
 
 
 def test_a_canary_has_its_share_as_a_weight() -> None:

@@ -2,14 +2,18 @@
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
+import pytest
 from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import learning_outlook, models, projects, schedules, tasks
 from app.db.database import Sessions
 from app.db.learning_outlook import Outlook, Serving
 from app.db.models import Exploration, ScoreSource
-from app.run_settings import RunSettings
+from app.records import hosted
+from app.run_settings import RunKind, RunSettings
 from tests.support.every_row import every_row
 
 PERSON, JUDGE = ScoreSource.PERSON, ScoreSource.JUDGE
@@ -90,3 +94,18 @@ async def test_the_plan_is_the_share_that_explores_of_the_scores_of_a_week(sessi
         for name, (_, expected) in rows.items():
             with row(name):
                 assert found[name].scores_per_week == expected
+
+
+@pytest.mark.parametrize(("kind", "problems"), [("logged", 1), ("sft", 0)])
+async def test_a_hosted_model_that_serves_leaves_nothing_for_runs_that_need_logprobs(
+    session: AsyncSession, kind: str, problems: int
+) -> None:
+    owner = await projects.create(session, "hosted", hosted(UUID(int=7)))
+    for _ in range(8):
+        task = await tasks.submit(session, owner.id, tasks.NewTask(instruction="x"))
+        ended = {"finished_at": datetime.now(UTC), "score": 1.0, "score_source": PERSON}
+        await session.execute(update(models.Task).where(models.Task.id == task.id).values(ended))
+    new = schedules.NewSchedule(every_scored_tasks=300, settings=RunSettings(kind=RunKind(kind)))
+    found = await learning_outlook.outlook(session, await schedules.put(session, owner.id, new), GREEDY)
+    assert [each for each in found.problems if "the hosted model that serves has no token ids" not in each] == []
+    assert (len(found.problems), found.scores_per_week > 0) == (problems, not problems)

@@ -21,7 +21,7 @@ async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
         yield opened
 
 
-async def limit(api: ApiApp, **limits: int | None) -> None:
+async def limit(api: ApiApp, **limits: float | None) -> None:
     answer = await api.client.patch("/v1/projects/demo", json={"settings": {"limits": limits}})
     assert answer.status_code == 200, answer.text
 
@@ -30,18 +30,18 @@ async def post(api: ApiApp, **headers: str) -> httpx.Response:
     return await api.client.post("/v1/tasks", json={"instruction": "tidy up"}, headers=headers)
 
 
-async def finish(api: ApiApp, turns: int = 0, generated_tokens: int = 0, calls: int = 0) -> UUID:
+async def finish(api: ApiApp, turns: int = 0, generated_tokens: int = 0, calls: int = 0, cost: float = 0) -> UUID:
     async with api.sessions.begin() as session:
         task = await task_queue.claim(session, "me", 30)
         assert task is not None
         outcome = task_queue.TaskOutcome(
-            state=models.TaskState.DONE, turns=turns, generated_tokens=generated_tokens, calls=calls
+            state=models.TaskState.DONE, turns=turns, generated_tokens=generated_tokens, calls=calls, cost=cost
         )
         assert await task_queue.finish(session, task.id, "me", outcome)
         return task.id
 
 
-def refused(answer: httpx.Response, name: str, value: int) -> int:
+def refused(answer: httpx.Response, name: str, value: float) -> int:
     """Check the refusal, and return its Retry-After."""
     assert answer.status_code == 429, answer.text
     body = problem(answer)
@@ -98,7 +98,10 @@ async def test_tasks_of_a_day_are_limited_until_midnight(api: ApiApp) -> None:
     assert (await post(api)).status_code == 202
 
 
-@pytest.mark.parametrize(("name", "used"), [("tokens_per_day", "generated_tokens"), ("calls_per_day", "calls")])
+@pytest.mark.parametrize(
+    ("name", "used"),
+    [("tokens_per_day", "generated_tokens"), ("calls_per_day", "calls"), ("cost_per_day", "cost")],
+)
 async def test_a_project_that_used_up_its_day_is_refused_and_its_tasks_wait(
     api: ApiApp, name: str, used: str
 ) -> None:
@@ -113,6 +116,19 @@ async def test_a_project_that_used_up_its_day_is_refused_and_its_tasks_wait(
     await limit(api, **{name: 101})
     assert (await api.client.get(f"/v1/tasks/{waiting}")).json()["waits_for"] is None
     assert await finish(api) == waiting
+
+
+async def test_a_limit_of_cost_need_not_be_whole_and_says_what_it_is(api: ApiApp) -> None:
+    await limit(api, cost_per_day=0.25)
+    await api.submit()
+    await finish(api, cost=0.2)
+    usage = (await api.client.get("/v1/projects/demo/usage")).json()
+    assert (usage["today"]["cost"], usage["left"]["cost_per_day"]) == (0.2, pytest.approx(0.05))
+    await api.submit()
+    await finish(api, cost=0.1)
+    answer = await post(api)
+    refused(answer, "cost_per_day", 0.25)
+    assert "demo has used up the cost of 0.25 of today" in str(problem(answer)["detail"])
 
 
 async def test_usage_shows_today_the_last_days_and_what_is_left(api: ApiApp) -> None:

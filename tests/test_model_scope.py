@@ -1,6 +1,7 @@
 """A model that was made for some APIs alone says so wherever another one is added or used."""
 
 from collections.abc import AsyncIterator, Mapping
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -9,11 +10,12 @@ from app.api.health import ReadinessCheck
 from app.api.scope_check import ScopeCheck
 from app.apis.api_documents import parse_document
 from app.apis.document_reader import DocumentReader
+from app.db import releases
 from app.db.database import Sessions
 from app.engine.model_scope import ModelScope
 from app.engine.tokenizer import read_card
 from app.model_catalog import SEED, SEED_DIR
-from app.records import Json
+from app.records import Json, hosted
 from tests.api_app import ApiApp, open_api_app
 from tests.approving import ApprovingProject
 from tests.ledger import Ledger
@@ -86,6 +88,16 @@ async def test_an_api_that_only_shares_its_name_with_a_known_one_is_warned_of(
     assert await warnings() == {}
     await api.client.patch(f"/v1/apis/mail/operations/{known[0]['name']}", json={"name": "put_away"})
     assert "1 of 1 projects" in (await warnings())["model"], "an operation has another name now"
+
+
+async def test_a_hosted_model_was_made_for_any_api(api: ApiApp, scope_check: ScopeCheck) -> None:
+    async with api.sessions.begin() as session:
+        release = await releases.propose(session, api.demo.id, hosted(UUID(int=7)))
+        await releases.activate(session, release.id)
+    body = {"document": Ledger().document("http://ledger.test"), "name": "ledger"}
+    added = (await api.client.post("/v1/apis", json=body)).json()
+    await scope_check.look()
+    assert (added["remarks"], (await api.client.get("/readyz")).json()["warnings"]) == ([], {})
 
 
 async def test_its_tasks_say_so_first_and_once(demo: ApprovingProject) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 from sqlalchemy import func, select
@@ -11,6 +12,7 @@ from app.db import models, releases, runs
 from app.db.database import Sessions
 from app.db.models import RunState, ScoreSource, TaskState
 from app.errors import InvalidError
+from app.records import hosted
 from app.run_settings import RunSettings
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.console_pages import post_form
@@ -117,3 +119,17 @@ async def test_the_command_and_the_console_refuse_it_with_the_same_words(api: Ap
     assert AT_ZERO in ended.err
     text = await post_form(api, "/console/runs/new", {"kind": "logged"}, "admin", status=400)
     assert AT_ZERO in text
+
+
+async def test_tasks_of_a_hosted_model_are_for_runs_that_imitate(api: ApiApp) -> None:
+    project = await api.project("hosted")
+    async with api.sessions.begin() as session:
+        release = await releases.propose(session, project.id, hosted(UUID(int=7)))
+        await releases.activate(session, release.id)
+        await serve_scored(session, project.id, 1.0, 0.0)
+    found = await refusal(api, project, kind="logged")
+    assert found.startswith(
+        f"{LITTLE}0 of 2 tasks with a score were done by the model servers' model, and the run"
+    )
+    assert "queue a run of kind sft" in found
+    assert await refusal(api, project, kind="sft") == ""

@@ -20,6 +20,7 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.agent.prompt_profiles import prompt_of
 from app.db import evaluations, models, releases
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
@@ -98,7 +99,7 @@ async def evaluate_candidate(
         )
     if evaluator is None or candidate.settings.gate_scenarios < rules.min_scenarios:
         return await gate.go_without(*_not_evaluated(candidate, rules))
-    if incumbent.prompt not in (None, evaluator.prompt_hash):
+    if incumbent.prompt not in (None, prompt_of(incumbent.model, evaluator.prompt_hash)):
         return await gate.wait(_other_prompt(gate.by_hand))
     if served is not None and served.base != evaluator.base:
         reason = f"the active release has an adapter for {served.base}, but {evaluator.base} is served"

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from app.agent.thoughts import CLOSED_THOUGHT, OPEN_THOUGHT
+from app.engine.thoughts import CLOSED_THOUGHT, OPEN_THOUGHT
 from app.untrusted.syntax_tree import parse
 
 _BLOCK = r"```(?P<language>[^\n`]*)\n(?P<code>.*?)(?P<fence>^[ \t]*```|\Z)"
@@ -46,6 +46,16 @@ def is_closed(text: str) -> bool:
     """
     block = _python_block(text)
     return block is not None and block["fence"] != ""
+
+
+def through_code(text: str) -> str:
+    """The text up to the end of its code: what a model goes on with was not asked for.
+
+    >>> through_code("Look:\\n```\\nprint(1)\\n```\\nUser: Output:\\n1")
+    'Look:\\n```\\nprint(1)\\n```'
+    """
+    block = _python_block(text)
+    return text if block is None else text[: block.end()]
 
 
 def words_before_code(text: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from app.agent.thoughts import opened_thought
+from app.engine.thoughts import opened_thought
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.records import Turn
 

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
+from app.engine.hosted.chat_model import Tokens
 from app.engine.protocol import Completion, Sampling
 from app.telemetry.phases import Attributes, Span, span
 
 _OPERATION = "text_completion"  # a prompt of tokens, not of messages
+_CHAT = "chat"
 
 
 def generation_span(prompt: Sequence[int], model: str, sampling: Sampling) -> AbstractContextManager[Span]:
@@ -27,4 +29,24 @@ def completion_attributes(completion: Completion) -> Attributes:
     return {
         "gen_ai.usage.output_tokens": len(completion.ids),
         "gen_ai.response.finish_reasons": [completion.finish],
+    }
+
+
+def chat_span(model: str, max_tokens: int, temperature: float) -> AbstractContextManager[Span]:
+    """Of a hosted model."""
+    attributes: Attributes = {
+        "gen_ai.operation.name": _CHAT,
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": model,
+        "gen_ai.request.max_tokens": max_tokens,
+        "gen_ai.request.temperature": temperature,
+    }
+    return span(f"{_CHAT} {model}", attributes, client=True)
+
+
+def answer_attributes(used: Tokens, finish: str) -> Attributes:
+    return {
+        "gen_ai.usage.input_tokens": used.prompt,
+        "gen_ai.usage.output_tokens": used.generated,
+        "gen_ai.response.finish_reasons": [finish],
     }

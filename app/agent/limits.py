@@ -47,7 +47,7 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def tokens_left(self, turns: Sequence[Turn]) -> int:
-        return self.task_tokens - sum(len(turn.sampled_ids) for turn in turns)
+        return self.task_tokens - sum(turn.generated_tokens for turn in turns)
 
     def reached(self, turns: Sequence[Turn]) -> Stop | None:
         """The limit that ends the rollout after these turns; None if it continues."""

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 from uuid import UUID
@@ -14,7 +15,7 @@ from app.agent.prompt_full import Full
 from app.apis.listed_app import ListedApp
 from app.engine.tokenizer import ChatTokenizer, Message, read_card
 from app.errors import SettingError
-from app.records import Json, Offer, Task
+from app.records import Json, Offer, Task, hosted_id
 from app.sandbox.hints import HINT
 from app.sandbox.protocol import Observation, RunStop
 
@@ -41,7 +42,9 @@ class Profile(Protocol):
         ...
 
 
-PROFILES: dict[str, Profile] = {profile.name: profile for profile in (Full(), Compact(), Brief())}
+HOSTED: Profile = Full()
+"""Hosted models were trained with none: this one explains itself."""
+PROFILES: dict[str, Profile] = {profile.name: profile for profile in (HOSTED, Compact(), Brief())}
 
 
 def choose_profile(setting: str, card: Mapping[str, Json]) -> Profile:
@@ -64,18 +67,31 @@ def sample_opening(profile: Profile) -> list[Message]:
     return profile.opening(_TASK, [_OFFER], [_APP])
 
 
-def prompt_hash(profile: Profile, tokenizer: ChatTokenizer) -> str:
-    """Hash of what the policy reads around any task: the profile's text and the model's chat template.
+def prompt_hash(profile: Profile, tokenizer: ChatTokenizer | None) -> str:
+    """Hash of what the policy reads around any task: the profile's text and the model's chat template. A hosted
+    model has no template here.
 
     The profile is rendered for a fixed task, since its text is code. The template is hashed as source, since its
     rendering may contain the date.
     """
     openings, observations = _openings(profile), _observations(profile)
-    content = (profile.name, openings, observations, tokenizer.source, sorted(tokenizer.variables.items()))
+    template = (tokenizer.source, sorted(tokenizer.variables.items())) if tokenizer else ()
+    content = (profile.name, openings, observations, *template)
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
 
 
-def prompt_text(profile: Profile, tokenizer: ChatTokenizer) -> str:
+def prompt_of(model: str, local: str) -> str:
+    """The hash of the prompt that a policy reads: `local` for what is on model servers."""
+    return local if hosted_id(model) is None else hosted_prompt()
+
+
+@cache
+def hosted_prompt() -> str:
+    """The hash of the prompt of all hosted models."""
+    return prompt_hash(HOSTED, None)
+
+
+def prompt_text(profile: Profile, tokenizer: ChatTokenizer | None) -> str:
     """What `prompt_hash` is of, for people, who compare it with that of another version."""
     without, with_skill = (
         "\n".join(f"{each.role}:\n{each.content}" for each in messages) for messages in _openings(profile)
@@ -84,11 +100,14 @@ def prompt_text(profile: Profile, tokenizer: ChatTokenizer) -> str:
         f"Profile {profile.name}, of a task without skills": without,
         "With a skill": with_skill,
         "After a turn": "\n---\n".join(dict.fromkeys(_observations(profile))),
-        "Chat template": tokenizer.source,
-        "Variables of the template": "\n".join(
-            f"{name}: {value}" for name, value in sorted(tokenizer.variables.items())
-        ),
     }
+    if tokenizer is not None:
+        parts |= {
+            "Chat template": tokenizer.source,
+            "Variables of the template": "\n".join(
+                f"{name}: {value}" for name, value in sorted(tokenizer.variables.items())
+            ),
+        }
     return "".join(f"# {title}\n\n{text}\n\n" for title, text in parts.items())
 
 

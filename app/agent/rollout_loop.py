@@ -5,24 +5,23 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 
 import msgspec
 
 from app.agent.action import ends_in_thought, extract_code
-from app.agent.chat import Chat, Prompt
-from app.agent.complete_turn import complete_turn
-from app.agent.generation_span import completion_attributes, generation_span
+from app.agent.conversation import Conversation, MessageConversation, TokenConversation
 from app.agent.hooks import RolloutHooks
 from app.agent.limits import RolloutLimits
-from app.agent.prompt_profiles import Profile, prompt_hash
+from app.agent.prompt_profiles import HOSTED, Profile, prompt_hash
 from app.agent.repl import DivergedError, Repl, SessionStart
 from app.agent.stop_signal import SuspendedError
 from app.apis.listed_app import listed_apps
-from app.engine.protocol import Engine, Sampling
-from app.engine.tokenizer import ChatTokenizer
+from app.engine.hosted.chat_model import ChatModel
+from app.engine.protocol import Engine
+from app.engine.tokenizer import ChatTokenizer, Message
 from app.gateway.approval_gate import ApprovalWantedError
 from app.gateway.gateway import Gateway
 from app.records import Call, Offer, Policy, Stop, Task, Trajectory, Turn
@@ -44,6 +43,7 @@ class Agent:
     limits: RolloutLimits
     temperature: float = 0.0
     served_length: Callable[[], int | None] = lambda: None  # tokens of a sequence at most, as far as servers told
+    hosted: ChatModel | None = None  # the policy, instead of one on the engine: see `hosted_agent`
 
     @property
     def max_length(self) -> int:
@@ -53,7 +53,20 @@ class Agent:
 
     @cached_property
     def prompt_hash(self) -> str:
-        return prompt_hash(self.profile, self.tokenizer)
+        return prompt_hash(self.profile, None if self.hosted else self.tokenizer)
+
+    def conversation(self, model: str, opening: Sequence[Message]) -> Conversation:
+        """A new one with the policy of this name."""
+        if self.hosted is not None:
+            return MessageConversation(self.hosted, model, opening, self.profile.stop_strings)
+        strings = self.profile.stop_strings
+        longest = lambda: self.max_length  # noqa: E731
+        return TokenConversation(self.engine, model, self.tokenizer, opening, strings, longest)
+
+
+def hosted_agent(agent: Agent, model: ChatModel) -> Agent:
+    """The agent whose policy is a hosted model, whatever the model servers have."""
+    return replace(agent, hosted=model, profile=HOSTED)
 
 
 class ResumeState(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,13 +128,12 @@ class _Rollout:
     ) -> None:
         self.turns: list[Turn] = []
         self._agent = agent
-        self._policy = policy
         self._gateway = gateway
         self._origin = resume
         self._unfinished: Turn | None = None
         self._prompt_hash = agent.prompt_hash  # before the opening: a profile may remember what it rendered last
         opening = agent.profile.opening(task, offers, listed_apps(gateway.catalog))
-        self._chat = Chat(agent.tokenizer, opening)
+        self._conversation = agent.conversation(policy.model, opening)
         limits = msgspec.structs.replace(agent.limits.session, project=task.project)
         start = SessionStart(limits=limits, offers=offers, seed=resume.seed, now=resume.now)
         self._repl = Repl(agent.sandbox, gateway, start)
@@ -168,44 +180,29 @@ class _Rollout:
     async def _continue(self, hooks: RolloutHooks) -> End:
         while (end := self._end()) is None:
             with phase(Phase.PROMPT):
-                prompt = self._chat.prompt()
-            longest = self._agent.max_length
-            room = longest - len(prompt.ids)
-            if room < _MIN_TOKENS:
-                return Stop.CONTEXT_FULL, f"{len(prompt.ids)} of {longest} tokens are taken"
+                taken = self._conversation.prompt()
+            longest = self._conversation.max_length
+            room = None if longest is None else longest - taken
+            if room is not None and room < _MIN_TOKENS:
+                return Stop.CONTEXT_FULL, f"{taken} of {longest} tokens are taken"
             with span("turn", {"sage.turn.index": len(self.turns)}):
                 with hooks.stop_signal.lossless():
-                    turn = await self._sample(prompt, room)
+                    turn = await self._sample(room)
                 await hooks.on_sampled(len(self.turns), turn)
                 await self._execute(turn, hooks)
         return end
 
-    async def _sample(self, prompt: Prompt, room: int) -> Turn:
+    async def _sample(self, room: int | None) -> Turn:
         limits = self._agent.limits
-        sampling = Sampling(
-            max_tokens=min(room, limits.turn_tokens, limits.tokens_left(self.turns)),
-            temperature=self._agent.temperature,
-            seed=zlib.crc32(f"{self._origin.seed} {len(self.turns)}".encode()),
-            stop_token_ids=self._agent.tokenizer.stop_ids,
-            stop_strings=self._agent.profile.stop_strings,
-        )
+        most = min(limits.turn_tokens, limits.tokens_left(self.turns))
         started = time.monotonic()
-        with phase(Phase.ENGINE), generation_span(prompt.ids, self._policy.model, sampling) as generation:
-            engine, model = self._agent.engine, self._policy.model
-            with self._during_generation():
-                completion = await complete_turn(engine, prompt, model, sampling, self._chat)
-            generation.set(completion_attributes(completion))
-        return Turn(
-            context_ids=prompt.context_ids,
-            sampled_ids=completion.ids,
-            logprobs=completion.logprobs,
-            text=self._chat.text_of(completion.ids),
-            opened=prompt.opened,
-            finish=completion.finish,
-            extends=prompt.extends,
-            prompt=self._prompt_hash,
-            engine_seconds=time.monotonic() - started,
-        )
+        with phase(Phase.ENGINE), self._during_generation():
+            turn = await self._conversation.sample(
+                max_tokens=most if room is None else min(room, most),
+                temperature=self._agent.temperature,
+                seed=zlib.crc32(f"{self._origin.seed} {len(self.turns)}".encode()),
+            )
+        return msgspec.structs.replace(turn, prompt=self._prompt_hash, engine_seconds=time.monotonic() - started)
 
     @contextmanager
     def _during_generation(self) -> Iterator[None]:
@@ -260,7 +257,7 @@ class _Rollout:
     def _add(self, turn: Turn) -> None:
         self.turns.append(turn)
         with phase(Phase.PROMPT):
-            self._chat.add(turn)
+            self._conversation.add(turn)
 
     def _keep_unfinished(self, outcome: str) -> None:
         """Append the turn whose code was running, with the calls it had made."""

@@ -29,11 +29,11 @@ from app.apis.read_process import ReadRequest
 from app.apis.server_remark import server_remark
 from app.credentials.document_fetch import check_server
 from app.credentials.prepared import PreparedCredential, prepare
-from app.db import api_credentials, api_trials, apis, audit, mcp_changes, models
+from app.db import api_credentials, api_trials, apis, audit, mcp_changes, models, releases
 from app.db.models import AuditAction
 from app.engine.model_scope import ModelScope
 from app.errors import ApiDocumentError
-from app.records import Json
+from app.records import Json, hosted_id
 from app.release import manifest
 from app.release.tool_documents import presentation_of
 from app.runner.api_refresh import record_change
@@ -138,6 +138,8 @@ async def register_api(
     sessions, http_client, document_reader, _ = readers
     fetch = fetch_for(data, project.id, sessions, http_client, document_reader)
     content = await content_of(data, session, project.id, readers, fetch)
+    if hosted_id((await releases.active(session, project.id)).model) is not None:
+        model_scope = ModelScope()  # a hosted model was made for any
     former = await _former(session, document_reader, project.id, data.name)
     request = _request(data, former, model_scope)
     app, document = await document_reader.read(request, content, fetch)

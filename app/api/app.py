@@ -30,6 +30,7 @@ from app.api.erasure import ErasureController
 from app.api.exams import ExamController
 from app.api.feedback import FeedbackController
 from app.api.health import healthz, livez, readyz
+from app.api.hosted_models import HostedModelController
 from app.api.json_request import JsonRequest
 from app.api.judge_agreement import JudgeController
 from app.api.key_gate import KeyGate
@@ -85,6 +86,7 @@ _CONTROLLERS = [
     ApiOperationController,
     CredentialController,
     SecretController,
+    HostedModelController,
     ProjectController,
     KeyController,
     ReleaseController,

@@ -19,6 +19,7 @@ from app.engine.dispatcher import Occupancy
 from app.engine.model_scope import ModelScope
 from app.engine.model_server import ModelServer
 from app.engine.tokenizer import ChatTokenizer
+from app.gateway.hosted_models import HostedModels
 from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.project.project_settings import Limits
@@ -56,6 +57,7 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     http_client: httpx.AsyncClient  # fetches OpenAPI documents
     document_reader: DocumentReader
     mcp_commands: Mapping[str, McpCommand] = {}
+    hosted: HostedModels = HostedModels()
     readiness_checks: Mapping[str, ReadinessCheck]
     datasets: DatasetStore
     data_rules: DataRules = DataRules()

@@ -62,7 +62,7 @@ class ReachedLimit(msgspec.Struct, frozen=True):
     """The limit that a request with status 429 reached, and the setting that changes it."""
 
     name: str
-    value: int
+    value: float
     setting: str
 
 

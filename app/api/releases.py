@@ -37,15 +37,18 @@ _READ = problems(400, 401, 403, 404)
 
 
 class ReleaseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`adapter` is the name of its directory: the hash of its content. `reason` is stored in `evidence`."""
+    """Either an `adapter`, by the name of its directory, which is the hash of its content, or a `hosted` model, by
+    its name. `reason` is stored in `evidence`.
+    """
 
-    adapter: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}(?!\n)$")]
+    adapter: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}(?!\n)$")] | None = None
+    hosted: Annotated[str, msgspec.Meta(min_length=1, max_length=200)] | None = None
     project: str | None = None
     reason: Text | None = None
 
 
 class ReleaseView(msgspec.Struct, frozen=True, kw_only=True):
-    """A release: weights (`model`), skills, tools and prompt, each identified by its hash.
+    """A release: weights (`model`), skills, tools and prompt, each identified by its hash; a hosted model by name.
 
     `evidence` is the result of the gate, of the release as a canary, and of its watch; `activated_at` is when the
     release last became active. While it is `watched`, it is compared with the release before.
@@ -69,7 +72,8 @@ class ReleaseView(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, row: models.Release) -> Self:
         links = ConsoleLinks.of("releases", row.id)
-        return cls(watched=row.watched_against is not None, links=links, **columns(row, cls, "watched", "links"))
+        own = columns(row, cls, "model", "watched", "links")
+        return cls(model=row.policy, watched=row.watched_against is not None, links=links, **own)
 
 
 class ActivatedView(ReleaseView, frozen=True, kw_only=True):
@@ -99,7 +103,11 @@ class ReleaseController(Controller):
         """Its weights, the training run that produced them, and the result of the gate."""
         return ReleaseView.of(await find_release(session, access, release_id))
 
-    @post(summary="Propose an adapter", opt={"scope": "admin"}, responses=problems(400, 401, 403, 404))
+    @post(
+        summary="Propose an adapter or a hosted model",
+        opt={"scope": "admin"},
+        responses=problems(400, 401, 403, 404),
+    )
     async def propose(
         self,
         data: JSONBody[ReleaseRequest],
@@ -107,12 +115,19 @@ class ReleaseController(Controller):
         access: Caller,
         adapters: NamedDependency[AdapterDirectory],
     ) -> ReleaseView:
-        """Creates a candidate from an adapter in the adapter directory, named by its content hash. Its shapes are
-        checked against the base model; that it was trained on this model cannot be checked. It serves once it is
-        activated, or as a canary; one that was rejected in another release of the project needs `allow_rejected`
-        for that. An adapter belongs to the project whose run made it or whose key first proposed
-        it; one that a key for all projects added is for all."""
+        """Creates a candidate from a hosted model, or from an adapter in the adapter directory, named by its
+        content hash. The shapes of an adapter are checked against the base model; that it was trained on this
+        model cannot be checked. The candidate serves once it is activated, or as a canary; an adapter that was
+        rejected in another release of the project needs `allow_rejected` for that. An adapter belongs to the
+        project whose run made it or whose key first proposed it; one that a key for all projects added is for
+        all."""
+        if (data.adapter is None) == (data.hosted is None):
+            raise InvalidError("give either `adapter` or `hosted`")
         project = await find_project(session, access, data.project)
+        if data.hosted is not None:
+            release = await releases.propose_hosted(session, project.id, data.hosted)
+            return await _proposed(session, access, release, data)
+        assert data.adapter is not None
         await session.commit()  # no transaction is held while files are read
         rank = await _read(adapters, data.adapter)
         await adapters.publish(data.adapter)
@@ -124,12 +139,7 @@ class ReleaseController(Controller):
         if row.base != adapters.base:
             raise InvalidError(f"adapter {row.hash} was trained on {row.base}, but {adapters.base} is served")
         release = await releases.propose(session, project.id, data.adapter)
-        if data.reason:
-            await releases.record_evidence(session, release.id, {"reason": data.reason})
-        about = (project.id, release.id, access.actor, models.AuditAction.RELEASE_PROPOSED)
-        await audit.add(session, *about, {"model": data.adapter, "reason": data.reason})
-        await session.commit()
-        return ReleaseView.of(release)
+        return await _proposed(session, access, release, data)
 
     @get("/{release_id:uuid}/activate", summary="Show what activating a release would change", responses=_READ)
     async def changes(
@@ -169,6 +179,15 @@ class ReleaseController(Controller):
             on_changes=stated.append,
         )
         return ActivatedView.after(row, stated[-1])
+
+
+async def _proposed(session: Db, access: Caller, release: models.Release, data: ReleaseRequest) -> ReleaseView:
+    if data.reason:
+        await releases.record_evidence(session, release.id, {"reason": data.reason})
+    about = (release.project_id, release.id, access.actor, models.AuditAction.RELEASE_PROPOSED)
+    await audit.add(session, *about, {"model": release.policy, "reason": data.reason})
+    await session.commit()
+    return ReleaseView.of(release)
 
 
 async def _read(adapters: AdapterDirectory, name: str) -> int:

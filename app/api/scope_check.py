@@ -1,6 +1,6 @@
 """Warns, in /readyz, of APIs that the model cannot use: by their trials, or because it was not made for them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final, Self
 
 import msgspec
@@ -8,7 +8,7 @@ import structlog
 
 from app.api.api_reading import read_request
 from app.apis.document_reader import DocumentReader
-from app.db import api_trials, apis, manifests, models
+from app.db import api_trials, apis, manifests, models, releases
 from app.db.api_trials import TriedApi
 from app.db.database import TRANSIENT, Sessions
 from app.engine.model_scope import ADVICE, ModelScope, trial_remark
@@ -43,8 +43,8 @@ class ScopeCheck:
     async def warning(self) -> str:
         """How many there are; it shows no names. Empty if there are none."""
         try:
+            rows = await self._rows() if self._scope.apis else ()
             async with self._sessions() as session:
-                rows = await apis.of_all_projects(session) if self._scope.apis else ()
                 tried = await api_trials.scores(session)
         except TRANSIENT:  # another component says so
             return ""
@@ -60,13 +60,18 @@ class ScopeCheck:
 
     async def look(self) -> None:
         """Read the documents of APIs whose names the model knows."""
-        async with self._sessions() as session:
-            rows = await apis.of_all_projects(session)
+        rows = await self._rows()
         by_version = {_version(row): row for row in rows if self._scope.apis.get(row.name)}
         for version, row in by_version.items():
             if version not in self._others:
                 self._others[version] = bool(self._scope.others({row.name: await self._operations(row)}))
         self._others = {version: self._others[version] for version in by_version}
+
+    async def _rows(self) -> Sequence[models.Api]:
+        """Of projects that the model serves."""
+        async with self._sessions() as session:
+            served = set(await releases.local_projects(session))
+            return [row for row in await apis.of_all_projects(session) if row.project_id in served]
 
     async def _operations(self, row: models.Api) -> list[str]:
         """None for a document that cannot be read: its tasks say so."""

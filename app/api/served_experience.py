@@ -34,9 +34,12 @@ async def check_experience(
         return
     advice = "submit tasks with a check, or score those that ended"
     _need(_COMPARED, len(scored), ended, "that ended have a score to learn from", advice)
-    new = await _new(session, project.id, settings, scored)
+    here = [row for row in scored if not row.hosted]
+    advice = "a hosted model has no token ids and logprobs: queue a run of kind sft"
+    _need(_COMPARED, len(here), scored, "with a score were done by the model servers' model", advice)
+    new = await _new(session, project.id, settings, here)
     advice = "wait for new tasks, or raise both replay and max_staleness"
-    _need(_COMPARED, len(new), scored, "with a score are new to the weights that serve", advice)
+    _need(_COMPARED, len(new), here, "with a score are new to the weights that serve", advice)
     explored = 0
     async for temperature in training_data.temperatures(session, [row.id for row in reversed(new)]):
         explored += temperature == TRAINED_TEMPERATURE

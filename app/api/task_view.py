@@ -79,6 +79,8 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     generated_tokens: int
     calls: int
+    prompt_tokens: int  #: of all its prompts together
+    cost: float | None  #: of its hosted model, in the unit of the prices; null where these are unknown
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -205,7 +207,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
         return TaskView(
             project=project,
             skills=skills,
-            release=ServedBy(release.number, release.model) if release else None,
+            release=ServedBy(release.number, release.policy) if release else None,
             approval=WantedApproval.of(approval) if approval else None,
             rerun_of=task.rerun_of,
             repairs=task.repairs,

@@ -15,7 +15,7 @@ from app.api.access import Caller, Db, find_task
 from app.api.problem import problems
 from app.db import trajectories
 from app.engine.tokenizer import ChatTokenizer
-from app.records import Call, Json, Offer, Policy, SkillCall, Stop, Trajectory, Turn, Use
+from app.records import Call, CountedTokens, Json, Offer, Policy, SkillCall, Stop, Trajectory, Turn, Use
 
 
 class TurnView(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +41,8 @@ class TurnView(msgspec.Struct, frozen=True, kw_only=True):
     context_ids: tuple[int, ...] | UnsetType = UNSET  #: new prompt tokens
     sampled_ids: tuple[int, ...] | UnsetType = UNSET
     logprobs: tuple[float, ...] | UnsetType = UNSET  #: of the sampled ids
+    thought: str  #: that a hosted model put beside its text
+    counted: CountedTokens | None  #: by a hosted model, which has no token ids
 
 
 class TrajectoryView(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,4 +135,6 @@ def _view_turn(turn: Turn, span: tuple[int, int], *, tokens: bool) -> TurnView:
         context_ids=turn.context_ids if tokens else UNSET,
         sampled_ids=turn.sampled_ids if tokens else UNSET,
         logprobs=turn.logprobs if tokens else UNSET,
+        thought=turn.thought,
+        counted=turn.counted,
     )

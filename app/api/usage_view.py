@@ -14,7 +14,7 @@ DAYS = 30
 
 class UsageView(msgspec.Struct, frozen=True, kw_only=True):
     """`limits` are those that hold, the project's own or the server's, and `left` is what is left of each; null is
-    none. Tokens and calls are counted when a task ends.
+    none. Tokens, calls and cost are counted when a task ends.
     """
 
     project: str
@@ -40,6 +40,7 @@ async def view_usage(session: AsyncSession, project: models.Project, defaults: L
         "tasks_per_day": today.submitted,
         "tokens_per_day": today.generated_tokens,
         "calls_per_day": today.calls,
+        "cost_per_day": today.cost,
     }
     left = {
         name: max(0, limit - spent) for name, spent in used.items() if (limit := getattr(limits, name)) is not None

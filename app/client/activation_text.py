@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from app.records import shown_model
 from app.security.visible_text import visible
 
 _MOST = 20  # names in a line
@@ -46,7 +47,11 @@ def activation_lines(number: int, changes: Mapping[str, Any]) -> Iterator[str]:
     else:
         yield f"release {number} replaces release {before}"
     model = changes["model"]
-    yield f"  weights: {model['from'][:12]} -> {model['to'][:12]}" if model else "  weights: the same"
+    yield (
+        f"  weights: {shown_model(model['from'])} -> {shown_model(model['to'])}"
+        if model
+        else "  weights: the same"
+    )
     skills = changes["skills"].items()
     moved = {how: [f"{each['name']} v{each['version']}" for each in found] for how, found in skills}
     yield from _named(_SKILLS, moved, "skills")

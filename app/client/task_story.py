@@ -111,6 +111,8 @@ def _done(event: ServerEvent) -> Iterator[Text]:
     data = event.data
     score = "" if data["score"] is None else f", score {data['score']:.4g}"
     spent = f"{data['turns']} turns, {data['generated_tokens']} tokens, {data['calls']} calls"
+    if data.get("cost") is not None:
+        spent += f", cost {data['cost']:.4g}"
     stop = f" ({data['stop_reason']})" if data["stop_reason"] not in (None, "completed", data["state"]) else ""
     yield Text(f"{data['state']}{stop}{score}: {spent}", "bold green" if data["state"] == "done" else "bold red")
     if data["failure"]:

@@ -22,6 +22,17 @@ def count(value: float | None) -> str:
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.1f}"
 
 
+def money(value: float | None) -> str:
+    """In the unit of the prices.
+
+    >>> money(1234.5), money(0.01234), money(0.0), money(None)
+    ('1,234.50', '0.012', '0', '-')
+    """
+    if value is None:
+        return _NOTHING
+    return f"{value:,.2f}" if value >= 1 else f"{value:.2g}"
+
+
 def percent(share: float | None) -> str:
     """
     >>> percent(0.1234), percent(1.0), percent(0.999), percent(None)

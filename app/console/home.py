@@ -15,7 +15,7 @@ from app.console import learning
 from app.console.csv_file import csv_file
 from app.console.learning import Learning
 from app.console.visit import Visit, Visitor, page
-from app.db import approvals, models, quotas, releases, skill_savings, skills, tasks
+from app.db import approvals, models, quotas, releases, skill_savings, skills, tasks, usage
 from app.db.models import ApprovalState, ReleaseState, SkillState
 from app.db.skill_savings import ScenarioSavings
 
@@ -52,6 +52,7 @@ class HomePages(Controller):
             days=days,
             learning=await learning.of_project(session, owner, visit.now, days),
             **await _now(session, owner),
+            cost=sum(each.cost for each in await usage.of_days(session, owner, days)),
             savings=await skill_savings.by_scenario(session, owner, visit.now - timedelta(days=days)),
             total=_total,
             wanted=await _wanted(session, visit),

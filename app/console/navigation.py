@@ -33,6 +33,7 @@ NAVIGATION = (
     NavigationEntry("Releases", "/console/releases", "tasks", "r"),
     NavigationEntry("Runs", "/console/runs", "admin", "n"),
     NavigationEntry("Exams", "/console/exams", "admin", "e"),
+    NavigationEntry("Models", "/console/models", "admin", "m"),
     NavigationEntry("Secrets", "/console/secrets", "admin", "x"),
     NavigationEntry("Projects", "/console/projects", "tasks", "p"),
     NavigationEntry("Keys", "/console/keys", "admin", "k"),

@@ -15,6 +15,7 @@ from app.console.exams import ExamPages
 from app.console.feedback import FeedbackPages
 from app.console.health import HealthPages
 from app.console.home import HomePages
+from app.console.hosted_models import HostedModelPages
 from app.console.keys import KeyPages
 from app.console.problem_pages import PROBLEM_PAGES, show_nothing
 from app.console.projects import ProjectPages
@@ -62,6 +63,7 @@ _PAGES: list[Any] = [
     RunDetailPage,
     SchedulePages,
     ExamPages,
+    HostedModelPages,
     SecretPages,
     ProjectPages,
     KeyPages,

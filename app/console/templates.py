@@ -12,6 +12,7 @@ from app.console import formats
 from app.console.assets import asset_url
 from app.console.code import code_block, json_block
 from app.console.navigation import NAVIGATION
+from app.records import shown_model
 from app.security.visible_text import visible
 
 _DIRECTORY = Path(__file__).parent / "templates"
@@ -40,9 +41,11 @@ def _environment() -> Environment:
     )
     filters: dict[str, Any] = {
         "count": formats.count,
+        "model": shown_model,
         "percent": formats.percent,
         "duration": formats.duration,
         "score": formats.score,
+        "money": formats.money,
         "size": formats.size,
         "signed": formats.signed,
         "when": formats.when,

@@ -196,7 +196,7 @@ def _complete(shown: ShownCall, call: Call | None) -> None:
 
 def _events_of(trajectory: Trajectory) -> Iterator[tuple[str, dict[str, Json]]]:
     for index, turn in enumerate(trajectory.turns):
-        yield "turn", {"turn": index, "text": turn.full_text, "tokens": len(turn.sampled_ids)}
+        yield "turn", {"turn": index, "text": turn.full_text, "tokens": turn.generated_tokens}
         for call in turn.calls:
             yield "call", {name: getattr(call, name) for name in call.__struct_fields__ if name != "response"}
         if turn.outcome:

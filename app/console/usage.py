@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from litestar import Controller, Response, get
@@ -24,9 +24,11 @@ _LABELS: Final = {
     "tasks_per_day": "Tasks submitted today",
     "tokens_per_day": "Tokens generated today",
     "calls_per_day": "API calls today",
+    "cost_per_day": "Cost of hosted models today",
     "dataset_bytes": "Uploaded datasets",
     "requests_per_minute": "Requests of a key in a minute",
 }
+_FORMATS: Final[dict[str, Callable[[Any], str]]] = {"dataset_bytes": formats.size, "cost_per_day": formats.money}
 _COLUMNS: Final = UsageCounts.__struct_fields__
 
 
@@ -35,10 +37,10 @@ class LimitRow(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     label: str
-    limit: int | None
-    used: int | None
+    limit: float | None
+    used: float | None
     own: bool  # of the project, not the server's default
-    show: Callable[[int | None], str]
+    show: Callable[[Any], str]
 
 
 class UsagePages(Controller):
@@ -82,6 +84,7 @@ def _row(usage: UsageView, own: Limits, name: str, stored: int | None) -> LimitR
         "tasks_per_day": usage.today.submitted,
         "tokens_per_day": usage.today.generated_tokens,
         "calls_per_day": usage.today.calls,
+        "cost_per_day": usage.today.cost,
         "dataset_bytes": stored,
     }
     return LimitRow(
@@ -90,19 +93,22 @@ def _row(usage: UsageView, own: Limits, name: str, stored: int | None) -> LimitR
         limit=getattr(usage.limits, name),
         used=used.get(name),
         own=getattr(own, name) is not None,
-        show=formats.size if name == "dataset_bytes" else formats.count,
+        show=_FORMATS.get(name, formats.count),
     )
 
 
 def _charts(days: list[UsageOfDay]) -> Iterator[tuple[str, list[str], ColumnChart]]:
     """Title, columns of the numbers, and picture."""
-    for title, names in (
-        ("Tasks that ended", ["done", "failed", "cancelled"]),
-        ("Generated tokens", ["generated_tokens"]),
-        ("API calls", ["calls"]),
-    ):
+    drawn = [
+        ("Tasks that ended", ["done", "failed", "cancelled"], formats.count),
+        ("Generated tokens", ["generated_tokens"], formats.count),
+        ("API calls", ["calls"], formats.count),
+    ]
+    if any(day.cost for day in days):
+        drawn.append(("Cost", ["cost"], formats.money))
+    for title, names, show in drawn:
         columns = [Column(f"{day.day.day} {day.day:%b}", [getattr(day, name) for name in names]) for day in days]
         total = sum(sum(each.values) for each in columns)
-        label = f"{title} by day: {formats.count(total)} in {len(days)} days"
+        label = f"{title} by day: {show(total)} in {len(days)} days"
         shown = [name.replace("_", " ") for name in names]
-        yield title, names, column_chart(label, shown, columns, formats.count)
+        yield title, names, column_chart(label, shown, columns, show)

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import advisory_locks, models
 from app.db.models import ReleaseState, RunState, TaskState
+from app.db.releases import is_local
 from app.errors import NotFoundError
 from app.records import Probe
 
@@ -56,15 +57,24 @@ async def get(session: AsyncSession, digest: str) -> models.Adapter:
 
 
 async def active(session: AsyncSession) -> set[str]:
-    """Models of all active releases."""
-    query = select(models.Release.model).where(models.Release.state == ReleaseState.ACTIVE)
+    """Models of all active releases, but for hosted ones."""
+    release = models.Release
+    query = select(release.model).where(release.state == ReleaseState.ACTIVE, is_local(release.model))
     return set(await session.scalars(query))
 
 
 async def serving(session: AsyncSession) -> set[str]:
-    """Models that new tasks may be pinned to: of active releases and of canaries."""
-    states = [ReleaseState.ACTIVE, ReleaseState.CANARY]
-    return set(await session.scalars(select(models.Release.model).where(models.Release.state.in_(states))))
+    """Models that new tasks may be pinned to: of active releases and of canaries, but for hosted ones."""
+    release, states = models.Release, [ReleaseState.ACTIVE, ReleaseState.CANARY]
+    query = select(release.model).where(release.state.in_(states), is_local(release.model))
+    return set(await session.scalars(query))
+
+
+async def hosted_serving(session: AsyncSession) -> set[str]:
+    """Hosted models that new tasks may be pinned to."""
+    release, states = models.Release, [ReleaseState.ACTIVE, ReleaseState.CANARY]
+    query = select(release.model).where(release.state.in_(states), ~is_local(release.model))
+    return set(await session.scalars(query))
 
 
 async def projects_of(session: AsyncSession, model: str) -> Sequence[str]:
@@ -90,7 +100,7 @@ async def known(session: AsyncSession, names: Collection[str]) -> set[str]:
 
 
 async def needed(session: AsyncSession) -> set[str]:
-    """Models that must stay loaded although no active release has them.
+    """Models that must stay loaded although no active release has them, but for hosted ones.
 
     They belong to unfinished tasks and shadows, canaries, releases that passed, candidates whose run has yet to
     evaluate them, and releases that are being activated.
@@ -107,4 +117,4 @@ async def needed(session: AsyncSession) -> set[str]:
         and_(unexamined, release.training_run_id.in_(training)),
         advisory_locks.is_being_activated(),
     )
-    return set(await session.scalars(select(release.model).where(wanted)))
+    return set(await session.scalars(select(release.model).where(wanted, is_local(release.model))))

@@ -54,11 +54,12 @@ async def settle(
 
 async def _reopen(session: AsyncSession, task: models.Task) -> None:
     """Its end counts for nothing, and of its scores only a person's stays."""
-    used = {name: -getattr(task, name) for name in ("turns", "generated_tokens", "calls")}
+    used = {name: -(getattr(task, name) or 0) for name in usage.OF_TASKS}
     await usage.add(session, task.project_id, usage.SUBMISSIONS, done=-1, **used)
     await session.execute(delete(models.Trajectory).where(models.Trajectory.task_id == task.id))
     task.state, task.stop, task.failure, task.answer, task.finished_at = TaskState.RUNNING, None, None, None, None
-    task.turns = task.generated_tokens = task.calls = 0
+    task.turns = task.generated_tokens = task.calls = task.prompt_tokens = 0
+    task.cost = None
     if task.score_source is not ScoreSource.PERSON:
         task.score, task.score_source, task.checked, task.judged_by = None, None, False, None
         await session.execute(delete(models.Verification).where(models.Verification.task_id == task.id))

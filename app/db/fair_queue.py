@@ -75,13 +75,15 @@ def any_candidate(limits: Limits) -> Exists:
     return exists(_candidates(limits))
 
 
-def _limit(name: str, defaults: Limits) -> ColumnElement[int]:
+def _limit(
+    name: str, defaults: Limits, kind: type[BigInteger] | type[Double[float]] = BigInteger
+) -> ColumnElement[float]:
     """The project's limit, or else the server's; NULL is none."""
-    own = cast(_project.settings["limits"][name].astext, BigInteger)
-    return func.nullif(func.coalesce(own, literal(getattr(defaults, name) or 0, BigInteger)), 0)
+    own = cast(_project.settings["limits"][name].astext, kind)
+    return func.nullif(func.coalesce(own, literal(getattr(defaults, name) or 0, kind)), 0)
 
 
-def _within(limit: ColumnElement[int], used: ColumnElement[int]) -> ColumnElement[bool]:
+def _within(limit: ColumnElement[float], used: ColumnElement[float]) -> ColumnElement[bool]:
     return or_(limit.is_(None), used < limit)
 
 
@@ -118,6 +120,7 @@ def _candidates(limits: Limits) -> Select[Any]:
             _within(capacity, running),
             _within(_limit("tokens_per_day", limits), usage.today("generated_tokens", project_id)),
             _within(_limit("calls_per_day", limits), usage.today("calls", project_id)),
+            _within(_limit("cost_per_day", limits, Double), usage.today("cost", project_id)),
         )
         .order_by("turn", _turn.turn.nulls_first(), project_id)
     )

@@ -25,6 +25,7 @@ class HostedModel(Entity):
     url: Mapped[str]
     model: Mapped[str]  # its name there
     key: Mapped[str | None]  # encrypted; never shown
+    trusted: Mapped[bool]  # its URL is by a key for all projects: it may be at any address of this network
     price_in: Mapped[float | None]  # of a million tokens of prompts; NULL: unknown, so its cost is
     price_out: Mapped[float | None]
     abilities: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # by its latest probe

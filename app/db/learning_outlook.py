@@ -6,14 +6,19 @@ import msgspec
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, projects
+from app.db import models, projects, releases
 from app.db.models import Exploration
 from app.db.scores import proven
 from app.project.project_settings import ProjectSettings, explored_percent
+from app.records import hosted_id
 from app.run_settings import TRAINED_TEMPERATURE, RunKind, read_settings
 from app.settings import Settings
 
 _DAYS = 7
+_HOSTED = (
+    "the hosted model that serves has no token ids and logprobs, and runs of kind logged learn from nothing else: "
+    "schedule runs of kind sft"
+)
 _ENOUGH = 20  # tasks that explored, to say how many do so to their end
 
 _task = models.Task
@@ -59,6 +64,9 @@ async def outlook(session: AsyncSession, schedule: models.Schedule, serving: Ser
     if settings.kind is RunKind.LOGGED and serving.temperature != TRAINED_TEMPERATURE:
         percent, kept = explored_percent(project, learns=True), _share_kept(project, week)
     problems = [*_unsampled(percent, project, week), *_unscored(schedule, project, serving, week)]
+    active = await releases.find_active(session, schedule.project_id)
+    if settings.kind is RunKind.LOGGED and active is not None and hosted_id(active.model) is not None:
+        problems = [_HOSTED, *problems]
     return Outlook(
         scored_last_week=week.scored,
         scores_per_week=0 if problems else round(week.scored * percent / 100 * kept),

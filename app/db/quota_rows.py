@@ -37,3 +37,5 @@ class ProjectUsage(Base):
     turns: Mapped[int] = mapped_column(BigInteger, server_default="0")
     generated_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
     calls: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    prompt_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    cost: Mapped[float] = mapped_column(server_default="0")  # of tasks whose price is known

@@ -31,13 +31,11 @@ async def _check(session: AsyncSession, project_id: UUID, defaults: Limits) -> N
         what = f"{project.name} would have more than {limits.queued_tasks:,} tasks waiting: submit fewer, or later"
         raise _limit_error("queued_tasks", limits.queued_tasks, what, _QUEUE_SECONDS)
     used = await usage.of_today(session, project_id)
-    reached = _reached(
-        limits, tasks_per_day=used.submitted - 1, tokens_per_day=used.generated_tokens, calls_per_day=used.calls
-    )
+    reached = _reached(limits, tasks_per_day=used.submitted - 1, **_of_day(used))
     if reached is not None:
         now = await usage.clock(session)
         reset, value = usage.next_day(now), getattr(limits, reached)
-        what = f"{project.name} has used up the {value:,} {reached.removesuffix('_per_day')} of today"
+        what = f"{project.name} has used up the {_in_words(reached, value)} of today"
         seconds = (reset - now).total_seconds()
         raise _limit_error(reached, value, f"{what}: submit again from {reset:%Y-%m-%dT%H:%MZ}", seconds)
 
@@ -52,10 +50,26 @@ async def exhausted(session: AsyncSession, project: models.Project, defaults: Li
     limits = projects.settings_of(project).limits.over(defaults)
     used = await usage.of_today(session, project.id)
     running = await _count(session, project.id, RUNNING) if limits.running_tasks is not None else 0
-    return _reached(limits, tokens_per_day=used.generated_tokens, calls_per_day=used.calls, running_tasks=running)
+    return _reached(limits, **_of_day(used), running_tasks=running)
 
 
-def _reached(limits: Limits, **used: int) -> str | None:
+def _of_day(used: usage.UsageCounts) -> dict[str, float]:
+    return {
+        "tokens_per_day": used.generated_tokens,
+        "calls_per_day": used.calls,
+        "cost_per_day": used.cost,
+    }
+
+
+def _in_words(name: str, value: float) -> str:
+    """
+    >>> _in_words("tokens_per_day", 2000), _in_words("cost_per_day", 2.5)
+    ('2,000 tokens', 'cost of 2.5')
+    """
+    return f"cost of {value:g}" if name == "cost_per_day" else f"{value:,} {name.removesuffix('_per_day')}"
+
+
+def _reached(limits: Limits, **used: float) -> str | None:
     """The first of these limits that is used up."""
     for name, count in used.items():
         limit = getattr(limits, name)
@@ -69,7 +83,7 @@ async def _count(session: AsyncSession, project_id: UUID, state: ColumnElement[b
     return (await session.scalars(query)).one()
 
 
-def _limit_error(name: str, value: int, what: str, seconds: float) -> LimitError:
+def _limit_error(name: str, value: float, what: str, seconds: float) -> LimitError:
     setting = f"SAGE_LIMIT_{name.upper()}"
     message = f"{what}, or ask an administrator to raise limits.{name} of the project, or {setting}"
     return LimitError(message, name=name, value=value, setting=setting, retry_after=seconds)

@@ -5,11 +5,13 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, UniqueConstraint, func, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, Text, UniqueConstraint, cast, func, select, text
 from sqlalchemy.dialects.postgresql import JSON, JSONB
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Mapped, column_property, mapped_column
 
 from app.db.base import Base, Entity, Leased, listing_indexes
+from app.db.hosted_model_rows import HostedModel
+from app.records import HOSTED
 
 
 class ReleaseState(StrEnum):
@@ -50,7 +52,13 @@ class Release(Entity):
     project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
     number: Mapped[int]
     state: Mapped[ReleaseState] = mapped_column(default=ReleaseState.CANDIDATE)
-    model: Mapped[str] = mapped_column(default="base")  # the name the engine knows: "base" or an adapter's hash
+    model: Mapped[str] = mapped_column(default="base")  # as in `records.Policy`
+    hosted: Mapped[str | None] = column_property(  # the name of its hosted model
+        select(HostedModel.name)
+        .where(func.concat(HOSTED, cast(HostedModel.id, Text)) == model)
+        .correlate_except(HostedModel)
+        .scalar_subquery()
+    )
     skills: Mapped[str | None] = mapped_column(ForeignKey("skill_sets.hash"), index=True)
     tools: Mapped[str | None] = mapped_column(ForeignKey("tool_sets.hash"), index=True)
     prompt: Mapped[str | None]  # hash of the templates that the policy reads
@@ -66,6 +74,11 @@ class Release(Entity):
     activated_at: Mapped[datetime | None]  # the last time
     watched_against: Mapped[UUID | None]  # while it is watched: the release that its weights replaced
     watched_since: Mapped[datetime | None]  # when they did, in this release or an earlier one
+
+    @property
+    def policy(self) -> str:
+        """As people know its model: by the name of a hosted one."""
+        return self.hosted or self.model
 
 
 class SkillSet(Base):
@@ -127,7 +140,10 @@ class AuditAction(StrEnum):
     OPERATION_CHANGED = "operation changed"  # of an API: `detail` has its name, and what was set before and after
     KEY_CREATED = "key created"  # `detail` has its id, name, prefix and scopes
     KEY_REVOKED = "key revoked"
-    RELEASE_PROPOSED = "release proposed"  # of an adapter
+    HOSTED_ADDED = "model added"  # a hosted one; `detail` has it, without its key
+    HOSTED_CHANGED = "model changed"  # `detail` has it before and after
+    HOSTED_REMOVED = "model removed"
+    RELEASE_PROPOSED = "release proposed"  # of an adapter or a hosted model
     RUN_QUEUED = "run queued"
     RUN_RETRIED = "run retried"
     RUN_CANCELLED = "run cancelled"

@@ -5,12 +5,13 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
 
-from app.db import models, projects, skill_moves
+from app.db import hosted_models, models, projects, skill_moves
 from app.db.in_array import in_array
 from app.db.models import RELEASE_MOVES, ReleaseState
 from app.errors import ConflictError, NotFoundError
-from app.records import BASE, Json
+from app.records import BASE, HOSTED, Json, hosted
 
 _REJECT = "reject"  # the `verdict` of the evidence against a release
 _WAITING = "waiting"  # in the evidence of one that passed
@@ -72,6 +73,11 @@ async def propose(
     return await _notified(session, row)
 
 
+async def propose_hosted(session: AsyncSession, project_id: UUID, name: str) -> models.Release:
+    """Add a candidate whose policy is the project's hosted model of this name. Raises NotFoundError."""
+    return await propose(session, project_id, hosted((await hosted_models.get(session, project_id, name)).id))
+
+
 async def record_evidence(session: AsyncSession, release_id: UUID, evidence: dict[str, Json]) -> models.Release:
     """Store the gate's figures; the state stays."""
     release = await locked(session, release_id)
@@ -122,6 +128,18 @@ async def serving(session: AsyncSession, project_id: UUID | None = None) -> Sequ
     if project_id is not None:
         query = query.where(release.project_id == project_id)
     return [(name, row) for name, row in await session.execute(query)]
+
+
+async def local_projects(session: AsyncSession) -> Sequence[UUID]:
+    """The projects whose active release needs the model servers."""
+    row = models.Release
+    query = select(row.project_id).where(row.state == ReleaseState.ACTIVE, is_local(row.model))
+    return (await session.scalars(query)).all()
+
+
+def is_local(model: ColumnElement[str] | InstrumentedAttribute[str]) -> ColumnElement[bool]:
+    """It is on the model servers: the base model, or an adapter."""
+    return ~model.startswith(HOSTED)
 
 
 async def numbers(session: AsyncSession, release_ids: Collection[UUID]) -> dict[UUID, int]:

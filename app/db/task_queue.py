@@ -65,6 +65,8 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
     turns: int = 0
     generated_tokens: int = 0
     calls: int = 0
+    prompt_tokens: int = 0
+    cost: float | None = None
 
 
 async def claim(  # noqa: PLR0913  the last ones are each a condition of its own
@@ -232,11 +234,11 @@ def _unless_a_person_scored(**values: object) -> dict[str, ColumnElement[object]
     return {name: case((scored, columns[name]), else_=value) for name, value in values.items()}
 
 
-async def _used(session: AsyncSession, task_id: UUID, outcome: TaskOutcome) -> dict[str, int]:
+async def _used(session: AsyncSession, task_id: UUID, outcome: TaskOutcome) -> dict[str, float]:
     """Counts for the project's usage. The outcome of a task that failed has none: its events do."""
-    counts = {"turns": outcome.turns, "generated_tokens": outcome.generated_tokens, "calls": outcome.calls}
+    counts: dict[str, float] = {name: getattr(outcome, name) or 0 for name in usage.OF_TASKS}
     if outcome.state is TaskState.FAILED and not any(counts.values()):
-        counts = await events.used(session, task_id)
+        counts |= await events.used(session, task_id)
     return {outcome.state.value: 1, **counts}
 
 
@@ -269,6 +271,18 @@ async def wake(session: AsyncSession, task_id: UUID) -> None:
 async def hand_back(session: AsyncSession, process: str) -> Sequence[UUID]:
     """Let others resume all tasks of a process at once. Returns their ids."""
     return await _free(session, _queue.hand_back_all(process, alone=suspects.alone()))
+
+
+async def record_prompt(session: AsyncSession, task_id: UUID, owner: str, prompt: str) -> str | None:
+    """Record that a task without turns begins under another prompt than that of its runner. Returns the one that
+    it began under. Raises ConflictError if it has another owner.
+    """
+    began = case((_has_turns(), _task.prompt), else_=prompt)
+    held = _queue.held(owner, _task.id == task_id)
+    rows = (await session.scalars(update(_task).where(held).values(prompt=began).returning(_task.prompt))).all()
+    if not rows:
+        raise lease.lost("task", task_id, owner)
+    return rows[0]
 
 
 async def put_back(

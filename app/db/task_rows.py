@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, SmallInteger, UniqueConstraint, false, text
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, SmallInteger, UniqueConstraint, false, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -143,6 +143,8 @@ class Task(Entity, Leased):
     judged_by: Mapped[str | None]  # the judge whose score it is, or the overruled one
     turns: Mapped[int] = mapped_column(default=0)
     generated_tokens: Mapped[int] = mapped_column(default=0)
+    prompt_tokens: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")  # of all its prompts
+    cost: Mapped[float | None]  # of its hosted model, in the unit of the prices; NULL where these are unknown
     calls: Mapped[int] = mapped_column(default=0)
     cancel_requested: Mapped[bool] = mapped_column(default=False)
     deaths: Mapped[int] = mapped_column(default=0, server_default="0")  # of runners that had it

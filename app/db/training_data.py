@@ -6,7 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import or_, select
+from sqlalchemy import false, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, releases
@@ -32,6 +32,7 @@ class LoggedTask(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: datetime
     release_id: UUID | None
     base: str | None  # the model its adapter was trained on; None without an adapter, or if unknown
+    hosted: bool = False  # its policy is a hosted model
 
 
 class LoggedSkill(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +64,7 @@ _ENDED = (
         models.Task.finished_at,
         models.Task.release_id,
         models.Adapter.base,
+        func.coalesce(~releases.is_local(models.Release.model), false()).label("hosted"),
     )
     .outerjoin(models.Release, models.Release.id == models.Task.release_id)
     .outerjoin(models.Adapter, models.Adapter.hash == models.Release.model)

@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import BigInteger, ColumnElement, Date, Integer, Uuid, bindparam, cast, func, select
+from sqlalchemy import ColumnElement, Date, Integer, Uuid, bindparam, cast, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
@@ -16,6 +16,7 @@ from app.db.lease import process_of
 
 _usage = models.ProjectUsage
 _RUNNERS = 16  # rows of a project and day that runners write to
+OF_TASKS = ("turns", "generated_tokens", "calls", "prompt_tokens", "cost")  # columns that a task has, too
 SUBMISSIONS = 0  # the row that submissions write to, one at a time
 _DAY = cast(func.timezone("UTC", func.statement_timestamp()), Date)
 
@@ -30,6 +31,9 @@ class UsageCounts(msgspec.Struct, frozen=True, kw_only=True):
     turns: int = 0
     generated_tokens: int = 0
     calls: int = 0
+    prompt_tokens: int = 0
+    cost: float = 0.0
+    """Of hosted models whose prices are known, in their unit."""
 
 
 class UsageOfDay(UsageCounts, frozen=True, kw_only=True):
@@ -41,7 +45,7 @@ _row = insert(_usage).values(
     project_id=bindparam("to_project", type_=Uuid),
     day=_DAY,
     writer=bindparam("by_writer", type_=Integer),
-    **{name: bindparam(f"added_{name}", type_=BigInteger) for name in _names},
+    **{name: bindparam(f"added_{name}", type_=_usage.__table__.c[name].type) for name in _names},
 )
 _ADD = _row.on_conflict_do_update(
     index_elements=["project_id", "day", "writer"],
@@ -49,7 +53,7 @@ _ADD = _row.on_conflict_do_update(
 )
 
 
-async def add(session: AsyncSession, project_id: UUID, writer: int, **counts: int) -> None:
+async def add(session: AsyncSession, project_id: UUID, writer: int, **counts: float) -> None:
     """Add to today's usage. The row stays locked until the transaction ends."""
     values = dict.fromkeys(UsageCounts.__struct_fields__, 0) | counts
     added = {f"added_{name}": count for name, count in values.items()}
@@ -61,7 +65,7 @@ def writer_of(owner: str) -> int:
     return 1 + zlib.crc32(process_of(owner).encode()) % _RUNNERS
 
 
-def today(column: str, project_id: ColumnElement[UUID]) -> ColumnElement[int]:
+def today(column: str, project_id: ColumnElement[UUID]) -> ColumnElement[float]:
     """The sum of today's column, as a subquery."""
     row = aliased(_usage)
     total = func.coalesce(func.sum(getattr(row, column)), 0)
@@ -78,7 +82,8 @@ async def of_days(session: AsyncSession, project_id: UUID, days: int) -> list[Us
         .group_by(_usage.day)
         .order_by(_usage.day.desc())
     )
-    return [UsageOfDay(day=row.day, **{name: int(getattr(row, name)) for name in names}) for row in rows]
+    kinds = UsageCounts.__annotations__
+    return [UsageOfDay(day=row.day, **{name: kinds[name](getattr(row, name)) for name in names}) for row in rows]
 
 
 async def of_today(session: AsyncSession, project_id: UUID) -> UsageCounts:

@@ -1,7 +1,8 @@
 """Hot swap: loads the adapter that a task is pinned to before its first token is requested.
 
 Adapters are directories named by their content hash, so a name always stands for the same weights, and loading is
-idempotent. A rollout keeps its adapter: nothing is unloaded while there is room.
+idempotent. A rollout keeps its adapter: nothing is unloaded while there is room. A hosted model is loaded nowhere:
+a swap to it proves that its endpoint answers.
 """
 
 import asyncio
@@ -10,25 +11,28 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Self
+from uuid import UUID
 
 import msgspec
 import structlog
 
 from app.adapters.files import AdapterFiles
-from app.db import adapters, audit
+from app.db import adapters, audit, models
 from app.db.advisory_locks import load_lock
 from app.db.database import TRANSIENT, Sessions
 from app.db.models import AuditAction
+from app.engine.hosted.chat_model import OpenHosted
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Replica
+from app.engine.tokenizer import Message
 from app.errors import AdapterError, AppError, EngineError, EngineRefusalError
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.hot_swap.eviction import Evictable, check_room_ahead, evict, evictable_adapters, unload
 from app.hot_swap.load_everywhere import NoRoomError, load_everywhere
 from app.hot_swap.swap_report import SwapReport
 from app.loop import Loop
-from app.records import BASE, Probe
+from app.records import BASE, Probe, hosted_id
 from app.telemetry import metrics
 
 log = structlog.get_logger(__name__)
@@ -36,19 +40,29 @@ log = structlog.get_logger(__name__)
 _ACTOR = "server"  # in the audit log
 _CHECK_SECONDS = 60.0  # between checks of the active releases, since a notification can be lost
 _RETRY_SECONDS = 10.0  # while one of them is not loaded
+_QUESTION = (Message("user", "Answer with the word ready."),)  # to a hosted model, before it serves
+_ANSWER_TOKENS = 32
 _ATTEMPTS = 3  # at a completion whose adapter was unloaded in between
 
 
 class AdapterLoader:
     """An engine that loads adapters on demand, and within its context those of active releases ahead of time."""
 
-    def __init__(self, engine: HttpEngine, sessions: Sessions, files: AdapterDirectory) -> None:
+    def __init__(
+        self,
+        engine: HttpEngine,
+        sessions: Sessions,
+        files: AdapterDirectory,
+        open_hosted: OpenHosted | None = None,
+    ) -> None:
         self._engine = engine
         self._sessions = sessions
         self._files = files
+        self._open_hosted = open_hosted
         self._loaded: set[str] = set()  # a hint: servers answer 404 where it is wrong
         self._load_errors: dict[str, str] = {}  # by active adapter that cannot be loaded
         self._wanted: set[str] = set()  # models of active releases, as last read
+        self._hosted: set[str] = set()  # hosted ones of them
         self._loading = asyncio.Lock()
         self._loop = Loop("hot swap", self._load_active, _CHECK_SECONDS, expected=TRANSIENT)
 
@@ -70,7 +84,7 @@ class AdapterLoader:
         if none. Raises AdapterError if no active release can be served.
         """
         faults = "; ".join([await self._fault(*each) for each in sorted(self._load_errors.items())])
-        if self._wanted and self._wanted <= self._load_errors.keys():
+        if self._wanted and not self._hosted and self._wanted <= self._load_errors.keys():
             raise AdapterError(faults)
         return faults
 
@@ -106,7 +120,7 @@ class AdapterLoader:
         """Load on all servers or none. Raises what `swap` raises, and `ahead` of a task NoRoomError if an adapter
         of an active release would have to make room.
         """
-        if model == BASE:
+        if model == BASE or hosted_id(model) is not None:
             return
         async with self._loading:
             if model not in self._loaded or model not in await self._engine.models():
@@ -119,12 +133,24 @@ class AdapterLoader:
         if one fails, it is unloaded where it is new.
 
         Raises AdapterError for weights that are missing, damaged, refused or fail verification, EngineError if a
-        server is down, does not see them or has all of its adapters in use.
+        server is down, does not see them or has all of its adapters in use, or if a hosted model does not answer.
         """
+        if (model_id := hosted_id(model)) is not None:
+            return await self._ask(model, model_id)
         if model == BASE:
             return SwapReport(model=BASE, seconds=0.0)
         async with self._loading:
             return await self._swap(model, probe)
+
+    async def _ask(self, model: str, model_id: UUID) -> SwapReport:
+        assert self._open_hosted is not None, "a release has a hosted model"
+        began = time.perf_counter()
+        async with self._open_hosted(model_id) as opened:
+            await opened.answer(_QUESTION, max_tokens=_ANSWER_TOKENS, temperature=0.0)
+        async with self._sessions() as session:
+            entry = await session.get(models.HostedModel, model_id)
+        endpoint = f"{entry.model} at {entry.url}" if entry else ""
+        return SwapReport(model=model, seconds=time.perf_counter() - began, endpoint=endpoint)
 
     async def restore(self, replica: Replica) -> None:
         """Load and verify the adapters that a returning server may need, before it gets requests.
@@ -208,6 +234,7 @@ class AdapterLoader:
     async def _load_active(self) -> float | None:
         async with self._sessions() as session:
             wanted = await adapters.serving(session)
+            self._hosted = await adapters.hosted_serving(session)
         self._wanted = wanted
         self._load_errors = {model: why for model, why in self._load_errors.items() if model in wanted}
         for model in sorted(wanted):

@@ -1,4 +1,6 @@
-"""The record of a swap in the audit log: the weights, the duration, and the verification of each model server."""
+"""The record of a swap in the audit log: the weights, the duration, and the verification of each model server.
+Of a hosted model, the endpoint that answered.
+"""
 
 import msgspec
 
@@ -20,3 +22,4 @@ class SwapReport(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float  # of the whole swap
     replicas: tuple[ReplicaSwapReport, ...] = ()
     absent: tuple[str, ...] = ()  # servers that were out: each is verified before it gets requests again
+    endpoint: str = ""

@@ -13,7 +13,7 @@ from app.datasets.dataset_store import DatasetStore
 from app.db.table_copy import Snapshot, read_snapshot
 from app.errors import AdapterError, ConflictError, InvalidError, StorageError
 from app.machine.backup_archive import ArchiveWriter, BackupManifest, pack_rows, verify_archive
-from app.records import BASE
+from app.records import BASE, hosted_id
 from app.scratch import scratch_directory
 from app.security.encryption import KEY_FILE
 from app.settings import Settings
@@ -59,7 +59,7 @@ def _write(archive: ArchiveWriter, snapshot: Snapshot, settings: Settings, direc
             version=version("sage-server"),
             revision=snapshot.revision,
             postgres=snapshot.server,
-            model=settings.model,
+            model=settings.local_model,
             key=key,
             tables=list(snapshot.tables),
             rows=rows,
@@ -83,7 +83,7 @@ def _add_adapters(archive: ArchiveWriter, snapshot: Snapshot, settings: Settings
     """Those that no directory and no store has whole."""
     store, missing = AdapterStore(settings.adapters_dir, settings.adapter_store), []
     names = {*snapshot.column("adapters", "hash"), *snapshot.column("releases", "model")} - {BASE}
-    for name in sorted(map(str, names)):
+    for name in sorted(name for name in map(str, names) if hosted_id(name) is None):
         try:
             path = asyncio.run(store.fetch(name))
             if content_hash(path) != name:

@@ -11,8 +11,8 @@ import msgspec
 
 from app import errors
 from app.agent.prompt_profiles import Profile, choose_profile, sample_opening
-from app.agent.thoughts import CLOSED_THOUGHT, end_of, opened_thought
 from app.engine.model_memory import weights_in
+from app.engine.thoughts import CLOSED_THOUGHT, end_of, opened_thought
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import ChatTemplateError, ModelError, ModelTokenizerError
 from app.records import Json

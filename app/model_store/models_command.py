@@ -12,7 +12,7 @@ from app.settings import Settings
 
 @click.group()
 def models() -> None:
-    """Get pretrained models by name. Then set SAGE_MODEL to the name."""
+    """Get pretrained models by name, then set SAGE_MODEL to the name; or add one that another server hosts."""
 
 
 @models.command("list")

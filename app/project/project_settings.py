@@ -14,6 +14,7 @@ from app.records import Json
 from app.settings import Settings
 
 _Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=10**15)] | None
+_Cost: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e12)] | None
 _Days: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=36_500)] | None
 _EXPLORED = 25.0  # percent
 
@@ -35,6 +36,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Tokens generated in a day by tasks that ended. Over it, waiting tasks wait for the next day."""
     calls_per_day: _Limit = None
     """API calls in a day of tasks that ended. Over it, waiting tasks wait for the next day."""
+    cost_per_day: _Cost = None
+    """What hosted models may cost in a day, in the unit of their prices. Over it, waiting tasks wait for the next
+    day."""
     dataset_bytes: _Limit = None
     """Bytes of the project's uploaded datasets."""
 

@@ -69,7 +69,7 @@ async def changes_of(
     return ActivationChanges(
         replaces=active.number,
         rolls_back=rolls_back(release, active),
-        model=None if active.model == release.model else PartChange(active.model, release.model),
+        model=None if active.model == release.model else PartChange(active.policy, release.policy),
         skills=SkillMoves(**moved),
         documents=await _documents(session, release, active),
         former_prompt=None if active.prompt in (None, release.prompt) else release.prompt,

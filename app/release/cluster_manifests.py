@@ -14,7 +14,7 @@ import msgspec
 import yaml
 
 from app.errors import InvalidError
-from app.records import BASE
+from app.records import BASE, hosted_id
 
 _LABELS = {"app.kubernetes.io/managed-by": "sage-server"}
 _WHOLE = 1_000_000  # the sum of a project's weights, and the highest one that is allowed
@@ -41,12 +41,13 @@ class ClusterNames(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def render_manifests(kind: str, served: Sequence[ServedRelease], names: ClusterNames) -> str:
-    """YAML, the same for the same releases. `kind` is one of `KINDS`.
+    """YAML, the same for the same releases. `kind` is one of `KINDS`. Releases of hosted models need no router.
 
     Raises InvalidError for names that Kubernetes does not accept.
     """
     _check(names)
-    objects = sorted(KINDS[kind](served, names), key=lambda each: str(each["metadata"]["name"]))
+    routed = [each for each in served if hosted_id(each.model) is None]
+    objects = sorted(KINDS[kind](routed, names), key=lambda each: str(each["metadata"]["name"]))
     return "".join(yaml.safe_dump(each, explicit_start=True, sort_keys=False) for each in objects)
 
 

@@ -73,7 +73,7 @@ async def diff(
     if release.project_id != other.project_id:
         raise InvalidError("the two releases belong to different projects: compare releases of one project")
     one, two = await _parts_of(session, release), await _parts_of(session, other)
-    model = _change(release.model, other.model)
+    model = None if release.model == other.model else PartChange(release.policy, other.policy)
     training_run = _change(_text(release.training_run_id), _text(other.training_run_id))
     skills = await _skills(session, one.skills, two.skills)
     tools = await _tools(session, reader, one.tools, two.tools)

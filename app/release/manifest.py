@@ -13,6 +13,7 @@ import msgspec
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.agent.prompt_profiles import prompt_of
 from app.db import (
     audit,
     manifests,
@@ -71,7 +72,9 @@ async def serving(handle: Handle, project_id: UUID, release_id: UUID) -> Serving
 async def begin_serving(
     session: AsyncSession, project_id: UUID, release_id: UUID | None, prompt_hash: str | None
 ) -> Serving:
-    """What a release gives a task, or the active one if None. Records its prompt, if one is given."""
+    """What a release gives a task, or the active one if None. Records its prompt, if that of the model servers'
+    model is given.
+    """
     project = await projects.by_id(session, project_id)
     if release_id is None:
         release = await releases.active(session, project_id)
@@ -79,7 +82,7 @@ async def begin_serving(
         release = await releases.get(session, release_id)
     documents = await api_documents(session, release)
     if prompt_hash is not None:
-        await record_prompt(session, release, prompt_hash)
+        await record_prompt(session, release, prompt_of(release.model, prompt_hash))
     return Serving(
         project=project.name,
         settings=project.settings,
@@ -108,6 +111,7 @@ async def record_activation(
     skills: SkillsMode = "restore",
 ) -> dict[str, Json]:
     """Record the parts of a release, in the transaction that activates it, and the final ones of `previous`.
+    `prompt_hash` is of the model servers' model.
 
     One that has served before gets its skills back, unless `skills` is "keep". Returns, for the audit log, the
     skills that changed, the APIs that are missing, and a changed prompt.
@@ -122,9 +126,10 @@ async def record_activation(
         tools = await tools_of(session, previous or release)
         release.tools = await manifests.store_tools(session, release.project_id, tools)
     changed |= await _missing_apis(session, release.project_id, release.tools)
-    if release.prompt not in (None, prompt_hash):
-        changed["prompt"] = {"was": release.prompt, "now": prompt_hash}
-    release.prompt = prompt_hash
+    prompt = prompt_of(release.model, prompt_hash)
+    if release.prompt not in (None, prompt):
+        changed["prompt"] = {"was": release.prompt, "now": prompt}
+    release.prompt = prompt
     release.skills = await manifests.store_skills(session, release.project_id)
     await session.flush()
     return changed
@@ -188,11 +193,13 @@ async def keep_tools(
 async def update_prompt(
     session: AsyncSession, project_id: UUID, prompt_hash: str, in_use: Collection[str] = ()
 ) -> models.Release:
-    """Ensure the active release has this prompt: a new release if it served with another one.
+    """Ensure the active release has this prompt, or that of hosted models if it has one: a new release if it
+    served with another one.
 
     Nothing changes while its own is among those `in_use`, as in a rolling upgrade.
     """
     serving = await lock_active(session, project_id)
+    prompt_hash = prompt_of(serving.model, prompt_hash)
     if serving.prompt == prompt_hash or serving.prompt in in_use:
         return serving
     if serving.prompt is None:
@@ -231,7 +238,7 @@ async def _succeed(
 async def _record_end(session: AsyncSession, previous: models.Release, prompt_hash: str) -> None:
     """Record the state that a rollback restores."""
     previous.skills = await manifests.store_skills(session, previous.project_id)
-    previous.prompt = previous.prompt or prompt_hash
+    previous.prompt = previous.prompt or prompt_of(previous.model, prompt_hash)
     if previous.tools is None:
         registered = await manifests.api_tools(session, previous.project_id)
         previous.tools = await manifests.store_tools(session, previous.project_id, registered)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import structlog
 
+from app.agent.prompt_profiles import HOSTED, hosted_prompt, prompt_of, prompt_text
 from app.db import manifests, models, projects, releases, runners, watches
 from app.db.advisory_locks import SwapUnderWayError
 from app.db.database import TRANSIENT, Sessions
@@ -75,6 +76,7 @@ class ReleaseReconciler:
         async with self._sessions.begin() as session:
             if self._prompt_text:
                 await manifests.store_prompt(session, self._prompt, self._prompt_text)
+                await manifests.store_prompt(session, hosted_prompt(), prompt_text(HOSTED, None))
             owners = [project.id for project in await projects.list_all(session)]
             in_use = await runners.prompts(session)
         recorded = True
@@ -82,7 +84,7 @@ class ReleaseReconciler:
             with suppress(NotFoundError):  # the project was deleted
                 async with self._sessions.begin() as session:
                     release = await manifest.update_prompt(session, project_id, self._prompt, in_use)
-                recorded = recorded and release.prompt == self._prompt
+                recorded = recorded and release.prompt == prompt_of(release.model, self._prompt)
         return recorded
 
     async def _reconcile_states(self) -> bool:

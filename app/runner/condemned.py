@@ -3,9 +3,10 @@
 import msgspec
 import structlog
 
+from app.agent.prompt_profiles import HOSTED
 from app.db import calls, models, offers, projects, releases, turns
 from app.db.database import Sessions
-from app.records import Call, Policy, Stop, Trajectory, Turn
+from app.records import Call, Policy, Stop, Trajectory, Turn, hosted_id
 from app.runner.task_context import task_of
 
 log = structlog.get_logger(__name__)
@@ -32,7 +33,7 @@ async def recorded_trajectory(
     return Trajectory(
         task=task_of(row, project.name),
         policy=policy,
-        profile=profile,
+        profile=profile if hosted_id(policy.model) is None else HOSTED.name,
         turns=tuple(done),
         stop=Stop.CRASHED,
         detail=failure,

@@ -1,5 +1,7 @@
 """Executes one claimed task, from its row to its trajectory: all parts of the app meet here."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from uuid import UUID
@@ -9,12 +11,13 @@ import msgspec
 import structlog
 from sqlalchemy.exc import DataError
 
-from app.agent.rollout_loop import Agent, run_rollout
+from app.agent.rollout_loop import Agent, hosted_agent, run_rollout
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.credentials.stored_credentials import StoredCredentials
-from app.db import models, offers, suspects, task_queue, trajectories
+from app.db import costs, models, offers, suspects, task_queue, trajectories
 from app.db.database import UNAVAILABLE, Sessions, direct, is_lost_connection
 from app.db.models import Exploration, TaskState
+from app.engine.hosted.chat_model import OpenHosted
 from app.errors import AppError, InvalidError, SandboxError, first_line, public_text
 from app.gateway.approval_gate import ApprovalGate
 from app.gateway.gateway import ExplorationEndedError, Gateway
@@ -22,7 +25,7 @@ from app.gateway.mcp_client.connection_pool import McpServers
 from app.gateway.mcp_client.mcp_calls import mcp_callers
 from app.judge import NamedJudge
 from app.project.project_settings import ProjectSettings
-from app.records import Policy, Stop, Trajectory
+from app.records import Policy, Stop, Trajectory, hosted_id
 from app.release import manifest
 from app.release.catalogs import Catalogs
 from app.release.project_secrets import ProjectSecrets
@@ -70,6 +73,7 @@ class TaskExecutor:
     spans_of: SpansOf | None = None  # of traced tasks
     mcp: McpServers | None = None  # None: none is called
     marks: SentMarks | None = None
+    open_hosted: OpenHosted | None = None  # None: no release has a hosted model
 
     @cached_property
     def _explorer(self) -> Agent:
@@ -78,6 +82,17 @@ class TaskExecutor:
     def agent_of(self, row: models.Task) -> Agent:
         """The agent that samples as the task does, all of it: a task explores from its first turn on or never."""
         return self._explorer if row.exploration in (Exploration.READS, Exploration.WRITES) else self.agent
+
+    @asynccontextmanager
+    async def policy_agent(self, row: models.Task, policy: Policy) -> AsyncIterator[Agent]:
+        """As `agent_of`, with the hosted model of the policy, if it is one."""
+        agent, model_id = self.agent_of(row), hosted_id(policy.model)
+        if model_id is None:
+            yield agent
+            return
+        assert self.open_hosted is not None, "a release has a hosted model"
+        async with self.open_hosted(model_id) as model:
+            yield hosted_agent(agent, model)
 
     @cached_property
     def catalogs(self) -> Catalogs:
@@ -144,7 +159,7 @@ class TaskExecutor:
             await self._give_up(row, owner, journal)
             return
         context = await self.context(row.project_id, row.release_id, serves=True)
-        await journal.begin_attempt(self.agent, self.settings.model, context.catalog.names())
+        await journal.begin_attempt(self.agent, self.settings.local_model, context.policy, context.catalog.names())
         trajectory = await self._explored(row, context, journal, owner)
         await journal.flush()
         failure = trajectory.detail or None
@@ -231,9 +246,10 @@ class TaskExecutor:
                 offered = await self.skill_selection.select(row, resume, owner, context.catalog, limit=limit)
                 journal.offered = offered
                 journal.guard = gateway.guard = await self.skill_selection.guard(offered)
-            agent, resume = await begin_call(self.agent_of(row), row, offered, resume, journal)
             try:
-                return await run_rollout(agent, task, context.policy, gateway, offered, resume, journal)
+                async with self.policy_agent(row, context.policy) as policy_agent:
+                    agent, resume = await begin_call(policy_agent, row, offered, resume, journal)
+                    return await run_rollout(agent, task, context.policy, gateway, offered, resume, journal)
             except SandboxError as error:
                 await journal.flush()  # no later try makes these calls again
                 if not left:
@@ -273,6 +289,14 @@ class TaskExecutor:
             callers=mcp_callers(self.mcp, row.project_id, row.principal, self.settings.api_timeout_seconds),
         )
 
+    async def charge(self, project_id: UUID, owner: str, trajectory: Trajectory) -> None:
+        """Count what a rollout cost that is no task."""
+        model_id = hosted_id(trajectory.policy.model)
+        if model_id is not None:
+            used = trajectory.prompt_tokens, trajectory.generated_tokens
+            async with self.sessions.begin() as session:
+                await costs.charge(session, project_id, owner, model_id, *used)
+
     @timed(Phase.CHECK)
     async def score(
         self,
@@ -303,6 +327,7 @@ class TaskExecutor:
         end = {"stop": outcome.stop or trajectory.stop, "phases": phase_seconds()}
         trajectory = msgspec.structs.replace(trajectory, **end)
         async with self.sessions.begin() as session:
+            outcome = msgspec.structs.replace(outcome, cost=await costs.of_trajectory(session, trajectory))
             if not await task_queue.finish(session, row.id, owner, outcome):
                 log.warning("another runner has the task, this rollout is dropped", task=str(row.id))
                 journal.stop_signal.lost = True

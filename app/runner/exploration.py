@@ -18,6 +18,7 @@ from uuid import UUID
 from app.db import models
 from app.db.models import Exploration
 from app.project.project_settings import explored_percent
+from app.records import hosted_id
 from app.runner.task_context import TaskContext
 
 
@@ -33,9 +34,11 @@ def exploration_of(row: models.Task, context: TaskContext) -> Exploration | None
     """How a task that has not begun is to explore; None: not at all.
 
     Neither do tasks that call a skill or repair one, and those whose release was chosen: they are no experience.
+    Nor do those of a hosted model, whose logprobs nobody knows.
     """
     percent = explored_percent(context.settings, learns=context.learns)
     other = row.pinned or row.skill_run is not None or row.repairs is not None
+    other = other or hosted_id(context.policy.model) is not None
     if row.exploration is not None or other or not is_chosen(row.id, percent):
         return None
     return Exploration.WRITES if context.settings.explore_writes else Exploration.READS

@@ -71,7 +71,7 @@ def _attributes(row: models.Task) -> Attributes:
 
 
 def _count_trajectory(trajectory: Trajectory) -> None:
-    read, generated = prompt_tokens(trajectory), trajectory.generated_tokens
+    read, generated = trajectory.prompt_tokens, trajectory.generated_tokens
     note({"gen_ai.usage.input_tokens": read, "gen_ai.usage.output_tokens": generated})
     note({"gen_ai.request.model": trajectory.policy.model})
     metrics.TURNS.inc(len(trajectory.turns))
@@ -84,13 +84,3 @@ def _count_trajectory(trajectory: Trajectory) -> None:
     for offer in trajectory.offered:
         use = "returned" if offer.name in useful else "raised" if offer.name in called else "none"
         metrics.SKILL_OFFERS.labels(use).inc()
-
-
-def prompt_tokens(trajectory: Trajectory) -> int:
-    """Of all prompts together, whether a model server had them in its cache or not."""
-    total = position = 0
-    for turn in trajectory.turns:
-        start = (position if turn.extends else 0) + len(turn.context_ids)
-        total += start
-        position = start + len(turn.sampled_ids)
-    return total

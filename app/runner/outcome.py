@@ -47,6 +47,7 @@ def outcome_of(trajectory: Trajectory, scored: float | None, failure: str | None
         turns=len(trajectory.turns),
         generated_tokens=trajectory.generated_tokens,
         calls=len(trajectory.calls),
+        prompt_tokens=trajectory.prompt_tokens,
     )
 
 

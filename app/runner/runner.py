@@ -19,7 +19,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.stop_signal import StopSignal
-from app.db import models, shadows, suspects, task_queue
+from app.db import models, releases, shadows, suspects, task_queue
 from app.db.database import TRANSIENT, Sessions, autocommit, direct
 from app.db.lease import new_claim
 from app.db.runners import CLAIMS, HOST
@@ -86,7 +86,7 @@ class Runner:
         self._execute = execute
         self._options = options
         self._executions: dict[UUID, _Execution] = {}
-        self.answers: Callable[[], bool] = lambda: True  # there is a model server that does
+        self.answers: Callable[[], bool] = lambda: True  # a model server does; hosted models need none
         self._dropped: dict[UUID, _Dropped] = {}  # ended without a result, to be handed back
         self._taken_over: list[models.Task] = []  # while this runner stalled: its death was counted
         self._held_off: dict[UUID, float] = {}  # projects, until when on the event loop's clock
@@ -114,10 +114,14 @@ class Runner:
 
     @property
     def has_room(self) -> bool:
-        """It may execute one more task beside those under way."""
+        """It may execute one more task beside those under way, whatever its policy."""
+        return self._is_free and self.answers()
+
+    @property
+    def _is_free(self) -> bool:
         suspected = any(execution.suspect for execution in self._executions.values())
         full = len(self._executions) >= self._options.concurrency
-        return not (full or suspected or self.draining or self.faults) and self.answers()
+        return not (full or suspected or self.draining or self.faults)
 
     def wake(self) -> None:
         """Poll the queue now. A missed call costs a moment, never a task."""
@@ -167,12 +171,17 @@ class Runner:
             execution.work.cancel()
 
     async def _claim(self) -> float | None:
-        """Return 0 while there may be more to claim; None at an empty queue, or when there is no room."""
-        if not self.has_room:
+        """Return 0 while there may be more to claim; None at an empty queue, or when there is no room. While no
+        model server answers, tasks of hosted policies are claimed alone.
+        """
+        if not self._is_free:
             return None
         claim, options = new_claim(self.owner), self._options
         abandoned, ours = self._contact.is_proof, self._executions.keys() | self._dropped.keys()
         async with autocommit(self._sessions) as session:
+            held_off = self._projects_held_off()
+            if not self.answers():
+                held_off += await releases.local_projects(session)
             task = await task_queue.claim(
                 session,
                 claim,
@@ -180,7 +189,7 @@ class Runner:
                 options.limits,
                 abandoned=abandoned,
                 ours=ours,
-                held_off=self._projects_held_off(),
+                held_off=held_off,
                 prompt=options.prompt,
             )
         self._contact.confirm()

@@ -127,8 +127,12 @@ async def replay(executor: TaskExecutor, shadow: models.Shadow) -> ShadowOutcome
     task = task_of(row, context.project)
     resume = ResumeState(seed=seed_of(row), now=row.started_at)
     owner = shadow.owner or ""
-    async with counted_calls(executor.sessions, row.project_id, owner, gateway):
-        trajectory = await run_rollout(executor.agent_of(row), task, context.policy, gateway, offered, resume)
+    async with (
+        counted_calls(executor.sessions, row.project_id, owner, gateway),
+        executor.policy_agent(row, context.policy) as agent,
+    ):
+        trajectory = await run_rollout(agent, task, context.policy, gateway, offered, resume)
+    await executor.charge(row.project_id, owner, trajectory)
     failure = f"it tried to write: {gateway.would_write}" if gateway.would_write else None
     score: float | None = None
     if row.check_code:

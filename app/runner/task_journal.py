@@ -11,6 +11,7 @@ import msgspec
 import structlog
 
 from app.agent.hooks import RolloutHooks
+from app.agent.prompt_profiles import hosted_prompt, prompt_of
 from app.agent.rollout_loop import Agent, ResumeState
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.credentials import mask
@@ -23,7 +24,7 @@ from app.gateway.call_journal import InDoubtError
 from app.gateway.gateway import ExplorationEndedError
 from app.gateway.skill_guard import SkillGuard
 from app.project.approval import ApprovalDecision, ApprovalRequest
-from app.records import Call, Offer, Turn
+from app.records import Call, Offer, Policy, Turn, hosted_id
 from app.runner.database_contact import boot_time
 from app.runner.event_values import call_fields
 from app.runner.sent_marks import SentMarks
@@ -102,24 +103,30 @@ class TaskJournal(RolloutHooks):
         )
 
     @timed(Phase.JOURNAL)
-    async def begin_attempt(self, agent: Agent, model: str, apis: Mapping[str, Collection[str]]) -> None:
+    async def begin_attempt(
+        self, agent: Agent, model: str, policy: Policy, apis: Mapping[str, Collection[str]]
+    ) -> None:
         """Report, as events, that `model`, as SAGE_MODEL names it, was not made for the project's APIs, given with
         their operations, as far as they were not tried, and that the task goes on under another prompt than it
-        began under.
+        began under. A hosted policy was made for any, and its task begins under a prompt of its own.
         """
         scope = ModelScope.of(model, agent.tokenizer.card)
-        if scope.others(apis) and (remark := scope.remark(apis, await self._tried())) is not None:
+        if hosted_id(policy.model) is not None:
+            async with self._sessions.begin() as session:
+                began = await task_queue.record_prompt(session, self._task.id, self._owner, hosted_prompt())
+            self._task.prompt = began
+        elif scope.others(apis) and (remark := scope.remark(apis, await self._tried())) is not None:
             async with self._sessions.begin() as session:
                 await task_queue.hold(session, self._task.id, self._owner)
                 if not await events.has(session, self._task.id, "remark"):
                     await events.append(session, self._task.id, "remark", {"text": remark})
-        was = self._task.prompt
-        if was in (None, agent.prompt_hash):
+        was, now = self._task.prompt, prompt_of(policy.model, agent.prompt_hash)
+        if was in (None, now):
             return
         log.warning("no runner has the prompt that the task began under", task=str(self._task.id), was=was)
         async with self._sessions.begin() as session:
             await task_queue.hold(session, self._task.id, self._owner)
-            await events.append(session, self._task.id, "prompt", {"was": was, "now": agent.prompt_hash})
+            await events.append(session, self._task.id, "prompt", {"was": was, "now": now})
 
     async def _tried(self) -> dict[str, api_trials.TrialScore]:
         async with self._sessions() as session:
@@ -148,8 +155,8 @@ class TaskJournal(RolloutHooks):
 
     @timed(Phase.JOURNAL)
     async def on_sampled(self, index: int, turn: Turn) -> None:
-        data = {"turn": index, "text": turn.full_text, "tokens": len(turn.sampled_ids)}
-        data["context_tokens"] = len(turn.context_ids)
+        data = {"turn": index, "text": turn.full_text, "tokens": turn.generated_tokens}
+        data["context_tokens"] = turn.counted.prompt if turn.counted else len(turn.context_ids)
         about = self._task.id, self._owner, index, turn
         new = [events.NewEvent("turn", self.secrets.mask_fields(data))]
         if self._task.lone_deaths:

@@ -258,7 +258,10 @@ class _Trial:
         row = self._task(question.text)
         task, policy = task_of(row, self.context.project), self.context.policy
         resume = ResumeState(seed=seed_of(row), now=datetime.now(UTC))
-        return await run_rollout(self._executor.agent_of(row), task, policy, self._gateway(row), (), resume)
+        async with self._executor.policy_agent(row, policy) as agent:
+            trajectory = await run_rollout(agent, task, policy, self._gateway(row), (), resume)
+        await self._executor.charge(self.row.project_id, self.row.owner or "", trajectory)
+        return trajectory
 
     async def _right_now(self, question: Question) -> Json:
         """Raises NotTriedError if the API fails."""

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="create a release of the adapter in DIR; SAGE_DATA_DIR and SAGE_ADAPTER_STORE must be the server's",
 )
+@click.option("--hosted", metavar="NAME", help="create a release of the project's hosted model NAME")
 @click.option("--reason", help="why it is added; shown as the reason of the gate")
 def releases(  # noqa: PLR0913 - an argument for each option
     session: "ServerSession",
@@ -51,21 +52,20 @@ def releases(  # noqa: PLR0913 - an argument for each option
     canary: float | None,
     shadow: int | None,
     add: Path | None,
+    hosted: str | None,
     reason: str | None,
 ) -> None:
     """List releases, newest first, or show release NUMBER."""
-    if add and number:
-        raise click.UsageError("--add creates a release: do not name another")
-    if reason and not add:
-        raise click.UsageError("--reason needs --add DIR")
+    _check(add, hosted, number, reason)
     if (keep_skills or yes) and not activate:
         raise click.UsageError("--keep-skills and --yes need --activate")
-    if not (number or add):
+    if not (number or add or hosted):
         _refuse_unnamed(changed=activate or canary is not None or bool(shadow))
         session.show_list("/v1/releases", RELEASES, project=project)
         return
     server = session.server
-    id_ = _add(server, add, project, reason) if add else release_id(server, number, project)
+    policy = {"hosted": hosted} if hosted else _adapter(add) if add else None
+    id_ = _propose(server, policy, project, reason) if policy else release_id(server, number, project)
     path = f"/v1/releases/{id_}"
     if activate:
         _activate(server, path, "keep" if keep_skills else "restore", ask=not yes, allow_rejected=allow_rejected)
@@ -77,14 +77,29 @@ def releases(  # noqa: PLR0913 - an argument for each option
     session.show(release, lambda release: _all_of(server, path, release))
 
 
-def _add(server: "SageClient", directory: Path, project: str | None, reason: str | None) -> str:
+def _check(add: Path | None, hosted: str | None, number: int | None, reason: str | None) -> None:
+    """Raises UsageError unless one release is meant, of one policy."""
+    if (add or hosted) and number:
+        raise click.UsageError(f"--{'add' if add else 'hosted'} creates a release: do not name another")
+    if add and hosted:
+        raise click.UsageError("a release has one policy: give --add or --hosted")
+    if reason and not (add or hosted):
+        raise click.UsageError("--reason needs --add DIR or --hosted NAME")
+
+
+def _propose(server: "SageClient", policy: dict[str, str], project: str | None, reason: str | None) -> str:
     """The id of the new release."""
+    body = policy | {"project": project} | ({"reason": reason} if reason else {})
+    return str(server.request("POST", "/v1/releases", body)["id"])
+
+
+def _adapter(directory: Path) -> dict[str, str]:
+    """The adapter of a directory, imported."""
     from app.adapters.store import AdapterStore  # noqa: PLC0415  fsspec takes a moment, which `--help` need not wait for
 
     settings = Settings.from_env()
-    name = asyncio.run(AdapterStore(settings.adapters_dir, settings.adapter_store).import_adapter(directory))
-    body = {"adapter": name, "project": project} | ({"reason": reason} if reason else {})
-    return str(server.request("POST", "/v1/releases", body)["id"])
+    store = AdapterStore(settings.adapters_dir, settings.adapter_store)
+    return {"adapter": asyncio.run(store.import_adapter(directory))}
 
 
 def _refuse_unnamed(*, changed: bool) -> None:

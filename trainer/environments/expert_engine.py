@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from app.agent.hooks import RolloutHooks
-from app.agent.thoughts import after_thought
 from app.engine.protocol import Completion, Sampling
+from app.engine.thoughts import after_thought
 from app.engine.tokenizer import ChatTokenizer
 from app.records import Turn
 

@@ -1,7 +1,8 @@
 """Paired evaluation: models on the same held-out scenarios."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from app.agent.rollout_loop import Agent
-from app.errors import EngineError, EngineRefusalError
-from app.records import BASE, Json, Policy
+from app.agent.rollout_loop import Agent, hosted_agent
+from app.engine.hosted.chat_model import OpenHosted
+from app.errors import EngineError, EngineRefusalError, InvalidError
+from app.records import BASE, Json, Policy, hosted_id
 from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Environment, Scenario, Split
 from trainer.evaluation.gate_power import power_in_words
@@ -40,6 +42,7 @@ class Evaluator:
     fetch: Callable[[str], Awaitable[object]] | None = None  # makes sure that an adapter is in `adapters`
     about: Mapping[str, Json] = field(default_factory=dict)  # the environment, for the record
     report: Callable[[int, int], object] | None = None  # is told how many tasks of how many are done
+    open_hosted: OpenHosted | None = None  # None: hosted models cannot be evaluated
 
     @property
     def prompt_hash(self) -> str:
@@ -47,8 +50,10 @@ class Evaluator:
 
     async def load(self, model: str) -> None:
         """Safe to repeat. Raises AdapterError if it is gone, EngineRefusalError if an engine refuses the weights,
-        and EngineError, also where one has no room for them.
+        and EngineError, also where one has no room for them. A hosted model is loaded nowhere.
         """
+        if hosted_id(model) is not None:
+            return
         if self.fetch is not None:
             await self.fetch(model)
         if model != BASE:
@@ -62,7 +67,7 @@ class Evaluator:
     async def evaluate(
         self, model: str, scenarios: Sequence[Scenario], before: int = 0, after: int = 0
     ) -> list[TaskResult]:
-        """As `evaluate_scenarios`, with the library on, and with the adapter `model` or the base model.
+        """As `evaluate_scenarios`, with the library on, and with `model`: an adapter, the base or a hosted model.
 
         Other models' tasks, `before` this one's and `after` them, count in what is reported.
         """
@@ -75,15 +80,26 @@ class Evaluator:
                 self.report(done, total)
 
         await self.load(model)
-        agent = replace(self.agent, temperature=self.temperature)
-        return await evaluate_scenarios(
-            EpisodeRunner(agent, self.environment, Policy(model), guard_written=True),
-            scenarios,
-            library=True,
-            new_library=self.new_library,
-            at_once=self.at_once,
-            report=ended,
-        )
+        async with self._agent_of(model) as agent:
+            return await evaluate_scenarios(
+                EpisodeRunner(agent, self.environment, Policy(model), guard_written=True),
+                scenarios,
+                library=True,
+                new_library=self.new_library,
+                at_once=self.at_once,
+                report=ended,
+            )
+
+    @asynccontextmanager
+    async def _agent_of(self, model: str) -> AsyncIterator[Agent]:
+        agent, model_id = replace(self.agent, temperature=self.temperature), hosted_id(model)
+        if model_id is None:
+            yield agent
+            return
+        if self.open_hosted is None:
+            raise InvalidError("a hosted model cannot be evaluated here: let a run of the kind `exam` do it")
+        async with self.open_hosted(model_id) as opened:
+            yield hosted_agent(agent, opened)
 
 
 class PairedResults(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ class DropReason(StrEnum):
     SECRET = "secret"  # the policy read or wrote a secret, so the trajectory has no tokens
     OTHER_BASE = "other_base"  # sampled by another base model
     OTHER_PROMPT = "other_prompt"  # sampled under another prompt than the one that is served, or under several
+    HOSTED = "hosted"  # a hosted model has no token ids and logprobs
     EMPTY = "empty"  # the policy sampled no token
     BAD_LOGPROBS = "bad_logprobs"  # not finite
     WRONG_TEMPERATURE = "wrong_temperature"  # not 1, so the logprobs are not those of the sampling distribution
@@ -26,6 +27,7 @@ class DropReason(StrEnum):
     BEYOND_STEPS = "beyond_steps"  # the run has no step left for its group
     UNSUCCESSFUL = "unsuccessful"  # not worth imitating
     CUT_OFF = "cut_off"  # a turn hit the token limit or had no code, so it is no example
+    UNFIT = "unfit"  # what a hosted model wrote is longer than the model's context, or not in its vocabulary
     SURPLUS = "surplus"  # others of its scenario succeeded with fewer tokens
 
 
@@ -45,6 +47,10 @@ ADVICE = {
     DropReason.SECRET: "fill in the secrets of the APIs with `bind`, so that the policy does not meet them",
     DropReason.OTHER_BASE: "wait for tasks of the model that is being served",
     DropReason.OTHER_PROMPT: "wait for tasks of the version, or the prompt profile, that serves now",
+    DropReason.HOSTED: (
+        "a hosted model has no token ids and logprobs: let runs of kind `sft` learn from its tasks, or serve a "
+        "release of the model server"
+    ),
     DropReason.EMPTY: "look at the trajectories: the model generated nothing",
     DropReason.BAD_LOGPROBS: "check the model server: it reported logprobs that are not finite",
     DropReason.WRONG_TEMPERATURE: (
@@ -56,6 +62,7 @@ ADVICE = {
     ),
     DropReason.BEYOND_STEPS: "raise `steps` or `pairs`",
     DropReason.CUT_OFF: "raise SAGE_MAX_TURN_TOKENS, so that answers are not cut off",
+    DropReason.UNFIT: "train a model with a longer context, or lower SAGE_MAX_TURNS",
     DropReason.UNSUCCESSFUL: "wait for tasks that succeed, or train on `data` from elsewhere",
 }
 """What to do where a reason left nothing to learn from. `SURPLUS` needs none: others were kept."""

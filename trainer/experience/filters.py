@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from app.engine.tokenizer import ChatTokenizer
-from app.records import Trajectory
+from app.records import Trajectory, hosted_id
 from trainer.experience.drop_reasons import DropReason
 
 
@@ -36,6 +36,8 @@ def find_flaw(trajectory: Trajectory, sampled_by: str | None, base: BaseModel) -
     """
     if trajectory.masked:
         return DropReason.SECRET
+    if hosted_id(trajectory.policy.model) is not None:
+        return DropReason.HOSTED
     if sampled_by not in (None, base.name):
         return DropReason.OTHER_BASE
     if not all(base.tokenizer.is_text_of(turn.text, turn.sampled_ids) for turn in trajectory.turns):

@@ -8,12 +8,17 @@ from typing import Annotated
 import msgspec
 
 from app.agent.action import without_thoughts
+from app.engine.hosted.client import OpenAiChatModel, Remedies
 from app.engine.tokenizer import Message
 from app.errors import InvalidError
 from app.records import Json, Trajectory, Turn
 from app.untrusted.json_text import JsonError, decode_json
-from trainer.chat_endpoint import ChatEndpoint
 
+REMEDIES = Remedies(
+    key="name the variable that holds a good one with the option key_env",
+    model="correct the option model or url",
+    slow="raise the option timeout",
+)
 _SYSTEM = """\
 You grade how well an agent carried out tasks. You see several attempts at tasks of one kind: for each the
 instruction, the code that the agent wrote, what it printed, and the answer. Compare them with each other.
@@ -44,24 +49,27 @@ def load_judge(
     key = os.environ.get(key_env, "") if key_env else ""
     if key_env and not key:
         raise InvalidError(f"key_env={key_env}: this environment variable is not set")
-    return OpenAiJudge(
-        lambda: ChatEndpoint(url, model, key=key, timeout=timeout, max_tokens=max_tokens), group_size
-    )
+
+    def open_model() -> OpenAiChatModel:
+        return OpenAiChatModel(url, model, key=key, timeout=timeout, patience=0, remedies=REMEDIES)
+
+    return OpenAiJudge(open_model, group_size, max_tokens)
 
 
 class OpenAiJudge:
     """Implements `GroupJudge`. It keeps no connection open between groups."""
 
-    def __init__(self, open_endpoint: Callable[[], ChatEndpoint], group_size: int) -> None:
+    def __init__(self, open_model: Callable[[], OpenAiChatModel], group_size: int, max_tokens: int) -> None:
         self.group_size = group_size
-        self._open = open_endpoint
+        self._open, self._max_tokens = open_model, max_tokens
 
     async def score_group(self, rubric: str, group: Sequence[Trajectory]) -> list[float | None]:
         """Raises EngineError, of which EngineRefusalError where another try is useless, and InvalidError for an
         answer that holds no scores.
         """
-        async with self._open() as endpoint:
-            answer = await endpoint.ask(judge_messages(rubric, group, token_hex(_MARK_BYTES)), 0.0)
+        messages = judge_messages(rubric, group, token_hex(_MARK_BYTES))
+        async with self._open() as chat_model:
+            answer = await chat_model.answer(messages, max_tokens=self._max_tokens, temperature=0.0)
         if answer.finish == "length":
             raise InvalidError("the judge's answer was cut off: raise its option max_tokens")
         return read_scores(answer.text, len(group))

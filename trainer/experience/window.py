@@ -13,7 +13,7 @@ from app.db import judgements, releases, training_data
 from app.db.models import Release, ReleaseState, ScoreSource, SkillState, TaskState
 from app.db.training_data import LoggedSkill, LoggedTask
 from app.project.score_source import GOOD
-from app.records import Trajectory
+from app.records import Trajectory, hosted_id
 from app.run_settings import RunKind, RunSettings
 from app.skills.skill_checks import is_wrapper
 from trainer.experience.chain_rewards import SkillMakers
@@ -97,11 +97,14 @@ def why_dropped(row: LoggedTask, trusted: Container[str | None]) -> DropReason |
 async def _scored_tasks(
     session: AsyncSession, project_id: UUID, rows: dict[UUID, LoggedTask], settings: RunSettings, base: BaseModel
 ) -> list[ScoredTask]:
-    """The scored tasks, in the order in which they began."""
+    """The scored tasks, in the order in which they began. Those of hosted models are for supervised runs, which
+    have them told anew in the prompt that the model servers' model is served with.
+    """
     active = await releases.active(session, project_id)
     every = await releases.of_project(session, project_id)
     numbers = {release.id: release.number for release in every}
     prompts = {release.id: release.prompt for release in every}
+    served = next((each.prompt for each in (active, *every) if _serves_here(each)), None)
     held_out = await read_held_out(session, project_id, settings.environment)
     staleness = staleness_by_release([_weights(each) for each in every], active.number, base.start)
     tasks = []
@@ -109,12 +112,19 @@ async def _scored_tasks(
         row = rows[trajectory.task.id]
         assert row.release_id is not None  # a finished task has a release
         flaw = DropReason.HELD_OUT if trajectory.task in held_out else find_flaw(trajectory, row.base, base)
+        retold = flaw is DropReason.HOSTED and settings.kind is RunKind.SFT
+        flaw = None if retold else flaw
         if flaw is None and trajectory.task.conversation and trajectory.task.scenario is None:
             flaw = DropReason.CONVERSATION
-        if flaw is None and has_other_prompt(trajectory, prompts[row.release_id], active.prompt):
+        if flaw is None and not retold and has_other_prompt(trajectory, prompts[row.release_id], served):
             flaw = DropReason.OTHER_PROMPT
         tasks.append(_scored_task(row, trajectory, numbers[row.release_id], staleness[row.release_id], flaw))
     return sorted(tasks, key=lambda task: (task.began, task.id))
+
+
+def _serves_here(release: Release) -> bool:
+    """It is served, or was, by the model servers."""
+    return hosted_id(release.model) is None and release.activated_at is not None
 
 
 def _weights(release: Release) -> ReleaseWeights:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from app.agent.prompt_profiles import prompt_of
 from app.db import evaluations, models, projects, releases
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
@@ -55,7 +56,7 @@ async def examine_releases(
     """
     chosen = await _chosen(job, sessions)
     async with open_evaluator(job, progress, sessions, environment) as evaluator:
-        if chosen[0].prompt not in (None, evaluator.prompt_hash):
+        if chosen[0].prompt not in (None, prompt_of(chosen[0].model, evaluator.prompt_hash)):
             raise InvalidError(
                 "this worker renders another prompt than the one that is served: give workers and runners one "
                 "version and one SAGE_PROMPT_PROFILE"

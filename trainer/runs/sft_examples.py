@@ -1,25 +1,34 @@
 """The examples of a supervised run: imported chats, or the best served tasks."""
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
+from uuid import UUID
 
 import msgspec
 
+from app.agent.prompt_profiles import choose_profile
+from app.apis.builtin import with_builtins
+from app.apis.listed_app import ListedApp, listed_apps
 from app.datasets.chat_lines import ChatRecord
 from app.db.database import Sessions, reading
 from app.errors import InvalidError
 from app.records import Json
+from app.release import manifest
+from app.release.catalogs import Catalogs
 from trainer.atomic_write import write_atomically
 from trainer.experience.drop_reasons import ADVICE, DropReason
 from trainer.experience.filters import BaseModel
 from trainer.experience.held_out_tasks import HeldOutTasks, read_held_out
 from trainer.experience.judging import judge_window
-from trainer.experience.read_experience import read_best
+from trainer.experience.read_experience import BestExperience, read_best
 from trainer.experience.snapshot import RecordTasks
 from trainer.learning.batch import Sample, samples_of_turns
 from trainer.run_job import Job
 from trainer.runs.fetch_data import fetch_data
 from trainer.sft_data.chat_records import asked, prompt_lines, read_records
 from trainer.sft_data.chat_samples import build_samples
+from trainer.sft_data.hosted_chats import hosted_samples
 
 _FILE = "sft.examples"
 
@@ -57,9 +66,43 @@ async def _read_served(job: Job, sessions: Sessions, base: BaseModel, record: Re
         async with reading(sessions) as session:
             best = await read_best(session, job.project_id, job.settings, base)
         if await record([each.task.id for each in best.trajectories]):
-            turns = (each.turns for each in best.trajectories)
-            samples = [sample for each in turns for sample in samples_of_turns(each, failed=False)]
-            return SftExamples(samples, msgspec.to_builtins(best.data))
+            return await _examples(job, sessions, base, best)
+
+
+async def _examples(job: Job, sessions: Sessions, base: BaseModel, best: BestExperience) -> SftExamples:
+    """Raises InvalidError with advice where nothing is left."""
+    samples, unfit = list[Sample](), 0
+    apps = _ReleaseApps(job.project_id, sessions)
+    profile = choose_profile(job.deployment.prompt_profile, base.tokenizer.card)
+    for each in best.trajectories:
+        if each.flaw != "hosted":
+            samples += samples_of_turns(each.turns, failed=False)
+            continue
+        retold = hosted_samples(each, profile, await apps.of(each.policy.release), base.tokenizer)
+        samples, unfit = samples + retold, unfit + (not retold)
+    if not samples:
+        raise InvalidError(f"nothing to learn from in {unfit} tasks of hosted models: {ADVICE[DropReason.UNFIT]}")
+    data = msgspec.to_builtins(best.data)
+    if unfit:
+        data["trajectories"] -= unfit
+        data["dropped"][DropReason.UNFIT.value] = unfit
+    return SftExamples(samples, data)
+
+
+class _ReleaseApps:
+    """What tasks of each release are shown of the project's APIs."""
+
+    def __init__(self, project_id: UUID, sessions: Sessions) -> None:
+        self._project_id, self._sessions, self._catalogs = project_id, sessions, Catalogs(sessions)
+        self._known: dict[UUID | None, Sequence[ListedApp]] = {}
+
+    async def of(self, release_id: UUID | None) -> Sequence[ListedApp]:
+        if release_id not in self._known:
+            async with self._sessions() as session:
+                served = await manifest.begin_serving(session, self._project_id, release_id, None)
+            catalog = with_builtins(await self._catalogs.of(served.documents))
+            self._known[release_id] = await asyncio.to_thread(listed_apps, catalog)
+        return self._known[release_id]
 
 
 def _import_chats(path: Path, data: str, base: BaseModel, held_out: HeldOutTasks) -> SftExamples:

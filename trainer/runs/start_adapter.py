@@ -1,12 +1,15 @@
-"""The adapter that a run continues: that of the active release, or none."""
+"""The adapter that a run continues: that of the active release, of the last one before a hosted model, or none."""
 
 from pathlib import Path
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.adapters.store import AdapterStore
 from app.db import models, releases
 from app.db.database import Sessions
 from app.errors import InvalidError
-from app.records import BASE
+from app.records import BASE, hosted_id
 from trainer.atomic_write import write_atomically
 from trainer.run_job import Job
 
@@ -25,7 +28,7 @@ async def find_start(job: Job, sessions: Sessions) -> Path | None:
     if job.settings.start == "base":
         return None
     async with sessions() as session:
-        model = (await releases.active(session, job.project_id)).model
+        model = await _serving(session, job.project_id)
         adapter = await session.get(models.Adapter, model)
     if adapter is not None and adapter.base != job.deployment.model:
         raise InvalidError(
@@ -33,6 +36,19 @@ async def find_start(job: Job, sessions: Sessions) -> Path | None:
             f'served: set start="base" to start over, or SAGE_MODEL={adapter.base}'
         )
     return await fetch_adapter(job, model)
+
+
+async def _serving(session: AsyncSession, project_id: UUID) -> str:
+    """The weights of the active release or, while that has a hosted model, those that served last."""
+    active = await releases.active(session, project_id)
+    if hosted_id(active.model) is None:
+        return active.model
+    row = models.Release
+    served = await releases.of_project(
+        session, project_id, row.activated_at.is_not(None), releases.is_local(row.model)
+    )
+    latest = max(served, key=lambda release: str(release.activated_at), default=None)
+    return latest.model if latest else BASE
 
 
 def record_start(job: Job, start: Path | None) -> None:

@@ -11,22 +11,28 @@ from app.agent.limits import RolloutLimits
 from app.agent.prompt_full import Full
 from app.agent.prompt_profiles import Profile
 from app.agent.rollout_loop import Agent
-from app.agent.thoughts import after_thought
 from app.apis.listed_app import ListedApp
+from app.engine.hosted.chat_model import ChatModel
+from app.engine.hosted.client import OpenAiChatModel, Remedies, WithheldError
 from app.engine.protocol import Completion, Sampling
-from app.engine.retry import RetryingEngine
+from app.engine.thoughts import after_thought
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.records import Offer, Policy, Task
 from app.sandbox.protocol import Observation
 from app.skills.in_memory_library import InMemoryLibrary
-from trainer.chat_endpoint import ChatEndpoint
 from trainer.environment import Scenario
 from trainer.rollouts.episode import Episode, EpisodeRunner
 from trainer.rollouts.expert import ExpertContext
-from trainer.sft_data.answer_tokens import answer_ids
+from trainer.sft_data.answer_tokens import UntokenizableError, answer_ids
 
 LIMITS = RolloutLimits(turns=20, turn_tokens=100_000, task_tokens=1_000_000, seconds=7200)
 """Only turns are limited tightly: the endpoint counts tokens of its own, and may be slow."""
+
+REMEDIES = Remedies(
+    key="name the variable that holds a good one, of an expert with --api-key-env",
+    model="correct the option model or url",
+    slow="raise --timeout, or lower --at-once",
+)
 
 
 @asynccontextmanager
@@ -37,9 +43,15 @@ async def load_expert(
 
     `max_tokens` is per turn; 0 leaves it to the endpoint.
     """
-    endpoint = ChatEndpoint(url, model, key=context.key, timeout=context.timeout, max_tokens=max_tokens)
-    async with endpoint:
-        yield ChatExpert(endpoint, context)
+    async with OpenAiChatModel(
+        url,
+        model,
+        key=context.key,
+        timeout=context.timeout,
+        patience=context.patience,
+        remedies=REMEDIES,
+    ) as chat_model:
+        yield ChatExpert(chat_model, context, max_tokens)
 
 
 class DualFormatEngine:
@@ -49,8 +61,9 @@ class DualFormatEngine:
     profile, because that is what the policy will read.
     """
 
-    def __init__(self, endpoint: ChatEndpoint, tokenizer: ChatTokenizer, profile: Profile) -> None:
-        self._endpoint = endpoint
+    def __init__(self, chat_model: ChatModel, tokenizer: ChatTokenizer, profile: Profile, max_tokens: int) -> None:
+        self._chat_model = chat_model
+        self._max_tokens = max_tokens
         self._tokenizer = tokenizer
         self._profile = profile
         self._full = Full()
@@ -73,8 +86,13 @@ class DualFormatEngine:
         return self._profile.observation(observation)
 
     async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:  # noqa: ARG002
-        """Send the messages so far to the expert. Raises UntokenizableError."""
-        answer = await self._endpoint.ask(self._messages, sampling.temperature)
+        """Send the messages so far to the expert. Raises UntokenizableError, also for what a filter withholds."""
+        try:
+            answer = await self._chat_model.answer(
+                self._messages, max_tokens=self._max_tokens, temperature=sampling.temperature
+            )
+        except WithheldError as error:
+            raise UntokenizableError(str(error)) from error
         text = after_thought(self._tokenizer.decode(prompt_ids), answer.text)
         ids = answer_ids(self._tokenizer, text, ended=answer.finish == "stop")
         self._messages.append(Message("assistant", answer.text))
@@ -85,17 +103,17 @@ class DualFormatEngine:
 class ChatExpert:
     """Implements `Expert`."""
 
-    endpoint: ChatEndpoint
+    chat_model: OpenAiChatModel
     context: ExpertContext
+    max_tokens: int = 0  # of a turn; 0 leaves it to the endpoint
     deterministic: bool = False
 
     async def play(self, scenario: Scenario, temperature: float) -> list[Episode]:
         context, library, episodes = self.context, InMemoryLibrary(), []
         for task in scenario.tasks:
             offers = await library.find(task.instruction, scenario.id)
-            dual = DualFormatEngine(self.endpoint, context.tokenizer, context.profile)
-            engine = RetryingEngine(dual, seconds=context.patience)
-            agent = Agent(engine, context.tokenizer, dual, context.sandbox, LIMITS, temperature)
-            episode_runner = EpisodeRunner(agent, context.environment, Policy(self.endpoint.model))
+            dual = DualFormatEngine(self.chat_model, context.tokenizer, context.profile, self.max_tokens)
+            agent = Agent(dual, context.tokenizer, dual, context.sandbox, LIMITS, temperature)
+            episode_runner = EpisodeRunner(agent, context.environment, Policy(self.chat_model.model))
             episodes.append(await episode_runner.run_task(scenario, task, library, offers))
         return episodes

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import msgspec
 
 from app.agent.chat import Chat
-from app.agent.thoughts import after_thought
 from app.datasets.chat_lines import ChatRecord
+from app.engine.thoughts import after_thought
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError, ModelError
 from app.records import Turn

@@ -13,7 +13,7 @@ Finish = Literal["stop", "length"]
 
 class ChatUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of the model in all turns of the task. What one turn has read counts once, though later ones go on
-    from it.
+    from it. A hosted model has read the whole prompt in each turn, which its provider charges.
     """
 
     prompt_tokens: int

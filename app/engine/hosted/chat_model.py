@@ -1,7 +1,9 @@
 """A hosted model: an endpoint of chat completions, which takes messages and returns text, not tokens."""
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Literal, Protocol, TypeAlias
+from uuid import UUID
 
 import msgspec
 
@@ -28,6 +30,11 @@ class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class ChatModel(Protocol):
     """One model of one endpoint, with what is known of its abilities."""
 
+    @property
+    def context_length(self) -> int | None:
+        """Tokens of a conversation at most, the answer included, as far as the endpoint tells."""
+        ...
+
     async def answer(
         self,
         messages: Sequence[Message],
@@ -43,3 +50,7 @@ class ChatModel(Protocol):
         otherwise EngineError.
         """
         ...
+
+
+OpenHosted: TypeAlias = Callable[[UUID], AbstractAsyncContextManager[ChatModel]]
+"""Opens a hosted model by its id. Raises NotFoundError if its entry is gone."""

@@ -4,8 +4,8 @@ from alembic import op
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-revision = "0060"
-down_revision = "0059"
+revision = "0061"
+down_revision = "0060"
 
 
 def upgrade() -> None:
@@ -20,6 +20,7 @@ def upgrade() -> None:
         sa.Column("url", sa.Text(), nullable=False),
         sa.Column("model", sa.Text(), nullable=False),
         sa.Column("key", sa.Text()),
+        sa.Column("trusted", sa.Boolean(), nullable=False),
         sa.Column("price_in", sa.Float()),
         sa.Column("price_out", sa.Float()),
         sa.Column("abilities", postgresql.JSONB()),

@@ -4,8 +4,8 @@ from alembic import op
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-revision = "0062"
-down_revision = "0060"
+revision = "0063"
+down_revision = "0062"
 
 
 def upgrade() -> None:

@@ -1,0 +1,142 @@
+"""The hosted models of projects, in the database. Their keys are encrypted, and only read to be sent."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import func, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models, releases
+from app.db.database import keys_of
+from app.db.in_array import in_array
+from app.db.models import ReleaseState
+from app.errors import ConflictError, NotFoundError
+from app.records import Json, hosted, hosted_id
+
+_row = models.HostedModel
+_SERVING = (ReleaseState.PASSED, ReleaseState.CANARY, ReleaseState.ACTIVE)
+
+
+async def add(
+    session: AsyncSession, project_id: UUID, name: str, key: str | None, **columns: Any
+) -> models.HostedModel:
+    """Raises ConflictError if the name is taken."""
+    given = {"project_id": project_id, "name": name, "key": _sealed(session, key), **columns}
+    row: models.HostedModel | None = await session.scalar(
+        insert(_row).values(**given).on_conflict_do_nothing().returning(_row)
+    )
+    if row is None:
+        raise ConflictError(f"this project has a model named {name!r} already: change it, or choose another name")
+    return row
+
+
+async def of_project(session: AsyncSession, project_id: UUID) -> Sequence[models.HostedModel]:
+    """Ordered by name."""
+    return (await session.scalars(select(_row).where(_row.project_id == project_id).order_by(_row.name))).all()
+
+
+async def get(session: AsyncSession, project_id: UUID, name: str, *, lock: bool = False) -> models.HostedModel:
+    """Raises NotFoundError."""
+    query = select(_row).where(_row.project_id == project_id, _row.name == name)
+    query = query.with_for_update() if lock else query
+    row = await session.scalar(query.execution_options(populate_existing=True))
+    if row is None:
+        raise NotFoundError(f"this project has no hosted model named {name!r}; GET /v1/hosted-models lists them")
+    return row
+
+
+async def by_id(session: AsyncSession, model_id: UUID) -> models.HostedModel:
+    """Raises NotFoundError."""
+    row = await session.get(_row, model_id, populate_existing=True)
+    if row is None:
+        raise NotFoundError("the hosted model was removed: let another release serve")
+    return row
+
+
+async def names(session: AsyncSession, ids: Collection[UUID]) -> dict[UUID, str]:
+    """By id, of those that there are."""
+    found = await session.execute(select(_row.id, _row.name).where(in_array(_row.id, ids)))
+    return {row.id: row.name for row in found}
+
+
+async def change(session: AsyncSession, row: models.HostedModel, **columns: Any) -> None:
+    """Of a locked row; `key` is plain. Raises ConflictError for another model where a release was made with this
+    one: what serves never changes.
+    """
+    if columns.get("model", row.model) != row.model and (used := await _releases(session, row.id, *ReleaseState)):
+        raise ConflictError(
+            f"release {used[0]} was made with {row.model}: add the other model under a name of its own"
+        )
+    if "key" in columns:
+        columns["key"] = _sealed(session, columns["key"])
+    for name, value in columns.items():
+        setattr(row, name, value)
+    await session.flush()
+
+
+async def delete(session: AsyncSession, project_id: UUID, name: str) -> models.HostedModel:
+    """Raises NotFoundError, and ConflictError while a release serves with it."""
+    project = select(models.Project.id).where(models.Project.id == project_id)
+    await session.execute(project.with_for_update(key_share=True))  # no release begins to serve meanwhile
+    row = await get(session, project_id, name, lock=True)
+    if used := await _releases(session, row.id, *_SERVING):
+        raise ConflictError(f"release {used[0]} serves with the model {name}: activate another release first")
+    await session.delete(row)
+    await session.flush()
+    return row
+
+
+async def note_failure(session: AsyncSession, model_id: UUID, failure: str | None) -> None:
+    """Why its latest request failed; None: it did not."""
+    await session.execute(update(_row).where(_row.id == model_id).values(failure=failure))
+
+
+async def failures(session: AsyncSession) -> Sequence[str]:
+    """Of the hosted models that serve, of all projects."""
+    return [row.failure for row in await serving(session) if row.failure is not None]
+
+
+async def serving(session: AsyncSession) -> Sequence[models.HostedModel]:
+    """Those of active releases and canaries, of all projects."""
+    named = [hosted_id(release.model) for _, release in await releases.serving(session)]
+    which = in_array(_row.id, [each for each in named if each is not None])
+    return (await session.scalars(select(_row).where(which).order_by(_row.created_at))).all()
+
+
+async def known(session: AsyncSession, url: str, model: str) -> dict[str, Any] | None:
+    """The abilities of a model at a URL, by the latest probe for any project."""
+    same = select(_row.abilities).where(_row.url == url, _row.model == model, _row.abilities.is_not(None))
+    found: dict[str, Any] | None = await session.scalar(same.order_by(_row.probed_at.desc()).limit(1))
+    return found
+
+
+async def renew(session: AsyncSession, url: str, model: str, abilities: dict[str, Json]) -> None:
+    """Note a good probe of the model that the settings name, in all projects that have it."""
+    named = (_row.url == url, _row.model == model, _row.trusted, _row.key.is_(None))
+    await session.execute(update(_row).where(*named).values(probed(abilities)))
+
+
+def probed(abilities: dict[str, Json]) -> dict[str, Any]:
+    """The columns that a good probe changes."""
+    return {"abilities": abilities, "probed_at": func.clock_timestamp(), "failure": None}
+
+
+def about(row: models.HostedModel) -> dict[str, Json]:
+    """For the audit log."""
+    shown: dict[str, Json] = {
+        name: getattr(row, name) for name in ("name", "url", "model", "price_in", "price_out")
+    }
+    return {**shown, "key": row.key is not None}
+
+
+def _sealed(session: AsyncSession, key: str | None) -> str | None:
+    return keys_of(session).encrypt(key) if key else None
+
+
+async def _releases(session: AsyncSession, model_id: UUID, *states: ReleaseState) -> Sequence[int]:
+    """The numbers of those with it, newest first."""
+    release = models.Release
+    query = select(release.number).where(release.model == hosted(model_id), release.state.in_(states))
+    return (await session.scalars(query.order_by(release.number.desc()))).all()

@@ -1,0 +1,56 @@
+"""A project whose active release has a hosted model as its policy: only that model is scripted."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from app.agent.limits import RolloutLimits
+from app.db import models, releases
+from app.db.database import Sessions
+from app.engine.hosted.chat_model import ChatModel, OpenHosted
+from app.records import hosted
+from app.runner.execute import TaskExecutor
+from app.runner.runner import Runner, RunnerOptions
+from tests.ledger_project import OPTIONS, LedgerProject
+from tests.scripted_engine import ScriptedEngine
+
+
+def always(model: ChatModel) -> OpenHosted:
+    """Opens this one, whichever is asked for."""
+
+    @asynccontextmanager
+    async def opened(_: UUID) -> AsyncIterator[ChatModel]:
+        yield model
+
+    return opened
+
+
+async def hosted_entry(
+    sessions: Sessions, project_id: Any, name: str = "claude", **more: Any
+) -> models.HostedModel:
+    """An entry of the project."""
+    where: dict[str, Any] = {"url": "http://models.test/v1", "trusted": True}
+    row = models.HostedModel(project_id=project_id, name=name, model="m-1", **(where | more))
+    async with sessions.begin() as session:
+        session.add(row)
+    return row
+
+
+async def serve_hosted(project: LedgerProject, **more: Any) -> models.Release:
+    """Activate a release with a hosted model, beside whatever the model servers have."""
+    entry = await hosted_entry(project.sessions, project.id, **more)
+    async with project.sessions.begin() as session:
+        release = await releases.propose(session, project.id, hosted(entry.id))
+        return await releases.activate(session, release.id)
+
+
+def hosted_executor(project: LedgerProject, model: ChatModel, limits: RolloutLimits | None = None) -> TaskExecutor:
+    """With a local model of another profile, which has no answers."""
+    executor = project.executor(ScriptedEngine(project.tokenizer), limits)
+    return replace(executor, open_hosted=always(model))
+
+
+def hosted_runner(project: LedgerProject, model: ChatModel, options: RunnerOptions = OPTIONS) -> Runner:
+    return Runner(project.sessions, hosted_executor(project, model).execute, options)

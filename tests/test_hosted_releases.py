@@ -1,0 +1,118 @@
+"""Releases whose policy is a hosted model: proposed, activated and rolled back like any other."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from app.agent.prompt_profiles import hosted_prompt
+from app.db import models, releases
+from app.db.database import Sessions
+from app.errors import EngineRefusalError
+from app.records import BASE, hosted
+from tests.api_app import PROMPT, ApiApp, open_api_app, problem
+from tests.hosted_project import hosted_entry
+from tests.http_server import served
+from tests.sage_command import SageCommand
+
+
+@pytest.fixture
+async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
+    async with open_api_app(committed, database_url) as opened:
+        yield opened
+
+
+async def propose(api: ApiApp, **body: Any) -> Any:
+    return await api.client.post("/v1/releases", json=body)
+
+
+async def activate(api: ApiApp, release: str) -> Any:
+    return await api.client.post(f"/v1/releases/{release}/activate")
+
+
+async def test_a_hosted_model_becomes_a_release_is_activated_and_rolled_back(api: ApiApp) -> None:
+    entry = await hosted_entry(api.sessions, api.demo.id)
+    proposed = (await propose(api, hosted="claude", reason="it is better")).json()
+    assert (proposed["number"], proposed["state"], proposed["model"]) == (2, "candidate", "claude")
+    planned = (await api.client.get(f"/v1/releases/{proposed['id']}/activate")).json()
+    assert planned["model"] == {"from": BASE, "to": "claude"}
+    active = (await activate(api, proposed["id"])).json()
+    assert (active["state"], active["prompt_hash"]) == ("active", hosted_prompt())
+    assert api.loads.models == [hosted(entry.id)]
+    first = await _first(api)
+    found = await api.client.get(f"/v1/releases/{proposed['id']}/diff/{first}")
+    back = (await activate(api, first)).json()
+    assert (back["changes"]["rolls_back"], back["changes"]["model"]) == (True, {"from": "claude", "to": BASE})
+    assert (back["prompt_hash"], found.json()["model"]) == (PROMPT, {"from": "claude", "to": BASE})
+    entries = (await api.client.get("/v1/audit")).json()["entries"]
+    assert {"model": "claude", "reason": "it is better"} in [each["detail"] for each in entries]
+
+
+async def _first(api: ApiApp) -> str:
+    return str((await api.client.get("/v1/releases")).json()[-1]["id"])
+
+
+async def test_what_is_no_policy_is_refused(api: ApiApp) -> None:
+    await hosted_entry(api.sessions, api.demo.id)
+    for body in ({}, {"hosted": "claude", "adapter": "a" * 32}):
+        answer = await propose(api, **body)
+        assert (answer.status_code, problem(answer)["detail"]) == (400, "give either `adapter` or `hosted`")
+    answer = await propose(api, hosted="gpt")
+    assert answer.status_code == 404
+    assert "no hosted model named 'gpt'" in str(problem(answer)["detail"])
+
+
+async def test_a_model_whose_endpoint_refuses_does_not_serve(api: ApiApp) -> None:
+    await hosted_entry(api.sessions, api.demo.id)
+    release = (await propose(api, hosted="claude")).json()["id"]
+    api.loads.refusal = EngineRefusalError("http://models.test/v1 refuses the key (401: no such key)")
+    answer = await activate(api, release)
+    assert (answer.status_code, await _state(api, release)) == (503, "candidate")
+    assert "refuses the key" in str(problem(answer)["detail"])
+
+
+async def _state(api: ApiApp, release: str) -> str:
+    return str((await api.client.get(f"/v1/releases/{release}")).json()["state"])
+
+
+async def test_a_rejected_hosted_model_stays_so_in_another_release(api: ApiApp) -> None:
+    await hosted_entry(api.sessions, api.demo.id)
+    first, second = [(await propose(api, hosted="claude")).json()["id"] for _ in range(2)]
+    async with api.sessions.begin() as session:
+        await releases.reject(session, UUID(first), {"reason": "worse"})
+    assert (await activate(api, first)).status_code == 409
+    answer = await activate(api, second)
+    assert (answer.status_code, "rejected (as release 2" in str(problem(answer)["detail"])) == (409, True)
+
+
+async def test_projects_with_a_hosted_policy_stand_beside_others(api: ApiApp) -> None:
+    entry = await hosted_entry(api.sessions, api.demo.id)
+    release = (await propose(api, hosted="claude")).json()["id"]
+    await activate(api, release)
+    other = (await api.client.post("/v1/projects", json={"name": "other"})).json()
+    async with api.sessions() as session:
+        local = await releases.local_projects(session)
+        rows = dict(await releases.serving(session))
+    assert [str(each) for each in local] == [other["id"]]
+    assert {name: row.policy for name, row in rows.items()} == {"demo": "claude", "other": BASE}
+    assert rows["demo"].model == hosted(entry.id)
+
+
+async def test_the_command_makes_a_release_of_a_hosted_model(api: ApiApp) -> None:
+    await hosted_entry(api.sessions, api.demo.id)
+    async with served(api) as client:
+        shell = SageCommand(api, str(client.base_url))
+        ended = await shell.run("releases", "--hosted", "claude", "--activate", "--reason", "by hand")
+        assert ended.code == 0, ended.err
+        shown = [line.split(maxsplit=1) for line in ended.out.splitlines()]
+        assert (["state", "active"] in shown, ["model", "claude"] in shown) == (True, True)
+        assert "weights: base -> claude" in ended.err
+        listed = await shell.run("releases")
+        assert listed.out.splitlines()[1].split()[:3] == ["2", "active", "claude"]
+        both = await shell.run("releases", "--hosted", "claude", "2")
+        assert (both.code, "--hosted creates a release" in both.err) == (2, True)
+
+
+def test_a_release_of_another_model_is_known_by_its_own_name() -> None:
+    assert models.Release(model="a" * 32).policy == "a" * 32

@@ -1,0 +1,176 @@
+"""Rollouts whose policy is a hosted model: messages in, text out, no token ids."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from app.agent.limits import RolloutLimits
+from app.agent.prompt_compact import Compact
+from app.agent.prompt_full import Full
+from app.agent.prompt_profiles import PROFILES, prompt_hash
+from app.agent.rollout_loop import Agent, ResumeState, hosted_agent, run_rollout
+from app.engine.hosted.chat_model import ChatAnswer, Tokens
+from app.engine.tokenizer import ChatTokenizer, Message
+from app.errors import EngineError
+from app.records import CountedTokens, Policy, Stop, Trajectory, Turn, hosted
+from app.sandbox.forked_sandbox import ForkedSandbox
+from tests.ledger import Ledger
+from tests.rollout_bench import DONE, TASK, WRITE
+from tests.scripted_chat import GENERATED_TOKENS, PROMPT_TOKENS, Said, ScriptedChatModel
+from tests.scripted_engine import ScriptedEngine, block, byte_tokenizer
+
+POLICY = Policy(hosted(UUID(int=7)))
+INVENTED = "User: Output:\n1\nYou: I am done.\n```python\napis.supervisor.complete_task(answer=9)\n```\n"
+
+
+@pytest.fixture(scope="module")
+async def sandbox() -> AsyncIterator[ForkedSandbox]:
+    async with ForkedSandbox(bwrap=False) as started:
+        yield started
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> ChatTokenizer:
+    return byte_tokenizer(tmp_path)
+
+
+@pytest.fixture
+def bench(sandbox: ForkedSandbox, tokenizer: ChatTokenizer) -> "HostedBench":
+    return HostedBench(sandbox, tokenizer)
+
+
+class HostedBench:
+    """A rollout's parts, beside a local model of another profile. `model` and `ledger` record what it did."""
+
+    def __init__(self, sandbox: ForkedSandbox, tokenizer: ChatTokenizer) -> None:
+        self.local = Agent(ScriptedEngine(tokenizer), tokenizer, Compact(), sandbox, RolloutLimits(), 0.7)
+        self.ledger = Ledger()
+        self.model = ScriptedChatModel()
+
+    async def run(
+        self,
+        *answers: Said,
+        limits: RolloutLimits | None = None,
+        context_length: int | None = None,
+        resume: ResumeState | None = None,
+    ) -> Trajectory:
+        self.model = ScriptedChatModel(*answers, context_length=context_length)
+        agent = hosted_agent(replace(self.local, limits=limits or RolloutLimits()), self.model)
+        async with self.ledger.client() as client:
+            return await run_rollout(agent, TASK, POLICY, self.ledger.gateway(client), resume=resume)
+
+
+async def test_a_hosted_model_reads_messages_and_its_turns_keep_text_and_counts(bench: HostedBench) -> None:
+    trajectory = await bench.run(block(WRITE), block(DONE))
+    first, second = trajectory.turns
+    assert (trajectory.stop, trajectory.profile, trajectory.policy) == (Stop.COMPLETED, "full", POLICY)
+    assert [entry.text for entry in bench.ledger.entries] == ["hello"]
+    assert [each.role for each in bench.model.requests[0]] == ["system", "user"]
+    assert bench.model.requests[1][2:] == [Message("assistant", first.text), Message("user", first.observation)]
+    assert (first.text, first.observation) == (block(WRITE), "Output:\n1")
+    assert (first.context_ids, first.sampled_ids, first.logprobs) == ((), (), ())
+    assert second.counted == CountedTokens(prompt=PROMPT_TOKENS, generated=GENERATED_TOKENS)
+    assert (trajectory.prompt_tokens, trajectory.generated_tokens) == (2 * PROMPT_TOKENS, 2 * GENERATED_TOKENS)
+    assert (trajectory.flaw, bench.local.engine.prompts) == ("hosted", [])  # type: ignore[attr-defined]
+
+
+async def test_the_prompt_of_a_hosted_policy_is_its_profile_alone(bench: HostedBench) -> None:
+    [turn] = (await bench.run(block(DONE))).turns
+    assert turn.prompt == prompt_hash(Full(), None)
+    hashes = {prompt_hash(profile, None) for profile in PROFILES.values()}
+    assert len({*hashes, prompt_hash(Full(), bench.local.tokenizer)}) == len(PROFILES) + 1
+
+
+async def test_limits_of_tokens_hold_for_what_a_hosted_model_generates(bench: HostedBench) -> None:
+    idle = block("pass")
+    limits = RolloutLimits(task_tokens=3 * GENERATED_TOKENS, turn_tokens=25)
+    trajectory = await bench.run(*[idle] * 9, limits=limits)
+    assert (trajectory.stop, len(trajectory.turns)) == (Stop.TOKEN_LIMIT, 3)
+    assert bench.model.max_tokens == [25, 20, 10]
+
+
+async def test_a_rollout_ends_before_the_context_of_a_hosted_model_is_full(bench: HostedBench) -> None:
+    long = block("print('x' * 400)")
+    trajectory = await bench.run(*[long] * 9, context_length=250)
+    assert (trajectory.stop, trajectory.turns) == (Stop.CONTEXT_FULL, ())
+    trajectory = await bench.run(*[long] * 3, context_length=5_000, limits=RolloutLimits(turns=3))
+    assert trajectory.stop == Stop.TURN_LIMIT
+    said = ChatAnswer(text=long, tokens=Tokens(prompt=4_900, generated=10))
+    trajectory = await bench.run(said, long, context_length=5_000)
+    assert (trajectory.stop, len(trajectory.turns)) == (Stop.CONTEXT_FULL, 1)
+    assert "of 5000 tokens are taken" in trajectory.detail
+
+
+def _texts(turns: Sequence[Turn]) -> list[str]:
+    return [turn.text for turn in turns]
+
+
+async def test_what_a_model_goes_on_with_after_its_code_is_neither_kept_nor_run(bench: HostedBench) -> None:
+    said = "I look.\n```python\nprint(1)\n```"
+    trajectory = await bench.run(f"{said}\n{INVENTED}", block(DONE))
+    assert (_texts(trajectory.turns), trajectory.answer) == ([said, block(DONE)], None)
+    assert bench.model.stop_strings == [Full.stop_strings] * 2
+
+
+async def test_an_answer_that_ended_at_a_fence_before_its_code_is_asked_for_again(bench: HostedBench) -> None:
+    said = f"As JSON:\n```json\n{{}}\n```\nand\n```py\n{DONE}\n```"
+    trajectory = await bench.run(f"{said}\n{INVENTED}", f"{said}\n{INVENTED}")
+    assert (_texts(trajectory.turns), trajectory.stop) == ([said], Stop.COMPLETED)
+    assert bench.model.stop_strings == [Full.stop_strings, ()]
+    assert trajectory.turns[0].counted == CountedTokens(prompt=2 * PROMPT_TOKENS, generated=2 * GENERATED_TOKENS)
+    trajectory = await bench.run("That is all.", "That is all.")
+    assert (_texts(trajectory.turns), trajectory.stop) == (["That is all."], Stop.NO_CODE)
+
+
+async def test_a_thought_beside_the_text_is_kept_and_its_code_is_not_run(bench: HostedBench) -> None:
+    thought = f"I could\n```python\n{WRITE}\n```\n</think>\n```python\n{WRITE}\n```\n"
+    trajectory = await bench.run(ChatAnswer(text=block("x = 1"), thought=thought), block(DONE))
+    first, _ = trajectory.turns
+    assert (trajectory.stop, first.calls, first.thought, first.text) == (
+        Stop.COMPLETED,
+        (),
+        thought,
+        block("x = 1"),
+    )
+    assert bench.ledger.entries == []
+    assert bench.model.requests[1][2] == Message("assistant", block("x = 1"))
+    assert "I could" in first.full_text
+
+
+async def test_a_model_that_only_thought_reaches_the_limit_of_tokens(bench: HostedBench) -> None:
+    cut = ChatAnswer(text="", thought="I could", finish="length", tokens=Tokens(prompt=5, generated=512))
+    trajectory = await bench.run(cut)
+    assert (trajectory.stop, trajectory.detail) == (
+        Stop.TOKEN_LIMIT,
+        "the last turn ended in a thought, before any code",
+    )
+
+
+async def test_recorded_turns_of_a_hosted_model_are_read_by_it_and_not_sampled_again(bench: HostedBench) -> None:
+    whole = await bench.run(block("x = 20"), block("print(x + 1)"), block(DONE))
+    first, second, _ = whole.turns
+    resume = ResumeState(recorded=(first,), begun=msgspec.structs.replace(second, observation="", outcome=""))
+    again = await bench.run(block(DONE), resume=resume)
+    assert (again.stop, _texts(again.turns)) == (Stop.COMPLETED, _texts(whole.turns))
+    assert again.turns[1].observation == "Output:\n21"
+    assert [each.content for each in bench.model.requests[0][2:]] == [
+        first.text,
+        first.observation,
+        second.text,
+        second.observation,
+    ]
+
+
+async def test_an_endpoint_that_fails_fails_the_rollout_with_its_reason(bench: HostedBench) -> None:
+    with pytest.raises(EngineError, match="quota"):
+        await bench.run(EngineError("the quota is used up"))
+
+
+def test_a_turn_that_an_earlier_version_recorded_is_decoded() -> None:
+    old = {"context_ids": [1], "sampled_ids": [2], "logprobs": [0.0], "text": "a", "finish": "stop"}
+    turn = msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=Turn)
+    assert (turn.counted, turn.thought, turn.generated_tokens, turn.full_text) == (None, "", 1, "a")

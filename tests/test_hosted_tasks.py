@@ -1,0 +1,245 @@
+"""Tasks of a release whose policy is a hosted model: recorded, resumed, given up, replayed and shown."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from sqlalchemy import update
+
+from app.agent.prompt_profiles import hosted_prompt
+from app.api.trajectories import view
+from app.apis.document_reader import DocumentReader
+from app.console.timeline import fold
+from app.db import (
+    events,
+    models,
+    projects,
+    releases,
+    shadows,
+    task_queue,
+    tasks,
+    trajectories,
+    turns,
+    usage,
+)
+from app.db.models import TaskState
+from app.engine.hosted.chat_model import ChatAnswer
+from app.engine.tokenizer import Message
+from app.errors import EngineError, EngineRefusalError
+from app.records import CountedTokens, Stop, Trajectory, Turn, hosted
+from app.runner.runner import Runner
+from app.runner.shadow import ShadowRunner
+from app.runner.shadow_candidates import request_shadows
+from tests.hosted_project import hosted_entry, hosted_executor, hosted_runner, serve_hosted
+from tests.ledger_project import OPTIONS, LedgerProject, until
+from tests.scripted_chat import GENERATED_TOKENS, PROMPT_TOKENS, Said, ScriptedChatModel
+from tests.scripted_engine import ScriptedEngine, block
+
+WRITE = block("print(apis.ledger.add_entry(text='hello')['id'])")
+READ = block("print(apis.ledger.list_entries())")
+DONE = block("apis.supervisor.complete_task(answer=7)")
+
+
+async def record_of(project: LedgerProject, task_id: UUID) -> Trajectory:
+    async with project.sessions() as session:
+        return await trajectories.of_task(session, task_id)
+
+
+async def test_a_task_of_a_hosted_policy_is_executed_and_recorded(project: LedgerProject) -> None:
+    release = await serve_hosted(project)
+    thinking = ChatAnswer(text=WRITE, thought="I add it")
+    async with hosted_runner(project, ScriptedChatModel(thinking, DONE)):
+        row = await project.ended(await project.submit())
+    assert (row.state, row.stop, row.answer, row.release_id) == (TaskState.DONE, Stop.COMPLETED, 7, release.id)
+    assert [entry.text for entry in project.ledger.entries] == ["hello"]
+    assert (row.generated_tokens, row.prompt) == (GENERATED_TOKENS, hosted_prompt())
+    record = await record_of(project, row.id)
+    assert (record.policy.model, record.profile, record.prompts) == (release.model, "full", (hosted_prompt(),))
+    shown = view(record, tokens=True).turns
+    assert (shown[0].thought, shown[1].counted) == ("I add it", CountedTokens(prompt=PROMPT_TOKENS, generated=10))
+    said = [data for kind, data in await project.events(row.id) if kind == "turn"]
+    assert (said[1]["tokens"], said[1]["context_tokens"]) == (GENERATED_TOKENS, PROMPT_TOKENS)
+    async with project.sessions() as session:
+        timeline = fold(await events.after(session, row.id))
+    assert [turn.code for turn in timeline.turns] == [
+        "print(apis.ledger.add_entry(text='hello')['id'])\n",
+        "apis.supervisor.complete_task(answer=7)\n",
+    ]
+    assert "I add it" in timeline.turns[0].words
+    assert "prompt" not in [kind for kind, _ in await project.events(row.id)]
+
+
+PRICES: dict[str, Any] = {"price_in": 3.0, "price_out": 15.0}
+COST = 2 * (3 * PROMPT_TOKENS + 15 * GENERATED_TOKENS) / 1e6  # of two turns
+
+
+async def test_a_task_costs_what_its_entry_says(project: LedgerProject) -> None:
+    await serve_hosted(project, **PRICES)
+    async with hosted_runner(project, ScriptedChatModel(WRITE, DONE, DONE)):
+        row = await project.ended(await project.submit())
+        await project.ended(await project.submit())
+    assert row.cost == pytest.approx(COST)
+    assert row.prompt_tokens == 2 * PROMPT_TOKENS
+    async with project.sessions() as session:
+        today = await usage.of_today(session, project.id)
+    assert today.cost == pytest.approx(1.5 * COST)
+    assert today.prompt_tokens == 3 * PROMPT_TOKENS
+    [done] = [data for kind, data in await project.events(row.id) if kind == "done"]
+    assert done["cost"] == pytest.approx(COST)
+
+
+async def test_a_failed_task_has_its_cost_and_one_without_a_price_none(project: LedgerProject) -> None:
+    release = await serve_hosted(project, **PRICES)
+    async with hosted_runner(project, ScriptedChatModel(WRITE, EngineRefusalError("no"))):
+        row = await project.ended(await project.submit())
+    assert row.state is TaskState.FAILED
+    assert row.cost == pytest.approx(COST / 2)
+    async with project.sessions.begin() as session:
+        await session.execute(update(models.HostedModel).values(price_out=None))
+    async with hosted_runner(project, ScriptedChatModel(DONE)):
+        row = await project.ended(await project.submit())
+    assert (row.release_id, row.cost, row.prompt_tokens) == (release.id, None, PROMPT_TOKENS)
+    async with project.runner(ScriptedEngine(project.tokenizer, DONE)):
+        async with project.sessions.begin() as session:
+            await releases.activate(session, (await releases.numbered(session, project.id, 1)).id)
+        local = await project.ended(await project.submit())
+    assert (local.cost, local.prompt_tokens > 0) == (None, True)
+
+
+class Held(ScriptedChatModel):
+    """Answers at once, and after the first turn once it is `open`."""
+
+    def __init__(self, *answers: Said) -> None:
+        super().__init__(*answers)
+        self.asked, self.open = asyncio.Event(), asyncio.Event()
+
+    async def _next(self, messages: Sequence[Message]) -> Said:
+        if any(each.role == "assistant" for each in messages):
+            self.asked.set()
+            await self.open.wait()
+        return await super()._next(messages)
+
+
+async def test_another_runner_goes_on_with_the_turns_that_the_first_recorded(project: LedgerProject) -> None:
+    await serve_hosted(project)
+    model = Held(WRITE, DONE)
+    async with hosted_runner(project, model):
+        task_id = await project.submit(use_skills=False)
+        await until(model.asked.is_set)
+    model.open.set()
+    again = ScriptedChatModel(DONE)
+    async with hosted_runner(project, again):
+        row = await project.ended(task_id)
+    assert (row.state, row.stop, row.prompt) == (TaskState.DONE, Stop.COMPLETED, hosted_prompt())
+    assert [entry.text for entry in project.ledger.entries] == ["hello"]
+    [request] = again.requests
+    assert [each.role for each in request] == ["system", "user", "assistant", "user"]
+    assert len((await record_of(project, task_id)).turns) == 2
+
+
+async def test_a_turn_whose_runner_died_is_executed_and_not_sampled_again(project: LedgerProject) -> None:
+    await serve_hosted(project)
+    task_id = await project.submit(use_skills=False)
+    turn = Turn(context_ids=(), sampled_ids=(), logprobs=(), text=WRITE, counted=CountedTokens(generated=4))
+    async with project.sessions.begin() as session:
+        row = await task_queue.claim(session, "dead", 60)
+        assert row is not None
+        await turns.begin(session, row.id, "dead", 0, turn)
+        await task_queue.abandon(session, "dead")
+    model = ScriptedChatModel(DONE)
+    async with hosted_runner(project, model):
+        row = await project.ended(task_id)
+    record = await record_of(project, task_id)
+    assert (row.stop, len(model.requests), record.generated_tokens) == (Stop.COMPLETED, 1, 4 + GENERATED_TOKENS)
+    assert [entry.text for entry in project.ledger.entries] == ["hello"]
+
+
+async def test_a_task_waits_while_its_endpoint_does_not_answer_and_fails_where_it_refuses(
+    project: LedgerProject,
+) -> None:
+    await serve_hosted(project)
+    options = msgspec.structs.replace(OPTIONS, postpone_seconds=0.1)
+    async with hosted_runner(project, ScriptedChatModel(EngineError("busy"), DONE), options):
+        row = await project.ended(await project.submit())
+    assert (row.state, row.attempt) == (TaskState.DONE, 1)
+    refusal = EngineRefusalError("http://models.test/v1 refuses the key (401)")
+    async with hosted_runner(project, ScriptedChatModel(WRITE, refusal)):
+        row = await project.ended(await project.submit())
+    assert row.state is TaskState.FAILED
+    assert "refuses the key" in (row.failure or "")
+    record = await record_of(project, row.id)
+    assert (record.profile, record.generated_tokens) == ("full", GENERATED_TOKENS)
+
+
+async def test_tasks_of_a_hosted_policy_never_explore(project: LedgerProject) -> None:
+    await serve_hosted(project)
+    async with project.sessions.begin() as session:
+        row = await session.get_one(models.Project, project.id)
+        row.settings = {"explore_percent": 100}
+    executor = hosted_executor(project, ScriptedChatModel(DONE))
+    executor = replace(executor, agent=replace(executor.agent, temperature=0.0))
+    async with Runner(project.sessions, executor.execute, OPTIONS):
+        ended = await project.ended(await project.submit())
+    assert (ended.state, ended.exploration) == (TaskState.DONE, None)
+
+
+@pytest.mark.parametrize("which", ["a local task by a hosted model", "a hosted task by a local model"])
+async def test_a_shadow_has_the_policy_of_its_release(project: LedgerProject, which: str) -> None:
+    if which.startswith("a local"):
+        async with project.runner(ScriptedEngine(project.tokenizer, READ, DONE)):
+            await project.ended(await project.submit())
+        entry = await hosted_entry(project.sessions, project.id, **PRICES)
+        model, other = hosted(entry.id), ScriptedChatModel(READ, DONE)
+        executor = hosted_executor(project, other)
+    else:
+        await serve_hosted(project)
+        async with hosted_runner(project, ScriptedChatModel(READ, DONE)):
+            await project.ended(await project.submit())
+        model, executor = "base", project.executor(ScriptedEngine(project.tokenizer, READ, DONE))
+    async with project.sessions.begin() as session:
+        release = await releases.propose(session, project.id, model)
+    async with project.sessions() as session, DocumentReader() as reader:
+        assert await request_shadows(session, reader, release, 5) == 1
+        await session.commit()
+    pairs: list[shadows.ShadowedTask] = []
+
+    async def done() -> bool:
+        async with project.sessions() as session:
+            pairs[:] = await shadows.of_release(session, release.id)
+        return all(pair.shadow for pair in pairs)
+
+    async with ShadowRunner(project.sessions, executor, lambda: True, pause=0.1):
+        await until(done)
+    [pair] = pairs
+    assert pair.shadow is not None
+    assert (pair.shadow.stop, pair.shadow.failure, pair.shadow.turns) == (Stop.COMPLETED, None, 2)
+    tokens = (pair.generated_tokens, pair.shadow.generated_tokens)
+    assert sorted(tokens)[0] == 2 * GENERATED_TOKENS
+    async with project.sessions() as session:
+        spent = (await usage.of_today(session, project.id)).cost
+    assert spent == (pytest.approx(COST) if which.startswith("a local") else 0)
+
+
+async def test_while_no_model_server_answers_only_tasks_of_hosted_policies_are_claimed(
+    project: LedgerProject,
+) -> None:
+    await serve_hosted(project)
+    async with project.sessions.begin() as session:
+        other = await projects.create(session, "local")
+        waiting = (await tasks.submit(session, other.id, tasks.NewTask(instruction="wait"))).id
+    executor = hosted_executor(project, ScriptedChatModel(DONE))
+    local = ScriptedEngine(project.tokenizer, DONE)
+    executor = replace(executor, agent=replace(executor.agent, engine=local))
+    answers = False
+    runner = Runner(project.sessions, executor.execute, OPTIONS)
+    runner.answers = lambda: answers
+    async with runner:
+        ended = await project.ended(await project.submit())
+        assert (ended.state, runner.has_room) == (TaskState.DONE, False)
+        assert (await project.row(waiting)).state is TaskState.ACCEPTED
+        answers = True
+        assert (await project.ended(waiting)).state is TaskState.DONE
