@@ -137,7 +137,9 @@ def list_operations(session: "ServerSession", name: str, project: str | None) ->
 @click.option("--describe", "description", metavar="TEXT", help="what the agent reads about it")
 @click.option("--hide/--show", "hidden", default=None, help="whether the agent cannot call it")
 @click.option("--safe/--unsafe", default=None, help="whether it only reads")
-@click.option("--approval", type=click.Choice(["always", "write", "never"]), help="which calls wait for a person")
+@click.option(
+    "--approval", type=click.Choice(["always", "write", "first", "never"]), help="which calls wait for a person"
+)
 @click.option("--reset", is_flag=True, help="undo what is set and not given here, so that the document decides")
 def change_operation(
     session: "ServerSession", name: str, operation: str, project: str | None, *, reset: bool, **given: Any

@@ -6,6 +6,9 @@ from typing import Any
 
 import msgspec
 
+from app.security.visible_text import visible
+
+_LONGEST_VALUE = 60  # characters of an argument
 _UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 
 
@@ -44,6 +47,15 @@ def age(moment: str) -> str:
     return f"{seconds // length:.0f}{unit}"
 
 
+def arguments_text(arguments: Mapping[str, Any]) -> str:
+    """As in a call.
+
+    >>> arguments_text({"to": "iris", "page": 2})
+    "to='iris', page=2"
+    """
+    return ", ".join(f"{name}={_value(value)}" for name, value in arguments.items())
+
+
 def _shown(name: str, value: Any) -> str:
     if value is None or value == "":
         return "-"
@@ -54,3 +66,8 @@ def _shown(name: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _value(value: object) -> str:
+    text = visible(repr(value))
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."

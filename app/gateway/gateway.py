@@ -92,7 +92,7 @@ class Gateway:
         self._max_calls = max_calls
         self._recording = recording
         self._kept = KeptBytes()
-        self.made = 0  # calls so far, and the `seq` of the next; set when a rollout is resumed
+        self.made = 0  # calls so far, and the `seq` of the next
         self._calls: list[Call] = []
         self._replayed: deque[Call | None] = deque()  # None: no call may follow
         self.turn = 0
@@ -122,6 +122,13 @@ class Gateway:
     def catalog(self) -> Catalog:
         """The project's apps, api_docs and supervisor."""
         return self._catalog
+
+    def resume(self, calls: Sequence[Call]) -> None:
+        """Go on after these calls, which earlier processes made for the rollout."""
+        self.made = max((call.seq for call in calls), default=-1) + 1
+        for call in calls:
+            if self._approvals is not None and not self._catalog.is_read(call.api):
+                self._approvals.note(call)
 
     def replay(self, calls: Sequence[Call], *, closed: bool = False) -> None:
         """Answer the next calls with the results of these, in order, without sending them.
@@ -166,6 +173,7 @@ class Gateway:
                     opened.fail(done.error.partition(":")[0])
         self.secrets.note_call(done)
         self.made = max(self.made, done.seq + 1)
+        self._note_change(operation, done)
         if skill is not None:
             skill.calls.append(done.seq)
             self.guard.returned(skill, done)
@@ -217,7 +225,7 @@ class Gateway:
         self._authorize(operation)
         shown = recordable(arguments)
         call = Call(seq=self.made, turn=self.turn, api=operation.api, arguments=shown, skill=skill)
-        refusal = self._refusal(operation, call, url)
+        refusal = await self._refusal(operation, call, url)
         self.made += 1
         if refusal is not None:
             return await self._refuse(call, refusal)
@@ -282,12 +290,16 @@ class Gateway:
             self.call_limit_hit = True
             raise HostError("CallLimit", f"all {self._max_calls} API calls of this task are used up")
 
-    def _refusal(self, operation: Operation, call: Call, url: str) -> str | None:
+    def _note_change(self, operation: Operation, call: Call) -> None:
+        if self._approvals is not None and not operation.safe:
+            self._approvals.note(call)
+
+    async def _refusal(self, operation: Operation, call: Call, url: str) -> str | None:
         """Why a person does not want the call; None to send it. Raises ApprovalWantedError."""
         if self._approvals is None:
             return None
         try:
-            return self._approvals.refusal(operation, call, url)
+            return await self._approvals.refusal(operation, call, url)
         except UnstableCallError as error:
             self.in_doubt = str(error)
             raise HostError("InDoubt", self.in_doubt) from error
@@ -322,7 +334,9 @@ class Gateway:
         try:
             done = await self._live.make(call, app, operation, url, request, sending)
         except BaseException:
-            self._calls.append(msgspec.structs.replace(call, error=_STOPPED))  # of a turn that goes on to its end
+            stopped = msgspec.structs.replace(call, error=_STOPPED)
+            self._note_change(operation, stopped)
+            self._calls.append(stopped)  # of a turn that goes on to its end
             if journal is not None:
                 await journal.abort()
             raise

@@ -1,7 +1,7 @@
 """Executes one claimed task, from its row to its trajectory: all parts of the app meet here."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from uuid import UUID
 
 import httpx
@@ -12,8 +12,8 @@ from sqlalchemy.exc import DataError
 from app.agent.rollout_loop import Agent, run_rollout
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.credentials.stored_credentials import StoredCredentials
-from app.db import models, offers, suspects, task_queue, trajectories
-from app.db.database import UNAVAILABLE, Sessions, direct, is_lost_connection
+from app.db import models, offers, proven_calls, suspects, task_queue, trajectories
+from app.db.database import UNAVAILABLE, Sessions, direct, is_lost_connection, reading
 from app.db.models import Exploration, TaskState
 from app.errors import AppError, InvalidError, SandboxError, first_line, public_text
 from app.gateway.approval_gate import ApprovalGate
@@ -259,7 +259,11 @@ class TaskExecutor:
             variables=row.variables,
             credentials=StoredCredentials(self.sessions, self.client, context.apis, row.principal),
             journal=journal,
-            approvals=ApprovalGate(context.settings.approvals, journal.decisions if journal else ()),
+            approvals=ApprovalGate(
+                context.settings.approvals,
+                journal.decisions if journal else (),
+                partial(self._is_proven, row.project_id),
+            ),
             read_only=read_only or row.repairs is not None,
             explores=journal is not None and row.exploration is Exploration.READS,
             max_calls=self.agent.limits.calls,
@@ -270,6 +274,10 @@ class TaskExecutor:
             store=ProjectSecrets(self.sessions, row.project_id),
             callers=mcp_callers(self.mcp, row.project_id, row.principal, self.settings.api_timeout_seconds),
         )
+
+    async def _is_proven(self, project_id: UUID, api: str) -> bool:
+        async with reading(self.sessions) as session:
+            return await proven_calls.has_called(session, project_id, api)
 
     @timed(Phase.CHECK)
     async def score(
