@@ -36,6 +36,10 @@ from app.security.secret_values import SecretValues
 from app.telemetry.phases import Attributes, Phase, phase, span
 
 _NO_VARIABLES: Final[Mapping[str, str]] = {}
+_NOTHING_DONE = (
+    "no API was called, and no answer given, so the task goes on. Make the calls that it asks for, and give what "
+    "it asks for as the answer. If there is nothing to do, complete it again in the next turn"
+)
 _STOPPED = "TimeoutError: the code was stopped before the answer came: whether the call arrived is not known"
 
 
@@ -53,11 +57,11 @@ class Gateway:
     `instruction`, that of the task, says what to show of a long document, `variables` fill the servers' URLs,
     `allowed` decides which "app.operation" may be called, `read_only` permits only safe operations that need no
     approval, `explores` is that of a task which explores until it wants any other, `approvals` decides which calls
-    wait for a person, and `max_calls` limits the calls sent. Safe calls
-    are repeated after a `Retry-After` that ends within `patience` seconds. With a `recording` none is sent, and
-    one that it cannot answer is in doubt. Look-ups and the completion of the task are answered here: they are
-    neither counted nor recorded. `secrets` collects what must not be stored in the clear. `callers` are the
-    senders of protocols that are not plain HTTP.
+    wait for a person, `may_end_idle` whether the first turn may complete the task without a call or an answer,
+    and `max_calls` limits the calls sent. Safe calls are repeated after a `Retry-After` that ends within
+    `patience` seconds. With a `recording` none is sent, and one that it cannot answer is in doubt. Look-ups and
+    the completion of the task are answered here: they are neither counted nor recorded. `secrets` collects what
+    must not be stored in the clear. `callers` are the senders of protocols that are not plain HTTP.
     """
 
     def __init__(  # noqa: PLR0913 - the only way out, with many rules
@@ -73,6 +77,7 @@ class Gateway:
         approvals: ApprovalGate | None = None,
         read_only: bool = False,
         explores: bool = False,
+        may_end_idle: bool = False,
         max_calls: int = 200,
         timeout: float = 30,
         patience: float = 0,
@@ -89,6 +94,7 @@ class Gateway:
         self._approvals = approvals
         self._read_only = read_only
         self._explores = explores
+        self._may_end_idle = may_end_idle
         self._max_calls = max_calls
         self._recording = recording
         self._kept = KeptBytes()
@@ -256,7 +262,10 @@ class Gateway:
         if operation is not COMPLETE_TASK:
             return look_up(self._catalog, operation, arguments, self._instruction)
         self._check_doubt()
-        self.answer = checked_answer(arguments.get("answer"))
+        answer = checked_answer(arguments.get("answer"))
+        if self.turn == 0 and not (self._calls or self._may_end_idle) and answer is None:
+            raise HostError("ValueError", _NOTHING_DONE)
+        self.answer = answer
         self.completed = True
         self.status = arguments.get("status", "success")
         return {"message": "the task is complete"}

@@ -266,6 +266,7 @@ class TaskExecutor:
             ),
             read_only=read_only or row.repairs is not None,
             explores=journal is not None and row.exploration is Exploration.READS,
+            may_end_idle=row.skill_run is not None,  # its only turn
             max_calls=self.agent.limits.calls,
             timeout=self.settings.api_timeout_seconds,
             patience=_PATIENCE
