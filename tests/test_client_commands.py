@@ -117,6 +117,23 @@ async def test_a_terminal_gets_a_table_and_a_narrow_one_a_block_for_each_row(she
     assert max(map(len, narrow.out.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines())) <= 40
 
 
+async def test_adding_an_api_says_which_of_its_calls_wait_for_a_person(shell: SageCommand, tmp_path: Path) -> None:
+    file, change = tmp_path / "ledger.json", "Change it: sage apis approve ledger MODE"
+    file.write_text(json.dumps(Ledger().document("http://ledger.test")))
+    added = await shell.run("apis add", "ledger", str(file))
+    assert added.err.splitlines()[-1] == (
+        "approval document: calls that its document marks as a risk wait for a person; after 10 changes of one "
+        f"task the next one does. {change}"
+    )
+    again = await shell.run("apis add", "ledger", str(file), "--approve", "first")
+    assert again.err.splitlines()[-1].startswith("approval first: an operation's first change waits for a person")
+    stricter = await shell.run("apis approve", "ledger", "write")
+    assert stricter.out == f"approval write: each change waits for a person. {change}\n"
+    assert (await shell.run("apis approve", "ledger")).out == stricter.out
+    settings = (await shell.api.client.get("/v1/projects/demo")).json()["settings"]
+    assert settings["approvals"]["operations"] == {"ledger.*": "write"}
+
+
 async def test_projects_are_created_and_shown(shell: SageCommand) -> None:
     assert (await shell.run("projects create", "desk")).out == "created desk\n"
     listed = (await shell.run("projects")).out.splitlines()
