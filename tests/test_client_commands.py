@@ -43,9 +43,9 @@ async def test_tasks_are_listed_filtered_shown_and_cancelled(shell: SageCommand)
     first = await shell.api.submit("count my mails", scenario="count")
     await shell.api.submit("a long story\nwith \x1b[2J control characters")
     listed = await shell.run("tasks")
-    lines = [line.split(maxsplit=4) for line in listed.out.splitlines()]
-    assert lines[0] == ["id", "state", "score", "age", "instruction"]
-    assert lines[1][1:] == ["accepted", "-", lines[1][3], "a long story with \\x1b[2J control characters"]
+    lines = [line.split(maxsplit=5) for line in listed.out.splitlines()]
+    assert lines[0] == ["id", "state", "score", "age", "answer", "instruction"]
+    assert lines[1][1:] == ["accepted", "-", lines[1][3], "-", "a long story with \\x1b[2J control characters"]
     assert lines[2][0] == str(first)
     assert str(first) in (await shell.run("tasks", "--scenario", "count", "--state", "accepted")).out
     assert len((await shell.run("tasks", "--state", "failed")).out.splitlines()) == 1

@@ -1,5 +1,6 @@
 """What a table shows of the rows of a listing."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -8,7 +9,7 @@ import msgspec
 
 from app.security.visible_text import visible
 
-_LONGEST_VALUE = 60  # characters of an argument
+_LONGEST_VALUE = 60  # characters of an argument, or an answer in a table
 _UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 
 
@@ -53,7 +54,20 @@ def arguments_text(arguments: Mapping[str, Any]) -> str:
     >>> arguments_text({"to": "iris", "page": 2})
     "to='iris', page=2"
     """
-    return ", ".join(f"{name}={_value(value)}" for name, value in arguments.items())
+    return ", ".join(f"{name}={_cut(visible(repr(value)))}" for name, value in arguments.items())
+
+
+def value_text(value: object) -> str:
+    """The beginning of a value of a task, such as its answer: text as it is, others as JSON.
+
+    >>> value_text("three mails"), value_text({"mails": 3})
+    ('three mails', '{"mails": 3}')
+    """
+    return _cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
 
 
 def _shown(name: str, value: Any) -> str:
@@ -66,8 +80,3 @@ def _shown(name: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _value(value: object) -> str:
-    text = visible(repr(value))
-    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."

@@ -11,6 +11,8 @@ from app.agent.action import extract_code, words_before_code
 from app.client.listing import arguments_text
 from app.client.sage_client import ServerEvent
 from app.client.terminal_output import python_code, terminal
+from app.project.score_source import in_words
+from app.records import Stop, what_to_do
 from app.security.visible_text import visible
 
 Data = Mapping[str, Any]
@@ -82,7 +84,7 @@ def _check(event: ServerEvent) -> Iterator[Text]:
     if data["status"] == "called":
         yield from (Text("  check:", "dim").append_text(line) for line in _call(event))
         return
-    result = "no score" if data["score"] is None else f"score {data['score']:.4g}"
+    result = in_words(data["score"])
     yield Text(f"check: {result}, {data['calls']} calls", "red" if data["error"] else "yellow")
     if data["output"].strip():
         yield Text(visible(data["output"].rstrip()), "dim")
@@ -112,12 +114,14 @@ def _approval(event: ServerEvent) -> Iterator[Text]:
 
 def _done(event: ServerEvent) -> Iterator[Text]:
     data = event.data
-    score = "" if data["score"] is None else f", score {data['score']:.4g}"
+    score = "" if data["score"] is None else f", {in_words(data['score'])}"
     spent = f"{data['turns']} turns, {data['generated_tokens']} tokens, {data['calls']} calls"
     stop = f" ({data['stop_reason']})" if data["stop_reason"] not in (None, "completed", data["state"]) else ""
     yield Text(f"{data['state']}{stop}{score}: {spent}", "bold green" if data["state"] == "done" else "bold red")
     if data["failure"]:
         yield Text(visible(data["failure"]), "red")
+    if data["stop_reason"] != Stop.COMPLETED and (advice := what_to_do(data["stop_reason"], data["score"])):
+        yield Text(advice)
 
 
 def _remark(event: ServerEvent) -> Iterator[Text]:
