@@ -1,10 +1,10 @@
 """The immutable values that packages exchange. No I/O, no torch."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -38,6 +38,35 @@ LIMITS = (
     Stop.ERROR_LIMIT,
     Stop.WALL_LIMIT,
 )
+
+
+_WHAT_TO_DO: Final[Mapping[str, str]] = {
+    Stop.COMPLETED: "Check its answer and score it: skills and training runs learn from scores.",
+    Stop.NOTHING_DONE: "Say in the instruction what to look up or change, and by which API, and send it again.",
+    Stop.NO_CODE: "Read what the model said: it may be the answer, or a question that a new instruction answers.",
+    "stuck": "Read why its last turn was refused each time, and say in a new instruction how to go on instead.",
+    Stop.TURN_LIMIT: "Ask for less in one task, or have the server allow more turns.",
+    Stop.TOKEN_LIMIT: "Ask for less in one task, or have the server allow more generated tokens.",
+    Stop.CONTEXT_FULL: "Ask for less in one task, or for fewer rows at once, or serve a model with more context.",
+    Stop.CALL_LIMIT: "Ask for less in one task, or have the server allow more API calls.",
+    Stop.ERROR_LIMIT: "Read the errors of its last turns: often an API refuses a value or lacks a permission.",
+    Stop.WALL_LIMIT: "See which turns and calls were slow, and ask for less in one task, or allow more time.",
+    Stop.CANCELLED: "Look at what its calls had changed by then: that stays. Run it again if it is still wanted.",
+    Stop.IN_DOUBT: "Find out what its last call has changed before you send it again. Where the task asks whether "
+    "that call arrived, say so, and it goes on.",
+    Stop.CRASHED: "Have the log of the server read before it is sent again: it ended the processes that ran it.",
+}
+
+
+def what_to_do(stop: str | None, score: float | None) -> str | None:
+    """What a person does about a task that ended so: the same in REST, CLI and console. None: nothing.
+
+    >>> what_to_do("turn_limit", None)
+    'Ask for less in one task, or have the server allow more turns.'
+    >>> what_to_do("completed", 1.0), what_to_do(None, None)
+    (None, None)
+    """
+    return None if stop is None or (stop == Stop.COMPLETED and score is not None) else _WHAT_TO_DO.get(stop)
 
 
 BASE = "base"

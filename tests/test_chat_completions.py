@@ -133,7 +133,7 @@ def test_thoughts_are_no_answer() -> None:
 async def test_a_task_without_an_answer_is_an_error_that_no_client_repeats(
     demo: ApprovingProject, stream: bool
 ) -> None:
-    async with connected(demo.api) as client, demo.project.runner(demo.engine()):
+    async with connected(demo.api) as client, demo.project.runner(demo.engine("apis.supervisor.complete_task()")):
         with pytest.raises(openai.APIError) as raised:
             await asked(client, stream)
     body: Any = raised.value.body

@@ -45,9 +45,9 @@ async def test_tasks_are_listed_filtered_shown_and_cancelled(shell: SageCommand)
     first = await shell.api.submit("count my mails", scenario="count")
     await shell.api.submit("a long story\nwith \x1b[2J control characters")
     listed = await shell.run("tasks")
-    lines = [line.split(maxsplit=4) for line in listed.out.splitlines()]
-    assert lines[0] == ["id", "state", "score", "age", "instruction"]
-    assert lines[1][1:] == ["accepted", "-", lines[1][3], "a long story with \\x1b[2J control characters"]
+    lines = [line.split(maxsplit=5) for line in listed.out.splitlines()]
+    assert lines[0] == ["id", "state", "score", "age", "answer", "instruction"]
+    assert lines[1][1:] == ["accepted", "-", lines[1][3], "-", "a long story with \\x1b[2J control characters"]
     assert lines[2][0] == str(first)
     assert str(first) in (await shell.run("tasks", "--scenario", "count", "--state", "accepted")).out
     assert len((await shell.run("tasks", "--state", "failed")).out.splitlines()) == 1
@@ -142,6 +142,23 @@ async def test_a_terminal_gets_a_table_and_a_narrow_one_a_block_for_each_row(she
     assert str(task) in narrow.out.replace("\n", "").replace(" " * 13, ""), "no id is cut"
     assert "accepted" in narrow.out
     assert max(map(len, narrow.out.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines())) <= 40
+
+
+async def test_adding_an_api_says_which_of_its_calls_wait_for_a_person(shell: SageCommand, tmp_path: Path) -> None:
+    file, change = tmp_path / "ledger.json", "Change it: sage apis approve ledger MODE"
+    file.write_text(json.dumps(Ledger().document("http://ledger.test")))
+    added = await shell.run("apis add", "ledger", str(file))
+    assert added.err.splitlines()[-1] == (
+        "approval document: calls that its document marks as a risk wait for a person; after 10 changes of one "
+        f"task the next one does. {change}"
+    )
+    again = await shell.run("apis add", "ledger", str(file), "--approve", "first")
+    assert again.err.splitlines()[-1].startswith("approval first: an operation's first change waits for a person")
+    stricter = await shell.run("apis approve", "ledger", "write")
+    assert stricter.out == f"approval write: each change waits for a person. {change}\n"
+    assert (await shell.run("apis approve", "ledger")).out == stricter.out
+    settings = (await shell.api.client.get("/v1/projects/demo")).json()["settings"]
+    assert settings["approvals"]["operations"] == {"ledger.*": "write"}
 
 
 async def test_projects_are_created_and_shown(shell: SageCommand) -> None:

@@ -54,7 +54,7 @@ async def test_both_are_evaluated_greedily_on_the_validation_split(run: GatedRun
     assert run.environment.requests == [("validation", SCENARIOS)]
     samplings = [each for engine in policies.scripts.values() for each in engine.samplings]
     assert {each.temperature for each in samplings} == {0.0}
-    assert len(policies.scripts["base"].samplings) == 3 * SCENARIOS
+    assert len(policies.scripts["base"].samplings) == 2 * 3 * SCENARIOS, "each is told once"
 
 
 @pytest.mark.parametrize("gains", [True, False])

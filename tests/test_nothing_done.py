@@ -23,8 +23,11 @@ WRITE = "apis.ledger.add_entry(text='one')"
     ("turns", "check", "state", "stop", "score"),
     [
         ((LOOK, DONE), None, TaskState.FAILED, Stop.NOTHING_DONE, None),
-        ((DONE,), "score = 0", TaskState.FAILED, Stop.NOTHING_DONE, 0.0),
-        ((DONE,), "score = 1", TaskState.DONE, Stop.COMPLETED, 1.0),
+        ((DONE, DONE), "score = 0", TaskState.FAILED, Stop.NOTHING_DONE, 0.0),
+        ((DONE, DONE), "score = 1", TaskState.DONE, Stop.COMPLETED, 1.0),
+        ((DONE, WRITE, DONE), None, TaskState.DONE, Stop.COMPLETED, None),
+        ((DONE, ANSWER), None, TaskState.DONE, Stop.COMPLETED, None),
+        ((f"{WRITE}\n{DONE}",), None, TaskState.DONE, Stop.COMPLETED, None),
         ((ANSWER,), None, TaskState.DONE, Stop.COMPLETED, None),
         ((WRITE, DONE), None, TaskState.DONE, Stop.COMPLETED, None),
         ((LOOK, LOOK, LOOK), None, TaskState.FAILED, Stop.TURN_LIMIT, None),
@@ -60,3 +63,27 @@ async def test_a_task_without_a_call_an_answer_or_a_score_has_failed(
     assert len(examined) == (score is not None), "exams have tasks with a score of 0"
     dropped = why_dropped(logged, set())
     assert dropped is (DropReason.UNSCORED if score is None else None), "runs learn from a score of 0"
+
+
+async def test_a_policy_that_ends_the_task_before_it_did_anything_reads_once_what_is_missing(
+    demo: ApprovingProject,
+) -> None:
+    task_id = await demo.project.submit()
+    async with demo.project.runner(demo.engine(DONE)):
+        row = await demo.project.ended(task_id)
+    assert (row.stop, row.turns) == (Stop.NOTHING_DONE, 2)
+    first, second = await demo.observations(task_id)
+    assert "no API was called, and no answer given, so the task goes on" in first
+    assert "no API was called" not in second
+
+
+async def test_what_it_read_is_the_same_once_its_session_was_rebuilt(demo: ApprovingProject) -> None:
+    """Rebuilt, a session runs the earlier turns again, now that calls were made."""
+    crash = "import os\nos._exit(1)"
+    task_id = await demo.project.submit()
+    async with demo.project.runner(
+        demo.engine(f"x = 1\n{DONE}", WRITE, crash, "print(apis.ledger.list_entries())")
+    ):
+        row = await demo.project.ended(task_id)
+    assert (row.stop, row.turns, demo.written()) == (Stop.COMPLETED, 5, ["one"])
+    assert "Python was restarted" in (await demo.observations(task_id))[2]

@@ -63,8 +63,8 @@ async def test_skills_are_told_when_written_offered_and_used(demo: ApprovingProj
 @pytest.mark.parametrize(
     ("code", "check", "exit_code", "last"),
     [
-        (DONE, "score = 1", 0, "done, score 1: "),
-        (DONE, "score = 0.2", 3, "done, score 0.2: "),
+        (DONE, "score = 1", 0, "done, solved: "),
+        (DONE, "score = 0.2", 3, "done, failed 0.2: "),
         ("no code", None, 1, ""),
     ],
 )
@@ -96,8 +96,8 @@ async def test_what_the_check_did_is_told(demo: ApprovingProject, shell: SageCom
     told = ended.err.splitlines()
     called = next(line for line in told if line.startswith("  check:"))
     assert called.startswith("  check:  ledger.list_entries()  0.")
-    assert told[told.index(called) + 1 :][:2] == ["check: score 0, 1 calls", "looking"]
-    assert "check: no score, 0 calls" in broken.err
+    assert told[told.index(called) + 1 :][:2] == ["check: failed, 1 calls", "looking"]
+    assert "check: unscored, 0 calls" in broken.err
     assert "ZeroDivisionError" in broken.err
     assert "{" not in ended.err + broken.err
 

@@ -21,11 +21,12 @@ from app.engine.tokenizer import ChatTokenizer
 from app.records import Policy, Trajectory
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.ledger import Ledger
-from tests.rollout_bench import DONE, TASK
+from tests.rollout_bench import TASK
 from tests.scripted_engine import END, byte_tokenizer
 from tests.tiny_model import write_tokenizer
 
 LIMITS = RolloutLimits()
+DONE = "apis.supervisor.complete_task(answer=1)"
 INVENTED = "User: Output:\n3\nYou: All are deleted."
 
 

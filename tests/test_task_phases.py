@@ -69,7 +69,7 @@ async def test_a_resumed_task_shows_the_time_of_its_earlier_attempt(project: Led
     await asyncio.sleep(1.1)
     async with project.sessions.begin() as session:
         await task_queue.hand_back(session, "another")
-    async with project.runner(ScriptedEngine(project.tokenizer, block(DONE))):
+    async with project.runner(ScriptedEngine(project.tokenizer, block(DONE), block(DONE))):
         await project.ended(task_id)
     phases = (await trajectory_of(project, task_id)).phases
     assert 1.1 <= phases[Phase.INTERRUPTED] < 60

@@ -19,7 +19,7 @@ from tests.test_stop_strings import INVENTED, Reciter, rollout
 from trainer.learning.batch import samples_of
 
 CONSIDERED = f"I could do\n```python\ndef rash():\n    {WRITE}\n\nrash()\n```\nor not.\n"
-SAID = f"</think>\n\nI do\n```python\ndef wise():\n    {DONE}\n\nwise()\n```\n"
+SAID = "</think>\n\nI do\n```python\ndef wise():\n    apis.supervisor.complete_task(answer=1)\n\nwise()\n```\n"
 
 both = pytest.mark.parametrize(
     ("template", "opened"),

@@ -164,8 +164,7 @@ class _Rollout:
 
     async def _resume(self, hooks: RolloutHooks) -> None:
         """Restore the state that an earlier process left."""
-        made = [call.seq for turn in self._origin.recorded for call in turn.calls]
-        self._gateway.made = max(made, default=-1) + 1
+        self._gateway.resume([call for turn in self._origin.recorded for call in turn.calls])
         for index, turn in enumerate(self._origin.recorded):
             self._add(turn)
             code = extract_code(turn.full_text)

@@ -26,7 +26,7 @@ from app.release import manifest
 
 _OVERRIDES = 2_000  # of one API
 
-Approval: TypeAlias = Literal["always", "write", "never"]
+Approval: TypeAlias = Literal["always", "write", "first", "never"]
 PythonName = Annotated[
     str,
     msgspec.Meta(

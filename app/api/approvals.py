@@ -15,6 +15,7 @@ from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
 from app.api.validation import Cursor, Limit, ProjectName
 from app.db import approvals, models, tasks
+from app.db.approvals import BeforeApproval, CallBefore
 from app.db.models import ApprovalState
 from app.records import Json
 from app.security.shown_call import ShownCall
@@ -60,16 +61,21 @@ class ApprovalPage(msgspec.Struct, frozen=True):
 class ApprovalView(ApprovalSummary, frozen=True, kw_only=True):
     """`arguments` are those of the call; only a call with exactly these is made. While it waits, secrets are shown
     by length and origin, and `remarks` name the arguments that hold what an API returned as a secret. Once it is
-    decided, all of these are masked."""
+    decided, all of these are masked. `because` says why the call waits, and `before` are the calls that the task
+    made before it."""
 
     instruction: str  #: of the task
     principal: str
     turn: int
     arguments: dict[str, Json]
     remarks: list[str]
+    because: str
+    before: list[CallBefore]
 
     @classmethod
-    def full(cls, row: models.Approval, task: models.Task, project: str, shown: ShownCall) -> Self:
+    def full(
+        cls, row: models.Approval, task: models.Task, project: str, shown: ShownCall, before: BeforeApproval
+    ) -> Self:
         return cls(
             project=project,
             instruction=task.instruction,
@@ -77,7 +83,10 @@ class ApprovalView(ApprovalSummary, frozen=True, kw_only=True):
             links=ConsoleLinks.of("approvals", row.id),
             arguments=shown.arguments,
             remarks=shown.remarks,
-            **columns(row, cls, "project", "instruction", "principal", "links", "arguments", "remarks"),
+            because=before.because,
+            before=before.calls,
+            **columns(row, ApprovalSummary, "project", "links"),
+            turn=row.turn,
         )
 
 
@@ -137,5 +146,5 @@ class ApprovalController(Controller):
 async def view_approval(session: AsyncSession, row: models.Approval) -> ApprovalView:
     """With the call and the task that waits for it."""
     names = await project_names(session)
-    shown = approvals.shown(session, row)
-    return ApprovalView.full(row, await tasks.get(session, row.task_id), names[row.project_id], shown)
+    shown, before = approvals.shown(session, row), await approvals.before(session, row)
+    return ApprovalView.full(row, await tasks.get(session, row.task_id), names[row.project_id], shown, before)

@@ -36,8 +36,8 @@ class ScoreScale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FeedbackRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """0 is a failure, 1 a success; or the ends of `scale`, such as {"lowest": 1, "highest": 5} for stars. `turn`,
-    counted from 0, is the turn that the comment is about.
+    """0 is failed, 1 solved, and from 0.5 on a task counts as solved; or the ends of `scale`, such as
+    {"lowest": 1, "highest": 5} for stars. `turn`, counted from 0, is the turn that the comment is about.
     """
 
     task_id: UUID
@@ -78,6 +78,7 @@ class WantedFeedback(msgspec.Struct, frozen=True, kw_only=True):
 
     task_id: UUID
     instruction: str
+    answer: Json
     scenario: str | None
     finished_at: datetime
     release: int | None
@@ -87,10 +88,11 @@ class WantedFeedback(msgspec.Struct, frozen=True, kw_only=True):
     links: ConsoleLinks
 
     @classmethod
-    def of(cls, task: UnscoredTask, scores: KindScores) -> Self:
+    def of(cls, task: UnscoredTask, scores: KindScores, answer: Json) -> Self:
         return cls(
             task_id=task.id,
             instruction=task.instruction,
+            answer=answer,
             scenario=task.scenario,
             finished_at=task.finished_at,
             release=task.release,
@@ -169,7 +171,11 @@ async def wanted_feedback(session: AsyncSession, project_id: UUID, limit: int) -
     scores = await unscored_tasks.scores_by_kind(session, project_id)
     trials = await unscored_tasks.trials_by_kind(session, project_id, trial)
     unscored = [Unscored(kind_of(task.instruction, task.scenario), task.on_trial) for task in tasks]
+    chosen = choose(unscored, scores, trials, limit)
+    answers = await unscored_tasks.answers(session, [tasks[place].id for place in chosen])
     return [
-        WantedFeedback.of(tasks[place], scores.get(unscored[place].kind, KindScores()))
-        for place in choose(unscored, scores, trials, limit)
+        WantedFeedback.of(
+            tasks[place], scores.get(unscored[place].kind, KindScores()), answers.get(tasks[place].id)
+        )
+        for place in chosen
     ]

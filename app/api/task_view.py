@@ -24,7 +24,7 @@ from app.db import (
     verifications,
 )
 from app.project.project_settings import Limits
-from app.records import Json, SkillRun, Stop
+from app.records import Json, SkillRun, Stop, what_to_do
 from app.skills.skill_choices import SkillSelectionRecord
 
 
@@ -186,6 +186,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
     lowest_score: float | None  #: of all that sources and people gave; null, as the highest: at most one was given
     highest_score: float | None
     verification: VerificationView | None
+    what_to_do: str | None  #: by a person, about how it ended
     cancel_requested: bool
     attempt: int
     prompt_hash: str | None  #: of the prompt that it began under
@@ -220,6 +221,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
             lowest_score=task.lowest_score,
             highest_score=task.highest_score,
             verification=VerificationView.of(verification) if verification else None,
+            what_to_do=what_to_do(task.stop, task.score),
             cancel_requested=task.cancel_requested,
             attempt=task.attempt,
             prompt_hash=task.prompt,

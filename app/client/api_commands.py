@@ -37,6 +37,14 @@ _LISTING = Listing(
 _STATES = listing_of("name", "method", "path", "hidden", "safe", "approval", "set", "gone")
 _CHANGES = listing_of("created_at", "applied", "added", "removed", "changed", "eased")
 _OPERATIONS = listing_of("method", "path", "signature", items="operations")
+_WAITS = {
+    "never": "no call waits for a person",
+    "first": "an operation's first change waits for a person, until a task that made one was scored as a success",
+    "write": "each change waits for a person",
+    "always": "each call waits for a person",
+    "document": "calls that its document marks as a risk wait for a person",
+}
+_APPROVE = tuple(_WAITS)
 
 
 @click.group(cls=ListingGroup)
@@ -78,6 +86,7 @@ def show_api(session: "ServerSession", name: str, project: str | None) -> None:
     help="a field of the credentials of a security scheme",
 )
 @click.option("--no-trial", is_flag=True, help="do not ask the model questions about it")
+@click.option("--approve", type=click.Choice(_APPROVE), help="which of its calls wait for a person")
 def add_api(
     session: "ServerSession",
     name: str,
@@ -86,6 +95,7 @@ def add_api(
     credentials: tuple[str, ...],
     *,
     no_trial: bool,
+    approve: str | None,
     **place: Any,
 ) -> None:
     """Add or replace an API by its OpenAPI document: a URL, a file, or `-` for standard input; or an MCP server.
@@ -103,9 +113,12 @@ def add_api(
         body[STATIC_TOKEN] = read_secret("token", token)
     body["credentials"] = read_credentials(credentials)
     body |= {"trial": False} if no_trial else {}
-    api = session.server.request("POST", "/v1/apis", body)
-    _show(session, api, place["project"])
-    if api["trial"]["state"] == "waiting":
+    added = session.server.request("POST", "/v1/apis", body)
+    _show(session, added, place["project"])
+    approval = _approval_line(added, _approve(session, added, approve))
+    if not session.as_json:
+        click.echo(approval, err=True)
+    if added["trial"]["state"] == "waiting":
         _wait(session, name, place["project"])
 
 
@@ -126,6 +139,22 @@ def show_trial(session: "ServerSession", name: str, project: str | None, *, agai
         _wait(session, name, project)
     trial = session.server.request("GET", path, project=project)
     session.show(trial, lambda shown: {"trial": summary_of(shown)}, table=QUESTIONS)
+
+
+@apis.command("approve")
+@server_command
+@click.argument("name")
+@click.argument("mode", type=click.Choice(_APPROVE), required=False)
+@project_option
+def approve_api(session: "ServerSession", name: str, mode: str | None, project: str | None) -> None:
+    """Set which calls of an API wait for a person, or say it.
+
+    None (`never`), the first change by each operation until a task that made one was scored as a success
+    (`first`), each change (`write`), all (`always`), or those that the document marks (`document`).
+    """
+    api = session.server.request("GET", f"/v1/apis/{name}", project=project)
+    changed = _approve(session, api, mode)
+    session.confirm(changed, _approval_line(api, changed))
 
 
 @apis.command("test")
@@ -178,7 +207,9 @@ def list_operations(session: "ServerSession", name: str, project: str | None) ->
 @click.option("--describe", "description", metavar="TEXT", help="what the agent reads about it")
 @click.option("--hide/--show", "hidden", default=None, help="whether the agent cannot call it")
 @click.option("--safe/--unsafe", default=None, help="whether it only reads")
-@click.option("--approval", type=click.Choice(["always", "write", "never"]), help="which calls wait for a person")
+@click.option(
+    "--approval", type=click.Choice(["always", "write", "first", "never"]), help="which calls wait for a person"
+)
 @click.option("--reset", is_flag=True, help="undo what is set and not given here, so that the document decides")
 def change_operation(
     session: "ServerSession", name: str, operation: str, project: str | None, *, reset: bool, **given: Any
@@ -210,6 +241,27 @@ def _wait(session: "ServerSession", name: str, project: str | None) -> None:
 
 def _result(trial: Mapping[str, Any]) -> str:
     return f"{trial['right']}/{trial['asked']}" if trial["state"] == "done" else trial["state"].replace("_", " ")
+
+
+def _approve(session: "ServerSession", api: Mapping[str, Any], mode: str | None) -> Mapping[str, Any]:
+    """The project, once it has this mode for the API's operations, if one is given."""
+    path = f"/v1/projects/{api['project']}"
+    if mode is None:
+        return session.server.request("GET", path)
+    rules = {"operations": {_pattern(api): mode}}
+    return session.server.request("PATCH", path, {"settings": {"approvals": rules}})
+
+
+def _approval_line(api: Mapping[str, Any], project: Mapping[str, Any]) -> str:
+    rules = project["settings"]["approvals"]
+    mode = rules["operations"].get(_pattern(api), rules["default"])
+    most = "" if mode in ("write", "always") or not rules["max_writes"] else rules["max_writes"]
+    then = f"; after {most} changes of one task the next one does" if most else ""
+    return f"approval {mode}: {_WAITS[mode]}{then}. Change it: sage apis approve {api['name']} MODE"
+
+
+def _pattern(api: Mapping[str, Any]) -> str:
+    return f"{api['name']}.*"
 
 
 def _document(place: str) -> dict[str, str]:

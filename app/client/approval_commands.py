@@ -1,11 +1,12 @@
 """`sage approvals`."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
 
-from app.client.listing import listing_of
+from app.client.listing import Listing, arguments_text, listing_of
 from app.client.listing_group import ListingGroup
 from app.client.options import page_options, project_option, server_command
 
@@ -40,8 +41,15 @@ def list_approvals(session: "ServerSession", **only: Any) -> None:
 @server_command
 @click.argument("approval", type=click.UUID)
 def show_approval(session: "ServerSession", approval: UUID) -> None:
-    """Show the call with its arguments, and the decision."""
-    session.show(session.server.request("GET", f"/v1/approvals/{approval}"))
+    """Show the call with its arguments, why it waits, what its task called before, and the decision."""
+    shown = session.server.request("GET", f"/v1/approvals/{approval}")
+    before = Listing(("change", "done before"), _call_row, "before")
+    session.show(shown, table=before if shown["before"] else None)
+
+
+def _call_row(call: Mapping[str, Any]) -> tuple[str, str]:
+    failed = f"  {call['error']}" if call["error"] else ""
+    return "yes" if call["change"] else "no", f"{call['operation']}({arguments_text(call['arguments'])}){failed}"
 
 
 def _add_decision(decision: str, summary: str) -> None:

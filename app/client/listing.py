@@ -1,11 +1,15 @@
 """What a table shows of the rows of a listing."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from app.security.visible_text import visible
+
+_LONGEST_VALUE = 60  # characters of an argument, or an answer in a table
 _UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 
 
@@ -42,6 +46,28 @@ def age(moment: str) -> str:
     seconds = max(0.0, (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds())
     unit, length = next(((unit, length) for unit, length in _UNITS if seconds >= length), _UNITS[-1])
     return f"{seconds // length:.0f}{unit}"
+
+
+def arguments_text(arguments: Mapping[str, Any]) -> str:
+    """As in a call.
+
+    >>> arguments_text({"to": "iris", "page": 2})
+    "to='iris', page=2"
+    """
+    return ", ".join(f"{name}={_cut(visible(repr(value)))}" for name, value in arguments.items())
+
+
+def value_text(value: object) -> str:
+    """The beginning of a value of a task, such as its answer: text as it is, others as JSON.
+
+    >>> value_text("three mails"), value_text({"mails": 3})
+    ('three mails', '{"mails": 3}')
+    """
+    return _cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
 
 
 def _shown(name: str, value: Any) -> str:

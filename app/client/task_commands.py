@@ -9,9 +9,10 @@ from uuid import UUID
 
 import click
 
-from app.client.listing import listing_of
+from app.client.listing import Listing, age, value_text
 from app.client.options import page_options, project_option, server_command
 from app.client.release_lookup import release_id
+from app.project.score_source import in_words
 from app.records import Stop
 
 if TYPE_CHECKING:
@@ -19,7 +20,18 @@ if TYPE_CHECKING:
 
 TASK_STATES = ("accepted", "running", "waiting", "done", "failed", "cancelled")
 _FOUND = ("arrived", "not-arrived")
-_LISTING = listing_of("id", "state", "score", "created_at", "instruction", items="tasks")
+_LISTING = Listing(
+    ("id", "state", "score", "age", "answer", "instruction"),
+    lambda task: (
+        task["id"],
+        task["state"],
+        "-" if task["finished_at"] is None else in_words(task["score"]),
+        age(task["created_at"]),
+        "-" if task["answer"] is None else value_text(task["answer"]),
+        task["instruction"],
+    ),
+    "tasks",
+)
 
 
 @click.command()

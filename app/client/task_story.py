@@ -8,13 +8,15 @@ from typing import Any, Self
 from rich.text import Text
 
 from app.agent.action import extract_code, words_before_code
+from app.client.listing import arguments_text
 from app.client.sage_client import ServerEvent
 from app.client.terminal_output import python_code, terminal
+from app.project.score_source import in_words
+from app.records import Stop, what_to_do
 from app.security.visible_text import visible
 
 Data = Mapping[str, Any]
 
-_LONGEST_VALUE = 60  # characters of an argument
 _LONGEST_OUTPUT = 4_000  # characters of a turn's output
 _DOING = {"turn": "its code runs", "call": "its code runs", "observation": "the model writes"}
 
@@ -64,7 +66,7 @@ class TaskStory:
 
 def _call(event: ServerEvent) -> Iterator[Text]:
     data = event.data
-    line = Text(f"  {data['api']}({_arguments(data['arguments'])})", "cyan").append(
+    line = Text(f"  {data['api']}({arguments_text(data['arguments'])})", "cyan").append(
         f"  {data['seconds']:.2f} s", "dim"
     )
     yield line.append(f"  {visible(data['error'])}", "red") if data["error"] else line
@@ -82,7 +84,7 @@ def _check(event: ServerEvent) -> Iterator[Text]:
     if data["status"] == "called":
         yield from (Text("  check:", "dim").append_text(line) for line in _call(event))
         return
-    result = "no score" if data["score"] is None else f"score {data['score']:.4g}"
+    result = in_words(data["score"])
     yield Text(f"check: {result}, {data['calls']} calls", "red" if data["error"] else "yellow")
     if data["output"].strip():
         yield Text(visible(data["output"].rstrip()), "dim")
@@ -100,8 +102,11 @@ def _skill(event: ServerEvent) -> Iterator[Text]:
 def _approval(event: ServerEvent) -> Iterator[Text]:
     data = event.data
     if data["status"] == "wanted":
-        yield Text(f"{data['api']}({_arguments(data['arguments'])}) waits for a person:", "yellow")
-        yield Text(f"  sage approvals approve {data['id']}\n  sage approvals refuse {data['id']}", "yellow")
+        yield Text(f"{data['api']}({arguments_text(data['arguments'])}) waits for a person:", "yellow")
+        if data.get("because"):
+            yield Text(f"  {visible(data['because'])}", "yellow")
+        for command in ("show", "approve", "refuse"):
+            yield Text(f"  sage approvals {command} {data['id']}", "yellow")
     else:
         reason = f": {visible(data['reason'])}" if data.get("reason") else ""
         yield Text(f"{data['api']} was {data['status']} by {visible(data['decided_by'])}{reason}", "yellow")
@@ -109,7 +114,7 @@ def _approval(event: ServerEvent) -> Iterator[Text]:
 
 def _done(event: ServerEvent) -> Iterator[Text]:
     data = event.data
-    score = "" if data["score"] is None else f", score {data['score']:.4g}"
+    score = "" if data["score"] is None else f", {in_words(data['score'])}"
     spent = f"{data['turns']} turns, {data['generated_tokens']} tokens, {data['calls']} calls"
     if data.get("cost") is not None:
         spent += f", cost {data['cost']:.4g}"
@@ -117,6 +122,8 @@ def _done(event: ServerEvent) -> Iterator[Text]:
     yield Text(f"{data['state']}{stop}{score}: {spent}", "bold green" if data["state"] == "done" else "bold red")
     if data["failure"]:
         yield Text(visible(data["failure"]), "red")
+    if data["stop_reason"] != Stop.COMPLETED and (advice := what_to_do(data["stop_reason"], data["score"])):
+        yield Text(advice)
 
 
 def _remark(event: ServerEvent) -> Iterator[Text]:
@@ -143,17 +150,3 @@ _LINES: Mapping[str, Callable[[ServerEvent], Iterator[Text]]] = {
     "settled": _settled,
     "done": _done,
 }
-
-
-def _arguments(arguments: Data) -> str:
-    """As in a call.
-
-    >>> _arguments({"to": "iris", "page": 2})
-    "to='iris', page=2"
-    """
-    return ", ".join(f"{name}={_value(value)}" for name, value in arguments.items())
-
-
-def _value(value: object) -> str:
-    text = visible(repr(value))
-    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."

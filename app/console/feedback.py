@@ -12,6 +12,7 @@ from app.api.feedback import FeedbackRequest, give_feedback, wanted_feedback
 from app.api.validation import Score
 from app.console.forms import read_form
 from app.console.visit import Visitor, after_change, page, visit_project
+from app.db import task_outcomes
 
 _TASKS = 30
 
@@ -27,7 +28,10 @@ class FeedbackPages(Controller):
 
     @get()
     async def index(self, visit: Visitor, session: Db) -> Response[str]:
-        return page(visit, "feedback.html", wanted=await wanted_feedback(session, visit.project.id, _TASKS))
+        owner = visit.project.id
+        wanted = await wanted_feedback(session, owner, _TASKS)
+        failed = await task_outcomes.count_failed(session, owner)
+        return page(visit, "feedback.html", wanted=wanted, failed=failed)
 
     @post("/{task_id:uuid}")
     async def give(

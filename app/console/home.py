@@ -15,9 +15,10 @@ from app.console import learning
 from app.console.csv_file import csv_file
 from app.console.learning import Learning
 from app.console.visit import Visit, Visitor, page
-from app.db import approvals, models, quotas, releases, skill_savings, skills, tasks, usage
+from app.db import approvals, models, quotas, releases, skill_savings, skills, task_outcomes, tasks, usage
 from app.db.models import ApprovalState, ReleaseState, SkillState
 from app.db.skill_savings import ScenarioSavings
+from app.db.task_outcomes import FailingKind
 
 _SHOWN = 5  # of a list
 _LATEST = 8  # tasks
@@ -35,6 +36,7 @@ class Wanted(msgspec.Struct, frozen=True):
     candidates: list[models.Release] = []
     quarantined: list[models.Skill] = []
     all_quarantined: int = 0
+    failing: list[FailingKind] = []
     feedback: list[WantedFeedback] = []
 
 
@@ -84,7 +86,10 @@ async def _wanted(session: AsyncSession, visit: Visit) -> Wanted:
     owner = visit.project.id
     waiting = approvals.ApprovalFilter(project_id=owner, state=ApprovalState.WAITING)
     held = skills.SkillFilter(project_id=owner, state=SkillState.QUARANTINED)
-    found: dict[str, Any] = {"feedback": await wanted_feedback(session, owner, _SHOWN)}
+    found: dict[str, Any] = {
+        "failing": await task_outcomes.failing_kinds(session, owner, _SHOWN),
+        "feedback": await wanted_feedback(session, owner, _SHOWN),
+    }
     if visit.allows("approvals"):
         found["approvals"] = (await approvals.page(session, waiting, limit=_SHOWN)).items
         found["all_approvals"] = await approvals.count_waiting(session, owner)

@@ -18,22 +18,30 @@ from app.console.charts import (
     percent_axis,
     time_axis,
 )
+from app.console.column_charts import Column, ColumnChart, column_chart
 from app.console.formats import count, percent
-from app.db import models, releases, statistics
+from app.db import models, releases, statistics, task_outcomes
 from app.db.statistics import TaskStatistics, TimeBucket
+from app.db.task_outcomes import OutcomeCounts
 
 _LEAST = 0.1  # of the scored tasks, on each side of a comparison
+_OUTCOMES = ("solved", "unscored", "failed")
 _LENGTHS = {TimeBucket.HOUR: timedelta(hours=1), TimeBucket.DAY: timedelta(days=1)}
 
 
 class Learning(msgspec.Struct, frozen=True):
-    """`rows` are the statistics of each bucket of time, oldest first. `verdict` says it in a sentence."""
+    """`rows` are the statistics of each bucket of time, oldest first. `verdict` says it in a sentence, and `ended`
+    how all tasks ended.
+    """
 
     rows: list[TaskStatistics]
     bucket: TimeBucket
+    outcomes: ColumnChart
+    counts: list[OutcomeCounts]
     success: LineChart
     tokens: LineChart
     verdict: str
+    ended: str
 
 
 async def of_project(session: AsyncSession, project_id: UUID, now: datetime, days: int) -> Learning:
@@ -44,6 +52,7 @@ async def of_project(session: AsyncSession, project_id: UUID, now: datetime, day
     rows = found.rows[::-1]
     axis = time_axis(since, now)
     marks = [_mark(row) for row in await releases.of_project(session, project_id) if row.activated_at]
+    counts = await task_outcomes.over_time(session, project_id, since, bucket)
     tokens = number_axis([row.generated_tokens for row in rows], count)
 
     def chart(label: str, value: Callable[[TaskStatistics], float | None], y: object) -> LineChart:
@@ -53,9 +62,12 @@ async def of_project(session: AsyncSession, project_id: UUID, now: datetime, day
     return Learning(
         rows=rows,
         bucket=bucket,
+        outcomes=_outcomes(counts, since, now, bucket),
+        counts=counts,
         success=chart(f"Success by {bucket.value}, with releases", lambda row: row.success, percent_axis()),
         tokens=chart(f"Tokens a task by {bucket.value}", lambda row: row.generated_tokens, tokens),
         verdict=_verdict(rows),
+        ended=_ended(counts),
     )
 
 
@@ -64,10 +76,44 @@ def _floor(time: datetime, bucket: TimeBucket) -> datetime:
     return start if bucket is TimeBucket.HOUR else start.replace(hour=0)
 
 
+def _outcomes(counts: Sequence[OutcomeCounts], since: datetime, now: datetime, bucket: TimeBucket) -> ColumnChart:
+    """A column for each bucket, also for those in which no task ended."""
+    by_start = {each.start: each for each in counts}
+    starts = [since]
+    while starts[-1] + _LENGTHS[bucket] <= now:
+        starts.append(starts[-1] + _LENGTHS[bucket])
+    columns = [Column(_label(start, bucket), _values(by_start.get(start))) for start in starts]
+    return column_chart(f"Solved, unscored and failed tasks by {bucket.value}", _OUTCOMES, columns, count)
+
+
+def _values(counts: OutcomeCounts | None) -> tuple[int, ...]:
+    return tuple(getattr(counts, name, 0) for name in _OUTCOMES)
+
+
+def _label(start: datetime, bucket: TimeBucket) -> str:
+    return f"{start:%H:%M}" if bucket is TimeBucket.HOUR else f"{start.day} {start:%b}"
+
+
+def _ended(counts: Sequence[OutcomeCounts]) -> str:
+    """
+    >>> start = datetime(2026, 1, 1)
+    >>> _ended([OutcomeCounts(start=start, solved=5, unscored=0, failed=1)])
+    'Of 6 tasks that ended, 5 were solved, 0 have no score and 1 failed.'
+    >>> _ended([])
+    'No task of this time has ended.'
+    """
+    solved, unscored, failed = (sum(getattr(each, name) for each in counts) for name in _OUTCOMES)
+    if not (total := solved + unscored + failed):
+        return "No task of this time has ended."
+    return (
+        f"Of {count(total)} tasks that ended, {count(solved)} were solved, {count(unscored)} have no score and "
+        f"{count(failed)} failed."
+    )
+
+
 def _point(row: TaskStatistics, value: float | None, bucket: TimeBucket) -> Point:
-    when = f"{row.start:%H:%M}" if bucket is TimeBucket.HOUR else f"{row.start.day} {row.start:%b}"
     title = (
-        f"{when}: {percent(row.success)} of {row.scored} scored, {row.tasks} tasks, "
+        f"{_label(row.start, bucket)}: {percent(row.success)} of {row.scored} scored, {row.tasks} tasks, "
         f"{count(row.generated_tokens)} tokens and {count(row.turns)} turns each"
     )
     return Point((row.start + _LENGTHS[bucket] / 2).timestamp(), value, title)

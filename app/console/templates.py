@@ -12,7 +12,8 @@ from app.console import formats
 from app.console.assets import asset_url
 from app.console.code import code_block, json_block
 from app.console.navigation import NAVIGATION
-from app.records import shown_model
+from app.project.score_source import GRADES, in_words
+from app.records import shown_model, what_to_do
 from app.security.visible_text import visible
 
 _DIRECTORY = Path(__file__).parent / "templates"
@@ -46,6 +47,7 @@ def _environment() -> Environment:
         "duration": formats.duration,
         "score": formats.score,
         "money": formats.money,
+        "in_words": in_words,
         "size": formats.size,
         "signed": formats.signed,
         "when": formats.when,
@@ -55,5 +57,5 @@ def _environment() -> Environment:
         "exact": escape,  # of a field that is sent back
     }
     environment.filters.update(filters)
-    environment.globals.update(navigation=NAVIGATION, asset=asset_url)
+    environment.globals.update(navigation=NAVIGATION, asset=asset_url, grades=GRADES, what_to_do=what_to_do)
     return environment

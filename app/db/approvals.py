@@ -37,6 +37,22 @@ class ApprovalFilter(msgspec.Struct, frozen=True, kw_only=True):
     state: ApprovalState | None = None
 
 
+class CallBefore(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that the task made before the one that waits. `change`: it may have changed something."""
+
+    api: str = msgspec.field(name="operation")
+    arguments: dict[str, Json]
+    error: str | None
+    change: bool
+
+
+class BeforeApproval(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a call waits for a person, and what its task did before."""
+
+    because: str
+    calls: list[CallBefore]
+
+
 async def request(
     session: AsyncSession, task: models.Task, owner: str, wanted: ApprovalRequest, shown: ShownCall
 ) -> models.Approval | None:
@@ -49,6 +65,7 @@ async def request(
         return None
     call = msgspec.structs.asdict(wanted)
     expires_at = from_now(call.pop("timeout_seconds"))
+    why = {"because": call.pop("because"), "changes": list(call.pop("changes"))}
     sealed = keys_of(session).encrypt(msgspec.json.encode(shown).decode())
     row = _approval(project_id=task.project_id, task_id=task.id, expires_at=expires_at, shown=sealed, **call)
     session.add(row)
@@ -56,8 +73,9 @@ async def request(
     await session.refresh(row)
     data = {"status": "wanted", "id": str(row.id), "turn": row.turn, "seq": row.seq, "api": row.api}
     until = row.expires_at.isoformat()
-    await events.append(session, task.id, "approval", data | {"arguments": row.arguments, "expires_at": until})
-    asked = {"approval_id": str(row.id), "operation": row.api, "expires_at": until}
+    data |= {"arguments": row.arguments, "expires_at": until}
+    await events.append(session, task.id, "approval", data | why)
+    asked = {"approval_id": str(row.id), "operation": row.api, "because": wanted.because, "expires_at": until}
     await webhooks.enqueue(session, task.project_id, task.id, "approval.wanted", asked)
     return row
 
@@ -79,6 +97,16 @@ async def get(session: AsyncSession, approval_id: UUID, project_id: UUID | None 
     if row is None or project_id not in (None, row.project_id):
         raise NotFoundError(f"no approval has the id {approval_id}; GET /v1/approvals lists them")
     return row
+
+
+async def before(session: AsyncSession, row: models.Approval) -> BeforeApproval:
+    """Why a call waits, or waited, and what its task had called before; nothing once its events are deleted."""
+    asked = await events.of_kind(session, row.task_id, "approval")
+    why = next((each for each in asked if (each["id"], each["status"]) == (str(row.id), "wanted")), {})
+    made = {call["seq"]: call for call in await events.of_kind(session, row.task_id, "call")}
+    before = [made[seq] | {"change": seq in why.get("changes", ())} for seq in sorted(made) if seq < row.seq]
+    calls = [CallBefore(**{name: call[name] for name in CallBefore.__struct_fields__}) for call in before]
+    return BeforeApproval(because=why.get("because", ""), calls=calls)
 
 
 def shown(session: AsyncSession, row: models.Approval) -> ShownCall:

@@ -1,7 +1,7 @@
 """Tasks that have no score but a judge's, and the scores of their kinds."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -11,11 +11,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
 from app.db.clock import from_now
+from app.db.in_array import in_array
 from app.db.models import TaskState
 from app.db.release_trials import ReleaseTrial
 from app.db.scores import proven
 from app.project.holdout import kind_of
 from app.project.wanted_feedback import KindScores, KindTrial
+from app.records import Json
 
 _WINDOW = timedelta(days=30)
 _MOST = 5_000  # tasks, newest first
@@ -60,6 +62,12 @@ async def latest(
         .limit(_MOST)
     )
     return [UnscoredTask(**row) for row in (await session.execute(query)).mappings()]
+
+
+async def answers(session: AsyncSession, task_ids: Collection[UUID]) -> dict[UUID, Json]:
+    """What these tasks answered. Answers may be large: they are read of tasks that are shown."""
+    query = select(_task.id, _task.answer).where(in_array(_task.id, task_ids))
+    return {row.id: row.answer for row in await session.execute(query)}
 
 
 async def scores_by_kind(session: AsyncSession, project_id: UUID) -> dict[str, KindScores]:

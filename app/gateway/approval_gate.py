@@ -2,13 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from app.apis.catalog import Operation
 from app.project.approval import ApprovalDecision, ApprovalRequest, ApprovalRules
 from app.records import Call
 from app.security.shown_call import unshowable
 
+_NOT_SENT = "PermissionError: "  # how the error of a call begins that a person refused
 _MAX_REQUESTS = 3  # at one place of the code, which calls with other values each time it runs again
 
 
@@ -25,36 +28,51 @@ class UnstableCallError(Exception):
 
 
 class ApprovalGate:
-    """The rules and the decisions that apply to one rollout.
+    """The rules and the decisions that apply to one rollout, and what it has changed so far.
 
-    A decision holds for the exact call that a person decided on, also if the rules have changed since.
+    A decision holds for the exact call that a person decided on, also if the rules have changed since. `is_proven`
+    says whether a task that was scored as a success has called an "app.operation".
     """
 
-    def __init__(self, rules: ApprovalRules, decisions: Sequence[ApprovalDecision] = ()) -> None:
+    def __init__(
+        self,
+        rules: ApprovalRules,
+        decisions: Sequence[ApprovalDecision] = (),
+        is_proven: Callable[[str], Awaitable[bool]] | None = None,
+    ) -> None:
         self._rules = rules
         self._decisions = decisions
+        self._is_proven = is_proven
+        self._changes: dict[
+            int, str
+        ] = {}  # "app.operation" of the calls that may have changed something, by `seq`
+
+    def note(self, call: Call) -> None:
+        """Count a call that is not read-only, once for each `seq`, unless it certainly changed nothing."""
+        if not _is_refused(call):
+            self._changes[call.seq] = call.api
 
     def wants(self, operation: Operation) -> bool:
-        """Whether calls of the operation wait for a person."""
-        former = [f"{operation.app}.{name}" for name in operation.former_names]
-        return self._rules.wants(
-            operation.api, safe=operation.safe, risk=operation.risk, former=former, own=operation.approval
-        )
+        """Whether the rules have each call of the operation wait for a person."""
+        return self._rules.wants(operation.api, safe=operation.safe, **_known(operation))
 
-    def refusal(self, operation: Operation, call: Call, url: str) -> str | None:
+    async def refusal(self, operation: Operation, call: Call, url: str) -> str | None:
         """Why the call must not be sent; None if it was approved or needs no approval.
 
         Raises ApprovalWantedError if it is undecided, UnstableCallError if asking again makes no sense.
         """
         here = [each for each in self._decisions if each.seq == call.seq]
-        if not here and not self.wants(operation):
+        because = await self._because(operation)
+        if not here and because is None:
             return None
         digest = _digest(operation, call, url)
         for each in here:
             if each.digest == digest:
                 return each.refusal(call.api)
-        if not self.wants(operation):
+        if because is None:
             return None
+        if not self.wants(operation) and (ended := self._no_more_changes()) is not None:
+            return f"{call.api} was not called: {ended}"
         if len(here) >= _MAX_REQUESTS:
             raise UnstableCallError(
                 f"each time its code ran again, {call.api} was called with other values than those decided on"
@@ -68,8 +86,70 @@ class ApprovalGate:
             arguments=call.arguments,
             digest=digest,
             timeout_seconds=self._rules.timeout_seconds,
+            because=because,
+            changes=tuple(sorted(self._changes)),
         )
         raise ApprovalWantedError(request)
+
+    async def _because(self, operation: Operation) -> str | None:
+        """Why a call of the operation waits for a person; None if it does not."""
+        reasons = []
+        if not operation.safe and self._is_full:
+            made = Counter(self._unapproved.values())
+            each = ", ".join(f"{api} ({count})" if count > 1 else api for api, count in made.items())
+            reasons.append(f"{_changes(len(self._unapproved))} made: {each}")
+        if self.wants(operation):
+            reasons.append("the rules of the project, or the API's document, ask for it")
+        elif await self._is_first(operation):
+            reasons.append("no task that was scored as a success has called it yet")
+        return "; ".join(reasons) or None
+
+    async def _is_first(self, operation: Operation) -> bool:
+        if operation.safe or operation.api in self._changes.values():
+            return False
+        if self._rules.mode(operation.api, **_known(operation)) != "first":
+            return False
+        return self._is_proven is None or not await self._is_proven(operation.api)
+
+    @property
+    def _unapproved(self) -> dict[int, str]:
+        """The changes from the last call on that a person approved: whoever did so saw those before it."""
+        approved = max((each.seq for each in self._decisions if each.state == "approved"), default=0)
+        return {seq: api for seq, api in self._changes.items() if seq >= approved}
+
+    @property
+    def _is_full(self) -> bool:
+        return 0 < self._rules.max_writes <= len(self._unapproved)
+
+    def _no_more_changes(self) -> str | None:
+        """Why no change follows in this task: a person who was asked for more did not approve it."""
+        if not self._is_full:
+            return None
+        last = max(self._unapproved)
+        ended = next((each for each in self._decisions if each.seq > last and each.state != "approved"), None)
+        if ended is None:
+            return None
+        who = "a person refused more" if ended.state == "refused" else "nobody approved more in time"
+        return f"{_changes(len(self._unapproved))} made, and {who}"
+
+
+def _known(operation: Operation) -> dict[str, Any]:
+    """What rules go by, besides its name."""
+    former = [f"{operation.app}.{name}" for name in operation.former_names]
+    return {"risk": operation.risk, "former": former, "own": operation.approval}
+
+
+def _changes(count: int) -> str:
+    return "1 change was" if count == 1 else f"{count} changes were"
+
+
+def _is_refused(call: Call) -> bool:
+    """Whether a call has certainly changed nothing."""
+    if call.error is None:
+        return False
+    if call.response is None:
+        return call.error.startswith(_NOT_SENT)
+    return 400 <= call.response.status < 500
 
 
 def _digest(operation: Operation, call: Call, url: str) -> str:

@@ -36,6 +36,10 @@ from app.security.secret_values import SecretValues
 from app.telemetry.phases import Attributes, Phase, phase, span
 
 _NO_VARIABLES: Final[Mapping[str, str]] = {}
+_NOTHING_DONE = (
+    "no API was called, and no answer given, so the task goes on. Make the calls that it asks for, and give what "
+    "it asks for as the answer. If there is nothing to do, complete it again in the next turn"
+)
 _STOPPED = "TimeoutError: the code was stopped before the answer came: whether the call arrived is not known"
 
 
@@ -53,11 +57,11 @@ class Gateway:
     `instruction`, that of the task, says what to show of a long document, `variables` fill the servers' URLs,
     `allowed` decides which "app.operation" may be called, `read_only` permits only safe operations that need no
     approval, `explores` is that of a task which explores until it wants any other, `approvals` decides which calls
-    wait for a person, and `max_calls` limits the calls sent. Safe calls
-    are repeated after a `Retry-After` that ends within `patience` seconds. With a `recording` none is sent, and
-    one that it cannot answer is in doubt. Look-ups and the completion of the task are answered here: they are
-    neither counted nor recorded. `secrets` collects what must not be stored in the clear. `callers` are the
-    senders of protocols that are not plain HTTP.
+    wait for a person, `may_end_idle` whether the first turn may complete the task without a call or an answer,
+    and `max_calls` limits the calls sent. Safe calls are repeated after a `Retry-After` that ends within
+    `patience` seconds. With a `recording` none is sent, and one that it cannot answer is in doubt. Look-ups and
+    the completion of the task are answered here: they are neither counted nor recorded. `secrets` collects what
+    must not be stored in the clear. `callers` are the senders of protocols that are not plain HTTP.
     """
 
     def __init__(  # noqa: PLR0913 - the only way out, with many rules
@@ -73,6 +77,7 @@ class Gateway:
         approvals: ApprovalGate | None = None,
         read_only: bool = False,
         explores: bool = False,
+        may_end_idle: bool = False,
         max_calls: int = 200,
         timeout: float = 30,
         patience: float = 0,
@@ -89,10 +94,11 @@ class Gateway:
         self._approvals = approvals
         self._read_only = read_only
         self._explores = explores
+        self._may_end_idle = may_end_idle
         self._max_calls = max_calls
         self._recording = recording
         self._kept = KeptBytes()
-        self.made = 0  # calls so far, and the `seq` of the next; set when a rollout is resumed
+        self.made = 0  # calls so far, and the `seq` of the next
         self._calls: list[Call] = []
         self._replayed: deque[Call | None] = deque()  # None: no call may follow
         self.turn = 0
@@ -122,6 +128,13 @@ class Gateway:
     def catalog(self) -> Catalog:
         """The project's apps, api_docs and supervisor."""
         return self._catalog
+
+    def resume(self, calls: Sequence[Call]) -> None:
+        """Go on after these calls, which earlier processes made for the rollout."""
+        self.made = max((call.seq for call in calls), default=-1) + 1
+        for call in calls:
+            if self._approvals is not None and not self._catalog.is_read(call.api):
+                self._approvals.note(call)
 
     def replay(self, calls: Sequence[Call], *, closed: bool = False) -> None:
         """Answer the next calls with the results of these, in order, without sending them.
@@ -166,6 +179,7 @@ class Gateway:
                     opened.fail(done.error.partition(":")[0])
         self.secrets.note_call(done)
         self.made = max(self.made, done.seq + 1)
+        self._note_change(operation, done)
         if skill is not None:
             skill.calls.append(done.seq)
             self.guard.returned(skill, done)
@@ -217,7 +231,7 @@ class Gateway:
         self._authorize(operation)
         shown = recordable(arguments)
         call = Call(seq=self.made, turn=self.turn, api=operation.api, arguments=shown, skill=skill)
-        refusal = self._refusal(operation, call, url)
+        refusal = await self._refusal(operation, call, url)
         self.made += 1
         if refusal is not None:
             return await self._refuse(call, refusal)
@@ -248,7 +262,10 @@ class Gateway:
         if operation is not COMPLETE_TASK:
             return look_up(self._catalog, operation, arguments, self._instruction)
         self._check_doubt()
-        self.answer = checked_answer(arguments.get("answer"))
+        answer = checked_answer(arguments.get("answer"))
+        if self.turn == 0 and not (self._calls or self._may_end_idle) and answer is None:
+            raise HostError("ValueError", _NOTHING_DONE)
+        self.answer = answer
         self.completed = True
         self.status = arguments.get("status", "success")
         return {"message": "the task is complete"}
@@ -282,12 +299,16 @@ class Gateway:
             self.call_limit_hit = True
             raise HostError("CallLimit", f"all {self._max_calls} API calls of this task are used up")
 
-    def _refusal(self, operation: Operation, call: Call, url: str) -> str | None:
+    def _note_change(self, operation: Operation, call: Call) -> None:
+        if self._approvals is not None and not operation.safe:
+            self._approvals.note(call)
+
+    async def _refusal(self, operation: Operation, call: Call, url: str) -> str | None:
         """Why a person does not want the call; None to send it. Raises ApprovalWantedError."""
         if self._approvals is None:
             return None
         try:
-            return self._approvals.refusal(operation, call, url)
+            return await self._approvals.refusal(operation, call, url)
         except UnstableCallError as error:
             self.in_doubt = str(error)
             raise HostError("InDoubt", self.in_doubt) from error
@@ -322,7 +343,9 @@ class Gateway:
         try:
             done = await self._live.make(call, app, operation, url, request, sending)
         except BaseException:
-            self._calls.append(msgspec.structs.replace(call, error=_STOPPED))  # of a turn that goes on to its end
+            stopped = msgspec.structs.replace(call, error=_STOPPED)
+            self._note_change(operation, stopped)
+            self._calls.append(stopped)  # of a turn that goes on to its end
             if journal is not None:
                 await journal.abort()
             raise

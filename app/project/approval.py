@@ -11,7 +11,7 @@ from app.records import Json
 Risk: TypeAlias = Literal["none", "low", "medium", "high", "critical"]
 """The levels of the extension `x-risk` of an API document."""
 
-ApprovalMode: TypeAlias = Literal["never", "write", "always", "document"]
+ApprovalMode: TypeAlias = Literal["never", "first", "write", "always", "document"]
 
 OperationPattern: TypeAlias = Annotated[
     str,
@@ -21,7 +21,7 @@ OperationPattern: TypeAlias = Annotated[
     ),
 ]
 
-_STRICTNESS: Sequence[ApprovalMode] = ("never", "document", "write", "always")
+_STRICTNESS: Sequence[ApprovalMode] = ("never", "document", "first", "write", "always")
 _OF_RISK: dict[Risk, ApprovalMode] = {"medium": "write", "high": "always", "critical": "always"}
 
 
@@ -29,7 +29,8 @@ class ApprovalRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Which calls wait for a person: `always`, `write` (unless the operation is read-only) or `never`.
 
     `document` follows the operation's `x-risk` in the API document: `high` and `critical` wait always, `medium` as
-    `write`, all others never.
+    `write`, all others never. `first` is `document`, and also lets an operation that may change something wait
+    until a task of the project that was scored as a success has called it.
     """
 
     default: ApprovalMode = "document"
@@ -38,6 +39,9 @@ class ApprovalRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Modes by `app.operation`, with `*` and `?` as wildcards; the pattern with the most other characters wins."""
     timeout_seconds: Annotated[float, msgspec.Meta(ge=1, le=2_592_000)] = 86_400
     """A call that nobody decided on for this long counts as refused."""
+    max_writes: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 10
+    """Calls of one task that may change something and that nobody approved; the next one waits. An approved one
+    lets as many go out, itself among them. 0: no limit."""
 
     def wants(
         self,
@@ -48,7 +52,19 @@ class ApprovalRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         former: Sequence[str] = (),
         own: ApprovalMode | None = None,
     ) -> bool:
-        """Whether calls of an operation wait. `safe` operations are read-only, `own` is what is set for it alone.
+        """Whether each call of an operation waits. `safe` operations are read-only."""
+        mode = self.mode(api, risk=risk, former=former, own=own)
+        return mode == "always" or (mode == "write" and not safe)
+
+    def mode(
+        self,
+        api: str,
+        *,
+        risk: Risk | None,
+        former: Sequence[str] = (),
+        own: ApprovalMode | None = None,
+    ) -> ApprovalMode:
+        """The mode of an operation, which is never `document`. `own` is what is set for it alone.
 
         Rules for one of its `former` names still hold: where they differ from those for its name, the stricter do.
         """
@@ -56,9 +72,10 @@ class ApprovalRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         named = self._ruled(api) if own is None else max(own, self.operations.get(api, own), key=_STRICTNESS.index)
         ruled += [] if named is None else [named]
         mode = max(ruled, key=_STRICTNESS.index, default=self.default)
-        if mode == "document":
-            mode = _OF_RISK.get(risk, "never") if risk else "never"
-        return mode == "always" or (mode == "write" and not safe)
+        if mode not in ("document", "first"):
+            return mode
+        declared = _OF_RISK.get(risk, "never") if risk else "never"
+        return declared if mode == "document" else max(mode, declared, key=_STRICTNESS.index)
 
     def _ruled(self, api: str) -> ApprovalMode | None:
         """The mode of the pattern that matches best."""
@@ -70,7 +87,9 @@ class ApprovalRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that waits for a person. `arguments` are the exact ones, which `digest` identifies."""
+    """A call that waits for a person, and why. `arguments` are the exact ones, which `digest` identifies;
+    `changes` are the calls that the task has made before and that may have changed something, by `seq`.
+    """
 
     seq: int
     turn: int
@@ -78,6 +97,8 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
     arguments: dict[str, Json]
     digest: str
     timeout_seconds: float
+    because: str = ""
+    changes: tuple[int, ...] = ()
 
 
 class ApprovalDecision(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from uuid import UUID
 
 import httpx
@@ -14,8 +14,8 @@ from sqlalchemy.exc import DataError
 from app.agent.rollout_loop import Agent, hosted_agent, run_rollout
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.credentials.stored_credentials import StoredCredentials
-from app.db import costs, models, offers, suspects, task_queue, trajectories
-from app.db.database import UNAVAILABLE, Sessions, direct, is_lost_connection
+from app.db import costs, models, offers, proven_calls, suspects, task_queue, trajectories
+from app.db.database import UNAVAILABLE, Sessions, direct, is_lost_connection, reading
 from app.db.models import Exploration, TaskState
 from app.engine.hosted.chat_model import OpenHosted
 from app.errors import AppError, InvalidError, SandboxError, first_line, public_text
@@ -277,9 +277,14 @@ class TaskExecutor:
             variables=row.variables,
             credentials=StoredCredentials(self.sessions, self.client, context.apis, row.principal),
             journal=journal,
-            approvals=ApprovalGate(context.settings.approvals, journal.decisions if journal else ()),
+            approvals=ApprovalGate(
+                context.settings.approvals,
+                journal.decisions if journal else (),
+                partial(self._is_proven, row.project_id),
+            ),
             read_only=read_only or row.repairs is not None,
             explores=journal is not None and row.exploration is Exploration.READS,
+            may_end_idle=row.skill_run is not None,  # its only turn
             max_calls=self.agent.limits.calls,
             timeout=self.settings.api_timeout_seconds,
             patience=_PATIENCE
@@ -296,6 +301,10 @@ class TaskExecutor:
             used = trajectory.prompt_tokens, trajectory.generated_tokens
             async with self.sessions.begin() as session:
                 await costs.charge(session, project_id, owner, model_id, *used)
+
+    async def _is_proven(self, project_id: UUID, api: str) -> bool:
+        async with reading(self.sessions) as session:
+            return await proven_calls.has_called(session, project_id, api)
 
     @timed(Phase.CHECK)
     async def score(

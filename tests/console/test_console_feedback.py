@@ -11,7 +11,7 @@ async def test_a_task_is_scored_where_its_score_is_wanted(check_page: CheckPage,
     page = await check_page("/console/feedback")
     row = page.get_by_role("row", name="once more")
     await row.get_by_role("textbox").fill("well counted")
-    await row.get_by_role("button", name="Right").click()
+    await row.get_by_role("button", name="Solved").click()
     await expect(page.get_by_role("status")).to_contain_text("stored the score")
     await expect(row).to_have_count(0)
     given = (await console.api.client.get("/v1/feedback", params={"task_id": str(task_id)})).json()

@@ -54,7 +54,7 @@ async def test_a_task_is_sent_and_followed_until_it_has_ended(page: Page, consol
     await expect(page.get_by_text("write honey slowly into the ledger").last).to_be_visible()
     console.policy.gate.set()
     await expect(page.get_by_role("heading", name="Done")).to_be_visible(timeout=15_000)
-    await expect(page.get_by_role("button", name="Good")).to_be_visible()
+    await expect(page.get_by_role("button", name="Solved")).to_be_visible()
     await expect(page.get_by_role("heading", name="Arguments")).to_be_visible()
     await expect(page.get_by_role("button", name="Cancel", exact=True)).to_have_count(0)
 
@@ -73,7 +73,7 @@ async def test_a_page_whose_stream_connects_after_the_end_shows_the_end(
     await page.route("**/live?after=*", connect_late)
     await page.goto(f"/console/tasks/{task_id}")
     await expect(page.get_by_role("heading", name="Done")).to_be_visible(timeout=15_000)
-    await expect(page.get_by_role("button", name="Good")).to_be_visible()
+    await expect(page.get_by_role("button", name="Solved")).to_be_visible()
 
 
 async def test_a_stream_goes_on_after_the_last_block_that_the_browser_has(console: ConsoleServer) -> None:
@@ -98,11 +98,11 @@ async def test_a_person_scores_a_turn_and_runs_the_task_again(page: Page, consol
     await page.goto(f"/console/tasks/{task_id}")
     await page.get_by_label("Comment").fill("it read page after page")
     await page.get_by_label("About").select_option("turn 1")
-    await page.get_by_role("button", name="Half").click()
+    await page.get_by_role("button", name="Half solved").click()
     await expect(page.get_by_role("status")).to_contain_text("The score is stored.")
-    await expect(page.get_by_text("0.5 by a person")).to_be_visible()
+    await expect(page.get_by_text("solved 0.5 by a person")).to_be_visible()
     turn = page.get_by_role("listitem").filter(has=page.get_by_role("heading", name="Turn 1"))
-    await expect(turn.get_by_text("key ann: score 0.5, it read page after page")).to_be_visible()
+    await expect(turn.get_by_text("key ann: solved 0.5, it read page after page")).to_be_visible()
     await page.get_by_role("button", name="Run again").click()
     dialog = page.get_by_role("dialog", name="Run this task again?")
     await expect(dialog).to_contain_text("Its calls go out again")

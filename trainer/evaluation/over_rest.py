@@ -21,6 +21,7 @@ _FIRST_SITE = 7_000_000  # above all sites that training uses
 _ATTEMPTS = 100  # to wait for the end of a task whose event stream breaks off
 _PAUSE_SECONDS = 1.0  # between them
 _T = TypeVar("_T")
+_NOBODY_APPROVES = {"approvals": {"max_writes": 0}}
 _ENDED = {"done", "failed", "cancelled"}
 
 
@@ -128,6 +129,7 @@ class _Session:
             for number, name in enumerate(names):
                 await self._ask(self._server, "POST", "/v1/projects", {"name": name})
                 created.append(name)
+                await self._ask(self._server, "PATCH", f"/v1/projects/{name}", {"settings": _NOBODY_APPROVES})
                 apps = await self._ask(self._services, "GET", "/admin/apps")
                 await _gather(self._add_api(name, app, _FIRST_SITE + number) for app in apps)
             yield names

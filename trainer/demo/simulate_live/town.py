@@ -93,6 +93,7 @@ class Town:
         """A new project whose policy was taught."""
         town = cls(server, services, plan, arm, f"{arm.replace(' ', '-')}-{secrets.token_hex(3)}")
         server.request("POST", "/v1/projects", {"name": town.project})
+        town._set(approvals={"max_writes": 0})  # nobody is there to approve more
         town._put_apis(1)
         teach(town.project)  # before anything is held out: all arms begin with the same policy
         town._set(holdout_percent=town._arm.holdout, **_TRIALS_OPEN)
@@ -165,7 +166,7 @@ class Town:
                     time.sleep(_PAUSE_SECONDS)
                 self._set(**_TRIALS_OPEN)
 
-    def _set(self, **settings: float) -> None:
+    def _set(self, **settings: Json) -> None:
         self._server.request("PATCH", f"/v1/projects/{self.project}", {"settings": settings})
 
     def _put_apis(self, day: int) -> None:
