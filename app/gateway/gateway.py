@@ -20,7 +20,7 @@ from app.apis.protocol import OutgoingRequest
 from app.errors import HostError
 from app.gateway.approval_gate import ApprovalGate, UnstableCallError
 from app.gateway.authenticated_caller import AuthenticatedCaller
-from app.gateway.built_in_calls import checked_answer, look_up
+from app.gateway.built_in_calls import LookUps, checked_answer
 from app.gateway.call_journal import CallJournal, InDoubtError
 from app.gateway.callers import Caller, Callers
 from app.gateway.http_call import HttpCaller
@@ -82,7 +82,7 @@ class Gateway:
         callers: Mapping[str, Caller] | None = None,
     ) -> None:
         self._catalog = with_builtins(catalog)
-        self._instruction = instruction
+        self.look_ups = LookUps(self._catalog, instruction)
         self._variables = variables
         self._journal = journal
         self._allowed = allowed
@@ -246,7 +246,7 @@ class Gateway:
 
     def _built_in(self, operation: Operation, arguments: dict[str, Json]) -> Json:
         if operation is not COMPLETE_TASK:
-            return look_up(self._catalog, operation, arguments, self._instruction)
+            return self.look_ups.answer(operation, arguments, self.turn)
         self._check_doubt()
         self.answer = checked_answer(arguments.get("answer"))
         self.completed = True
