@@ -22,7 +22,8 @@ class Stop(StrEnum):
     TOKEN_LIMIT = "token_limit"  # generated tokens
     CONTEXT_FULL = "context_full"
     CALL_LIMIT = "call_limit"  # API calls
-    ERROR_LIMIT = "error_limit"  # turns whose code raised, or the same one again and again
+    ERROR_LIMIT = "error_limit"  # turns whose code raised
+    STUCK = "stuck"  # the same code again, with the same error
     WALL_LIMIT = "wall_limit"  # seconds
     CANCELLED = "cancelled"
     IN_DOUBT = "in_doubt"  # what a call has changed is not known, and it is not safe to repeat
@@ -35,6 +36,7 @@ LIMITS = (
     Stop.CONTEXT_FULL,
     Stop.CALL_LIMIT,
     Stop.ERROR_LIMIT,
+    Stop.STUCK,
     Stop.WALL_LIMIT,
 )
 

@@ -74,6 +74,7 @@ DOCUMENT: dict[str, Json] = {
         }
     },
 }
+LETTERS = {**DOCUMENT, "paths": {"/letters": {"get": {"operationId": "fetchMails", "summary": "list mails"}}}}
 CATALOG = Catalog({"mail": parse_document("mail", DOCUMENT)})
 FETCH = CATALOG.apps["mail"].operations["fetch_mails"]
 ARCHIVE = CATALOG.apps["mail"].operations["archive_mail"]
@@ -128,6 +129,8 @@ def test_an_unknown_app_or_api_is_answered_with_the_nearest_names() -> None:
         show_api_doc(CATALOG, "mail", "fetch_mail")
     with pytest.raises(HostError, match=r"did you mean archive_mail\?"):
         show_api_doc(CATALOG, "mail", "mails_archive")
+    with pytest.raises(HostError, match=r"no API 'letters' in mail: did you mean fetch_mails\?"):
+        show_api_doc(Catalog({"mail": parse_document("mail", LETTERS)}), "mail", "letters")
     with pytest.raises(HostError, match="there is fetch_mails, archive_mail, count_mails, name_mails"):
         show_api_doc(CATALOG, "mail", "xyz")
 

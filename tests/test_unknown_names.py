@@ -45,12 +45,16 @@ async def test_an_app_called_by_the_name_of_what_it_keeps_is_found_by_its_operat
     )
 
 
-async def test_where_no_name_is_near_a_few_are_listed_and_many_are_not(sandbox: ForkedSandbox) -> None:
+async def test_where_no_name_is_near_all_are_listed_or_of_many_the_nearest(sandbox: ForkedSandbox) -> None:
     names = [f"list_beds_of_ward_{number}" for number in range(40)]
-    for operations, hint in ((["list_beds", "add_bed"], ": it has list_beds, add_bed."), (names, ".")):
+    near = ", ".join(names[:13])
+    for operations, hint in (
+        (["list_beds", "add_bed"], ": it has list_beds, add_bed."),
+        ([*names, "wxyzz"], f": it has wxyzz, {near}, ..."),
+    ):
         session = await sandbox.open({"clinic": operations}, _call, _LIMITS)
         try:
-            seen = await session.run("apis.clinic.log_in()")
+            seen = await session.run("apis.clinic.zz__()")
         finally:
             await session.close()
-        assert f"no operation 'log_in'{hint} dir(apis.clinic) lists them." in (seen.error or "")
+        assert f"no operation 'zz__'{hint} dir(apis.clinic) lists them." in (seen.error or "")

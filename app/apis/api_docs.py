@@ -32,6 +32,7 @@ _BRANCHES = 20  # of one schema whose fields are shown
 _SHOWN = 2_000  # parameters of one operation
 _BOUND_CHARS = 4_000  # of one constraint
 _FOUND = 30
+_SUGGESTED = 3
 _RANKED = 300  # operations, by which apps are ranked
 _ROOM = Room()
 _ANSWER = ""  # beside the names of parameters, which are not empty
@@ -137,8 +138,14 @@ def search(catalog: Catalog, query: str, limit: int = 10, page: int = 1, *, room
 
 
 def unknown_operation(app: App, name: str) -> str:
-    """For an error message."""
-    return f"no API {name!r} in {app.name}: {nearest(name, app.operations)}"
+    """For an error message: the names that are alike, or else the operations that its words find, or all."""
+
+    def found() -> str:
+        query = read_query(" ".join(split_words(name[:_SUMMARY_CHARS])))
+        best = ranked([index_of(app)], query, _SUGGESTED)
+        return f"did you mean {' or '.join(each.name for each in best)}?" if best else ""
+
+    return f"no API {name!r} in {app.name}: {nearest(name, app.operations, otherwise=found)}"
 
 
 def unknown_app(catalog: Catalog, name: str) -> str:

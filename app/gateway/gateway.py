@@ -8,13 +8,12 @@ import httpx
 import msgspec
 
 from app.apis.address import address
-from app.apis.api_docs import unknown_app
+from app.apis.api_docs import unknown_app, unknown_operation
 from app.apis.binary_values import recordable, recorded_hash
 from app.apis.bind_arguments import bind
 from app.apis.builtin import COMPLETE_TASK, with_builtins
 from app.apis.catalog import App, Catalog, Operation
 from app.apis.credentials import Credentials, SecretStore
-from app.apis.names import nearest
 from app.apis.pagination import next_page
 from app.apis.protocol import OutgoingRequest
 from app.errors import HostError
@@ -241,7 +240,7 @@ class Gateway:
             raise HostError("AttributeError", unknown_app(self._catalog, app_name))
         operation = app.operations.get(name)
         if operation is None:
-            raise HostError("AttributeError", f"{app_name} has no API {name!r}: {nearest(name, app.operations)}")
+            raise HostError("AttributeError", unknown_operation(app, name))
         return app, operation
 
     def _built_in(self, operation: Operation, arguments: dict[str, Json]) -> Json:

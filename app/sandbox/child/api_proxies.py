@@ -10,6 +10,8 @@ from app.sandbox.child.responses import Response
 _CROSSING = "apis"
 _SHOWN = 3  # other apps
 _LISTED = 300  # characters, of all names
+_COMPARED = 5_000  # names
+_COMPARED_CHARS = 100
 
 
 class OperationProxy:
@@ -59,7 +61,7 @@ class AppProxy:
     def __getattr__(self, name: str) -> OperationProxy:
         operation = self._operations.get(name)
         if operation is None:
-            hint = self._elsewhere(name) or _nearest(name, self._operations) or _every(self._operations)
+            hint = self._elsewhere(name) or _nearest(name, self._operations) or _every(name, self._operations)
             raise _unknown(f"apis.{self._name} has no operation", name, self._lookup, hint)
         return operation
 
@@ -97,7 +99,7 @@ class Apis:
     def __getattr__(self, name: str) -> AppProxy:
         app = self._apps.get(name)
         if app is None:
-            hint = _nearest(name, self._apps) or self._keeper(name) or _every(self._apps)
+            hint = _nearest(name, self._apps) or self._keeper(name) or _every(name, self._apps)
             raise _unknown("apis has no app", name, self._lookup, hint)
         return app
 
@@ -113,6 +115,13 @@ class Apis:
 
     def __repr__(self) -> str:
         return "apis"
+
+
+def operations_named(apis: Apis, name: str) -> list[str]:
+    """The operations of this name, as code calls them, or else those whose names have all of its words."""
+    known = [each for proxy in apis._apps.values() for each in proxy._operations.items()]
+    named = [repr(proxy) for operation, proxy in known if operation == name]
+    return named or [repr(proxy) for operation, proxy in known if _is_about(name, operation)]
 
 
 def parts(value: Any) -> tuple[str, Any] | None:
@@ -150,10 +159,24 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return f". Did you mean {' or '.join(map(repr, near[:_SHOWN]))}?" if near else ""
 
 
-def _every(known: Iterable[str]) -> str:
-    """All, if they are few."""
-    listed = ", ".join(known)
-    return f": it has {listed}." if 0 < len(listed) <= _LISTED else ""
+def _every(name: str, known: Iterable[str]) -> str:
+    """All, if they are few; of many the nearest, however far."""
+    names = list(known)
+    if len(listed := ", ".join(names)) <= _LISTED:
+        return f": it has {listed}." if listed else ""
+    matcher = difflib.SequenceMatcher(b=name[:_COMPARED_CHARS])
+    ratios = {each: _ratio(matcher, each) for each in names[:_COMPARED]}
+    shown = ""
+    for each in sorted(ratios, key=lambda each: -ratios[each]):
+        if len(shown) + len(each) > _LISTED:
+            break
+        shown += f"{each}, "
+    return f": it has {shown}..." if shown else ""
+
+
+def _ratio(matcher: difflib.SequenceMatcher[str], name: str) -> float:
+    matcher.set_seq1(name[:_COMPARED_CHARS])
+    return matcher.quick_ratio()
 
 
 def _is_about(name: str, operation: str) -> bool:
