@@ -109,8 +109,8 @@ class Gateway:
         self._live = LiveCalls(caller, self._request_secrets, Patience(patience), self._kept)
 
     def names(self) -> dict[str, list[str]]:
-        """The operations of each app, the built-in ones included."""
-        return self._catalog.names()
+        """What the sandbox's code may call of each app, the built-in operations included."""
+        return self._catalog.callables()
 
     @property
     def unreachable(self) -> str | None:

@@ -46,20 +46,26 @@ class OperationProxy:
 
 
 class AppProxy:
-    """The operations of one app."""
+    """The operations of one app. `former` are names that they had before, which are not listed but work."""
 
-    __slots__ = ("_apps", "_lookup", "_name", "_operations")
+    __slots__ = ("_apps", "_former", "_lookup", "_name", "_operations")
 
     def __init__(
-        self, name: str, operations: Mapping[str, OperationProxy], apps: Mapping[str, "AppProxy"], lookup: str
+        self,
+        name: str,
+        operations: Mapping[str, OperationProxy],
+        former: Mapping[str, str],
+        apps: Mapping[str, "AppProxy"],
+        lookup: str,
     ) -> None:
         self._name = name
+        self._former = former
         self._operations = operations
         self._apps = apps
         self._lookup = lookup
 
     def __getattr__(self, name: str) -> OperationProxy:
-        operation = self._operations.get(name)
+        operation = self._operations.get(name) or self._operations.get(self._former.get(name, ""))
         if operation is None:
             hint = self._elsewhere(name) or _nearest(name, self._operations) or _every(name, self._operations)
             raise _unknown(f"apis.{self._name} has no operation", name, self._lookup, hint)
@@ -93,8 +99,9 @@ class Apis:
         self._apps: dict[str, AppProxy] = {}
         for app, operations in names.items():
             lookup = _lookup("show_api_descriptions", f"app_name={app!r}", documented, f"dir(apis.{app})")
-            callables = {name: OperationProxy(channel, f"{app}.{name}") for name in operations}
-            self._apps[app] = AppProxy(app, callables, self._apps, lookup)
+            callables = {name: OperationProxy(channel, f"{app}.{name}") for name in operations if "=" not in name}
+            former = dict(name.split("=") for name in operations if "=" in name)
+            self._apps[app] = AppProxy(app, callables, former, self._apps, lookup)
 
     def __getattr__(self, name: str) -> AppProxy:
         app = self._apps.get(name)
