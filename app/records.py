@@ -23,7 +23,8 @@ class Stop(StrEnum):
     TOKEN_LIMIT = "token_limit"  # generated tokens
     CONTEXT_FULL = "context_full"
     CALL_LIMIT = "call_limit"  # API calls
-    ERROR_LIMIT = "error_limit"  # turns whose code raised, or the same one again and again
+    ERROR_LIMIT = "error_limit"  # turns whose code raised
+    STUCK = "stuck"  # the same code again, with the same error
     WALL_LIMIT = "wall_limit"  # seconds
     CANCELLED = "cancelled"
     IN_DOUBT = "in_doubt"  # what a call has changed is not known, and it is not safe to repeat
@@ -36,6 +37,7 @@ LIMITS = (
     Stop.CONTEXT_FULL,
     Stop.CALL_LIMIT,
     Stop.ERROR_LIMIT,
+    Stop.STUCK,
     Stop.WALL_LIMIT,
 )
 
@@ -44,7 +46,7 @@ _WHAT_TO_DO: Final[Mapping[str, str]] = {
     Stop.COMPLETED: "Check its answer and score it: skills and training runs learn from scores.",
     Stop.NOTHING_DONE: "Say in the instruction what to look up or change, and by which API, and send it again.",
     Stop.NO_CODE: "Read what the model said: it may be the answer, or a question that a new instruction answers.",
-    "stuck": "Read why its last turn was refused each time, and say in a new instruction how to go on instead.",
+    Stop.STUCK: "Read why its last turn was refused each time, and say in a new instruction how to go on instead.",
     Stop.TURN_LIMIT: "Ask for less in one task, or have the server allow more turns.",
     Stop.TOKEN_LIMIT: "Ask for less in one task, or have the server allow more generated tokens.",
     Stop.CONTEXT_FULL: "Ask for less in one task, or for fewer rows at once, or serve a model with more context.",

@@ -14,6 +14,7 @@ from app.apis.api_documents import parse_document
 from app.apis.bind_arguments import bind
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog, Operation
+from app.apis.look_up_room import Room
 from app.errors import HostError
 from app.records import Json
 
@@ -73,6 +74,7 @@ DOCUMENT: dict[str, Json] = {
         }
     },
 }
+LETTERS = {**DOCUMENT, "paths": {"/letters": {"get": {"operationId": "fetchMails", "summary": "list mails"}}}}
 CATALOG = Catalog({"mail": parse_document("mail", DOCUMENT)})
 FETCH = CATALOG.apps["mail"].operations["fetch_mails"]
 ARCHIVE = CATALOG.apps["mail"].operations["archive_mail"]
@@ -127,6 +129,8 @@ def test_an_unknown_app_or_api_is_answered_with_the_nearest_names() -> None:
         show_api_doc(CATALOG, "mail", "fetch_mail")
     with pytest.raises(HostError, match=r"did you mean archive_mail\?"):
         show_api_doc(CATALOG, "mail", "mails_archive")
+    with pytest.raises(HostError, match=r"no API 'letters' in mail: did you mean fetch_mails\?"):
+        show_api_doc(Catalog({"mail": parse_document("mail", LETTERS)}), "mail", "letters")
     with pytest.raises(HostError, match="there is fetch_mails, archive_mail, count_mails, name_mails"):
         show_api_doc(CATALOG, "mail", "xyz")
 
@@ -210,7 +214,8 @@ def test_the_forms_of_all_arguments_together_are_limited() -> None:
     body = {"content": {"application/json": {"schema": {"type": "object", "properties": fields}}}}
     paths = {"/x": {"post": {"operationId": "send", "requestBody": body}}}
     document = {**DOCUMENT, "paths": paths, "components": {"schemas": {"Wide": wide}}}
-    shown = show_api_doc(Catalog({"mail": parse_document("mail", document)}), "mail", "send")["parameters"]
+    catalog = Catalog({"mail": parse_document("mail", document)})
+    shown = show_api_doc(catalog, "mail", "send", room=Room(10**6))["parameters"]
     assert [len(each.get("fields", ())) for each in shown] == [3_000, *[0] * 49]
 
 
@@ -231,3 +236,41 @@ def test_the_place_within_an_argument_is_named() -> None:
     send = parse_document("mail", document).operations["send"]
     with pytest.raises(HostError, match=r"argument 'body': \[1\]\['id'\]: 'a' is not of type 'integer'"):
         bind(send, [[{"id": 1}, {"id": "a"}]], {})
+
+
+def test_a_long_description_is_shown_in_pages_that_fit_and_together_are_all_of_it() -> None:
+    text = "what it is good for, told at length " * 9
+    row = {"type": "object", "properties": {f"field_{at}": {"type": "string"} for at in range(80)}}
+    answered = {
+        "type": "object",
+        "properties": {"rows": {"type": "array", "items": row}, "next": {"type": "string"}},
+    }
+    given = {"type": "object", "properties": {f"part_{at}": {"type": "integer"} for at in range(90)}}
+    body = {"type": "object", "required": ["item"], "properties": {"item": given, "note": {"type": "string"}}}
+    node = {
+        "operationId": "send",
+        "description": text,
+        "parameters": [{**number(f"option_{at}"), "description": text} for at in range(40)],
+        "requestBody": {"content": {"application/json": {"schema": body}}},
+        "responses": answer(answered),
+    }
+    catalog = Catalog({"mail": parse_document("mail", {**DOCUMENT, "paths": {"/x": {"post": node}}})})
+    for chars in (300, 2_000, 8_000):
+        names, parts, fields, page = set[str](), set[str](), set[str](), 0
+        while True:
+            page += 1
+            shown = show_api_doc(catalog, "mail", "send", page, room=Room(chars, "Set option 39 by field 70."))
+            assert len(repr(shown)) <= max(chars, 600), (chars, page)
+            names |= {each["name"] for each in shown["parameters"]}
+            parts |= {name for each in shown["parameters"] for name in each.get("fields", ())}
+            success = shown["response_schemas"]["success"]
+            fields |= {*success, *(success.get("rows", [{}])[0] if isinstance(success, dict) else ())}
+            if page == 1 and chars > 300:
+                assert {"item", "option_39"} <= names
+                assert "field_70" in fields
+            if "more" not in shown:
+                break
+            assert shown["more"].endswith(f": apis.api_docs.show_api_doc('mail', 'send', page={page + 1})")
+        assert names == {*(f"option_{at}" for at in range(40)), "item", "note"}
+        assert parts - {"..."} == set(given["properties"])
+        assert fields - {*"..."} == {"rows", "next", *row["properties"]} | (fields & {"..."})

@@ -103,6 +103,17 @@ async def test_only_calls_that_were_sent_are_recorded(setup: EchoSetup) -> None:
     assert gateway.take_calls() == ()
 
 
+async def test_the_look_ups_of_a_turn_share_what_it_is_shown(setup: EchoSetup) -> None:
+    gateway = setup.gateway()
+    gateway.look_ups.chars = 500
+    for turn in (0, 1):
+        gateway.turn = turn
+        shown = [str(await gateway("api_docs.show_signatures", ["echo"], {})) for _ in range(2)]
+        assert 300 < len(shown[0]) <= 500
+        assert len(shown[1]) <= 300
+        assert "more: apis.api_docs.show_signatures('echo', page=2)]" in shown[1]
+
+
 async def test_complete_task_ends_the_task_and_keeps_the_answer(setup: EchoSetup) -> None:
     gateway = setup.gateway()
     assert not gateway.completed

@@ -100,6 +100,7 @@ class Library:
             scenario=self._draw.choice([None, "s", "t"]),
             owner=self._draw.choice(PRINCIPALS),
             reach=self._reach(),
+            described=self._draw.random() < 0.3,
             embedder=self._draw.choice(["words", "words", "old", None]),
             query_vector=self.vector(),
             source_vector=self.vector(),

@@ -119,3 +119,10 @@ async def test_its_tasks_say_so_first_and_once(demo: ApprovingProject) -> None:
 def test_a_policy_that_was_trained_with_documents_as_they_are_written_is_known_by_its_card() -> None:
     assert SCOPE.as_written
     assert not ModelScope.of("any", {}).as_written
+    cards = {
+        "operation_id": ({"prompt_profile": "full", "api_names": "operation_id"}, {"prompt_profile": "brief"}),
+        "readable": ({"prompt_profile": "brief", "api_names": "readable"}, {"prompt_profile": "full"}),
+    }
+    for names, group in cards.items():
+        for card in group:
+            assert ModelScope.of("any", card).as_written == (names == "operation_id"), card

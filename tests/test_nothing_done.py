@@ -33,7 +33,7 @@ WRITE = "apis.ledger.add_entry(text='one')"
         ((LOOK, LOOK, LOOK), None, TaskState.FAILED, Stop.TURN_LIMIT, None),
         ((LOOK, LOOK, LOOK), "score = 0", TaskState.FAILED, Stop.TURN_LIMIT, 0.0),
         ((LOOK, LOOK, LOOK), "score = 1", TaskState.DONE, Stop.TURN_LIMIT, 1.0),
-        ((RAISE, RAISE), None, TaskState.FAILED, Stop.ERROR_LIMIT, None),
+        ((RAISE, RAISE), None, TaskState.FAILED, Stop.STUCK, None),
         ((LOOK, LOOK, WRITE), None, TaskState.DONE, Stop.TURN_LIMIT, None),
     ],
 )

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from app.apis.api_docs import SIGNATURE_CHARS, search, show_signatures
+from app.apis.api_docs import search, show_api_descriptions, show_signatures
 from app.apis.api_documents import parse_document
 from app.apis.catalog import App, Catalog
+from app.apis.look_up_room import Room
 from app.apis.presentation import Presentation, present
 from tests.document_parts import answer, body, openapi
 from tests.support.every_row import every_row
@@ -89,18 +90,23 @@ def test_the_name_of_an_app_is_searched_too() -> None:
 LARGE = [f"GET /things/{number}/parts list_parts_{number}: {'of a thing ' * 20}" for number in range(1_223)]
 
 
-def test_answers_about_a_large_document_stay_within_their_budget() -> None:
-    catalog = Catalog({"t": app(*LARGE)})
-    shown = show_signatures(catalog, "t")
-    assert SIGNATURE_CHARS / 2 < len(shown) < SIGNATURE_CHARS + 200
-    *lines, rest = shown.splitlines()
-    assert rest.startswith(f"[{len(lines)} of 1223 operations; ")
-    assert f"show_signatures(app_name='t', start={len(lines)})" in rest
-    assert show_signatures(catalog, "t", start=len(lines)).startswith(f"list_parts_{len(lines)}(")
-    assert show_signatures(catalog, "t", start=1_222).count("\n") == 0
-    found = search(catalog, "list parts of a thing", limit=1_000)
-    assert len(found) == 30
-    assert len(str(found)) < 10_000
+@pytest.mark.parametrize("chars", [2_000, 8_000])
+def test_answers_about_a_large_document_fit_and_say_what_shows_the_rest(chars: int) -> None:
+    catalog, room = Catalog({"t": app(*LARGE)}), Room(chars, "List the parts of thing 7.")
+    *lines, rest = show_signatures(catalog, "t", room=room).splitlines()
+    assert chars / 2 < len("\n".join([*lines, rest])) <= chars
+    shown = [line for line in lines if line.startswith("list_parts_")]
+    assert rest == f"[{1_223 - len(shown)} more: apis.api_docs.show_signatures('t', page=2)]"
+    assert show_signatures(catalog, "t", 1_222, room=room) == ""
+    *described, more = show_api_descriptions(catalog, "t", room=room)
+    assert len(str([*described, more])) <= chars
+    call = "apis.api_docs.show_api_descriptions('t', page=2)"
+    assert more == {"name": "...", "description": f"{1_223 - len(described)} more: {call}"}
+    found = search(catalog, "list parts of a thing", limit=1_000, room=room)
+    assert len(str(found)) <= chars
+    assert len(found) == 30 or found[-1]["description"].endswith(
+        " more: apis.api_docs.search('list parts of a thing', limit=1000, page=2)"
+    )
 
 
 def test_a_large_document_is_indexed_once() -> None:

@@ -8,7 +8,7 @@ import pytest
 from app.apis.api_documents import parse_document
 from app.apis.app_view import AppView
 from app.apis.bound_parameters import bind_parameters
-from app.apis.catalog import App
+from app.apis.catalog import App, Catalog
 from app.apis.naming import Naming
 from app.apis.presentation import Presentation, keep_names, present
 from app.project.approval import ApprovalRules
@@ -132,3 +132,18 @@ def test_bindings_to_a_former_name_still_hold() -> None:
     app = present(parse_document("mail", openapi(paths)), READABLE)
     bound = bind_parameters(app, {"mails_list": {"token": "secret:mail"}})
     assert [each.secret for each in bound.operations["list_mails"].bound] == ["mail"]
+
+
+def test_code_may_call_an_operation_by_the_name_that_it_had_before() -> None:
+    app = present(api(**POOLS, list_pools="GET /pools", ping="GET /ping"), READABLE)
+    assert Catalog({"t": app}).callables() == {
+        "t": [
+            "create_pool_queue",
+            "create_queue",
+            "list_pools",
+            "ping",
+            "create_queue_pools_name_queues_post=create_pool_queue",
+            "create_queue_queues_post=create_queue",
+        ]
+    }
+    assert Catalog({"t": api(ping="GET /ping")}).callables() == {"t": ["ping"]}

@@ -18,7 +18,7 @@ NAMES: list[tuple[str, str, str]] = [
     ("sendMail", "POST /mails/{id}/send", "send_mail"),
     # a list that is no verb
     ("new_price_list", "POST /price-lists", "new_price_list"),
-    ("price_list_list", "GET /price-lists", "list_price_list"),
+    ("price_list_list", "GET /price-lists", "list_price_lists"),
     ("getURLsOfVPCs", "GET /vpcs/urls", "get_urls_of_vpcs"),
     # FastAPI appends the path and the method
     ("read_flows_flows_filter_post", "POST /flows/filter", "read_flows"),
@@ -31,6 +31,28 @@ NAMES: list[tuple[str, str, str]] = [
     ("createUserUsingPOST_1", "POST /users", "create_user"),
     ("UsersController_findAll", "GET /users", "find_all_users"),
     ("UsersController_findOne", "GET /users/{id}", "find_one_user"),
+    ("UsersController_remove", "DELETE /users/{id}", "remove_user"),
+    ("UsersControllerV1_create", "POST /v1/users", "create_user"),
+    ("UsersController_findAll[0]", "GET /users", "find_all_users"),
+    ("usersControllerFindAll", "GET /users", "find_all_users"),
+    ("UserController.list", "GET /users", "list_users"),
+    # Django and Flask have a verb for the method behind all else
+    ("users_list", "GET /users/", "list_users"),
+    ("api_v1_users_retrieve", "GET /api/v1/users/{id}/", "retrieve_user"),
+    ("users_block_create", "POST /users/{id}/block/", "block_user"),
+    ("get_user_list", "GET /users/", "list_users"),
+    ("post_user_list", "POST /users/", "create_user"),
+    ("get_price_list", "GET /price-list", "get_price_list"),
+    # Laravel and Rails have actions of their own
+    ("users.index", "GET /users", "list_users"),
+    ("users.store", "POST /users", "create_user"),
+    ("users.show", "GET /users/{user}", "show_user"),
+    ("users#destroy", "DELETE /users/{user}", "delete_user"),
+    # a verb alone, and one of several that have the same name
+    ("list", "GET /users", "list_users"),
+    ("create_1", "POST /users", "create_user"),
+    ("getUsers_2", "GET /users", "list_users"),
+    ("ping", "GET /ping", "ping"),
     # the resource first
     ("issues/create", f"POST {REPO}/issues", "create_issue"),
     ("issues/get", f"GET {REPO}/issues/{{issue_number}}", "get_issue"),

@@ -94,16 +94,23 @@ async def test_each_limit_has_its_own_stop(bench: Bench) -> None:
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=list(PROFILES))
 async def test_an_agent_that_repeats_a_failing_turn_is_not_asked_again(bench: Bench, profile: Profile) -> None:
     bench.profile = profile
-    failing = block("1 / 0")
-    stuck = await bench.run(failing, block("1 / 1"), failing, block("2 / 0"), *[failing] * 2)
-    assert (stuck.stop, len(stuck.turns)) == (Stop.ERROR_LIMIT, 5)
+    failing, refused = block("1 / 0"), block("apis.ledger.add_entry(text='hello', amount='none')")
+    stuck = {
+        "in a row": ([failing, failing], 2),
+        "an unknown name": ([block("x = 1"), block("add_entry()"), block("add_entry()")], 3),
+        "a call that cannot be sent": ([refused, refused], 2),
+        "with turns in between": ([failing, block("1 / 1"), failing, block("2 / 0"), failing], 5),
+    }
+    for name, (turns, count) in stuck.items():
+        ended = await bench.run(*turns, block(DONE))
+        assert (name, ended.stop, len(ended.turns)) == (name, Stop.STUCK, count)
     others = {
-        "other code": [failing, failing, block("2 / 0"), block("3 / 0")],
-        "another error": [block("1 / n"), block("n = 0\n1 / n"), block("1 / n"), block("1 / n")],
+        "other code": [failing, block("2 / 0"), failing, block("3 / 0")],
+        "another error": [block("1 / n"), block("n = 0\n1 / n"), block("1 / n"), block("n = 1")],
         "no error": [block("print(1)")] * 4,
     }
-    for turns in others.values():
-        assert (await bench.run(*turns, block(DONE))).stop == Stop.COMPLETED
+    for name, turns in others.items():
+        assert (name, (await bench.run(*turns, block(DONE))).stop) == (name, Stop.COMPLETED)
 
 
 async def test_the_last_allowed_call_does_not_end_the_rollout(bench: Bench) -> None:

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from app.apis.api_docs import SIGNATURE_CHARS, show_signatures
+from app.apis.api_docs import show_signatures
 from app.apis.api_documents import parse_document
 from app.apis.catalog import Catalog
+from app.apis.look_up_room import Room
 from app.apis.presentation import Presentation, present
 from app.apis.short_signature import SignatureWords, short_signature
 from tests.document_parts import answer, body, openapi
@@ -14,7 +15,8 @@ from tests.document_parts import answer, body, openapi
 FIELDS = sorted([*(f"filter_{part}_setting" for part in "abcdefghijklmnopqrstuvwxyz"), "paused", "title", "url"])
 FIELDS += [f"webhook_{number}_target" for number in range(40)]
 KINDS = ("watch", "tag", "page", "group", "robot", "sensor")
-NOTE = "[...: more, which show_api_doc(app_name='t', api_name=...) shows]"
+CHARS = 5_400
+NOTE = "[...: apis.api_docs.show_api_doc('t', api_name=...) shows more of one]"
 
 
 def wide(
@@ -44,11 +46,11 @@ def line_of(shown: str, name: str) -> str:
 
 
 def test_all_operations_fit_on_a_page_and_show_what_the_task_names() -> None:
-    shown = show_signatures(wide(KINDS[:4]), "t", instruction='Pause the page with the title "Cheese".')
+    shown = show_signatures(wide(KINDS[:4]), "t", room=Room(CHARS, 'Pause the page with the title "Cheese".'))
     *lines, note = shown.splitlines()
     assert note == NOTE
     assert len(lines) == 20
-    assert len(shown) <= SIGNATURE_CHARS + len(NOTE) + 1
+    assert len(shown) <= CHARS + len(NOTE) + 1
     update = line_of(shown, "update_page")
     assert update.startswith("update_page(uuid, ")
     assert "paused=None" in update
@@ -66,8 +68,8 @@ def test_all_operations_fit_on_a_page_and_show_what_the_task_names() -> None:
     [("Set filter q setting of it", "filter_q_setting"), ("What is its webhook 31 target?", "webhook_31_target")],
 )
 def test_a_field_is_shown_first_if_the_task_names_it(instruction: str, name: str) -> None:
-    assert name not in line_of(show_signatures(wide(), "t"), "get_page")
-    assert name in line_of(show_signatures(wide(), "t", instruction=instruction), "get_page")
+    assert name not in line_of(show_signatures(wide(), "t", room=Room(CHARS)), "get_page")
+    assert name in line_of(show_signatures(wide(), "t", room=Room(CHARS, instruction)), "get_page")
 
 
 def test_what_any_operation_requires_comes_before_other_fields() -> None:
@@ -77,27 +79,42 @@ def test_what_any_operation_requires_comes_before_other_fields() -> None:
 
 def test_signatures_that_fit_are_whole_whatever_the_task() -> None:
     catalog = wide(KINDS[:3], FIELDS[-10:])
-    whole = show_signatures(catalog, "t")
-    assert show_signatures(catalog, "t", instruction="Set webhook 31 target of it") == whole
+    whole = show_signatures(catalog, "t", room=Room(CHARS))
+    assert show_signatures(catalog, "t", room=Room(CHARS, "Set webhook 31 target of it")) == whole
     assert "..." not in whole
     assert all(name in line_of(whole, "get_tag") for name in FIELDS[-10:])
 
 
-def test_more_operations_than_fit_are_on_further_pages() -> None:
+@pytest.mark.parametrize("chars", [300, 2_000, 5_400])
+def test_what_does_not_fit_is_on_further_pages_and_each_says_the_call_of_the_next(chars: int) -> None:
     catalog = wide(tuple(f"thing{number}" for number in range(40)))
-    seen: list[str] = []
+    room, page, seen = Room(chars, "Pause thing 7."), 1, list[str]()
     while len(seen) < 200:
-        shown = show_signatures(catalog, "t", len(seen)).splitlines()
-        assert NOTE in shown
-        seen += [line.partition("(")[0] for line in shown if not line.startswith("[")]
-        assert shown[-1].startswith(f"[{len(seen)} of 200 operations; ") or len(seen) == 200
-    assert seen == list(catalog.apps["t"].operations)
+        shown = show_signatures(catalog, "t", page, room=room)
+        assert len(shown) <= chars
+        *lines, last = shown.splitlines()
+        seen += [line.partition("(")[0] for line in [*lines, last] if not line.startswith("[")]
+        page += 1
+        more = f"[{200 - len(seen)} more: apis.api_docs.show_signatures('t', page={page})]"
+        assert last == more or len(seen) == 200
+    assert sorted(seen) == sorted(catalog.apps["t"].operations)
+
+
+def test_twelve_operations_fit_even_in_little_room_and_the_likeliest_are_among_them() -> None:
+    shown = show_signatures(wide(), "t", room=Room(2_000, "Delete the robot named Ada."))
+    *lines, cut, more = shown.splitlines()
+    assert len(shown) <= 2_000
+    assert len(lines) == 12
+    assert lines[0].startswith("delete_robot(uuid)")
+    assert any(line.startswith("list_robots(") for line in lines)
+    assert cut == NOTE
+    assert more == "[18 more: apis.api_docs.show_signatures('t', page=2)]"
 
 
 def test_a_form_shows_the_fields_that_the_task_names() -> None:
-    shown = show_signatures(wide(readable=True), "t", instruction="How many watches are paused?")
+    shown = show_signatures(wide(readable=True), "t", room=Room(CHARS, "How many watches are paused?"))
     assert "paused, " in line_of(shown, "list_watchs")
-    assert len(shown) <= SIGNATURE_CHARS + len(NOTE) + 1
+    assert len(shown) <= CHARS + len(NOTE) + 1
 
 
 @pytest.mark.parametrize("limit", [40, 100, 320, 900])

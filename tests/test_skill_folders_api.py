@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -13,6 +14,8 @@ from app.db import skill_moves, skills
 from app.db.database import Sessions
 from app.db.models import SkillState
 from app.skills.admission import admit, serving
+from app.skills.agent_skills.skill_folder import SkillFolder
+from app.skills.library import Library
 from tests.agent_skill_samples import MANIFEST, RECORD, folder, skill_md
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.http_server import served
@@ -55,6 +58,30 @@ async def imported(api: ApiApp, *folders: Any, project: str = "copy") -> dict[st
     assert answer.status_code == 200, answer.text
     report: dict[str, Any] = answer.json()
     return report
+
+
+async def test_an_imported_skill_is_found_by_its_description_and_again_by_what_is_exported(
+    shell: SageCommand,
+) -> None:
+    api, description = shell.api, 'Counts tickets. Use when asked "How many tickets are open?" or for the backlog.'
+    made = folder(md=skill_md("record-gift", description=f"'{description}'"))
+    await api.project("third")
+    body = {"project": "third", "name": "ledger", "document": Ledger().document("http://ledger.test")}
+    assert (await api.client.post("/v1/apis", json=body)).status_code == 201
+    for name in ("copy", "third"):
+        await imported(api, made, project=name)
+        [held] = (await api.client.get(f"/v1/skills?project={name}")).json()["skills"]
+        assert (await api.client.post(f"/v1/skills/{held['id']}/approve")).status_code == 200
+        async with api.sessions() as session:
+            project_id = (await skills.get(session, UUID(held["id"]))).project_id
+        library = Library(api.sessions)
+        for request in ("How many tickets are open?", "count the open tickets"):
+            assert [each.name for each in await library.find(project_id, request)] == ["record_gift"]
+        assert await library.find(project_id, "send a mail to iris") == []
+        [line] = (await api.client.get(f"/v1/skills/export?project={name}&name=record_gift")).text.splitlines()
+        exported = msgspec.json.decode(line)["folder"]
+        assert exported["files"]["SKILL.md"].count(description) == 2
+        made = SkillFolder(exported["name"], exported["files"])
 
 
 async def test_a_skill_goes_from_one_project_into_another_and_out_again_unchanged(

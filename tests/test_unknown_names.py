@@ -30,6 +30,24 @@ async def test_an_unknown_name_suggests_the_nearest_and_names_the_look_up(sandbo
     assert "no operation 'show_app_descriptions'. apis.api_docs has it." in (elsewhere.error or "")
 
 
+async def test_a_former_name_still_works_and_is_not_listed(sandbox: ForkedSandbox) -> None:
+    asked: list[str] = []
+
+    async def call(api: str, args: list[Json], kwargs: dict[str, Json], **_: object) -> Json:
+        asked.append(f"{api} {args} {kwargs}")
+        return "sent"
+
+    apis = {"mail": ["send_mail", "list_mails", "mails_send=send_mail"]}
+    session = await sandbox.open(apis, call, _LIMITS)
+    try:
+        seen = await session.run("print(apis.mail.mails_send(to='x'), dir(apis.mail))\napis.mail.sand_mail")
+    finally:
+        await session.close()
+    assert seen.stdout == "sent ['list_mails', 'send_mail']\n"
+    assert asked == ["mail.send_mail [] {'to': 'x'}"]
+    assert "Did you mean 'send_mail'" in (seen.error or "")
+
+
 async def test_an_operation_called_by_its_thing_alone_is_one_of_those_about_it(sandbox: ForkedSandbox) -> None:
     (seen,) = await _run(sandbox, "apis.api_docs.descriptions()")
     assert "Did you mean 'show_api_descriptions' or 'show_app_descriptions'?" in (seen.error or "")
@@ -45,12 +63,16 @@ async def test_an_app_called_by_the_name_of_what_it_keeps_is_found_by_its_operat
     )
 
 
-async def test_where_no_name_is_near_a_few_are_listed_and_many_are_not(sandbox: ForkedSandbox) -> None:
+async def test_where_no_name_is_near_all_are_listed_or_of_many_the_nearest(sandbox: ForkedSandbox) -> None:
     names = [f"list_beds_of_ward_{number}" for number in range(40)]
-    for operations, hint in ((["list_beds", "add_bed"], ": it has list_beds, add_bed."), (names, ".")):
+    near = ", ".join(names[:13])
+    for operations, hint in (
+        (["list_beds", "add_bed"], ": it has list_beds, add_bed."),
+        ([*names, "wxyzz"], f": it has wxyzz, {near}, ..."),
+    ):
         session = await sandbox.open({"clinic": operations}, _call, _LIMITS)
         try:
-            seen = await session.run("apis.clinic.log_in()")
+            seen = await session.run("apis.clinic.zz__()")
         finally:
             await session.close()
-        assert f"no operation 'log_in'{hint} dir(apis.clinic) lists them." in (seen.error or "")
+        assert f"no operation 'zz__'{hint} dir(apis.clinic) lists them." in (seen.error or "")

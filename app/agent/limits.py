@@ -23,7 +23,7 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     task_tokens: int = 8192  # generated in all turns
     calls: int = 200  # to live APIs; the gateway refuses further ones
     errors: int = 8  # turns whose code raised or was stopped
-    repeats: int = 3  # such turns with the same code and the same observation
+    repeats: int = 3  # such turns with the same code and observation; two in a row where no API refused a call
     seconds: float = 300.0
     counts_generation: bool = True  # whether `seconds` run while the engine generates, or waits for its turn to
     session: SessionLimits = SessionLimits()
@@ -58,15 +58,25 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
             (turns[-1].finish == "length" and ends_in_thought(turns[-1].full_text), Stop.TOKEN_LIMIT),
             (extract_code(turns[-1].full_text) is None, Stop.NO_CODE),
             (turns[-1].outcome == RunStop.CALLS, Stop.CALL_LIMIT),
+            (self._is_stuck(turns), Stop.STUCK),
             (sum(turn.failed for turn in turns) >= self.errors, Stop.ERROR_LIMIT),
-            (self._repeats_an_error(turns), Stop.ERROR_LIMIT),
             (len(turns) >= self.turns, Stop.TURN_LIMIT),
         )
         return next((stop for is_reached, stop in limits if is_reached), None)
 
-    def _repeats_an_error(self, turns: Sequence[Turn]) -> bool:
-        """An agent that does so seldom stops before another limit, even if it looks something up in between."""
-        failures = [
-            (extract_code(turn.full_text), _IN_TURN.sub("", turn.observation)) for turn in turns if turn.failed
-        ]
-        return turns[-1].failed and failures.count(failures[-1]) >= self.repeats
+    def _is_stuck(self, turns: Sequence[Turn]) -> bool:
+        """An agent that repeats an error seldom stops by itself, even if it looks something up in between.
+
+        What an API refused may be worth another try.
+        """
+        last = turns[-1]
+        failures = [_code_and_error(turn) for turn in turns if turn.failed]
+        if not last.failed:
+            return False
+        in_a_row = len(turns) > 1 and turns[-2].failed and failures[-2] == failures[-1]
+        refused = any(call.error is not None for call in last.calls)
+        return failures.count(failures[-1]) >= self.repeats or (in_a_row and not refused)
+
+
+def _code_and_error(turn: Turn) -> tuple[str | None, str]:
+    return extract_code(turn.full_text), _IN_TURN.sub("", turn.observation)

@@ -21,6 +21,7 @@ class Compact(msgspec.Struct, frozen=True):
 
     name: ClassVar[str] = "compact"
     stop_strings: ClassVar[tuple[str, ...]] = ()
+    look_up_chars: ClassVar[int] = _LIMIT
 
     def opening(self, task: Task, offers: Sequence[Offer], apps: Sequence[ListedApp]) -> list[Message]:  # noqa: ARG002
         lines = [task.instruction]

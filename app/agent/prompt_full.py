@@ -103,6 +103,7 @@ class Full(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "full"
     stop_strings: ClassVar[tuple[str, ...]] = ("\n```\n", "\n``` ", "\n```\r", " ```\n")  # four: OpenAI's limit
     """Models that were not trained on this format often go on: with the user's next message, and their own."""
+    look_up_chars: ClassVar[int] = _LIMIT
 
     def opening(self, task: Task, offers: Sequence[Offer], apps: Sequence[ListedApp]) -> list[Message]:
         parts = [f"Apps:\n{_listed(apps)}"]

@@ -33,6 +33,11 @@ class Profile(Protocol):
         """
         ...
 
+    @property
+    def look_up_chars(self) -> int:
+        """The characters that a turn is shown of what it looks up: look-ups are made to fit."""
+        ...
+
     def opening(self, task: Task, offers: Sequence[Offer], apps: Sequence[ListedApp]) -> list[Message]:
         """The messages before the first turn."""
         ...

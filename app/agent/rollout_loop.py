@@ -129,6 +129,7 @@ class _Rollout:
         self.turns: list[Turn] = []
         self._agent = agent
         self._gateway = gateway
+        gateway.look_ups.chars = agent.profile.look_up_chars
         self._origin = resume
         self._unfinished: Turn | None = None
         self._prompt_hash = agent.prompt_hash  # before the opening: a profile may remember what it rendered last

@@ -1,12 +1,25 @@
 """The operations of `apis.api_docs`: look-ups in the documents of a catalog. Pure."""
 
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from app.apis.catalog import App, Catalog, Parameter
+from app.apis.catalog import App, Catalog, Operation, Parameter
+from app.apis.look_up_room import (
+    NOTE,
+    SHORT,
+    Room,
+    fitted,
+    how_many_fit,
+    likeliest,
+    next_page,
+    page_of_entries,
+    rest_of,
+    shortened,
+)
 from app.apis.names import nearest
 from app.apis.operation_index import index_of, ranked
 from app.apis.query_words import read_query
-from app.apis.short_signature import LEFT_OUT, page_of_signatures
+from app.apis.short_signature import LEFT_OUT, SignatureWords, page_of_signatures
 from app.apis.short_text import short_repr
 from app.apis.type_names import map_values, type_name
 from app.apis.words import split_words
@@ -18,8 +31,11 @@ _SHAPE_FIELDS = 5_000
 _BRANCHES = 20  # of one schema whose fields are shown
 _SHOWN = 2_000  # parameters of one operation
 _BOUND_CHARS = 4_000  # of one constraint
-SIGNATURE_CHARS = 5_400  # of all signatures at once: at most some 2,000 tokens, of 2.7 characters
 _FOUND = 30
+_SUGGESTED = 3
+_RANKED = 300  # operations, by which apps are ranked
+_ROOM = Room()
+_ANSWER = ""  # beside the names of parameters, which are not empty
 _SUMMARY_CHARS = 200
 _BOUNDS = {
     "minimum": "value >= {}",
@@ -37,63 +53,99 @@ _BOUNDS = {
 }
 
 
-def show_app_descriptions(catalog: Catalog) -> list[Json]:
-    return [{"name": app.name, "description": app.description} for app in catalog.apps.values()]
+def show_app_descriptions(catalog: Catalog, page: int = 1, *, room: Room = _ROOM) -> list[Json]:
+    """Name and description of each app, on pages that fit."""
+    apps = {app.name: {"name": app.name, "description": app.description} for app in catalog.apps.values()}
+
+    def likeliest_apps() -> list[Json]:
+        found = ranked(map(index_of, catalog.apps.values()), read_query(room.instruction), _RANKED)
+        return [apps[name] for name in dict.fromkeys([*(each.app for each in found), *apps]) if name in apps]
+
+    return page_of_entries(list(apps.values()), room, page, "show_app_descriptions()", likeliest_apps)
 
 
-def show_api_descriptions(catalog: Catalog, app_name: str) -> list[Json]:
-    """Name and summary of each operation. Raises HostError for an unknown app."""
-    operations = _app(catalog, app_name).operations.values()
-    return [{"name": operation.name, "description": operation.summary} for operation in operations]
+def show_api_descriptions(catalog: Catalog, app_name: str, page: int = 1, *, room: Room = _ROOM) -> list[Json]:
+    """Name and summary of each operation, on pages that fit. Raises HostError for an unknown app."""
+    app = _app(catalog, app_name)
+
+    def described(operations: Iterable[Operation]) -> list[Json]:
+        return [{"name": each.name, "description": each.summary} for each in operations]
+
+    return page_of_entries(
+        described(app.operations.values()),
+        room,
+        page,
+        f"show_api_descriptions({app_name!r})",
+        lambda: described(likeliest(app, room.instruction)),
+    )
 
 
-def show_api_doc(catalog: Catalog, app_name: str, api_name: str) -> dict[str, Json]:
-    """The full description of one operation. Raises HostError for an unknown one."""
+def show_api_doc(
+    catalog: Catalog, app_name: str, api_name: str, page: int = 1, *, room: Room = _ROOM
+) -> dict[str, Json]:
+    """The full description of one operation, on pages that fit. Raises HostError for an unknown one."""
     app = _app(catalog, app_name)
     operation = app.operations.get(api_name)
     if operation is None:
-        raise HostError("LookupError", f"no API {api_name!r} in {app_name}: {nearest(api_name, app.operations)}")
-    shapes = _Shape()
-    returned = shapes.of(operation.returns, _SHAPE_DEPTH)
-    return {
-        "app_name": app.name,
-        "api_name": operation.name,
-        "path": operation.path,
-        "method": operation.method,
-        "description": operation.description or operation.summary,
-        "parameters": [_parameter(parameter, shapes) for parameter in operation.parameters[:_SHOWN]],
-        "response_schemas": {"success": returned},
-    }
+        raise HostError("LookupError", unknown_operation(app, api_name))
+    call = f"show_api_doc({app_name!r}, {api_name!r})"
+    forms = _forms(operation)
+    parameters = [_parameter(each, forms.get(each.name), None) for each in operation.parameters[:_SHOWN]]
+    whole = _document(operation, parameters, forms[_ANSWER], None)
+    if page == 1 and len(repr(whole)) <= room.chars:
+        return whole
+    pages = _pages(app, operation, room)
+    shown, more = next(islice(pages, page - 1, None), ({"parameters": [], "response_schemas": {}}, ""))
+    return {**shown, "more": f"{more}: {next_page(call, page)}"} if more else shown
 
 
-def show_signatures(catalog: Catalog, app_name: str, start: int = 0, *, instruction: str = "") -> str:
+def show_signatures(catalog: Catalog, app_name: str, page: int = 1, *, room: Room = _ROOM) -> str:
     """One line per operation: `fetch_mails(access_token, page) -> id, sender: list mails`.
 
-    At most some 2,000 tokens. Of lines too long for that, arguments and fields are left out, last those that the
-    instruction of a task names. Operations left out are said in a last line, and shown from another `start` on.
+    If not all fit, the likeliest for the instruction of the task come first. Of lines that are too long, arguments
+    and fields are left out, last those that the instruction names. A last line says how many more operations there
+    are, and the call that shows them.
     """
     app = _app(catalog, app_name)
-    operations = list(islice(app.operations.values(), start, None))
-    page = page_of_signatures(app, operations, instruction, SIGNATURE_CHARS)
+    left = list(app.operations.values())
+    shown = page_of_signatures(app, left, room.instruction, room.chars)
+    if page > 1 or shown.is_cut or len(shown.lines) < len(left):
+        shown = page_of_signatures(app, left, room.instruction, room.chars - NOTE)
+        if len(shown.lines) < len(left):
+            left = likeliest(app, room.instruction)
+        for _ in range(page):
+            shown = page_of_signatures(app, left, room.instruction, room.chars - NOTE)
+            left = left[len(shown.lines) :]
+    else:
+        left = []
     notes = []
-    if page.is_cut:
-        notes.append(f"[{LEFT_OUT}: more, which show_api_doc(app_name={app_name!r}, api_name=...) shows]")
-    if len(page.lines) < len(operations):
-        end = start + len(page.lines)
-        notes.append(
-            f"[{end} of {len(app.operations)} operations; the others: "
-            f"show_signatures(app_name={app_name!r}, start={end}), or search(query=...)]"
-        )
-    return "\n".join([*page.lines, *notes])
+    if shown.is_cut:
+        notes.append(f"[{LEFT_OUT}: apis.api_docs.show_api_doc({app_name!r}, api_name=...) shows more of one]")
+    if left:
+        notes.append(f"[{len(left)} more: {next_page(f'show_signatures({app_name!r})', page)}]")
+    return "\n".join([*shown.lines, *notes])
 
 
-def search(catalog: Catalog, query: str, limit: int = 10) -> list[Json]:
-    """The operations that fit the query, the best first: at most 30, some 2,000 tokens."""
+def search(catalog: Catalog, query: str, limit: int = 10, page: int = 1, *, room: Room = _ROOM) -> list[Json]:
+    """The operations that fit the query, the best first: at most 30, on pages that fit."""
     found = ranked(map(index_of, catalog.apps.values()), read_query(query), min(limit, _FOUND))
-    return [
+    entries = [
         {"app_name": each.app, "api_name": each.name, "description": each.summary[:_SUMMARY_CHARS]}
         for each in found
     ]
+    call = f"search({query[:_SUMMARY_CHARS]!r}, limit={limit})"
+    return page_of_entries(entries, room, page, call, lambda: entries)
+
+
+def unknown_operation(app: App, name: str) -> str:
+    """For an error message: the names that are alike, or else the operations that its words find, or all."""
+
+    def found() -> str:
+        query = read_query(" ".join(split_words(name[:_SUMMARY_CHARS])))
+        best = ranked([index_of(app)], query, _SUGGESTED)
+        return f"did you mean {' or '.join(each.name for each in best)}?" if best else ""
+
+    return f"no API {name!r} in {app.name}: {nearest(name, app.operations, otherwise=found)}"
 
 
 def unknown_app(catalog: Catalog, name: str) -> str:
@@ -152,19 +204,71 @@ def _app(catalog: Catalog, name: str) -> App:
     return app
 
 
-def _parameter(parameter: Parameter, shapes: _Shape) -> dict[str, Json]:
-    schema = parameter.schema
-    form = shapes.of(schema, _SHAPE_DEPTH)
+def _pages(app: App, operation: Operation, room: Room) -> Iterator[tuple[dict[str, Json], str]]:
+    """The description in parts with short texts, and of each what more there is: "" after the last."""
+    words = SignatureWords(app, room.instruction)
+    parameters = sorted(operation.parameters[:_SHOWN], key=lambda each: (not each.required, words.rank(each.name)))
+    by_name = {each.name: each for each in parameters}
+    forms: dict[str, Json] = _forms(operation)
+    chars = room.chars - NOTE - len(repr(_document(operation, [], "", SHORT)))
+    more = "more"
+    while more:
+        sizes = [len(repr(_parameter(each, None, SHORT))) + 2 for each in parameters]
+        count = max(1, how_many_fit(sizes, chars // 2 if forms else chars))
+        first, parameters = parameters[:count], parameters[count:]
+        shown = fitted(forms, chars - sum(sizes[:count]), lambda name: (name != _ANSWER, words.rank(name)))
+        forms = rest_of(forms, shown) or {}
+        names = dict.fromkeys([*(each.name for each in first), *(name for name in shown if name in by_name)])
+        described = [_parameter(by_name[name], shown.get(name), SHORT) for name in names]
+        more = " and ".join(
+            [*([f"{len(parameters)} parameters"] if parameters else []), *(["fields"] if forms else [])]
+        )
+        yield _document(operation, described, shown.get(_ANSWER, LEFT_OUT), SHORT), more
+
+
+def _forms(operation: Operation) -> dict[str, Json]:
+    """Examples of what it returns, and of the parameters that are objects or lists of them, by name."""
+    shapes = _Shape()
+    returned = shapes.of(operation.returns, _SHAPE_DEPTH)
+    forms = {each.name: shapes.of(each.schema, _SHAPE_DEPTH) for each in operation.parameters[:_SHOWN]}
+    return {_ANSWER: returned, **{name: form for name, form in forms.items() if _has_fields(form)}}
+
+
+def _document(operation: Operation, parameters: list[Json], answer: Json, chars: int | None) -> dict[str, Json]:
     return {
+        "app_name": operation.app,
+        "api_name": operation.name,
+        "path": operation.path,
+        "method": operation.method,
+        "description": _text(operation.description or operation.summary, chars),
+        "parameters": parameters,
+        "response_schemas": {"success": answer},
+    }
+
+
+def _parameter(parameter: Parameter, form: Json, chars: int | None) -> dict[str, Json]:
+    """`form` is that of its fields. With `chars`, texts are cut to so many, and what says nothing is left out."""
+    schema = parameter.schema
+    described = {
         "name": parameter.name,
         **({"sent_as": parameter.wire_name} if parameter.wire_name != parameter.name else {}),
         "type": type_name(schema),
-        **({"fields": form} if _has_fields(form) else {}),
+        **({"fields": form} if form is not None else {}),
         "required": parameter.required,
-        "description": parameter.description or schema.get("description", ""),
+        "description": _text(parameter.description or schema.get("description", ""), chars),
         "default": schema.get("default"),
         "constraints": [text.format(_bound(schema[word])) for word, text in _BOUNDS.items() if word in schema],
     }
+    if chars is None:
+        return described
+    described["constraints"] = [_text(each, chars) for each in described["constraints"]]
+    if len(short_repr(described["default"], chars)) > chars:
+        described["default"] = short_repr(described["default"], chars)
+    return {name: value for name, value in described.items() if value not in ("", None, [])}
+
+
+def _text(text: str, chars: int | None) -> str:
+    return text if chars is None else shortened(" ".join(text.split()), chars)
 
 
 def _has_fields(form: Json) -> bool:

@@ -53,6 +53,7 @@ def _app(name: str, description: str, *operations: Operation) -> App:
 
 
 _APP_NAME = _argument("app_name", _TEXT)
+_PAGE = _argument("page", {"type": "integer", "minimum": 1, "maximum": 100, "default": 1}, required=False)
 
 COMPLETE_TASK = _operation(
     "supervisor",
@@ -68,14 +69,15 @@ SUPERVISOR = _app("supervisor", "The person you work for: ends the task.", COMPL
 API_DOCS = _app(
     "api_docs",
     "Look up what the apps and their APIs do.",
-    _operation("api_docs", "show_app_descriptions", "list the apps", returns=_LISTED),
-    _operation("api_docs", "show_api_descriptions", "list the APIs of an app", _APP_NAME, returns=_LISTED),
+    _operation("api_docs", "show_app_descriptions", "list the apps", _PAGE, returns=_LISTED),
+    _operation("api_docs", "show_api_descriptions", "list the APIs of an app", _APP_NAME, _PAGE, returns=_LISTED),
     _operation(
         "api_docs",
         "show_api_doc",
         "everything about one API",
         _APP_NAME,
         _argument("api_name", _TEXT),
+        _PAGE,
         returns={"type": "object"},
     ),
     _operation(
@@ -83,7 +85,7 @@ API_DOCS = _app(
         "show_signatures",
         "the APIs of an app, one line each",
         _APP_NAME,
-        _argument("start", {"type": "integer", "minimum": 0, "default": 0}, required=False),
+        _PAGE,
         returns=_TEXT,
     ),
     _operation(
@@ -92,6 +94,7 @@ API_DOCS = _app(
         "find APIs by what they do",
         _argument("query", _TEXT),
         _argument("limit", {"type": "integer", "minimum": 1, "default": 10}, required=False),
+        _PAGE,
         returns={
             "type": "array",
             "items": {

@@ -169,8 +169,20 @@ class Catalog(msgspec.Struct, frozen=True):
         """The names of the operations of each app."""
         return {app.name: list(app.operations) for app in self.apps.values()}
 
+    def callables(self) -> dict[str, list[str]]:
+        """What code may call of each app: the names, and "former=name" for those that operations had before."""
+        return {app.name: [*app.operations, *_formerly(app)] for app in self.apps.values()}
+
     def is_read(self, api: str) -> bool:
         """Whether "app.operation" changes nothing. One that is unknown now may change something."""
         app, _, name = api.partition(".")
         operation = self.apps[app].operations.get(name) if app in self.apps else None
         return operation is not None and operation.safe
+
+
+def _formerly(app: App) -> list[str]:
+    former: dict[str, str] = {}
+    for operation in app.operations.values():
+        for name in operation.former_names:
+            former.setdefault(name, operation.name)
+    return [f"{name}={now}" for name, now in former.items() if name not in app.operations]

@@ -11,9 +11,10 @@ from app.apis.verbs import ALL, CLEAR, CREATING, LAST, LISTING, agrees
 from app.apis.words import singular, split_words
 
 _PARAMETER = re.compile(r"\{([^{}]*)\}")
-_GROUP = re.compile(r"[/.:#]+")
+_GROUP = re.compile(r"[/.:#@]+")
 _TOKEN = re.compile(r"_+")
-_FRAMEWORK = re.compile(r"Using(GET|PUT|POST|DELETE|PATCH|HEAD|OPTIONS)(_\d+)?$")
+_FRAMEWORK = re.compile(r"Using(GET|PUT|POST|DELETE|PATCH|HEAD|OPTIONS)(_\d+)?$|\[\d+\]$")
+_NUMBERED = re.compile(r"([A-Za-z]+)_\d+")  # one of several that have the same name
 _VERSION = re.compile(r"v\d+(alpha|beta)?\d*|api|rest")
 _LINKS = {"as", "at", "by", "for", "from", "in", "of", "on", "to", "via", "with"}
 _SEVERAL = {"all", "bulk", "many"}
@@ -21,7 +22,8 @@ _AMOUNTS = {*_SEVERAL, "one"}
 _JOINED = {"or", "and", "partial", "bulk"}  # within a verb: create or update, partial update
 _CHARS = 300  # of an identifier
 _MOUNTED = 5  # segments of a path that an identifier may lack
-_ROLES = {"controller", "resource", "service"}  # of classes in identifiers
+_ROLES = {"controller", "handler", "resource", "service", "viewset"}  # of classes in identifiers
+_ACTIONS = {"index": "list", "store": "create", "destroy": "delete"}  # of the controllers of Laravel and Rails
 _OF_METHOD = {"get": "get", "put": "replace", "patch": "update", "delete": "delete"}
 
 
@@ -44,8 +46,9 @@ def readable_name(operation_id: str, method: str, path: str) -> str:
     'bulk_partial_update_dcim_device_types'
     """
     plain = _FRAMEWORK.sub("", _route_name(operation_id[:_CHARS], method, path))
+    plain = _NUMBERED.sub(r"\1", plain) if _NUMBERED.fullmatch(plain) else plain
     words = split_words(plain)
-    if not words or _is_made_of(words, method, path):
+    if not words or _is_made_of(words, method, path) or _says_less(words, method, path):
         return path_name(method, path)
     if words[0] in CLEAR or (words[0] in _JOINED and words[1:2] and words[1] in CLEAR):
         return "_".join(words)
@@ -104,6 +107,21 @@ def _is_made_of(words: Sequence[str], method: str, path: str) -> bool:
     return any(plain == [singular(word) for word in each if word not in named] for each in said)
 
 
+def _says_less(words: Sequence[str], method: str, path: str) -> bool:
+    """Whether the path says more: the identifier is a verb alone, or has another one behind what the path names.
+
+    So it is with Django's `tickets_close_create` and Flask's `post_ticket_list`.
+    """
+    last = split_words(path.rstrip("/").rpartition("/")[2]) if not path.rstrip("/").endswith("}") else []
+    if not last:
+        return words[1:] == [] and words[0] in ALL and bool(split_words(_PARAMETER.sub("", path)))
+    if len(words) == 1:
+        return words[0] in ALL and words != last
+    if words[-1] == "list" and words[0] == method.lower():
+        return singular(words[-2]) == singular(last[-1])
+    return words[-1] in ("create", "retrieve") and last[0] in ALL and words[-1 - len(last) : -1] == last
+
+
 def _unversioned(path: str) -> str:
     segments = [each for each in path.split("/") if each]
     while len(segments) > 1 and _VERSION.fullmatch(segments[0].lower()):
@@ -115,6 +133,10 @@ def _parts(identifier: str, words: list[str], method: str) -> _Parts | None:
     """None if no verb is found behind the first word."""
     *groups, last = [each for each in _GROUP.split(identifier) if split_words(each)]
     spelled = split_words(last)
+    if groups and len(spelled) == 1:
+        spelled = [_ACTIONS.get(spelled[0], spelled[0])]
+    if (place := _role(words)) is not None:
+        return _split(words[:place], words[place + 1 :])
     if groups and spelled[0] in ALL:
         return _split([word for group in groups for word in split_words(group)], spelled)
     is_noun = words[-1] == "list" and method.upper() != "GET"  # as in `new_price_list`
@@ -131,16 +153,34 @@ def _parts(identifier: str, words: list[str], method: str) -> _Parts | None:
     return None
 
 
+def _role(words: Sequence[str]) -> int | None:
+    """Where a class's role stands before a verb, as in `ticketsControllerFindAll`."""
+    places = range(1, len(words) - 1)
+    return next((each for each in places if words[each] in _ROLES and words[each + 1] in ALL), None)
+
+
 def _split(owner: list[str], spelled: list[str]) -> _Parts:
     length = 3 if spelled[1:2] in (["or"], ["and"]) and len(spelled) > 2 else 1
     while length < len(spelled) and spelled[length] in _AMOUNTS:
         length += 1
-    return _Parts([each for each in owner if each not in _ROLES] or owner, spelled[:length], spelled[length:])
+    return _Parts(owner, spelled[:length], spelled[length:])
+
+
+def _plain_owner(owner: Sequence[str], path: str) -> list[str]:
+    """Without the roles of classes, and without what the path begins with before it names anything."""
+    plain = [each for each in owner if each not in _ROLES]
+    if len(plain) < len(owner):
+        plain = [each for each in plain if not _VERSION.fullmatch(each)]
+    left = list(plain or owner)
+    for segment in path.strip("/").split("/"):
+        if len(left) > 1 and _VERSION.fullmatch(segment.lower()) and left[0] == segment.lower():
+            del left[0]
+    return left
 
 
 def _verb_first(parts: _Parts, path: str) -> list[str]:
     """The owner is left out where the rest names it already, or where it is not in the path."""
-    owner, verb, rest = parts
+    owner, verb, rest = _plain_owner(parts.owner, path), parts.verb, parts.rest
     if rest and rest[0] not in _LINKS:
         known = {singular(each) for each in rest}
         segments = {singular(word) for word in split_words(_PARAMETER.sub("", path))}
@@ -148,13 +188,26 @@ def _verb_first(parts: _Parts, path: str) -> list[str]:
         return [*verb, *(_one(owner) if owner else ()), *rest]
     if verb[0] in CREATING or (_SEVERAL.isdisjoint(verb) and _is_about_one(owner, verb, path)):
         owner = _one(owner)
+    elif not rest:
+        owner = _as_in(path, owner)
     return [*verb, *owner, *rest]
+
+
+def _as_in(path: str, owner: list[str]) -> list[str]:
+    """Several of them, if the path names several: `TicketController.list` of /tickets."""
+    spelled = [split_words(each)[-1:] for each in path.split("/") if not _PARAMETER.search(each)]
+    return [
+        *owner[:-1],
+        next((word for [word] in filter(None, spelled) if singular(word) == owner[-1]), owner[-1]),
+    ]
 
 
 def _is_about_one(owner: Sequence[str], verb: Sequence[str], path: str) -> bool:
     """Whether the path names an item of what the owner is; or where it does not name that, by the verb."""
     segments = [each for each in path.split("/") if each]
     for place, segment in reversed(list(enumerate(segments))):
+        if _PARAMETER.search(segment):
+            continue
         if [singular(word) for word in split_words(segment)[-1:]] == [singular(owner[-1])]:
             return _is_item(segments, place)
     return verb[0] not in LISTING

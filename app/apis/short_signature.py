@@ -11,7 +11,9 @@ from app.apis.type_form import type_form
 from app.apis.words import is_beginning, singular, split_words
 
 LEFT_OUT = "..."
-_SHORTEST = 320  # characters to which a line may be cut
+_SHORTEST = 320  # characters to which a line may be cut, so that there are more of them
+_FEWEST = 12  # lines of a page, where they can have _LEAST
+_LEAST = 80  # characters
 _SUMMARY = 120
 _CONSIDERED = 300  # arguments or fields of one operation
 
@@ -38,16 +40,19 @@ class SignaturePage(NamedTuple):
 
 
 def page_of_signatures(app: App, operations: Sequence[Operation], instruction: str, chars: int) -> SignaturePage:
-    """A line for each of the first operations: as many as fit if long lines are cut, and these as long as fits."""
+    """A line for each of the first operations: as many as fit if long lines are cut, but twelve even in little
+    room, and these as long as fits.
+    """
     lines: list[str] = []
     left, words = chars, SignatureWords(app, instruction)
+    fewest = max(1, min(_FEWEST, chars // _LEAST))
     for operation in operations:
         line = signature(operation, typed=app.typed, rank=words.rank)
         left -= min(len(line), _SHORTEST) + 1
-        if left < 0 and lines:
+        if left < 0 and len(lines) >= fewest:
             break
         lines.append(line)
-    limit = max(_SHORTEST, _fair_limit([len(line) for line in lines], chars - len(lines)))
+    limit = max(_LEAST, _fair_limit([len(line) for line in lines], chars - len(lines)))
     if all(len(line) <= limit for line in lines):
         return SignaturePage(lines, is_cut=False)
     short = [

@@ -32,6 +32,7 @@ def changes(project_id: UUID, rev: int, embedder: str | None) -> Select[Any]:
             skill.version,
             skill.signature,
             skill.instruction,
+            skill.described,
             skill.slots,
             skill.scenario,
             skill.principal,

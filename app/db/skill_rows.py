@@ -67,6 +67,7 @@ class Skill(Entity):
     source: Mapped[str]
     apis: Mapped[list[str]]  # "app.operation" it called when it was validated: all it may ever call
     instruction: Mapped[str]
+    described: Mapped[bool] = mapped_column(default=False, server_default=false())  # `instruction` describes it
     slots: Mapped[list[str]] = mapped_column(default=list)  # its words that were arguments: a search skips them
     scenario: Mapped[str | None]
     task_id: Mapped[UUID | None] = mapped_column(  # that made it

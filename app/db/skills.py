@@ -31,6 +31,7 @@ class NewSkill(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     apis: list[str]
     instruction: str
+    described: bool = False
     slots: list[str] = []
     scenario: str | None = None
     task_id: UUID | None = None

@@ -85,12 +85,14 @@ async def _examine_database(url: str, settings: Settings, model: Finding) -> Asy
             if usable:
                 yield await asyncio.to_thread(check_addresses, settings)
                 yield await check_key(database, settings)
-                async for finding in check_learning(database, settings):
-                    yield finding
-                async for finding in check_trials(database):
-                    yield finding
-                async for finding in check_hosted(settings, database):
-                    yield finding
+                findings = (
+                    check_learning(database, settings),
+                    check_trials(database),
+                    check_hosted(settings, database),
+                )
+                for each in findings:
+                    async for finding in each:
+                        yield finding
                 if model.verdict == "ok":  # adapters are compared with it
                     yield await check_adapters(settings, database)
         except DBAPIError as error:

@@ -11,6 +11,7 @@ ADVICE = "set SAGE_MODEL to a larger model (`sage models list` shows some), use 
 _CARD_FIELD = "made_for_apis"
 _NONE: Mapping[str, tuple[int, int]] = {}
 _ANY_FORM = "full"  # the prompt profile of models that were not trained by us
+_NAMES = "api_names"  # in whose lessons operations had these names: "readable", or "operation_id"
 
 
 def trial_remark(right: int, asked: int) -> str | None:
@@ -28,7 +29,8 @@ class ModelScope(msgspec.Struct, frozen=True):
     """`apis` are names, each with the operations that the model knows; without any, it knows those of every API of
     this name. Empty: the model's card names none, so that it may serve any.
 
-    `as_written`: its training showed it operations under the names and in the form of their documents.
+    `as_written`: its training showed it operations under the names and in the form of their documents, as its card
+    says by `api_names: operation_id`, or by a prompt profile of ours without `api_names: readable`.
     """
 
     model: str = ""
@@ -43,7 +45,8 @@ class ModelScope(msgspec.Struct, frozen=True):
             listed = dict.fromkeys(listed)
         known = listed if isinstance(listed, dict) else {}
         apis = {str(name): frozenset(map(str, names or ())) for name, names in known.items()}
-        return cls(model, apis, card.get("prompt_profile", _ANY_FORM) != _ANY_FORM)
+        readable = card.get("prompt_profile", _ANY_FORM) == _ANY_FORM
+        return cls(model, apis, card.get(_NAMES, "readable" if readable else "operation_id") != "readable")
 
     def others(self, apis: Mapping[str, Collection[str]]) -> list[str]:
         """Those of the APIs, given with their operations, that the model was not made for."""

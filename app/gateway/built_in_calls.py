@@ -7,6 +7,7 @@ import msgspec
 
 from app.apis import api_docs
 from app.apis.catalog import Catalog, Operation
+from app.apis.look_up_room import Room
 from app.errors import HostError
 from app.records import Json
 
@@ -16,15 +17,30 @@ _LOOK_UPS: Final[dict[str, Callable[..., Json]]] = {
     "show_app_descriptions": api_docs.show_app_descriptions,
     "show_api_descriptions": api_docs.show_api_descriptions,
     "show_api_doc": api_docs.show_api_doc,
+    "show_signatures": api_docs.show_signatures,
     "search": api_docs.search,
 }
+_LEAST = 300  # characters of a look-up, however many a turn makes
 
 
-def look_up(catalog: Catalog, operation: Operation, arguments: Mapping[str, Json], instruction: str) -> Json:
-    """`instruction` is that of the task. Raises HostError for what the catalog lacks."""
-    if operation.name == "show_signatures":
-        return api_docs.show_signatures(catalog, **arguments, instruction=instruction)
-    return _LOOK_UPS[operation.name](catalog, **arguments)
+class LookUps:
+    """The look-ups of one task. Those of one turn share `chars`: what that turn is shown of all of them."""
+
+    def __init__(self, catalog: Catalog, instruction: str) -> None:
+        self.chars = Room().chars
+        self._catalog = catalog
+        self._instruction = instruction
+        self._turn = -1
+        self._left = 0
+
+    def answer(self, operation: Operation, arguments: Mapping[str, Json], turn: int) -> Json:
+        """Raises HostError for what the catalog lacks."""
+        if turn != self._turn:
+            self._turn, self._left = turn, self.chars
+        room = Room(max(self._left, _LEAST), self._instruction)
+        found = _LOOK_UPS[operation.name](self._catalog, **arguments, room=room)
+        self._left -= len(found if isinstance(found, str) else repr(found)) + 1
+        return found
 
 
 def checked_answer(answer: Json) -> Json:

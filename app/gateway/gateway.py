@@ -8,19 +8,18 @@ import httpx
 import msgspec
 
 from app.apis.address import address
-from app.apis.api_docs import unknown_app
+from app.apis.api_docs import unknown_app, unknown_operation
 from app.apis.binary_values import recordable, recorded_hash
 from app.apis.bind_arguments import bind
 from app.apis.builtin import COMPLETE_TASK, with_builtins
 from app.apis.catalog import App, Catalog, Operation
 from app.apis.credentials import Credentials, SecretStore
-from app.apis.names import nearest
 from app.apis.pagination import next_page
 from app.apis.protocol import OutgoingRequest
 from app.errors import HostError
 from app.gateway.approval_gate import ApprovalGate, UnstableCallError
 from app.gateway.authenticated_caller import AuthenticatedCaller
-from app.gateway.built_in_calls import checked_answer, look_up
+from app.gateway.built_in_calls import LookUps, checked_answer
 from app.gateway.call_journal import CallJournal, InDoubtError
 from app.gateway.callers import Caller, Callers
 from app.gateway.http_call import HttpCaller
@@ -87,7 +86,7 @@ class Gateway:
         callers: Mapping[str, Caller] | None = None,
     ) -> None:
         self._catalog = with_builtins(catalog)
-        self._instruction = instruction
+        self.look_ups = LookUps(self._catalog, instruction)
         self._variables = variables
         self._journal = journal
         self._allowed = allowed
@@ -116,8 +115,8 @@ class Gateway:
         self._live = LiveCalls(caller, self._request_secrets, Patience(patience), self._kept)
 
     def names(self) -> dict[str, list[str]]:
-        """The operations of each app, the built-in ones included."""
-        return self._catalog.names()
+        """What the sandbox's code may call of each app, the built-in operations included."""
+        return self._catalog.callables()
 
     @property
     def unreachable(self) -> str | None:
@@ -255,12 +254,12 @@ class Gateway:
             raise HostError("AttributeError", unknown_app(self._catalog, app_name))
         operation = app.operations.get(name)
         if operation is None:
-            raise HostError("AttributeError", f"{app_name} has no API {name!r}: {nearest(name, app.operations)}")
+            raise HostError("AttributeError", unknown_operation(app, name))
         return app, operation
 
     def _built_in(self, operation: Operation, arguments: dict[str, Json]) -> Json:
         if operation is not COMPLETE_TASK:
-            return look_up(self._catalog, operation, arguments, self._instruction)
+            return self.look_ups.answer(operation, arguments, self.turn)
         self._check_doubt()
         answer = checked_answer(arguments.get("answer"))
         if self.turn == 0 and not (self._calls or self._may_end_idle) and answer is None:

@@ -119,7 +119,7 @@ class ForkedSandbox:
         process = await self._process(limits)
         session = ForkedSession(
             process, call=call, limits=limits,
-            apis=frozenset(f"{app}.{name}" for app, names in apis.items() for name in names),
+            apis=frozenset(f"{app}.{name.rpartition('=')[2]}" for app, names in apis.items() for name in names),
             skills=SkillProcesses(prelude, partial(self._process, limits), setup),
         )  # fmt: skip
         self._sessions = {known for known in self._sessions if known.alive} | {session}

@@ -125,7 +125,8 @@ class Sandbox(Protocol):
         seed: int | None = None,
         now: datetime | None = None,
     ) -> Session:
-        """A new session. `apis` lists the operations of each app; `now` freezes the clock.
+        """A new session. `apis` lists the operations of each app, and as "former=name" other names that code may
+        call them by; `now` freezes the clock.
 
         Each function of the prelude runs in a process of its own, from its first call to the end of the session;
         its arguments and results are copied. In the session it can be called like any other.

@@ -38,6 +38,7 @@ def indexed(row: Row[Any]) -> IndexedSkill:
             source="",
             instruction=row.instruction,
         ),
+        described=row.described,
         slots=tuple(row.slots),
         scenario=row.scenario,
         owner=owner_of(row.principal, on_trial),

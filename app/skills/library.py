@@ -19,6 +19,7 @@ from app.errors import first_line
 from app.loop import Loop
 from app.records import Offer
 from app.skills.admission import admit
+from app.skills.descriptions import document_of
 from app.skills.embedding import OpenEmbedder, OptionalEmbedder
 from app.skills.extract import Draft
 from app.skills.indexed_rows import apply_changes
@@ -273,7 +274,7 @@ class Library:
 
     async def _vectors(self, written: Sequence[Draft | models.Skill]) -> list[_Vectors] | None:
         """Of the instruction and the source of each; None without any, and while no embedder works."""
-        texts = [text for each in written for text in (each.instruction, each.source)]
+        texts = [text for each in written for text in (_sought(each), each.source)]
         found = await self._embedder.embed(texts)
         if found is None:
             return None
@@ -281,6 +282,12 @@ class Library:
         if refused := stored.count(None):
             log.warning("the embedder refused texts of skills: they are found by n-grams only", texts=refused)
         return list(zip(stored[::2], stored[1::2], strict=True))
+
+
+def _sought(written: Draft | models.Skill) -> str:
+    """What instructions are compared with."""
+    described = isinstance(written, models.Skill) and written.described
+    return document_of(written.name, written.instruction) if described else written.instruction
 
 
 async def _compute(work: Callable[[], Result], *, in_thread: bool) -> Result:

@@ -23,9 +23,24 @@ _NEVER = 2.0  # no cosine is as large
 # tasks, with 0.2 others; where the right one is missing, 1 % are offered anything. N-grams of .50: 85 %, 1.4 and
 # 19 %. A cosine of .70 offers something to 26 % without a right skill. The source's cosine (about .5 for one app,
 # whatever the verb) discriminates too little to admit anything; a list used alone has lower thresholds.
+# Descriptions of imported skills were measured by `test_skill_descriptions`.
 FUSED = FusionWeights(
-    weights={"query_ngram": 1.0, "query_embedding": 0.5, "skill_embedding": 0.25, "scenario": 4.0},
-    thresholds={"query_ngram": 0.75, "query_embedding": 0.8, "skill_embedding": _NEVER, "scenario": 0.0},
+    weights={
+        "query_ngram": 1.0,
+        "query_embedding": 0.5,
+        "skill_embedding": 0.25,
+        "scenario": 4.0,
+        "description": 1.0,
+        "description_embedding": 1.0,
+    },
+    thresholds={
+        "query_ngram": 0.75,
+        "query_embedding": 0.8,
+        "skill_embedding": _NEVER,
+        "scenario": 0.0,
+        "description": 0.55,
+        "description_embedding": 0.5,
+    },
 )
 
 
@@ -69,17 +84,19 @@ def search(index: SkillIndex, query: Query, retrieval: Retrieval) -> list[Offer]
 
 @with_embeddings
 def fused(index: SkillIndex, query: Query) -> Ranked[UUID]:
-    """Combine all lists by reciprocal rank fusion; without vectors, n-grams and scenario."""
-    similar = index.by_ngrams(query.instruction)
-    vectors = {
-        "query_embedding": index.by_query_vector(query.vector),
-        "skill_embedding": index.by_source_vector(query.vector),
-    }
+    """Combine all lists by reciprocal rank fusion; without vectors, n-grams, scenario and descriptions."""
+    similar, near = index.by_ngrams(query.instruction), index.by_query_vector(query.vector)
+    vectors = {"query_embedding": near, "skill_embedding": index.by_source_vector(query.vector)}
     lists = {
         "query_ngram": similar,
         **{label: scored for label, scored in vectors.items() if scored is not None},
         "scenario": index.in_scenario(query.scenario, similar),
     }
+    if index.has_descriptions:
+        lists["description"] = index.by_description(query.instruction)
+        if near is not None:
+            lists["query_embedding"] = [each for each in near if not index.is_described(each[0])]
+            lists["description_embedding"] = [each for each in near if index.is_described(each[0])]
     return _fuse(index, query, lists, FUSED)
 
 

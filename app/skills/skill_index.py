@@ -9,6 +9,7 @@ import msgspec
 
 from app.engine.protocol import Vector
 from app.records import Offer
+from app.skills.descriptions import DescriptionIndex
 from app.skills.fusion import DEPTH, Scored
 from app.skills.mapped.mapped_index import MappedIndex
 from app.skills.ngrams import NgramIndex
@@ -20,6 +21,7 @@ class IndexedSkill(msgspec.Struct, frozen=True, kw_only=True):
     """A skill with the keys it is found by."""
 
     offer: Offer
+    described: bool = False  # its instruction is a description of it
     slots: tuple[str, ...] = ()  # words of its instruction that were arguments
     scenario: str | None = None
     owner: str = ""  # whose task wrote it
@@ -42,6 +44,9 @@ class SkillIndex:
         self._skills: dict[UUID, IndexedSkill] = {}
         self._scenarios: defaultdict[str, dict[UUID, None]] = defaultdict(dict)
         self._ngrams: NgramIndex[UUID] = NgramIndex()
+        self._descriptions: DescriptionIndex[UUID] = DescriptionIndex()
+        for offer in mapped.skills.described() if mapped else ():
+            self._descriptions.add(offer.skill_id, offer.name, offer.instruction)
         self._queries: VectorIndex[UUID] | None = None
         self._sources: VectorIndex[UUID] | None = None
         self._versions: defaultdict[str, dict[UUID, SkillVersion]] = defaultdict(dict)  # by name
@@ -79,6 +84,8 @@ class SkillIndex:
             self._skills[key] = msgspec.structs.replace(each, query_vector=None, source_vector=None)
             self._versions[name][key] = SkillVersion(key, each.offer.version, each.owner, each.reach)
             self._ngrams.add(key, each.offer.instruction, each.slots)
+            if each.described:
+                self._descriptions.add(key, name, each.offer.instruction)
             if each.scenario is not None:
                 self._scenarios[each.scenario][key] = None
         self._put_vectors([each for each in skills if each.embedder and each.embedder == self._embedder])
@@ -87,6 +94,8 @@ class SkillIndex:
         """Unknown ids are ignored."""
         ids = list(skill_ids)
         self._remove_mapped(ids)
+        for key in ids:
+            self._descriptions.remove(key)
         gone = [key for key in ids if key in self._skills]
         for key in gone:
             skill = self._skills.pop(key)
@@ -118,6 +127,18 @@ class SkillIndex:
         """The skills whose instructions share the most n-grams with this one."""
         newer = self._nearest(lambda limit: self._ngrams.search(instruction, limit))
         return newer if self._mapped is None else _merged(newer, self._mapped.by_ngrams(instruction))
+
+    def by_description(self, instruction: str) -> Scored[UUID]:
+        """Of the skills that are described, those whose descriptions have most of the instruction's words."""
+        return self._descriptions.search(instruction, DEPTH, self._is_shown)
+
+    @property
+    def has_descriptions(self) -> bool:
+        return bool(self._descriptions)
+
+    def is_described(self, skill_id: UUID) -> bool:
+        """Whether the instruction of a skill is a description of it."""
+        return skill_id in self._descriptions
 
     def by_query_vector(self, vector: Vector | None) -> Scored[UUID] | None:
         """The skills whose instructions have the nearest vectors; None where there is nothing to compare."""
@@ -154,6 +175,12 @@ class SkillIndex:
             if len(visible) >= DEPTH or len(found) < limit:
                 return visible[:DEPTH]
             limit *= 4
+
+    def _is_shown(self, key: UUID) -> bool:
+        """Whether a skill, mapped or not, is visible."""
+        if key in self._skills:
+            return self._is_visible(key)
+        return self._mapped is not None and self._mapped.is_visible(key)
 
     def _is_visible(self, key: UUID) -> bool:
         return self._owners is None or self._newest_visible(self._skills[key].offer.name) == key

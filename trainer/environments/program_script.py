@@ -23,9 +23,12 @@ _SENTENCES = {
     "try": ("I try it.", "Let me see whether this works.", "A first attempt."),
     "rows": ("Nothing matches: I look at some rows.", "What do rows look like?", "I check what the rows have."),
     "again": ("There is no such name: I look again.", "I use a name that is listed.", "That name was wrong."),
+    "more": ("There are more operations: I read on.", "I look at the next page.", "What else is there?"),
     "use": ("A function for this is there already.", "Use the skill.", "The given function fits: I call it."),
     "done": ("Done.", "That is all.", "The task is complete."),
 }
+_CALLED = re.compile(r"\bapis\.(\w+)\.(\w+)\(")
+_PAGE = re.compile(r"^\[\d+ more: (apis\.api_docs\.show_signatures\(.+\))\]$", re.MULTILINE)
 _RAISED = re.compile(r"[A-Z]\w*(Error|Exception)(: |$)")  # the last line of a traceback
 
 
@@ -39,7 +42,7 @@ class Habits(msgspec.Struct, frozen=True, kw_only=True):
 
 class ProgramScript(ABC):
     """Works on one task. `right` is the program that solves it, `values` its arguments as Python; `answers`: the
-    task wants its result.
+    task wants its result. It calls no operation that it was not shown.
     """
 
     def __init__(
@@ -60,9 +63,11 @@ class ProgramScript(ABC):
         self._trusting = rng.random() < habits.trust
         self._turns = self._play()
         self._begun = False
+        self._observations: Sequence[str] = ()
 
     def next_turn(self, observations: Sequence[str]) -> str:
         """The next message: a sentence and a Python block."""
+        self._observations = observations
         if not self._begun:
             self._begun = True
             return next(self._turns)
@@ -81,6 +86,27 @@ class ProgramScript(ABC):
             yield from self.solve()
         while True:  # the rollout ends when the task is completed
             yield self.say("done", self._completion)
+
+    def read(self, sentence: str, *apps: str) -> Generator[str, str, None]:
+        """Look at the operations of these apps, and read on until it has seen those that the program needs."""
+        observation = yield turn_of(sentence, signatures_of(*apps))
+        while self._unshown(self._right) and (calls := _PAGE.findall(observation)):
+            observation = yield self.say("more", "\n".join(f"print({call})" for call in calls))
+
+    def attempt(self, program: Program) -> str:
+        """Code that runs a program, or `look_ups` if it has any."""
+        return self.look_ups(program) or self.code(program)
+
+    def look_ups(self, program: Program) -> str:
+        """Of what it calls of operations that were not shown."""
+        looked_up = [
+            f"print(apis.api_docs.show_api_doc({app!r}, {name!r}))" for app, name in self._unshown(program)
+        ]
+        return "\n".join(looked_up)
+
+    def _unshown(self, program: Program) -> list[tuple[str, str]]:
+        seen = "\n".join(self._observations)
+        return [call for call in _CALLED.findall(program.function) if not re.search(rf"\b{call[1]}\(", seen)]
 
     def code(self, program: Program) -> str:
         if self._inline:

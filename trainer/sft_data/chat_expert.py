@@ -77,6 +77,10 @@ class DualFormatEngine:
     def stop_strings(self) -> tuple[str, ...]:
         return self._profile.stop_strings
 
+    @property
+    def look_up_chars(self) -> int:
+        return self._profile.look_up_chars
+
     def opening(self, task: Task, offers: Sequence[Offer], apps: Sequence[ListedApp]) -> list[Message]:
         self._messages = self._full.opening(task, offers, apps)
         return self._profile.opening(task, offers, apps)

@@ -10,6 +10,8 @@ from app.sandbox.child.responses import Response
 _CROSSING = "apis"
 _SHOWN = 3  # other apps
 _LISTED = 300  # characters, of all names
+_COMPARED = 5_000  # names
+_COMPARED_CHARS = 100
 
 
 class OperationProxy:
@@ -44,22 +46,28 @@ class OperationProxy:
 
 
 class AppProxy:
-    """The operations of one app."""
+    """The operations of one app. `former` are names that they had before, which are not listed but work."""
 
-    __slots__ = ("_apps", "_lookup", "_name", "_operations")
+    __slots__ = ("_apps", "_former", "_lookup", "_name", "_operations")
 
     def __init__(
-        self, name: str, operations: Mapping[str, OperationProxy], apps: Mapping[str, "AppProxy"], lookup: str
+        self,
+        name: str,
+        operations: Mapping[str, OperationProxy],
+        former: Mapping[str, str],
+        apps: Mapping[str, "AppProxy"],
+        lookup: str,
     ) -> None:
         self._name = name
+        self._former = former
         self._operations = operations
         self._apps = apps
         self._lookup = lookup
 
     def __getattr__(self, name: str) -> OperationProxy:
-        operation = self._operations.get(name)
+        operation = self._operations.get(name) or self._operations.get(self._former.get(name, ""))
         if operation is None:
-            hint = self._elsewhere(name) or _nearest(name, self._operations) or _every(self._operations)
+            hint = self._elsewhere(name) or _nearest(name, self._operations) or _every(name, self._operations)
             raise _unknown(f"apis.{self._name} has no operation", name, self._lookup, hint)
         return operation
 
@@ -91,13 +99,14 @@ class Apis:
         self._apps: dict[str, AppProxy] = {}
         for app, operations in names.items():
             lookup = _lookup("show_api_descriptions", f"app_name={app!r}", documented, f"dir(apis.{app})")
-            callables = {name: OperationProxy(channel, f"{app}.{name}") for name in operations}
-            self._apps[app] = AppProxy(app, callables, self._apps, lookup)
+            callables = {name: OperationProxy(channel, f"{app}.{name}") for name in operations if "=" not in name}
+            former = dict(name.split("=") for name in operations if "=" in name)
+            self._apps[app] = AppProxy(app, callables, former, self._apps, lookup)
 
     def __getattr__(self, name: str) -> AppProxy:
         app = self._apps.get(name)
         if app is None:
-            hint = _nearest(name, self._apps) or self._keeper(name) or _every(self._apps)
+            hint = _nearest(name, self._apps) or self._keeper(name) or _every(name, self._apps)
             raise _unknown("apis has no app", name, self._lookup, hint)
         return app
 
@@ -113,6 +122,13 @@ class Apis:
 
     def __repr__(self) -> str:
         return "apis"
+
+
+def operations_named(apis: Apis, name: str) -> list[str]:
+    """The operations of this name, as code calls them, or else those whose names have all of its words."""
+    known = [each for proxy in apis._apps.values() for each in proxy._operations.items()]
+    named = [repr(proxy) for operation, proxy in known if operation == name]
+    return named or [repr(proxy) for operation, proxy in known if _is_about(name, operation)]
 
 
 def parts(value: Any) -> tuple[str, Any] | None:
@@ -150,10 +166,24 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return f". Did you mean {' or '.join(map(repr, near[:_SHOWN]))}?" if near else ""
 
 
-def _every(known: Iterable[str]) -> str:
-    """All, if they are few."""
-    listed = ", ".join(known)
-    return f": it has {listed}." if 0 < len(listed) <= _LISTED else ""
+def _every(name: str, known: Iterable[str]) -> str:
+    """All, if they are few; of many the nearest, however far."""
+    names = list(known)
+    if len(listed := ", ".join(names)) <= _LISTED:
+        return f": it has {listed}." if listed else ""
+    matcher = difflib.SequenceMatcher(b=name[:_COMPARED_CHARS])
+    ratios = {each: _ratio(matcher, each) for each in names[:_COMPARED]}
+    shown = ""
+    for each in sorted(ratios, key=lambda each: -ratios[each]):
+        if len(shown) + len(each) > _LISTED:
+            break
+        shown += f"{each}, "
+    return f": it has {shown}..." if shown else ""
+
+
+def _ratio(matcher: difflib.SequenceMatcher[str], name: str) -> float:
+    matcher.set_seq1(name[:_COMPARED_CHARS])
+    return matcher.quick_ratio()
 
 
 def _is_about(name: str, operation: str) -> bool:

@@ -12,6 +12,7 @@ from app.sandbox.child.api_proxies import Apis
 from app.sandbox.child.channel import API_ERROR, HostChannel
 from app.sandbox.child.cpu import CpuLimit
 from app.sandbox.child.execution import Execution
+from app.sandbox.child.name_hints import KnownNames
 from app.sandbox.child.output import Output
 from app.sandbox.child.relay import SkillRelay
 from app.sandbox.child.skill_runner import SkillRunner
@@ -28,7 +29,7 @@ def serve(channel: HostChannel, bpf: bytes) -> None:
     _seed(setup["seed"])
     apis = Apis(channel, setup["apis"])
     namespace = _namespace(apis, channel.kind(API_ERROR))
-    execution = Execution(channel, cpu, output)
+    execution = Execution(channel, cpu, output, KnownNames(apis))
     confine.confine(bpf, setup["address_space"])
     runner: _CodeRunner | SkillRunner
     if setup["skill"] is None:
@@ -61,6 +62,7 @@ class _CodeRunner:
             if error is not None:
                 reason = f"the offered function {name!r} does not load: {raised.last_line(error)}"
                 return self._channel.send("failed", reason)
+        self._execution.known = self._execution.known._replace(functions=[name for name, _ in prelude])
         self._channel.send("loaded", [])
 
     def run(self, source: str) -> None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from app.sandbox.child import traces
 from app.sandbox.child.channel import HostChannel
 from app.sandbox.child.cpu import CpuLimit
+from app.sandbox.child.name_hints import KnownNames, add_name_hint
 from app.sandbox.child.output import Output
 from app.sandbox.child.subscript_hints import add_hint
 
@@ -19,8 +20,9 @@ _RESERVE_BYTES = 4 << 20
 class Execution:
     """The code's surroundings in one process."""
 
-    def __init__(self, channel: HostChannel, cpu: CpuLimit, output: Output) -> None:
+    def __init__(self, channel: HostChannel, cpu: CpuLimit, output: Output, known: KnownNames) -> None:
         self.cpu = cpu
+        self.known = known
         self.output = output
         self._channel = channel
         self._reserve: mmap.mmap | None = None
@@ -58,6 +60,7 @@ class Execution:
     def hint(self, error: BaseException) -> None:
         """Let the exception say more, if anything is known."""
         self.bounded(lambda: add_hint(error, self._channel))
+        self.bounded(lambda: add_name_hint(error, self.known))
 
     def _print_ignored(self, ignored: "sys.UnraisableHookArgs") -> None:
         """Of a finalizer: as Python prints it, but like all tracebacks here."""

@@ -8,7 +8,7 @@ import difflib
 import itertools
 import linecache
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from app.sandbox.child.channel import HostChannel
 from app.sandbox.child.traces import shown_file
@@ -20,16 +20,15 @@ _COMPARED = 500
 _MAX_KEY = 60  # characters
 _CLOSE = 0.6
 
+Node = TypeVar("Node", bound=ast.expr)
+
 
 def add_hint(error: BaseException, channel: HostChannel) -> None:
     """Add a note to the error of a subscript whose value is a variable, an answer of an API, or inside of one."""
-    tb = error.__traceback__
-    if type(error) not in (KeyError, TypeError) or tb is None or hasattr(error, "__notes__"):
+    if type(error) not in (KeyError, TypeError) or hasattr(error, "__notes__"):
         return
-    while tb.tb_next is not None:
-        tb = tb.tb_next
-    subscript = _subscript(tb)
-    if subscript is None:
+    subscript, tb = failed_node(error, ast.Subscript), last_frame(error)
+    if subscript is None or tb is None:
         return
     try:
         hint = _hint(error, _value(subscript.value, tb.tb_frame, channel))
@@ -39,11 +38,12 @@ def add_hint(error: BaseException, channel: HostChannel) -> None:
         error.add_note(f"{NOTE}{hint}")
 
 
-def _subscript(tb: TracebackType) -> ast.Subscript | None:
-    """What failed in the last frame, if it was the agent's and a subscript."""
-    code = tb.tb_frame.f_code
-    if shown_file(code.co_filename) is None:  # as of every call with wrong arguments
+def failed_node(error: BaseException, kind: type[Node]) -> Node | None:
+    """What failed in the last frame, if it was the agent's and of this kind."""
+    tb = last_frame(error)
+    if tb is None or shown_file(tb.tb_frame.f_code.co_filename) is None:  # as of every call with wrong arguments
         return None
+    code = tb.tb_frame.f_code
     lines = linecache.getlines(code.co_filename)
     if sum(map(len, lines)) > _MAX_SOURCE:
         return None
@@ -52,11 +52,25 @@ def _subscript(tb: TracebackType) -> ast.Subscript | None:
         nodes = ast.walk(ast.parse("".join(lines)))
     except (SyntaxError, ValueError):
         return None
-    found = (each for each in nodes if isinstance(each, ast.Subscript))
-    return next((each for each in found if _place(each) == place), None)
+    return next((each for each in nodes if isinstance(each, kind) and _place(_failing(each)) == place), None)
 
 
-def _place(node: ast.Subscript) -> tuple[int | None, ...]:
+def _failing(node: ast.expr) -> ast.expr:
+    """Of a call or an attribute, the name that is called or looked into."""
+    match node:
+        case ast.Call(func=inner) | ast.Attribute(value=inner):
+            return inner
+    return node
+
+
+def last_frame(error: BaseException) -> TracebackType | None:
+    tb = error.__traceback__
+    while tb is not None and tb.tb_next is not None:
+        tb = tb.tb_next
+    return tb
+
+
+def _place(node: ast.expr) -> tuple[int | None, ...]:
     return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
 
 

@@ -37,6 +37,7 @@ def check_folder(read: ReadSkill, catalog: Catalog) -> NewSkill:
         source=draft.source,
         apis=list(draft.apis),
         instruction=draft.instruction,
+        described=read.described,
         slots=list(draft.slots),
         scenario=read.scenario,
         taint=f"the imported folder {read.folder}",

@@ -31,6 +31,7 @@ class ReadSkill(msgspec.Struct, frozen=True, kw_only=True):
 
     folder: str
     draft: Draft
+    described: bool  # whether its instruction is its description: the folder has no other
     scenario: str | None
     manifest: SkillManifest | None  # None: the folder has none
 
@@ -49,6 +50,7 @@ def read_folder(folder: SkillFolder) -> ReadSkill:
     return ReadSkill(
         folder=folder.name,
         draft=draft,
+        described=not _own(front, "instruction"),
         scenario=_bounded(front, "scenario", _MAX_SCENARIO) or None,
         manifest=_manifest(front, draft),
     )

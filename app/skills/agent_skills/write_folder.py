@@ -43,7 +43,7 @@ def _metadata(
 ) -> Iterator[tuple[str, str]]:
     yield "function", skill.name
     yield "signature", skill.signature
-    yield "instruction", skill.instruction
+    yield "instruction", "" if skill.described else skill.instruction
     yield "scenario", skill.scenario or ""
     yield "slots", msgspec.json.encode(skill.slots).decode()
     yield "manifest", msgspec.json.encode(manifest).decode()
@@ -56,6 +56,8 @@ def _metadata(
 
 def _description(skill: models.Skill) -> str:
     """What it does, and when to use it. The same for every copy of a skill."""
+    if skill.described:
+        return skill.instruction
     does = summary_of(skill.source, skill.name).rstrip(".") or f"Calls {skill.signature}"
     when = [f"tasks such as: {_line(skill.instruction)}"]
     if skill.scenario:
@@ -66,7 +68,10 @@ def _description(skill: models.Skill) -> str:
 def _body(skill: models.Skill, manifest: SkillManifest, description: str, script: str) -> Iterator[str]:
     yield from (f"# {skill.name}", "", description, "")
     yield from ("## When to use it", "")
-    yield f"- For a task such as: {_line(skill.instruction)}"
+    if skill.described:
+        yield "- For what it is described to do."
+    else:
+        yield f"- For a task such as: {_line(skill.instruction)}"
     if skill.scenario:
         yield f"- For tasks of the scenario: {_line(skill.scenario)}"
     yield from ("", "## How to use it", "")

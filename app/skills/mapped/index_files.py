@@ -20,7 +20,7 @@ from app.errors import AppError
 from app.skills import ngrams
 from app.skills.mapped.mapped_skills import MappedSkills
 
-_LAYOUT: Final = 1
+_LAYOUT: Final = 2
 _TOKENS: Final = zlib.crc32(inspect.getsource(ngrams).encode())  # which n-grams a text has
 _MANIFEST, _LINK, _LOCK = "manifest.json", "current", "lock"
 _PART = 1 << 22

@@ -76,6 +76,10 @@ class MappedIndex:
         if gone is not None:
             _put(self._left, self._rows[name][gone], False)
 
+    def is_visible(self, skill_id: UUID) -> bool:
+        row = self.skills.row_of(skill_id)
+        return row is not None and _has(self._visible, row)
+
     def offer(self, skill_id: UUID) -> Offer:
         """Without its source. Raises KeyError for an unknown id."""
         return self.skills.offer(self._row(skill_id))

@@ -4,7 +4,7 @@ They never change. `SkillIndex` knows which of them have changed since.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -35,6 +35,7 @@ class MappedSkills:
         self._by_id = map_array(directory, "by_id")  # (N,) rows in the order of the ids
         self._versions = map_array(directory, "versions")  # (R,)
         self._reaches = map_array(directory, "reaches")  # (R,)
+        self._described = map_array(directory, "described")  # (D,) rows
         self._owners = map_array(directory, "owners")  # (R,) numbers in `_principals`
         self._names = map_array(directory, "names")  # (R,) numbers of keys in `_by_name`
         self._scenarios = map_array(directory, "scenarios")  # (R,) numbers of keys in `_by_scenario`, -1: none
@@ -83,6 +84,10 @@ class MappedSkills:
             source="",
             instruction=instruction,
         )
+
+    def described(self) -> Iterator[Offer]:
+        """The skills whose instructions are descriptions of them."""
+        return map(self.offer, self._described.tolist())
 
     def versions_of(self, name: str) -> dict[int, SkillVersion]:
         """By row."""

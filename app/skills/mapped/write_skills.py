@@ -50,9 +50,12 @@ class _Columns:
         self.texts: list[bytes] = []
         self.names: list[str] = []
         self.owners: list[str] = []
+        self.described = array("i")  # their numbers
         self.scenarios: list[str | None] = []
 
     def add(self, skill: IndexedSkill) -> None:
+        if skill.described:
+            self.described.append(len(self.versions))
         offer = skill.offer
         self.versions.append(offer.version)
         self.ids += offer.skill_id.bytes
@@ -87,6 +90,7 @@ class _Columns:
             column = np.full(count, empty, values.dtype)
             column[rows] = values
             save_array(directory, name, column)
+        save_array(directory, "described", rows[np.array(self.described, np.int64)].astype(np.int32))
         save_array(directory, "by_id", rows[np.argsort(ids)].astype(np.int32))
 
     def _write_scenarios(

@@ -12,6 +12,7 @@ from trainer.environments.crud.crud_collections import words_of
 from trainer.environments.crud.crud_notes import note_app, note_plan
 from trainer.environments.crud.crud_plans import ANSWERING, SINGLE, CrudPlan
 from trainer.environments.crud.crud_programs import CrudSubject, subject_of, write_program
+from trainer.environments.gym.gym_documents import SUPERVISOR
 from trainer.environments.gym.spelling import spell
 from trainer.environments.program_script import Habits, ProgramScript, raised, signatures_of, turn_of
 
@@ -33,6 +34,7 @@ class CrudScript(ProgramScript):
     ) -> None:
         self._given = plan.values[index]
         self._subject = subject_of(plan)
+        self._has_passwords = any(api.shape.auth == "key" for api in plan.apis)
         self._knows_apps = knows_apps
         super().__init__(
             write_program(self._subject),
@@ -48,7 +50,7 @@ class CrudScript(ProgramScript):
         mistake = self._mistake(beliefs)
         yield from self._find_app(mistake)
         if mistake == "code":
-            wrong = self.say("try", self.code(write_program(self._rng.choice(beliefs))))
+            wrong = self.say("try", self.attempt(write_program(self._rng.choice(beliefs))))
             if not raised((yield wrong)):
                 return
         yield from self._look_up(mistake)
@@ -65,7 +67,8 @@ class CrudScript(ProgramScript):
             yield self.say("apps", "print(apis.api_docs.show_app_descriptions())")
         if mistake == "app":
             yield self.say("try", signatures_of(self._subject.collection.resource))
-        yield turn_of(note_app(self._subject), signatures_of(self._subject.api.name))
+        apps = [*([SUPERVISOR] if self._has_passwords else []), self._subject.api.name]
+        yield from self.read(note_app(self._subject), *apps)
 
     def _look_up(self, mistake: Mistake | None) -> Generator[str, str, None]:
         if mistake == "word":
@@ -76,6 +79,8 @@ class CrudScript(ProgramScript):
             yield self.say("look", self._look)
 
     def _solution(self, subject: CrudSubject) -> str:
+        if looked_up := self.look_ups(write_program(subject)):
+            return self.say("look", looked_up)
         return turn_of(note_plan(subject, self._given), self.code(write_program(subject)))
 
     def _mistake(self, beliefs: Sequence[CrudSubject]) -> Mistake | None:

@@ -8,11 +8,12 @@ from app.records import Offer
 from trainer.environments.gym.expert_notes import note_apps, note_fields
 from trainer.environments.gym.expert_programs import Subject, draw_style, write_program
 from trainer.environments.gym.gym_apis import GymApi
+from trainer.environments.gym.gym_documents import SUPERVISOR
 from trainer.environments.gym.gym_plans import ScenarioPlan
 from trainer.environments.gym.mistakes import mistaken
 from trainer.environments.gym.slips import Slip, slips
 from trainer.environments.gym.task_forms import ANSWERED
-from trainer.environments.program_script import Habits, ProgramScript, raised, signatures_of, turn_of
+from trainer.environments.program_script import Habits, ProgramScript, raised, turn_of
 
 _KEYS = re.compile(r"\bkeys are (.+)\Z")
 _UNREAD = 0.3  # of its mistakes: programs written before it reads how lists look
@@ -48,11 +49,11 @@ class GymScript(ProgramScript):
         if not self._knows_apps:
             yield self.say("apps", "print(apis.api_docs.show_app_descriptions())")
         names = [api.name for api in self._subject.apis]
-        yield turn_of(note_apps(self._subject), signatures_of(*names))
+        yield from self.read(note_apps(self._subject), SUPERVISOR, *names)
         slip = self._slip() if self._mistaken else None
         if self._mistaken and slip is None:
             wrong = write_program(mistaken(self._subject, self._style, self._rng), self._style)
-            if not raised((yield self.say("try", self.code(wrong)))):
+            if not raised((yield self.say("try", self.attempt(wrong)))):
                 return
         noted = self._subject if slip is None else slip.subject
         yield self.say("look", "\n".join(_shape(api) for api in noted.apis))
