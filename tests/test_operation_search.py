@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.apis.api_docs import search, show_api_descriptions, show_signatures
+from app.apis.api_docs import search, show_api_descriptions, show_api_doc, show_signatures
 from app.apis.api_documents import parse_document
 from app.apis.catalog import App, Catalog
 from app.apis.look_up_room import Room
@@ -122,35 +122,83 @@ def test_a_large_document_is_indexed_once() -> None:
     assert min(seconds() for _ in range(20)) < first_search / 4
 
 
+STATE = {"type": "string", "enum": ["open", "closed", "on hold"]}
 ROW = {"title": "Flow", "type": "object", "properties": {each: {"type": "string"} for each in "abcdefghij"}}
+_FORMS: list[tuple[Any, str]] = [
+    ({"type": "array", "items": ROW}, "list of objects with a, b, c, d, e, f, g, h, ..."),
+    (ROW, "object with a, b, c, d, e, f, g, h, ..."),
+    (
+        {"properties": {"data": {"type": "array", "items": ROW}, "next": {}}},
+        "object with data (list of objects with a, b, c, d, ...), next",
+    ),
+    ({"type": "object", "additionalProperties": ROW}, "map to objects with a, b, c, d, e, f, g, h, ..."),
+    ({"type": "array", "items": {"type": "string"}}, "list of string"),
+    ({"type": "array"}, "list"),
+    ({"type": "integer"}, "integer"),
+    (STATE, '"open" or "closed" or "on hold"'),
+    (
+        {"type": "array", "items": {"type": "object", "properties": {"id": {}, "state": STATE}}},
+        'list of objects with id, state ("open" or "closed" or "on hold")',
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("schema", "form"),
-    [
-        ({"type": "array", "items": ROW}, "list[Flow{a, b, c, d, e, f, g, h, ...}]"),
-        (ROW, "Flow{a, b, c, d, e, f, g, h, ...}"),
-        (
-            {"properties": {"data": {"type": "array", "items": ROW}, "next": {}}},
-            "{data: list[Flow{a, b, c, d, ...}], next}",
-        ),
-        ({"type": "array", "items": {"type": "string"}}, "list[string]"),
-        ({"type": "array"}, "list"),
-        ({"type": "integer"}, "integer"),
-    ],
-)
-def test_a_signature_tells_a_list_from_an_object(schema: Any, form: str) -> None:
-    catalog = Catalog({"t": app("GET /x find_x: all", **answer(schema))})
-    assert show_signatures(catalog, "t") == f"find_x() -> {form}: all"
+def test_a_signature_tells_a_list_from_an_object_and_no_form_of_several_fields_is_code() -> None:
+    with every_row() as row:
+        for schema, form in _FORMS:
+            with row(form):
+                catalog = Catalog({"t": app("GET /x find_x: all", **answer(schema))})
+                shown = show_signatures(catalog, "t")
+                assert shown == f"find_x() -> {form}: all"
+                if " with " in form:
+                    with pytest.raises(SyntaxError):
+                        compile(form, "", "eval")
+                    with pytest.raises(SyntaxError):
+                        compile(f"def {shown}", "", "exec")
 
 
-def test_a_signature_shows_what_a_body_takes() -> None:
+def test_a_signature_shows_what_a_body_takes_and_the_values_of_an_argument() -> None:
     tags = {"type": "array", "items": {"type": "string"}}
     fields = {
         "type": "object",
         "required": ["tags", "name"],
         "properties": {"tags": tags, "name": {"type": "string"}},
     }
-    for schema, form in ((tags, "body: list[string]"), (fields, "tags: list[string], name")):
+    for schema, form in ((tags, "body (list of string)"), (fields, "tags (list of string), name")):
         catalog = Catalog({"t": app("POST /x add_x: it", **body(schema))})
         assert show_signatures(catalog, "t") == f"add_x({form}): it"
+    given = [
+        {"name": "state", "in": "query", "required": True, "schema": STATE},
+        {"name": "sort", "in": "query", "schema": {"type": "string", "enum": ["up", "down"], "default": "up"}},
+        {"name": "size", "in": "query", "schema": {"enum": list(range(1000))}},
+    ]
+    catalog = Catalog({"t": app("GET /x find_x: it", parameters=given)})
+    sizes = " or ".join(map(str, range(20)))
+    assert show_signatures(catalog, "t") == (
+        'find_x(state (one of "open" or "closed" or "on hold"), sort="up" (one of "up" or "down"), '
+        f"size=None (one of {sizes} or ...)): it"
+    )
+
+
+def test_the_answers_form_has_the_values_of_a_field_too() -> None:
+    row = {"type": "object", "properties": {"id": {"type": "integer"}, "state": STATE}}
+    catalog = Catalog({"t": app("GET /x list_x: all", **answer({"type": "array", "items": row}))})
+    shown = show_api_doc(catalog, "t", "list_x")["response_schemas"]["success"]
+    assert shown == [{"id": "integer", "state": 'string: "open" or "closed" or "on hold"'}]
+
+
+@pytest.mark.parametrize(
+    ("summary", "description", "shown"),
+    [
+        ("List Tickets", "All open tickets of a team.\n\nThe newest first.", "All open tickets of a team."),
+        ("List the tickets", "", "List the tickets"),
+        ("Tickets that wait", "All of them.", "Tickets that wait"),
+        ("", "All of them.", "All of them."),
+    ],
+)
+def test_a_summary_that_only_repeats_the_name_gives_way_to_the_description(
+    summary: str, description: str, shown: str
+) -> None:
+    node = {"operationId": "list_tickets_tickets_get", "summary": summary, "description": description}
+    catalog = Catalog({"t": parse_document("t", openapi({"/tickets": {"get": node}}))})
+    assert show_signatures(catalog, "t") == f"list_tickets_tickets_get(): {shown}"

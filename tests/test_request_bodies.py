@@ -51,7 +51,7 @@ def test_text_of_another_format_is_sent_as_the_code_wrote_it() -> None:
 
 def test_the_structure_of_text_is_described() -> None:
     (body,) = app_with("application/xml", {"schema": _PAIR}).operations["send"].parameters
-    assert body.description == "application/xml, as text or bytes: Pair{a, b}"
+    assert body.description == "application/xml, as text or bytes: Pair, object with a, b"
 
 
 @pytest.mark.parametrize(

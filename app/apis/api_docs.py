@@ -21,6 +21,7 @@ from app.apis.operation_index import index_of, ranked
 from app.apis.query_words import read_query
 from app.apis.short_signature import LEFT_OUT, SignatureWords, page_of_signatures
 from app.apis.short_text import short_repr
+from app.apis.type_form import values_form
 from app.apis.type_names import map_values, type_name
 from app.apis.words import split_words
 from app.errors import HostError
@@ -89,7 +90,7 @@ def show_api_doc(
     if operation is None:
         raise HostError("LookupError", unknown_operation(app, api_name))
     call = f"show_api_doc({app_name!r}, {api_name!r})"
-    forms = _forms(operation)
+    forms = _forms(app, operation)
     parameters = [_parameter(each, forms.get(each.name), None) for each in operation.parameters[:_SHOWN]]
     whole = _document(operation, parameters, forms[_ANSWER], None)
     if page == 1 and len(repr(whole)) <= room.chars:
@@ -174,7 +175,8 @@ def shape(schema: dict[str, Json]) -> Json:
 class _Shape:
     """Of several schemas, with a limited number of fields in all: those that are left have their types alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, typed: bool = False) -> None:
+        self._typed = typed
         self._left = _SHAPE_FIELDS
 
     def of(self, schema: dict[str, Json], depth: int) -> Json:
@@ -187,7 +189,8 @@ class _Shape:
         values = map_values(schema)
         if values is not None and depth:
             return {"<key>": self.of(values, depth - 1)}
-        return type_name(schema)
+        chosen = values_form(schema) if self._typed else ""
+        return f"{type_name(schema)}: {chosen}" if chosen else type_name(schema)
 
 
 def _fields(schema: dict[str, Json]) -> dict[str, Json]:
@@ -209,7 +212,7 @@ def _pages(app: App, operation: Operation, room: Room) -> Iterator[tuple[dict[st
     words = SignatureWords(app, room.instruction)
     parameters = sorted(operation.parameters[:_SHOWN], key=lambda each: (not each.required, words.rank(each.name)))
     by_name = {each.name: each for each in parameters}
-    forms: dict[str, Json] = _forms(operation)
+    forms: dict[str, Json] = _forms(app, operation)
     chars = room.chars - NOTE - len(repr(_document(operation, [], "", SHORT)))
     more = "more"
     while more:
@@ -226,9 +229,9 @@ def _pages(app: App, operation: Operation, room: Room) -> Iterator[tuple[dict[st
         yield _document(operation, described, shown.get(_ANSWER, LEFT_OUT), SHORT), more
 
 
-def _forms(operation: Operation) -> dict[str, Json]:
+def _forms(app: App, operation: Operation) -> dict[str, Json]:
     """Examples of what it returns, and of the parameters that are objects or lists of them, by name."""
-    shapes = _Shape()
+    shapes = _Shape(typed=app.typed)
     returned = shapes.of(operation.returns, _SHAPE_DEPTH)
     forms = {each.name: shapes.of(each.schema, _SHAPE_DEPTH) for each in operation.parameters[:_SHOWN]}
     return {_ANSWER: returned, **{name: form for name, form in forms.items() if _has_fields(form)}}

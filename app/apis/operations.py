@@ -17,12 +17,14 @@ from app.apis.parameters import parameters
 from app.apis.references import References
 from app.apis.request_body import arguments_of, request_body
 from app.apis.security_schemes import security
+from app.apis.words import singular, split_words
 from app.errors import ApiDocumentError
 from app.project.approval import Risk
 from app.records import Json
 
 _MAX_OPERATIONS = 20_000
 _OPERATION_STEPS = 20
+_ARTICLES = {"a", "an", "the"}
 _TAGS = 10  # of an operation, that a search reads
 _PATH_CHARS = 2_000
 _METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace", "query"}
@@ -214,9 +216,17 @@ def _risk(node: Mapping[str, Json], where: str) -> Risk | None:
 
 
 def _summary(node: Mapping[str, Json]) -> str:
-    """One line: the summary, or the first line of the description."""
-    text = _text(node, "summary") or _text(node, "description")
+    """One line: the summary, or the first line of the description if that is more than the name in words."""
+    text, told = _text(node, "summary"), _text(node, "description")
+    if told and _is_name(text, _text(node, "operationId")):
+        text = told
     return " ".join(text.splitlines()[0].split()) if text else ""
+
+
+def _is_name(summary: str, operation_id: str) -> bool:
+    """Whether it says nothing else, as what FastAPI makes of the name of a function, or is empty."""
+    named = {singular(word) for word in split_words(operation_id)}
+    return {singular(word) for word in split_words(summary)} - _ARTICLES <= named
 
 
 def _tags(node: Mapping[str, Json]) -> tuple[str, ...]:

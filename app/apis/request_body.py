@@ -227,7 +227,7 @@ def _text(schema: dict[str, Json], kind: str) -> dict[str, Json]:
         return schema
     if is_binary_media(kind) or "*" in kind:
         return {"type": "string", "format": "binary"}
-    described = [f"{kind}, as text or bytes", type_form(schema), str(schema.get("description", ""))]
+    described = [f"{kind}, as text or bytes", _named_form(schema), str(schema.get("description", ""))]
     return {"type": "string", "description": ": ".join(filter(None, described))}
 
 
@@ -290,3 +290,9 @@ def _body_field(
         explode=explode if isinstance(explode, bool) else style in ("form", "deepObject"),
         part_type=_part_type(encoding),
     )
+
+
+def _named_form(schema: dict[str, Json]) -> str:
+    """With the title, which may be the name of the outermost element."""
+    title, form = schema.get("title"), type_form(schema)
+    return f"{title}, {form}" if isinstance(title, str) and title.isidentifier() and form else form

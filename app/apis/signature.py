@@ -5,18 +5,20 @@ from itertools import islice
 
 from app.apis.catalog import Operation, Parameter
 from app.apis.short_text import short_repr
-from app.apis.type_form import FieldRank, type_form
+from app.apis.type_form import FieldRank, type_form, values_form
 from app.apis.type_names import map_values, type_name
 from app.records import Json
 
 _SHOWN_CHARS = 4_000  # of one default value, or of the fields of a result
 _RESULT_FIELDS = 1_000
+_COMPOUND = ("list", "map", "object")
 
 
 def signature(operation: Operation, *, typed: bool = False, rank: FieldRank | None = None) -> str:
     """`fetch_mails(access_token, page=1) -> id, sender: list mails`; an optional argument shows its default.
 
-    If `typed`, it is `-> list[{id, sender}]`, the fields chosen by `rank`, and bodies have types, too.
+    If `typed`, it is `-> list of objects with id, sender`, the fields chosen by `rank`; and arguments say if they
+    are lists, objects or one of some values.
     """
     returned = type_form(operation.returns, rank) if typed else result(operation.returns)
     return signature_line(call_form(operation, typed=typed), returned, operation.summary)
@@ -65,14 +67,16 @@ def _fields(schema: dict[str, Json]) -> list[str]:
 
 
 def argument(parameter: Parameter, *, typed: bool) -> str:
-    """`page=1`, or `page` if it is required."""
+    """`page=1`, or `page` if it is required; if `typed`, `state (one of "open" or "closed")`."""
+    values = values_form(parameter.schema) if typed else ""
+    form = type_form(parameter.schema) if typed and parameter.place == "body" and not values else ""
+    about = f" (one of {values})" if values else f" ({form})" if form.startswith(_COMPOUND) else ""
     if parameter.required:
-        form = type_form(parameter.schema) if typed and parameter.place == "body" else ""
-        return f"{parameter.name}: {form}" if "[" in form or "{" in form else parameter.name
+        return f"{parameter.name}{about}"
     default = parameter.schema.get("default")
     if isinstance(default, str):
-        return f"{parameter.name}={_cut(json.dumps(default, ensure_ascii=False))}"
-    return f"{parameter.name}={short_repr(default, _SHOWN_CHARS)}"
+        return f"{parameter.name}={_cut(json.dumps(default, ensure_ascii=False))}{about if values else ''}"
+    return f"{parameter.name}={short_repr(default, _SHOWN_CHARS)}{about if values else ''}"
 
 
 def _cut(text: str) -> str:
