@@ -127,6 +127,21 @@ async def test_changes_are_counted_over_turns_and_runners(demo: ApprovingProject
     assert len(demo.written()) == 2, "the third was not sent: a person had refused more"
 
 
+async def test_changes_of_a_turn_that_crashed_are_counted_by_the_next_runner_too(demo: ApprovingProject) -> None:
+    """No session runs such a turn again."""
+    await demo.rules({"max_writes": 1, "operations": {"ledger.list_entries": "always"}})
+    task_id = await demo.project.submit()
+    crash = f"{ALL.format(1)}\nimport os\nos._exit(1)"
+    engine = demo.engine(crash, "print(len(apis.ledger.list_entries()))", ALL.format(1))
+    async with demo.project.runner(engine):
+        listing = await demo.waiting(task_id)
+    async with demo.project.runner(engine):
+        await demo.decide(listing, "refuse")
+        await demo.project.ended(task_id)
+    assert demo.written() == ["row 0"]
+    assert "1 change was made, and a person refused more" in (await demo.observations(task_id))[2]
+
+
 async def test_what_is_counted_and_what_is_not(demo: ApprovingProject) -> None:
     reads = "for _ in range(5):\n    apis.ledger.list_entries()"
     wrong = "try:\n    apis.ledger.add_entry(text='one', amount='many')\nexcept Exception:\n    pass"

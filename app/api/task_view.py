@@ -74,7 +74,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     stop: Stop | None = msgspec.field(name="stop_reason")  #: why the rollout ended
     answer: Json
     failure: str | None  #: why it could not be executed, or what went wrong in its check or judge
-    score: float | None
+    score: float | None  #: from 0 to 1: solved from 0.5 on, else failed; null: unscored
     score_source: models.ScoreSource | None
     turns: int
     generated_tokens: int

@@ -5,7 +5,7 @@ from typing import Final
 
 GOOD = 0.5  # scores from here on are successes
 SOLVED = 1.0  # scores from here on are worth imitating
-GRADES: Final = (("Solved", 1.0), ("Half solved", 0.5), ("Failed", 0.0))  # that a person gives in the console
+GRADES: Final = (("Solved", 1.0), ("Half", 0.5), ("Failed", 0.0))  # that a person gives in the console
 
 
 def in_words(score: float | None) -> str:

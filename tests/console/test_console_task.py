@@ -24,7 +24,7 @@ async def test_the_page_tells_why_a_task_failed(check_page: CheckPage, console: 
 async def test_a_person_finds_why_a_task_failed(page: Page) -> None:
     await page.goto("/console")
     await page.get_by_role("link", name="Tasks", exact=True).click()
-    await page.get_by_label("Score").select_option("below 0.5")
+    await page.get_by_label("Score").select_option("failed: below 0.5")
     await page.get_by_role("link", name="sum the amounts in the ledger for Iris").click()
     await expect(page.get_by_text("KeyError: 'balance'")).to_be_visible()
     await expect(page.get_by_text("the answer is 5")).to_be_visible()
@@ -98,7 +98,7 @@ async def test_a_person_scores_a_turn_and_runs_the_task_again(page: Page, consol
     await page.goto(f"/console/tasks/{task_id}")
     await page.get_by_label("Comment").fill("it read page after page")
     await page.get_by_label("About").select_option("turn 1")
-    await page.get_by_role("button", name="Half solved").click()
+    await page.get_by_role("button", name="Half").click()
     await expect(page.get_by_role("status")).to_contain_text("The score is stored.")
     await expect(page.get_by_text("solved 0.5 by a person")).to_be_visible()
     turn = page.get_by_role("listitem").filter(has=page.get_by_role("heading", name="Turn 1"))

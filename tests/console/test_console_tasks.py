@@ -25,7 +25,7 @@ async def test_filters_replace_the_table_and_stay_in_the_address(page: Page) -> 
     rows = page.get_by_role("region", name="Tasks").get_by_role("row")
     await page.get_by_label("Search the instructions").fill("amounts")
     await expect(rows).to_have_count(1 + 2)
-    await page.get_by_label("Score").select_option("0.5 and more")
+    await page.get_by_label("Score").select_option("solved: 0.5 and more")
     await expect(page.get_by_text("No task matches.")).to_be_visible()
     await page.reload()
     await expect(page.get_by_label("Search the instructions")).to_have_value("amounts")

@@ -29,7 +29,8 @@ def progress(kind: str, data: Mapping[str, Json]) -> str:
         case "skill" if data["status"] in ("offered", "used", "written"):
             return f"skill {data['status']}: {data['name']}\n"
         case "approval" if data.get("status") == "wanted":
-            return f"waits for a person's approval of {data.get('api', 'a call')}\n"
+            because = f"{data['because']}\n" if data.get("because") else ""
+            return f"waits for a person's approval of {data.get('api', 'a call')}\n{because}"
         case "approval":
             return f"{data.get('api', 'the call')} is {data.get('status')}\n"
         case "remark":

@@ -80,7 +80,7 @@ _FIELDS: Final = {
     "call": ("api", "error"),
     "observation": ("text",),
     "skill": ("status", "name", "reason"),
-    "approval": ("status", "api", "reason"),
+    "approval": ("status", "api", "because", "reason"),
     "check": ("status", "output"),
     "remark": ("text",),
     "done": ("state", "failure"),
