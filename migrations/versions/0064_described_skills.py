@@ -3,8 +3,8 @@
 from alembic import op
 import sqlalchemy as sa
 
-revision = "0063"
-down_revision = "0060"
+revision = "0064"
+down_revision = "0063"
 
 
 def upgrade() -> None:
