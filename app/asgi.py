@@ -11,7 +11,7 @@ from app.agent.prompt_profiles import prompt_hash, prompt_text
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.http_server import Shutdown
-from app.api.readiness import readiness_checks
+from app.api.readiness import hosted_failures, readiness_checks
 from app.api.scope_check import ScopeCheck
 from app.apis.document_reader import DocumentReader
 from app.broker.celery_broker import worker_notifier
@@ -68,7 +68,7 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
             AdapterLoader(services.engine, sessions, services.adapters, partial(hosted.open, sessions))
         )
         prompt = prompt_hash(parts.profile, parts.tokenizer)
-        scope = ModelScope.of(settings.model, parts.tokenizer.card)
+        scope = ModelScope() if settings.model_url else ModelScope.of(settings.model, parts.tokenizer.card)
         promoter = Promoter(sessions, loader, prompt)
         reconciler = await stack.enter_async_context(
             ReleaseReconciler(sessions, promoter, prompt, prompt_text=prompt_text(parts.profile, parts.tokenizer))
@@ -113,6 +113,7 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
                 "engine": services.engine.ready,
                 "adapters": loader.ready,
                 "model": scope_check.warning,
+                "hosted models": lambda: hosted_failures(sessions),
                 **readiness_checks(sessions, disk, shutdown),
             },
             occupancy=services.engine.occupancy,

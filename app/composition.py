@@ -92,7 +92,7 @@ async def open_services(parts: Parts, *, connections: int) -> AsyncIterator[Shar
         engine = await stack.enter_async_context(open_engine(settings, parts.tokenizer))
         await asyncio.to_thread(remove_left, settings.adapters_dir)
         store = AdapterStore(settings.adapters_dir, settings.adapter_store)
-        adapters = AdapterDirectory(settings.adapters_dir, settings.model_dir, store, base=settings.model)
+        adapters = AdapterDirectory(settings.adapters_dir, settings.model_dir, store, base=settings.local_model)
         files = IndexFiles(settings.skill_index_dir)
         upkeep = IndexUpkeep(database.sessions, files, settings.database_url)
         await stack.enter_async_context(upkeep.loop())

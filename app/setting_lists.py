@@ -14,6 +14,7 @@ _HTTP = {
     "engine_router_url",
     "rollout_engine_urls",
     "embeddings_url",
+    "model_url",
     "otel_exporter_otlp_endpoint",
 }
 _PARTS = {"retrieval": "sage.retrieval"}  # setting -> entry-point group

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 import msgspec
 
-from app.model_catalog import DEFAULT_MODEL, find_model
+from app.model_catalog import DEFAULT_MODEL, SEED, find_model
 from app.records import Json
 from app.setting_lists import check_servers, object_in
 from app.setting_variables import unread_variables, values_in
@@ -77,7 +77,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     # Model
     model: str = DEFAULT_MODEL
-    """A model directory, or the name of a model from `sage models`; `seed` is the model in the package."""
+    """A model directory, or the name of a model from `sage models`; `seed` is the model in the package. With
+    `SAGE_MODEL_URL`: the name of a model there."""
+    model_url: str = ""
+    """An OpenAI-compatible endpoint whose model new projects use, such as http://localhost:11434. `sage up` then
+    loads no language model but `seed`, which is in the package. Empty: models are local."""
+    model_key: str = ""
+    """The key for `SAGE_MODEL_URL`, which stays in the environment."""
     prompt_profile: Literal["", "full", "brief", "compact"] = ""
     """System prompt to use. Empty: the one named by the model's card, or `full`."""
     chat_template_kwargs: str = ""
@@ -255,8 +261,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def model_dir(self) -> Path:
-        """Raises ModelError for a name of no model on this machine."""
-        return find_model(self.model, self.data_dir)
+        """Of the local model. Raises ModelError for a name of no model on this machine."""
+        return find_model(self.local_model, self.data_dir)
+
+    @property
+    def local_model(self) -> str:
+        """The base model of the model servers."""
+        return SEED if self.model_url else self.model
 
     @property
     def template_kwargs(self) -> dict[str, Json]:
@@ -265,7 +276,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def served_model(self) -> str:
         """The name of the base model on the command line of model servers."""
-        return self.engine_model or self.model
+        return self.engine_model or self.local_model
 
     @property
     def direct_url(self) -> str:

@@ -11,7 +11,13 @@ import schemathesis
 PROJECTS: list[dict[str, str]] = json.loads(os.environ.get("FUZZED_PROJECTS", "[]"))
 """The ids and names of each project, by parameter. What requests delete is of the first one."""
 
-_NAMES = {"projects": "project", "apis": "api", "secrets": "secret", "exams": "exam"}  # of the paths' `name`
+_NAMES = {
+    "projects": "project",
+    "apis": "api",
+    "secrets": "secret",
+    "hosted-models": "hosted",
+    "exams": "exam",
+}  # of the paths' `name`
 _IN_BODIES = {
     "POST /v1/apis": ["project"],
     "POST /v1/tasks": ["project"],

@@ -14,6 +14,7 @@ from app.db import (
     events,
     exams,
     feedback,
+    hosted_models,
     keys,
     models,
     projects,
@@ -79,6 +80,7 @@ async def fill(session: AsyncSession, name: str) -> dict[str, str]:
         "scheme": "vault-scheme",
         "operation": "read_vault",
         "secret": "vault-key",
+        "hosted": "vault-model",
         "exam": MARK,
         "project_id": str(project.id),
     }
@@ -88,6 +90,7 @@ async def _secure(session: AsyncSession, api: models.Api) -> None:
     value = Credential(value=MARK).to_json()
     about: dict[str, Any] = {"kind": "api_key", "value": value, "authorized": True}
     await api_credentials.put(session, api.id, "vault-scheme", MARK, **about)
+    await hosted_models.add(session, api.project_id, "vault-model", MARK, url=MARK, model=MARK, trusted=False)
 
 
 async def content(sessions: Sessions, project_id: str) -> dict[str, list[str]]:

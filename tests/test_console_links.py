@@ -14,12 +14,18 @@ from app.records import Json
 from tests.api_app import ApiApp, asgi_client, open_api_app
 from tests.tenant_rows import fill
 
-_NAMES = {"projects": "{project}", "apis": "{api}", "secrets": "{secret}", "exams": "{exam}"}
+_NAMES = {
+    "projects": "{project}",
+    "apis": "{api}",
+    "secrets": "{secret}",
+    "hosted-models": "{hosted}",
+    "exams": "{exam}",
+}
 _PROJECT = "linked"
 _KINDS = {
     "admin": {
         *("", "projects", "usage", "tasks", "approvals", "apis", "skills", "releases", "runs", "runs/schedule"),
-        *("exams", "secrets", "keys", "audit", "webhooks"),
+        *("exams", "models", "secrets", "keys", "audit", "webhooks"),
     },
     "tasks": {"", "usage", "tasks", "apis", "releases"},
     "skills": {"skills"},

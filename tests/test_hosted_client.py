@@ -262,6 +262,25 @@ async def test_a_parameter_that_an_endpoint_refuses_is_left_out_from_then_on() -
     assert len(endpoint.requests) == 1, "what is known of an endpoint is not found out again"
 
 
+async def test_a_model_whose_template_knows_no_system_reads_its_words_in_the_users_first_message() -> None:
+    refusals = (
+        "System role not supported",
+        "Unsupported value: 'messages[0].role' does not support 'system' with this model.",
+        "Conversation roles must alternate: got the role system",
+    )
+    for reason in refusals:
+
+        def strict(sent: Mapping[str, Any], reason: str = reason) -> Reply:
+            roles = [each["role"] for each in sent["messages"]]
+            return refused(reason) if "system" in roles else said("Hello.")
+
+        endpoint = OddEndpoint(strict)
+        async with opened(endpoint) as model:
+            assert [(await answer(model)).text, (await answer(model)).text] == ["Hello.", "Hello."]
+        assert len(endpoint.requests) == 3
+        assert endpoint.requests[-1]["messages"] == [{"role": "user", "content": "Be kind.\n\nHi!"}]
+
+
 async def test_an_older_endpoint_gets_the_older_name_of_the_limit() -> None:
     def older(sent: Mapping[str, Any]) -> Reply:
         if "max_completion_tokens" in sent:

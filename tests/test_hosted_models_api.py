@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from app.db import hosted_models, models, releases
-from app.db.database import Sessions
+from app.db.database import Sessions, keys_of
 from app.db.models import ReleaseState
 from app.engine.tokenizer import Message
 from app.errors import EngineError
@@ -83,6 +83,7 @@ async def test_an_added_model_is_probed_and_listed_without_its_key(api: ApiApp, 
         "limit": "max_tokens",
         "temperature": True,
         "stops": True,
+        "system": True,
         "thoughts": "none",
         "usage": True,
         "context": None,
@@ -133,7 +134,8 @@ async def test_a_change_is_probed_and_what_is_left_out_stays(api: ApiApp, url: s
     assert (await change(api, key=provider.key))["model"] == "wise-1"
     assert (await change(api, model="wise-2"))["model"] == "wise-2"
     async with api.sessions() as session:
-        assert hosted_models.key_of(session, await hosted_models.get(session, api.demo.id, "wise")) == provider.key
+        row = await hosted_models.get(session, api.demo.id, "wise")
+        assert HostedModels().key_of(row, keys_of(session)) == provider.key
     assert "does not exist" in str(await change(api, 400, model="wise-3"))
 
 

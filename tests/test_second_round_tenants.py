@@ -32,6 +32,8 @@ _BODIES: dict[str, dict[str, Any]] = {
     "apis_put": {"name": "vault", "project": _VICTIM, "document": {"openapi": "3.1.0", "paths": {}}},
     "secrets_store": {"value": "mine"},
     "apis_store_credentials": {"value": "mine", "place": "header", "name": "X-Key"},
+    "hosted_models_add": {"name": "spy", "project": _VICTIM, "url": "http://127.0.0.1:9", "model": "m"},
+    "hosted_models_change": {"price_in": 1},
     "datasets_upload": {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
     "projects_change": {"settings": {"skills": "open"}},
     "projects_create": {"name": "third"},
@@ -46,7 +48,13 @@ _BODIES: dict[str, dict[str, Any]] = {
     "chat_complete": {"model": _VICTIM, "messages": [{"role": "user", "content": "spy"}]},
     "skills_import_folders": {"folders": [{"name": "spy", "files": {}}], "project": _VICTIM},
 }
-_NAMES = {"projects": "{project}", "apis": "{api}", "secrets": "{secret}", "exams": "{exam}"}
+_NAMES = {
+    "projects": "{project}",
+    "apis": "{api}",
+    "secrets": "{secret}",
+    "hosted-models": "{hosted}",
+    "exams": "{exam}",
+}
 
 
 class ForeignRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from app.api.problem import problems
 from app.api.validation import Name, ProjectName, Text
 from app.apis.address import has_name, same_origin
 from app.db import audit, hosted_models, models
+from app.db.database import keys_of
 from app.db.models import AuditAction
 from app.engine.hosted.client import Abilities
 from app.engine.hosted.probe import probe
@@ -186,7 +187,7 @@ async def change_hosted(
 ) -> models.HostedModel:
     """Audited. Raises as `add_hosted`, and NotFoundError."""
     before = await hosted_models.get(session, owner.id, name)
-    key = hosted_models.key_of(session, before) if data.key is UNSET else data.key or ""
+    key = hosted.key_of(before, keys_of(session)) if data.key is UNSET else data.key or ""
     seen = (before.url, before.model, before.key)
     changed: dict[str, Any] = {
         field: value for field in data.__struct_fields__ if (value := getattr(data, field)) is not UNSET
@@ -216,7 +217,7 @@ async def probe_hosted(
 ) -> models.HostedModel:
     """Notes what it finds, or why it failed. Audited if that changes what was known. Raises NotFoundError."""
     before = await hosted_models.get(session, owner.id, name)
-    key = hosted_models.key_of(session, before)
+    key = hosted.key_of(before, keys_of(session))
     await session.commit()
     try:
         found = hosted_models.probed(await _probed(hosted, before.url, before.model, key, trusted=before.trusted))

@@ -42,6 +42,7 @@ _TAGS = [
     Tag(name="Webhooks", description="Messages to a project's webhook."),
     Tag(name="Keys", description="API keys and their scopes."),
     Tag(name="Secrets", description="Values that the gateway fills into calls."),
+    Tag(name="Hosted models", description="Models of other servers that a project may use."),
     Tag(name="Training", description="Training runs, their data and their schedule."),
     Tag(
         name="Releases",

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from app.api.health import ReadinessCheck
 from app.api.http_server import Shutdown
-from app.db import models, notifications, runners
+from app.db import hosted_models, models, notifications, runners
 from app.db.database import TRANSIENT, Sessions
 from app.db.disk_space import DiskSpace
 from app.errors import AppError
@@ -63,6 +63,15 @@ async def check_part(sessions: Sessions, part: str) -> str:
     if len(faults) == len(live):
         raise RunnerError("; ".join(faults))
     return "; ".join(faults)
+
+
+async def hosted_failures(sessions: Sessions) -> str:
+    """Why the latest requests to hosted models that serve have failed. No error: the next task may succeed."""
+    try:
+        async with sessions() as session:
+            return "; ".join(await hosted_models.failures(session))
+    except TRANSIENT:  # another component says so
+        return ""
 
 
 async def _check_loops(sessions: Sessions, part: str) -> str:

@@ -8,12 +8,12 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import models, releases
 from app.db.database import keys_of
 from app.db.in_array import in_array
 from app.db.models import ReleaseState
 from app.errors import ConflictError, NotFoundError
-from app.records import Json, hosted
+from app.records import Json, hosted, hosted_id
 
 _row = models.HostedModel
 _SERVING = (ReleaseState.PASSED, ReleaseState.CANARY, ReleaseState.ACTIVE)
@@ -93,14 +93,34 @@ async def note_failure(session: AsyncSession, model_id: UUID, failure: str | Non
     await session.execute(update(_row).where(_row.id == model_id).values(failure=failure))
 
 
+async def failures(session: AsyncSession) -> Sequence[str]:
+    """Of the hosted models that serve, of all projects."""
+    return [row.failure for row in await serving(session) if row.failure is not None]
+
+
+async def serving(session: AsyncSession) -> Sequence[models.HostedModel]:
+    """Those of active releases and canaries, of all projects."""
+    named = [hosted_id(release.model) for _, release in await releases.serving(session)]
+    which = in_array(_row.id, [each for each in named if each is not None])
+    return (await session.scalars(select(_row).where(which).order_by(_row.created_at))).all()
+
+
+async def known(session: AsyncSession, url: str, model: str) -> dict[str, Any] | None:
+    """The abilities of a model at a URL, by the latest probe for any project."""
+    same = select(_row.abilities).where(_row.url == url, _row.model == model, _row.abilities.is_not(None))
+    found: dict[str, Any] | None = await session.scalar(same.order_by(_row.probed_at.desc()).limit(1))
+    return found
+
+
+async def renew(session: AsyncSession, url: str, model: str, abilities: dict[str, Json]) -> None:
+    """Note a good probe of the model that the settings name, in all projects that have it."""
+    named = (_row.url == url, _row.model == model, _row.trusted, _row.key.is_(None))
+    await session.execute(update(_row).where(*named).values(probed(abilities)))
+
+
 def probed(abilities: dict[str, Json]) -> dict[str, Any]:
     """The columns that a good probe changes."""
     return {"abilities": abilities, "probed_at": func.clock_timestamp(), "failure": None}
-
-
-def key_of(session: AsyncSession, row: models.HostedModel) -> str:
-    """ "" without one. Raises SettingError if it cannot be decrypted."""
-    return "" if row.key is None else keys_of(session).decrypt(row.key)
 
 
 def about(row: models.HostedModel) -> dict[str, Json]:

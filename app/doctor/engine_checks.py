@@ -5,14 +5,17 @@ from collections.abc import AsyncIterator
 from app.adapters.bundled_adapter import BundledAdapter
 from app.adapters.store import AdapterStore
 from app.composition import open_engine
-from app.db import adapters
+from app.db import adapters, hosted_models
 from app.db.database import Database
 from app.doctor.finding import Finding
 from app.engine.embedder import HttpEmbedder
+from app.engine.hosted.probe import probe
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import AppError, EngineError, SettingError
+from app.gateway.hosted_models import HostedModels
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.records import BASE
+from app.security.encryption import KeyRing
 from app.setting_lists import urls_in
 from app.settings import Settings
 
@@ -38,6 +41,25 @@ async def check_engines(settings: Settings, tokenizer: ChatTokenizer) -> AsyncIt
         yield Finding("warning", "model server", out)
 
 
+async def check_hosted(settings: Settings, database: Database) -> AsyncIterator[Finding]:
+    """Probes the hosted models that serve."""
+    try:
+        rules, keys = HostedModels.of(settings), KeyRing.open(settings)
+    except SettingError:  # others report it
+        return
+    async with database.sessions() as session:
+        served = await hosted_models.serving(session)
+    for row in served:
+        try:
+            key = rules.key_of(row, keys)
+            async with rules.connect(row.url, row.model, key, trusted=row.trusted, patience=0) as model:
+                await probe(model)
+        except (EngineError, SettingError) as error:
+            yield Finding("fault", "model endpoint", f"{row.url} does not answer: {error}")
+        else:
+            yield Finding("ok", "model endpoint", f"{row.url} answers for {row.model}")
+
+
 async def check_embeddings(settings: Settings) -> Finding:
     url = settings.embeddings_url or urls_in(settings.engine_urls)[0]
     embedder = HttpEmbedder(url)
@@ -59,7 +81,7 @@ async def check_adapters(settings: Settings, database: Database) -> Finding:
         store = AdapterStore(settings.adapters_dir, settings.adapter_store)
     except SettingError as error:
         return Finding("fault", "adapters", str(error))
-    directory = AdapterDirectory(settings.adapters_dir, settings.model_dir, store, base=settings.model)
+    directory = AdapterDirectory(settings.adapters_dir, settings.model_dir, store, base=settings.local_model)
     async with database.sessions() as session:
         serving = await adapters.serving(session) - {BASE}
         bare = await adapters.projects_of(session, BASE)

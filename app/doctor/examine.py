@@ -14,7 +14,7 @@ from app.db import embedded_postgres
 from app.db.database import open_database
 from app.doctor import host_checks
 from app.doctor.database_checks import check_addresses, check_database, check_key, check_learning
-from app.doctor.engine_checks import check_adapters, check_embeddings, check_engines
+from app.doctor.engine_checks import check_adapters, check_embeddings, check_engines, check_hosted
 from app.doctor.finding import Finding, line_of, summary
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import DatabaseError, first_line
@@ -86,6 +86,8 @@ async def _examine_database(url: str, settings: Settings, model: Finding) -> Asy
                 yield await asyncio.to_thread(check_addresses, settings)
                 yield await check_key(database, settings)
                 async for finding in check_learning(database, settings):
+                    yield finding
+                async for finding in check_hosted(settings, database):
                     yield finding
                 if model.verdict == "ok":  # adapters are compared with it
                     yield await check_adapters(settings, database)

@@ -27,6 +27,8 @@ def check_model(settings: Settings) -> Finding:
         tokenizer, profile = load_served(settings.model_dir, settings.prompt_profile, settings.template_kwargs)
     except ModelError as error:
         return Finding("fault", "model", f"SAGE_MODEL={settings.model}: {error}")
+    if settings.model_url:
+        return Finding("ok", "model", f"{settings.model} at {settings.model_url}")
     return Finding("ok", "model", f"{settings.model}, {tokenizer.max_length:,} tokens, prompt {profile.name}")
 
 

@@ -8,15 +8,16 @@ from uuid import UUID
 
 import msgspec
 
-from app.db import hosted_models
-from app.db.database import TRANSIENT, Sessions
+from app.db import hosted_models, models
+from app.db.database import TRANSIENT, Sessions, keys_of
 from app.engine.hosted.chat_model import ChatAnswer, ChatModel
-from app.engine.hosted.client import Abilities, OpenAiChatModel, WithheldError, open_http
+from app.engine.hosted.client import Abilities, OpenAiChatModel, Remedies, WithheldError, open_http
 from app.engine.tokenizer import Message
 from app.errors import EngineError
 from app.gateway.certificates import Certificates
 from app.gateway.own_services import OwnServices
 from app.gateway.ssrf import PublicNetwork
+from app.security.encryption import KeyRing
 from app.settings import Settings
 
 
@@ -28,18 +29,30 @@ class HostedModels(msgspec.Struct, frozen=True):
     private: bool = True
     own: OwnServices = OwnServices()
     tls: SSLContext | None = None
+    url: str = ""  # of the settings' own model, whose key is in no database
+    model: str = ""
+    key: str = ""
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
         """Raises SettingError for authorities that cannot be read."""
-        return cls(settings.allow_private_hosts, OwnServices.of(settings), Certificates.of(settings).context())
+        own, tls = OwnServices.of(settings), Certificates.of(settings).context()
+        named = (settings.model_url, settings.model, settings.model_key) if settings.model_url else ()
+        return cls(settings.allow_private_hosts, own, tls, *named)
+
+    def key_of(self, row: models.HostedModel, keys: KeyRing) -> str:
+        """ "" without one. Raises SettingError if it cannot be decrypted."""
+        is_named = row.trusted and row.key is None and (row.url, row.model) == (self.url, self.model)
+        if is_named or row.key is None:
+            return self.key if is_named else ""
+        return keys.decrypt(row.key)
 
     @asynccontextmanager
     async def open(self, sessions: Sessions, model_id: UUID) -> AsyncIterator[ChatModel]:
         """Its failures are noted. Raises NotFoundError, or SettingError for a key that cannot be decrypted."""
         async with sessions() as session:
             row = await hosted_models.by_id(session, model_id)
-            key = hosted_models.key_of(session, row)
+            key = self.key_of(row, keys_of(session))
         abilities = msgspec.convert(row.abilities or {}, Abilities)
         async with self.connect(row.url, row.model, key, abilities, trusted=row.trusted) as model:
             yield _Noted(model, sessions, model_id, failed=row.failure is not None)
@@ -54,10 +67,13 @@ class HostedModels(msgspec.Struct, frozen=True):
         *,
         trusted: bool,
         patience: float = 120.0,
+        remedies: Remedies = Remedies(),  # noqa: B008  frozen
     ) -> AsyncIterator[OpenAiChatModel]:
         network = None if trusted else PublicNetwork(private=self.private, own=self.own)
         async with open_http(network, self.tls) as http:
-            yield OpenAiChatModel(url, model, key=key, abilities=abilities, http=http, patience=patience)
+            yield OpenAiChatModel(
+                url, model, key=key, abilities=abilities, http=http, patience=patience, remedies=remedies
+            )
 
 
 class _Noted:

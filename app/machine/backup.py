@@ -59,7 +59,7 @@ def _write(archive: ArchiveWriter, snapshot: Snapshot, settings: Settings, direc
             version=version("sage-server"),
             revision=snapshot.revision,
             postgres=snapshot.server,
-            model=settings.model,
+            model=settings.local_model,
             key=key,
             tables=list(snapshot.tables),
             rows=rows,

@@ -10,9 +10,11 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 
 import click
+import msgspec
 
-from app.db import keys, projects
+from app.db import hosted_models, keys, projects
 from app.db.database import open_database
+from app.engine.hosted.client import Abilities
 from app.engine.model_memory import loading, loading_seconds
 from app.machine.child_process import START_SECONDS, ChildProcess
 from app.machine.console_link import console_link
@@ -39,24 +41,24 @@ def up(settings: Settings) -> None:
         click.echo(f"starting; data directory: {settings.data_dir.absolute()}")
         for remark in Settings.misnamed():
             click.echo(f"WARNING: {remark}", err=True)
-        prepare_model(settings)
-        asyncio.run(_serve(settings))
+        abilities = prepare_model(settings)
+        asyncio.run(_serve(settings, abilities))
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings, abilities: Abilities | None) -> None:
     with _cancel_on_signals(), suppress(asyncio.CancelledError):
         async with AsyncExitStack() as stack:
-            await _run(settings, stack)
+            await _run(settings, stack, abilities)
 
 
-async def _run(settings: Settings, stack: AsyncExitStack) -> None:
+async def _run(settings: Settings, stack: AsyncExitStack, abilities: Abilities | None) -> None:
     supervisor = Supervisor(settings.data_dir / "logs", hang_seconds=settings.hang_seconds)
     await stack.enter_async_context(rotation(settings))
     stack.push_async_callback(supervisor.stop)  # in case the database does not start
     await supervisor.start(_services(settings))
     url = await stack.enter_async_context(run_database(settings))
     stack.push_async_callback(supervisor.stop)  # before the database stops
-    await _ensure_project(settings, url)
+    await _ensure_project(settings, url, abilities)
     await supervisor.ready()
     demo = await register_demo(url, base_url("127.0.0.1", settings.demo_port)) if settings.demo else None
     await supervisor.start(_workers(settings, url))
@@ -84,7 +86,7 @@ def _services(settings: Settings) -> list[ChildProcess]:
                 env=env,
                 ready=ready,
                 alive=ready,
-                starts_with=loading(settings.model, settings.model_dir),
+                starts_with=loading(settings.local_model, settings.model_dir),
                 start_seconds=START_SECONDS + loading_seconds(settings.model_dir),
             )
         )
@@ -146,13 +148,18 @@ def _ports(settings: Settings) -> Iterator[Port]:
         yield Port("127.0.0.1", settings.demo_port, "SAGE_DEMO_PORT")
 
 
-async def _ensure_project(settings: Settings, url: str) -> None:
+async def _ensure_project(settings: Settings, url: str, abilities: Abilities | None) -> None:
+    """`abilities` are those of the hosted model that the settings name."""
     async with open_database(url) as database:
         async with database.sessions() as session:
             names = {project.name for project in await projects.list_all(session)}
         if PROJECT not in names:
             async with database.sessions.begin() as session:
                 await FirstRelease.of(settings).create_project(session, PROJECT)
+        if abilities is not None:
+            async with database.sessions.begin() as session:
+                known = msgspec.to_builtins(abilities)
+                await hosted_models.renew(session, settings.model_url, settings.model, known)
 
 
 async def _keep_first_key(url: str, data_dir: Path) -> bool:

@@ -157,7 +157,7 @@ class TaskExecutor:
             await self._give_up(row, owner, journal)
             return
         context = await self.context(row.project_id, row.release_id, serves=True)
-        await journal.begin_attempt(self.agent, self.settings.model, context.policy, context.catalog.names())
+        await journal.begin_attempt(self.agent, self.settings.local_model, context.policy, context.catalog.names())
         trajectory = await self._explored(row, context, journal, owner)
         await journal.flush()
         failure = trajectory.detail or None

@@ -54,6 +54,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 8.0  # seconds between attempts
 _CONNECT_SECONDS = 10.0
 _IDLE_SECONDS = 2.0  # servers close an idle connection after 5 s or more: no request meets that
 _NAMES_LIMIT = re.compile(r"max_(completion_)?tokens")
+_NAMES_SYSTEM = re.compile(r"\bsystem['\"`]?\W+(role|messages?|prompts?)\b|roles?\b.*\bsystem\b")
 _NOT_KNOWN = re.compile(
     r"support|unknown|unrecogni[sz]ed|unexpected|permitted|allowed|accept|extra|deprecated|invalid param"
 )
@@ -68,6 +69,7 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     limit: LimitField = "max_tokens"  # the field that limits the tokens of an answer
     temperature: bool = True  # it may be set
     stops: bool = True  # it ends an answer at a stop string
+    system: bool = True  # it takes messages of the system, which otherwise begin the user's first one
     thoughts: Thoughts = "none"  # where they stand: in a field beside the text, in parts of it, or between tags
     usage: bool = True  # it counts tokens
     context: int | None = None  # tokens of prompt and answer together; None: it does not say
@@ -78,6 +80,7 @@ class Remedies(msgspec.Struct, frozen=True):
 
     key: str = "give the model a good one"
     model: str = "correct the model's name or its URL"
+    url: str = "check its URL, and that it runs"
     slow: str = "is it overloaded?"
 
 
@@ -105,7 +108,10 @@ class Request(msgspec.Struct, frozen=True):
         """Models that think get no stop strings: most endpoints would end a thought at one."""
         body: dict[str, Any] = {
             "model": model,
-            "messages": [{"role": each.role, "content": each.content} for each in self.messages],
+            "messages": [
+                {"role": each.role, "content": each.content}
+                for each in (self.messages if abilities.system else _without_system(self.messages))
+            ],
         }
         if abilities.temperature:
             body["temperature"] = self.temperature
@@ -124,6 +130,12 @@ class Request(msgspec.Struct, frozen=True):
             return msgspec.structs.replace(abilities, temperature=False)
         if re.search(r"\bstop\b", text) and "stop" in self.body("", abilities):
             return msgspec.structs.replace(abilities, stops=False)
+        if (
+            _NAMES_SYSTEM.search(text)
+            and abilities.system
+            and any(each.role == "system" for each in self.messages)
+        ):
+            return msgspec.structs.replace(abilities, system=False)
         if _NAMES_LIMIT.search(text) and _NOT_KNOWN.search(text) and abilities.limit == known.limit:
             is_new = known.limit == "max_completion_tokens"
             return msgspec.structs.replace(abilities, limit="max_tokens" if is_new else "max_completion_tokens")
@@ -330,7 +342,7 @@ class OpenAiChatModel:
             raise EngineRefusalError(
                 f"{self.url} redirects to {place[:_MAX_REASON]}, and the key is not sent on: name that URL instead"
             )
-        if reply.status_code != HTTPStatus.OK:
+        if not reply.is_success:
             decoded: Json = None
             with suppress(JsonError):
                 decoded = decode_json(reply.content, max_values=_MAX_VALUES, max_depth=_MAX_DEPTH)
@@ -361,7 +373,7 @@ class OpenAiChatModel:
 
     def _unreachable(self, reason: str) -> EngineError:
         kind = EngineError if self.has_answered else EngineRefusalError
-        return kind(f"{self.url} cannot be reached ({reason}): check its URL, and that it runs")
+        return kind(f"{self.url} cannot be reached ({reason}): {self._remedies.url}")
 
     def _scrubbed(self, text: str) -> str:
         plain = " ".join(text.split())
@@ -453,6 +465,20 @@ def until_stop(answer: ChatAnswer, stop_strings: Iterable[str]) -> ChatAnswer:
     start = thought.end() if thought else 0
     found = [at for stop in stop_strings if stop and (at := text.find(stop, start)) >= 0]
     return msgspec.structs.replace(answer, text=text[: min(found)], finish="stop") if found else answer
+
+
+def _without_system(messages: Sequence[Message]) -> list[Message]:
+    """
+    >>> _without_system([Message("system", "Be kind."), Message("user", "Hi!")])[0].content
+    'Be kind.\\n\\nHi!'
+    """
+    said = "\n\n".join(each.content for each in messages if each.role == "system")
+    others = [each for each in messages if each.role != "system"]
+    if not said:
+        return others
+    if not others or others[0].role != "user":
+        return [Message("user", said), *others]
+    return [Message("user", f"{said}\n\n{others[0].content}"), *others[1:]]
 
 
 def _of_parts(parts: Iterable[Any]) -> tuple[str, str]:

@@ -13,7 +13,8 @@ from app.records import Json
 from app.similar_names import did_you_mean
 
 _SECONDS = 30.0  # of a probe
-_COUNT: Final = Request([Message("user", "Count from 1 to 9: 1 2 3 4 5 6 7 8 9")], 64, 0.0, (" 5", "\n5"))
+_QUESTION = (Message("system", "You do as you are told."), Message("user", "Count from 1 to 9: 1 2 3 4 5 6 7 8 9"))
+_COUNT: Final = Request(_QUESTION, 64, 0.0, (" 5", "\n5"))
 _CONTEXT_FIELDS = (
     "max_model_len",  # vLLM
     "loaded_context_length",  # LM Studio
