@@ -234,3 +234,17 @@ async def test_a_url_of_a_projects_own_key_stays_within_what_its_calls_may_reach
     assert not (await row_of(api)).trusted
     await change(api, url=url)
     assert (await row_of(api)).trusted
+
+
+async def test_names_and_texts_that_no_database_can_store_are_refused(api: ApiApp, url: str) -> None:
+    with every_row() as row:
+        for name in ("%00", "%ED%A0%80", "a%2Fb", "x" * 300):
+            for method, path in (("GET", ""), ("PATCH", ""), ("DELETE", ""), ("POST", "/probe")):
+                with row(method, name):
+                    body = {"price_in": 1} if method == "PATCH" else None
+                    answer = await api.client.request(method, f"/v1/hosted-models/{name}{path}", json=body)
+                    assert answer.status_code in (400, 404, 405)
+        for field in ("name", "url", "model", "key"):
+            with row(field):
+                body = {"name": "wise", "url": url, "model": "wise-1", "key": KEY, field: "http://a\x00"}
+                assert (await api.client.post("/v1/hosted-models", json=body)).status_code == 400
