@@ -123,7 +123,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     engine_max_in_flight: Count = 64
     """Requests in flight to one model server, per runner."""
     engine_timeout_seconds: Seconds = 600
-    """Limit for one completion, after which another model server is tried."""
+    """Limit for one completion, after which another model server, or a hosted model again, is tried."""
     engine_load_timeout_seconds: Seconds = 120
     """Limit for loading an adapter and for every request that generates nothing."""
     engine_separate_base: bool = False

@@ -10,7 +10,7 @@ from app.db import hosted_models, models, releases
 from app.db.database import Sessions, keys_of
 from app.db.models import ReleaseState
 from app.engine.tokenizer import Message
-from app.errors import EngineError
+from app.errors import EngineError, EngineRefusalError
 from app.gateway.hosted_models import HostedModels
 from app.gateway.own_services import OwnServices, Service
 from app.records import hosted
@@ -174,6 +174,28 @@ async def test_a_failed_request_is_noted_until_one_succeeds(api: ApiApp, url: st
     assert (await row_of(api)).failure is None
 
 
+async def test_what_is_found_out_in_use_is_known_from_then_on(api: ApiApp, url: str, provider: Provider) -> None:
+    await add(api, url)
+    row = await row_of(api)
+    provider.answer = lambda sent: refused("temperature: only 1") if "temperature" in sent else said("Hello.")
+    for _ in range(2):
+        async with HostedModels().open(api.sessions, row.id) as model:
+            await model.answer(HELLO, max_tokens=9, temperature=0)
+    assert ["temperature" in sent for sent in provider.requests[-3:]] == [True, False, False]
+    shown = (await api.client.get("/v1/hosted-models/wise")).json()
+    assert (shown["abilities"]["temperature"], shown["abilities"]["usage"]) == (False, False)
+
+
+async def test_a_server_that_is_away_is_waited_for_once_it_was_added(api: ApiApp) -> None:
+    provider = Provider()
+    async with provider.listening() as url:
+        await add(api, url)
+    async with HostedModels().open(api.sessions, (await row_of(api)).id, patience=0.5) as model:
+        with pytest.raises(EngineError, match="cannot be reached") as failure:
+            await model.answer(HELLO, max_tokens=9, temperature=0)
+    assert not isinstance(failure.value, EngineRefusalError), "a task waits for it"
+
+
 async def test_what_serves_is_neither_removed_nor_another_model(api: ApiApp, url: str) -> None:
     await add(api, url)
     row = await row_of(api)
@@ -234,3 +256,17 @@ async def test_a_url_of_a_projects_own_key_stays_within_what_its_calls_may_reach
     assert not (await row_of(api)).trusted
     await change(api, url=url)
     assert (await row_of(api)).trusted
+
+
+async def test_names_and_texts_that_no_database_can_store_are_refused(api: ApiApp, url: str) -> None:
+    with every_row() as row:
+        for name in ("%00", "%ED%A0%80", "a%2Fb", "x" * 300):
+            for method, path in (("GET", ""), ("PATCH", ""), ("DELETE", ""), ("POST", "/probe")):
+                with row(method, name):
+                    body = {"price_in": 1} if method == "PATCH" else None
+                    answer = await api.client.request(method, f"/v1/hosted-models/{name}{path}", json=body)
+                    assert answer.status_code in (400, 404, 405)
+        for field in ("name", "url", "model", "key"):
+            with row(field):
+                body = {"name": "wise", "url": url, "model": "wise-1", "key": KEY, field: "http://a\x00"}
+                assert (await api.client.post("/v1/hosted-models", json=body)).status_code == 400

@@ -14,7 +14,7 @@ from app.api.access import Caller, Db, find_project, find_release
 from app.api.columns import columns
 from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
-from app.api.validation import ProjectName, Text
+from app.api.validation import Name, ProjectName, Text
 from app.db import adapters as adapter_rows
 from app.db import audit, models, releases
 from app.errors import AdapterError, InvalidError, NotFoundError, public_text
@@ -42,7 +42,7 @@ class ReleaseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """
 
     adapter: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}(?!\n)$")] | None = None
-    hosted: Annotated[str, msgspec.Meta(min_length=1, max_length=200)] | None = None
+    hosted: Name | None = None
     project: str | None = None
     reason: Text | None = None
 

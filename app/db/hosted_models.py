@@ -88,9 +88,9 @@ async def delete(session: AsyncSession, project_id: UUID, name: str) -> models.H
     return row
 
 
-async def note_failure(session: AsyncSession, model_id: UUID, failure: str | None) -> None:
-    """Why its latest request failed; None: it did not."""
-    await session.execute(update(_row).where(_row.id == model_id).values(failure=failure))
+async def note(session: AsyncSession, model_id: UUID, abilities: dict[str, Json], failure: str | None) -> None:
+    """What its latest request taught, and why it failed; None: it did not."""
+    await session.execute(update(_row).where(_row.id == model_id).values(abilities=abilities, failure=failure))
 
 
 async def failures(session: AsyncSession) -> Sequence[str]:

@@ -6,6 +6,7 @@ from ssl import SSLContext
 from typing import Self
 from uuid import UUID
 
+import httpx
 import msgspec
 
 from app.db import hosted_models, models
@@ -29,6 +30,7 @@ class HostedModels(msgspec.Struct, frozen=True):
     private: bool = True
     own: OwnServices = OwnServices()
     tls: SSLContext | None = None
+    seconds: float = 600.0  # for one answer
     url: str = ""  # of the settings' own model, whose key is in no database
     model: str = ""
     key: str = ""
@@ -38,7 +40,7 @@ class HostedModels(msgspec.Struct, frozen=True):
         """Raises SettingError for authorities that cannot be read."""
         own, tls = OwnServices.of(settings), Certificates.of(settings).context()
         named = (settings.model_url, settings.model, settings.model_key) if settings.model_url else ()
-        return cls(settings.allow_private_hosts, own, tls, *named)
+        return cls(settings.allow_private_hosts, own, tls, settings.engine_timeout_seconds, *named)
 
     def key_of(self, row: models.HostedModel, keys: KeyRing) -> str:
         """ "" without one. Raises SettingError if it cannot be decrypted."""
@@ -48,14 +50,27 @@ class HostedModels(msgspec.Struct, frozen=True):
         return keys.decrypt(row.key)
 
     @asynccontextmanager
-    async def open(self, sessions: Sessions, model_id: UUID) -> AsyncIterator[ChatModel]:
-        """Its failures are noted. Raises NotFoundError, or SettingError for a key that cannot be decrypted."""
+    async def open(self, sessions: Sessions, model_id: UUID, patience: float = 120.0) -> AsyncIterator[ChatModel]:
+        """What is found out about it, and its failures, are noted. `patience` are seconds of retries.
+
+        Raises NotFoundError, or SettingError for a key that cannot be decrypted.
+        """
         async with sessions() as session:
             row = await hosted_models.by_id(session, model_id)
             key = self.key_of(row, keys_of(session))
-        abilities = msgspec.convert(row.abilities or {}, Abilities)
-        async with self.connect(row.url, row.model, key, abilities, trusted=row.trusted) as model:
-            yield _Noted(model, sessions, model_id, failed=row.failure is not None)
+        known = msgspec.convert(row.abilities or {}, Abilities)
+        async with self._http(trusted=row.trusted) as http:
+            model = OpenAiChatModel(
+                row.url,
+                row.model,
+                key=key,
+                abilities=known,
+                http=http,
+                timeout=self.seconds,
+                patience=patience,
+                has_answered=True,  # when it was added
+            )
+            yield _Noted(model, sessions, row)
 
     @asynccontextmanager
     async def connect(
@@ -63,24 +78,25 @@ class HostedModels(msgspec.Struct, frozen=True):
         url: str,
         model: str,
         key: str,
-        abilities: Abilities = Abilities(),  # noqa: B008  frozen
         *,
         trusted: bool,
-        patience: float = 120.0,
-        remedies: Remedies = Remedies(),  # noqa: B008  frozen
+        patience: float,
+        remedies: Remedies = Remedies(),  # noqa: B008
     ) -> AsyncIterator[OpenAiChatModel]:
-        network = None if trusted else PublicNetwork(private=self.private, own=self.own)
-        async with open_http(network, self.tls) as http:
-            yield OpenAiChatModel(
-                url, model, key=key, abilities=abilities, http=http, patience=patience, remedies=remedies
-            )
+        """One to be probed."""
+        async with self._http(trusted=trusted) as http:
+            yield OpenAiChatModel(url, model, key=key, http=http, patience=patience, remedies=remedies)
+
+    def _http(self, *, trusted: bool) -> httpx.AsyncClient:
+        return open_http(None if trusted else PublicNetwork(private=self.private, own=self.own), self.tls)
 
 
 class _Noted:
-    """A chat model whose failures are noted in the database, until it answers again."""
+    """A chat model of which the database learns what it can do, and why it fails until it answers again."""
 
-    def __init__(self, model: OpenAiChatModel, sessions: Sessions, model_id: UUID, *, failed: bool) -> None:
-        self._model, self._sessions, self._id, self._failed = model, sessions, model_id, failed
+    def __init__(self, model: OpenAiChatModel, sessions: Sessions, row: models.HostedModel) -> None:
+        self._model, self._sessions, self._id = model, sessions, row.id
+        self._noted: tuple[Abilities, str | None] = (model.abilities, row.failure)
 
     @property
     def context_length(self) -> int | None:
@@ -101,15 +117,16 @@ class _Noted:
         except WithheldError:  # of these messages
             raise
         except EngineError as error:
-            self._failed = True
             await self._note(str(error))
             raise
-        if self._failed:
-            self._failed = False
-            await self._note(None)
+        await self._note(None)
         return found
 
     async def _note(self, failure: str | None) -> None:
+        now = (self._model.abilities, failure)
+        if now == self._noted:
+            return
         with suppress(*TRANSIENT):
             async with self._sessions.begin() as session:
-                await hosted_models.note_failure(session, self._id, failure)
+                await hosted_models.note(session, self._id, msgspec.to_builtins(now[0]), failure)
+            self._noted = now

@@ -154,7 +154,8 @@ class OpenAiChatModel:
     """Implements `ChatModel`. Use it as an async context manager, unless it is given the `http` client to use.
 
     `url` is a server, whose API is expected under /v1, or the base URL of an API, as in other clients. `abilities`
-    are what is known of it before; it finds out the rest as it answers. `patience` are seconds of retries.
+    are what is known of it before; it finds out the rest as it answers. `patience` are seconds of retries, also
+    while one cannot be reached that `has_answered` before.
     """
 
     def __init__(  # noqa: PLR0913  an endpoint, and how to treat it
@@ -168,6 +169,7 @@ class OpenAiChatModel:
         timeout: float = 120.0,
         patience: float = 120.0,
         remedies: Remedies = Remedies(),  # noqa: B008  frozen
+        has_answered: bool = False,
     ) -> None:
         self.model = model
         self.abilities = abilities
@@ -176,7 +178,7 @@ class OpenAiChatModel:
         self._key, self._timeout, self._patience, self._remedies = key.strip(), timeout, patience, remedies
         self._own = open_http() if http is None else None
         self._http = http or self._own
-        self.has_answered = False
+        self.has_answered = has_answered
 
     async def __aenter__(self) -> Self:
         return self
@@ -321,7 +323,7 @@ class OpenAiChatModel:
             admin_api_key="",
             base_url=self.base,
             max_retries=0,
-            timeout=self._timeout,
+            timeout=httpx2.Timeout(self._timeout, connect=min(self._timeout, _CONNECT_SECONDS)),
             http_client=cast("Any", self._http),
         )
         client.organization = client.project = None
@@ -440,10 +442,9 @@ def open_http(
     names, if it does.
     """
     limits = httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS)
-    timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)  # each request has a time for all of it
     if network is None and getproxies():
-        return _BoundedClient(verify=tls or True, limits=limits, timeout=timeout)
-    return _BoundedClient(transport=HttpTransport(limits, tls, network), timeout=timeout, trust_env=False)
+        return _BoundedClient(verify=tls or True, limits=limits)
+    return _BoundedClient(transport=HttpTransport(limits, tls, network), trust_env=False)
 
 
 def base_of(url: str) -> str:
