@@ -44,8 +44,8 @@ def summary_of(trial: Trial) -> str:
 
 def wait_for_trial(look: Callable[[], Trial], command: str) -> None:
     """Tell on standard error, if that is a terminal, how the trial goes: to its end, or for a minute, or for ten
-    seconds if it does not begin. Ctrl-C, or a server that does not answer, ends the wait alone. The `command` shows
-    it later.
+    seconds if it does not begin. Ctrl-C, or a server that does not answer, ends the wait alone. The `command`
+    shows it later.
     """
     if not sys.stderr.isatty():
         return
