@@ -13,7 +13,10 @@ import pytest
 
 from app.db import keys, projects, releases
 from app.db.database import Sessions
+from tests.desk_service import Desk
+from tests.desk_service import served as served_desk
 from tests.engine_process import engine_process
+from tests.ledger_project import until
 from tests.named_adapters import make_named
 from tests.processes import free_ports
 from tests.test_asgi import environment, sage_process, until_up
@@ -129,6 +132,24 @@ async def test_tasks_keep_the_release_they_began_with_through_a_swap_and_none_fa
         assert record["policy"]["model"] == task["release"]["model"]
     assert [task["release"]["model"] for task in tasks[-2:]] == [served.names["b"]] * 2
     assert tasks[0]["release"]["model"] == "base"
+
+
+async def test_a_new_api_that_the_model_cannot_use_is_tried_and_warned_of(served: Served) -> None:
+    async with served_desk(Desk()) as desk:
+        body = {"name": "desk", "url": f"{desk.url}/openapi.json"}
+        assert (await served.client.post("/v1/apis", json=body)).status_code == 201
+
+        async def trial_ended() -> bool:
+            shown = (await served.client.get("/v1/apis/desk")).json()["trial"]
+            return shown["finished_at"] is not None
+
+        await until(trial_ended, 200)
+        trial = (await served.client.get("/v1/apis/desk/trial")).json()
+        assert (trial["state"], trial["right"], trial["asked"]) == ("done", 0, 5)
+        assert all(each["turns"] for each in trial["questions"])
+        ready = (await served.client.get("/readyz")).json()
+        assert "the model answered 0 of 5 questions about them right" in ready["warnings"]["model"]
+        assert (await served.client.get("/v1/tasks")).json()["tasks"] == []
 
 
 async def test_a_damaged_adapter_is_refused_by_name_and_the_active_release_stays(served: Served) -> None:

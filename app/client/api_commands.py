@@ -101,7 +101,7 @@ def add_api(
     """Add or replace an API by its OpenAPI document: a URL, a file, or `-` for standard input; or an MCP server.
 
     A new one is tried at once: the server asks the model a few questions, which only read. On a terminal the
-    command waits for that, for a minute at most; `sage apis trial` shows it later.
+    command waits for that, for a minute at most. `sage apis trial` shows it later.
 
     The agent calls its operations as `apis.NAME.<operation>(...)`. A secret is no argument, but at a SOURCE:
     `env:VARIABLE`, `file:PATH`, `-` for standard input, or `prompt`. `sage apis connect` gives credentials later.

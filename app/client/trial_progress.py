@@ -12,7 +12,7 @@ from app.client.listing import Listing
 from app.client.sage_client import ServerError
 from app.security.visible_text import visible
 
-_SECONDS = 60.0
+_SECONDS, _TO_BEGIN = 60.0, 10.0
 _PAUSE_SECONDS = 0.5
 _OPEN = ("waiting", "running")
 _RESULTS = {True: "right", False: "wrong", None: "-"}
@@ -43,12 +43,13 @@ def summary_of(trial: Trial) -> str:
 
 
 def wait_for_trial(look: Callable[[], Trial], command: str) -> None:
-    """Tell on standard error, if that is a terminal, how the trial goes, to its end or for a minute. Ctrl-C, or a
-    server that does not answer, ends the wait alone. The `command` shows it later.
+    """Tell on standard error, if that is a terminal, how the trial goes: to its end, or for a minute, or for ten
+    seconds if it does not begin. Ctrl-C, or a server that does not answer, ends the wait alone. The `command`
+    shows it later.
     """
     if not sys.stderr.isatty():
         return
-    until, told = time.monotonic() + _SECONDS, ""
+    began, told = time.monotonic(), ""
     try:
         while True:
             trial = look()
@@ -57,7 +58,8 @@ def wait_for_trial(look: Callable[[], Trial], command: str) -> None:
                 click.echo(visible(line), err=True)
             if trial["state"] not in _OPEN:
                 return
-            if time.monotonic() > until:
+            begun = trial["state"] == "running" or trial["questions"]
+            if time.monotonic() - began > (_SECONDS if begun else _TO_BEGIN):
                 break
             time.sleep(_PAUSE_SECONDS)
     except KeyboardInterrupt:

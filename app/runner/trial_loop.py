@@ -24,7 +24,7 @@ from app.apis.sample_call import lacks_credentials
 from app.apis.trial_questions import Question, Read, Seen, first_reads, further_reads, seen_of
 from app.db import api_credentials, api_trials, apis, models, projects, quotas, task_queue
 from app.db.api_trials import Tried, TriedTurn
-from app.db.database import TRANSIENT, Sessions
+from app.db.database import TRANSIENT, UNAVAILABLE, Sessions
 from app.db.lease import new_claim
 from app.db.models import TrialState
 from app.errors import AppError, EngineError, EngineRefusalError, HostError
@@ -137,6 +137,12 @@ class ApiTrials:
             await self._wait(row, api, str(error))
         except AppError as error:
             await self._wait(row, api, str(error), counts=True)
+        except UNAVAILABLE:
+            raise
+        except Exception:  # the last resort: one odd API must not stop the trials of others
+            log.exception("the trial of an API failed on an internal error", api=api.name)
+            reason = "internal error: the server's log has the details"
+            await self._end(row, api, TrialState.NOT_TRIED, reason=reason)
 
     async def _try(self, row: models.ApiTrial, api: models.Api) -> None:
         context = await self._executor.context(row.project_id, None, serves=True)
