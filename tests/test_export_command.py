@@ -17,6 +17,7 @@ from app.apis.api_documents import parse_document
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
 from app.apis.listed_app import listed_apps
+from app.apis.presentation import Presentation, present
 from app.client.sage_client import SageClient
 from app.datasets.chat_lines import ChatRecord
 from app.db import models, tasks, trajectories
@@ -132,7 +133,8 @@ async def test_chats_with_secrets_are_left_out_and_counted(shop: Shop, tmp_path:
 
 async def test_the_full_profile_opens_with_the_apis_of_the_project(shop: Shop, tmp_path: Path) -> None:
     documents = {"huge": HUGE, "large": LARGE, "mail": DOCUMENT, "supervisor": COMPLETING}
-    apps = {name: parse_document(name, document) for name, document in documents.items()}
+    readable = Presentation(naming="readable")
+    apps = {name: present(parse_document(name, document), readable) for name, document in documents.items()}
     for name, document in documents.items():
         added = await shop.api.client.post("/v1/apis", json={"name": name, "document": document})
         assert added.is_success, added.text

@@ -21,6 +21,7 @@ class Polite:
 
     name = Compact.name
     stop_strings = Compact.stop_strings
+    look_up_chars = Compact.look_up_chars
 
     def __init__(self, where: str) -> None:
         self._where = where

@@ -52,6 +52,7 @@ NAMES: list[tuple[str, str, str]] = [
     ("list", "GET /users", "list_users"),
     ("create_1", "POST /users", "create_user"),
     ("getUsers_2", "GET /users", "list_users"),
+    ("list_7", "GET /list_7", "list_7"),
     ("ping", "GET /ping", "ping"),
     # the resource first
     ("issues/create", f"POST {REPO}/issues", "create_issue"),

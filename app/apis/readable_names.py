@@ -14,7 +14,7 @@ _PARAMETER = re.compile(r"\{([^{}]*)\}")
 _GROUP = re.compile(r"[/.:#@]+")
 _TOKEN = re.compile(r"_+")
 _FRAMEWORK = re.compile(r"Using(GET|PUT|POST|DELETE|PATCH|HEAD|OPTIONS)(_\d+)?$|\[\d+\]$")
-_NUMBERED = re.compile(r"([A-Za-z]+)_\d+")  # one of several that have the same name
+_NUMBERED = re.compile(r"([A-Za-z]+)_(\d+)")  # one of several that have the same name
 _VERSION = re.compile(r"v\d+(alpha|beta)?\d*|api|rest")
 _LINKS = {"as", "at", "by", "for", "from", "in", "of", "on", "to", "via", "with"}
 _SEVERAL = {"all", "bulk", "many"}
@@ -46,7 +46,8 @@ def readable_name(operation_id: str, method: str, path: str) -> str:
     'bulk_partial_update_dcim_device_types'
     """
     plain = _FRAMEWORK.sub("", _route_name(operation_id[:_CHARS], method, path))
-    plain = _NUMBERED.sub(r"\1", plain) if _NUMBERED.fullmatch(plain) else plain
+    numbered = _NUMBERED.fullmatch(plain)
+    plain = numbered[1] if numbered and numbered[2] not in split_words(path) else plain
     words = split_words(plain)
     if not words or _is_made_of(words, method, path) or _says_less(words, method, path):
         return path_name(method, path)
