@@ -245,11 +245,10 @@ def _result(trial: Mapping[str, Any]) -> str:
 
 def _approve(session: "ServerSession", api: Mapping[str, Any], mode: str | None) -> Mapping[str, Any]:
     """The project, once it has this mode for the API's operations, if one is given."""
-    path = f"/v1/projects/{api['project']}"
-    if mode is None:
-        return session.server.request("GET", path)
-    rules = {"operations": {_pattern(api): mode}}
-    return session.server.request("PATCH", path, {"settings": {"approvals": rules}})
+    patch = None if mode is None else {"settings": {"approvals": {"operations": {_pattern(api): mode}}}}
+    method, path = "GET" if patch is None else "PATCH", f"/v1/projects/{api['project']}"
+    project: Mapping[str, Any] = session.server.request(method, path, patch)
+    return project
 
 
 def _approval_line(api: Mapping[str, Any], project: Mapping[str, Any]) -> str:

@@ -43,9 +43,7 @@ class ApprovalGate:
         self._rules = rules
         self._decisions = decisions
         self._is_proven = is_proven
-        self._changes: dict[
-            int, str
-        ] = {}  # "app.operation" of the calls that may have changed something, by `seq`
+        self._changes: dict[int, str] = {}  # "app.operation" of what may have changed something, by `seq`
 
     def note(self, call: Call) -> None:
         """Count a call that is not read-only, once for each `seq`, unless it certainly changed nothing."""

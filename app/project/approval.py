@@ -71,11 +71,11 @@ class ApprovalRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ruled = [mode for each in former if (mode := self._ruled(each)) is not None]
         named = self._ruled(api) if own is None else max(own, self.operations.get(api, own), key=_STRICTNESS.index)
         ruled += [] if named is None else [named]
-        mode = max(ruled, key=_STRICTNESS.index, default=self.default)
-        if mode not in ("document", "first"):
-            return mode
-        declared = _OF_RISK.get(risk, "never") if risk else "never"
-        return declared if mode == "document" else max(mode, declared, key=_STRICTNESS.index)
+        strictest: ApprovalMode = max(ruled, key=_STRICTNESS.index, default=self.default)
+        if strictest not in ("document", "first"):
+            return strictest
+        declared: ApprovalMode = _OF_RISK.get(risk, "never") if risk else "never"
+        return declared if strictest == "document" else max(strictest, declared, key=_STRICTNESS.index)
 
     def _ruled(self, api: str) -> ApprovalMode | None:
         """The mode of the pattern that matches best."""
