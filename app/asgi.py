@@ -113,7 +113,7 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
             http_client=documents,
             document_reader=reader,
             mcp_commands=commands,
-            hosted=hosted,
+            hosted_endpoints=hosted,
             readiness_checks={
                 "database": lambda: check_schema(services.database.engine),
                 "engine": services.engine.ready,
