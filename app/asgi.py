@@ -45,6 +45,7 @@ from app.runner.webhook_sender import WebhookSender
 __all__ = ["app", "create_app"]
 
 _CONNECTIONS = 20  # to the database, kept open
+_ENDPOINT_SECONDS = 10.0  # of retries, for a hosted model to answer before its release serves
 _FETCH_SECONDS = 30.0  # for an OpenAPI document
 
 
@@ -65,7 +66,12 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
         sessions = services.database.sessions
         hosted = HostedModels.of(settings)
         loader = await stack.enter_async_context(
-            AdapterLoader(services.engine, sessions, services.adapters, partial(hosted.open, sessions))
+            AdapterLoader(
+                services.engine,
+                sessions,
+                services.adapters,
+                partial(hosted.open, sessions, patience=_ENDPOINT_SECONDS),
+            )
         )
         prompt = prompt_hash(parts.profile, parts.tokenizer)
         scope = ModelScope() if settings.model_url else ModelScope.of(settings.model, parts.tokenizer.card)

@@ -48,13 +48,17 @@ class HostedModels(msgspec.Struct, frozen=True):
         return keys.decrypt(row.key)
 
     @asynccontextmanager
-    async def open(self, sessions: Sessions, model_id: UUID) -> AsyncIterator[ChatModel]:
+    async def open(
+        self, sessions: Sessions, model_id: UUID, *, patience: float = 120.0
+    ) -> AsyncIterator[ChatModel]:
         """Its failures are noted. Raises NotFoundError, or SettingError for a key that cannot be decrypted."""
         async with sessions() as session:
             row = await hosted_models.by_id(session, model_id)
             key = self.key_of(row, keys_of(session))
         abilities = msgspec.convert(row.abilities or {}, Abilities)
-        async with self.connect(row.url, row.model, key, abilities, trusted=row.trusted) as model:
+        async with self.connect(
+            row.url, row.model, key, abilities, trusted=row.trusted, patience=patience
+        ) as model:
             yield _Noted(model, sessions, model_id, failed=row.failure is not None)
 
     @asynccontextmanager
