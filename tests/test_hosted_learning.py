@@ -44,7 +44,12 @@ LEDGER = Ledger().document("http://ledger.test")
 
 def hosted_turn(code: str, observation: str = "", outcome: str = "ok", **more: Any) -> Turn:
     counted = CountedTokens(prompt=90, generated=9)
-    shown = {"observation": observation, "outcome": outcome, "prompt": hosted_prompt(), "counted": counted}
+    shown: dict[str, Any] = {
+        "observation": observation,
+        "outcome": outcome,
+        "prompt": hosted_prompt(),
+        "counted": counted,
+    }
     return Turn(context_ids=(), sampled_ids=(), logprobs=(), text=block(code), **(shown | more))
 
 
