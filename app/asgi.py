@@ -45,7 +45,7 @@ from app.runner.webhook_sender import WebhookSender
 __all__ = ["app", "create_app"]
 
 _CONNECTIONS = 20  # to the database, kept open
-_PATIENCE = 10.0  # seconds for a hosted model that is to serve
+_ENDPOINT_SECONDS = 10.0  # of retries, for a hosted model to answer before its release serves
 _FETCH_SECONDS = 30.0  # for an OpenAPI document
 
 
@@ -70,7 +70,7 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
                 services.engine,
                 sessions,
                 services.adapters,
-                partial(hosted.open, sessions, patience=_PATIENCE),
+                partial(hosted.open, sessions, patience=_ENDPOINT_SECONDS),
             )
         )
         prompt = prompt_hash(parts.profile, parts.tokenizer)
@@ -113,7 +113,7 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
             http_client=documents,
             document_reader=reader,
             mcp_commands=commands,
-            hosted=hosted,
+            hosted_endpoints=hosted,
             readiness_checks={
                 "database": lambda: check_schema(services.database.engine),
                 "engine": services.engine.ready,

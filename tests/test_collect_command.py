@@ -3,15 +3,20 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from urllib.parse import urlencode
 
 import pytest
 from click.testing import CliRunner
 
 from app.cli import main
+from app.db import hosted_models, projects
+from app.db.database import open_database
 from app.engine.tokenizer import ChatTokenizer
 from app.model_catalog import SEED_DIR
+from app.security.encryption import KeyRing, new_key
 from tests.chat_server import KEY, MODEL, ChatServer, chat_server
 from trainer.environment import Scenario
 from trainer.environments.office.office_environment import OfficeEnvironment
@@ -33,18 +38,22 @@ async def served(scenarios: Sequence[Scenario]) -> AsyncIterator[tuple[str, Chat
         yield served
 
 
-async def start(out: Path, *arguments: str) -> asyncio.subprocess.Process:
+async def start(
+    out: Path, *arguments: str, env: Mapping[str, str] = MappingProxyType({})
+) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "app.cli", "collect", *OPTIONS, "--out", str(out), *arguments),
-        env={**os.environ, "EXPERT_KEY": KEY, "BAD_KEY": "bad"},
+        env={**os.environ, "EXPERT_KEY": KEY, "BAD_KEY": "bad", **env},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
 
 
-async def collect(out: Path, *arguments: str) -> tuple[int | None, str, str]:
+async def collect(
+    out: Path, *arguments: str, env: Mapping[str, str] = MappingProxyType({})
+) -> tuple[int | None, str, str]:
     """Exit code, standard output, and the last line of standard error."""
-    process = await start(out, *arguments)
+    process = await start(out, *arguments, env=env)
     stdout, error = await asyncio.wait_for(process.communicate(), 60)
     return process.returncode, stdout.decode(), error.decode().strip().rpartition("\n")[2]
 
@@ -85,6 +94,31 @@ async def test_a_collection_that_was_killed_resumes_and_repeats_no_request(
     assert os.listdir(tmp_path) == ["out.jsonl"]
 
 
+@pytest.mark.usefixtures("committed")
+async def test_a_hosted_model_of_a_project_is_an_expert_by_its_name(
+    served: tuple[str, ChatServer], database_url: str, tmp_path: Path
+) -> None:
+    url, server = served
+    secret = new_key()
+    async with (
+        open_database(database_url, keys=KeyRing([secret])) as database,
+        database.sessions.begin() as session,
+    ):
+        owner = await projects.create(session, "shop")
+        await hosted_models.add(session, owner.id, "teacher", KEY, url=url, model=MODEL, trusted=True)
+    env = {"DATABASE_URL": database_url, "SAGE_DATA_DIR": str(tmp_path / "data"), "SAGE_SECRET_KEY": secret}
+    out = tmp_path / "out.jsonl"
+    named = ("--expert", "teacher", "--temperature", "0.3")
+    code, stdout, error = await collect(out, *named, env=env)
+    assert code == 0, error
+    assert stdout == f"{out}: kept 18 of 18 tasks\n"
+    sources = {record.about["source"] for record in read_records(out)}
+    assert sources == {f"chat?{urlencode({'url': url, 'model': MODEL})}"}
+    assert {each["temperature"] for each in server.requests} == {0.3}
+    code, _, error = await collect(out, *named, "--project", "nowhere", env=env)
+    assert (code, "no project is named 'nowhere'" in error) == (1, True)
+
+
 async def test_a_refused_key_is_one_line_and_leaves_nothing_behind(
     served: tuple[str, ChatServer], tmp_path: Path
 ) -> None:
@@ -119,7 +153,10 @@ async def test_the_scripted_expert_makes_the_requested_mistakes(tmp_path: Path) 
     ("arguments", "message"),
     [
         ([], "Missing option '--expert'"),
-        (["--expert", "teacher"], "has no 'teacher', it has chat, crud, gym, scripted"),
+        (
+            ["--expert", "teacher"],
+            "no expert is named 'teacher', there are chat, crud, gym, scripted",
+        ),
         (["--expert", "chat?url=http://x"], "chat needs the option model"),
         (
             ["--expert", "chat?url=http://x&model=m&page=0.1"],

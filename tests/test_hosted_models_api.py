@@ -263,8 +263,8 @@ async def test_names_and_texts_that_no_database_can_store_are_refused(api: ApiAp
         for name in ("%00", "%ED%A0%80", "a%2Fb", "x" * 300):
             for method, path in (("GET", ""), ("PATCH", ""), ("DELETE", ""), ("POST", "/probe")):
                 with row(method, name):
-                    body = {"price_in": 1} if method == "PATCH" else None
-                    answer = await api.client.request(method, f"/v1/hosted-models/{name}{path}", json=body)
+                    sent = {"price_in": 1} if method == "PATCH" else None
+                    answer = await api.client.request(method, f"/v1/hosted-models/{name}{path}", json=sent)
                     assert answer.status_code in (400, 404, 405)
         for field in ("name", "url", "model", "key"):
             with row(field):

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from app.agent.prompt_profiles import hosted_prompt
-from app.db import models, releases
+from app.db import models, releases, task_queue
 from app.db.database import Sessions
 from app.errors import EngineRefusalError
 from app.records import BASE, hosted
@@ -84,6 +84,24 @@ async def test_a_rejected_hosted_model_stays_so_in_another_release(api: ApiApp) 
     assert (await activate(api, first)).status_code == 409
     answer = await activate(api, second)
     assert (answer.status_code, "rejected (as release 2" in str(problem(answer)["detail"])) == (409, True)
+
+
+async def test_a_hosted_model_serves_a_share_of_the_tasks_as_a_canary(api: ApiApp) -> None:
+    entry = await hosted_entry(api.sessions, api.demo.id)
+    release = (await propose(api, hosted="claude")).json()["id"]
+    began = await api.client.post(f"/v1/releases/{release}/canary", json={"percent": 100})
+    assert (began.json()["state"], began.json()["model"]) == ("canary", "claude")
+    assert api.loads.models == [hosted(entry.id)]
+    await api.submit()
+    async with api.sessions.begin() as session:
+        task = await task_queue.claim(session, "me", 30)
+        assert task is not None
+        assert str(task.release_id) == release
+        assert await releases.local_projects(session) == [api.demo.id], "its other tasks need the model servers"
+    shown = (await api.client.get(f"/v1/releases/{release}/canary")).json()
+    assert shown["baseline"] == {"number": 1, "model": BASE}
+    ended = await api.client.delete(f"/v1/releases/{release}/canary")
+    assert ended.json()["state"] == "candidate"
 
 
 async def test_projects_with_a_hosted_policy_stand_beside_others(api: ApiApp) -> None:

@@ -57,7 +57,7 @@ async def test_a_new_project_has_it_and_its_key_stays_in_the_settings(
         async with HostedModels.of(settings).open(api.sessions, model_id) as model:
             assert (await model.answer(HELLO, max_tokens=9, temperature=0)).text == "1 2 3 4"
         known = api.app.state["dependencies"]
-        api.app.state["dependencies"] = msgspec.structs.replace(known, hosted=HostedModels.of(settings))
+        api.app.state["dependencies"] = msgspec.structs.replace(known, hosted_endpoints=HostedModels.of(settings))
         body = {"url": "http://127.0.0.1:9"}
         moved = await api.client.patch("/v1/hosted-models/wise-1", params={"project": "new"}, json=body)
         assert (moved.status_code, "send its key as well" in moved.text) == (400, True)

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from app.api.dependencies import Dependencies
 from app.db.database import Sessions
 from app.field_docs import field_docs
 from app.project.project_settings import ProjectSettings
@@ -119,3 +120,17 @@ def test_fields_are_described_as_in_the_source() -> None:
     assert renamed["description"] == "why the rollout ended", "inherited"
     typed = schemas["TaskRequest"]["properties"]["instruction"]
     assert typed["description"].startswith("what to do"), "of its type"
+
+
+async def test_no_field_of_a_body_has_the_name_of_a_dependency() -> None:
+    """Its invalid values would be taken for a fault of the server."""
+    document = openapi_document()
+    bodies = [
+        content["schema"].get("$ref", "").rpartition("/")[2]
+        for methods in document["paths"].values()
+        for each in methods.values()
+        for content in each.get("requestBody", {}).get("content", {}).values()
+    ]
+    fields = {field for body in bodies if body for field in document["components"]["schemas"][body]["properties"]}
+    assert len(fields) > 50
+    assert not fields & {*Dependencies.__struct_fields__, "session", "access", "visit"}

@@ -57,7 +57,7 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     http_client: httpx.AsyncClient  # fetches OpenAPI documents
     document_reader: DocumentReader
     mcp_commands: Mapping[str, McpCommand] = {}
-    hosted: HostedModels = HostedModels()
+    hosted_endpoints: HostedModels = HostedModels()  # no name of a field of a request
     readiness_checks: Mapping[str, ReadinessCheck]
     datasets: DatasetStore
     data_rules: DataRules = DataRules()

@@ -100,12 +100,12 @@ class HostedModelController(Controller):
         data: JSONBody[HostedModelRequest],
         session: Db,
         access: Caller,
-        hosted: NamedDependency[HostedModels],
+        hosted_endpoints: NamedDependency[HostedModels],
     ) -> HostedModelView:
         """Probes the endpoint with a few small requests, for up to 30 s, and stores the model with what it can do.
         An endpoint that does not answer, or refuses the key or the model, is an error with its own reason."""
         owner = await find_project(session, access, data.project)
-        row = await add_hosted(session, access, owner, data, hosted)
+        row = await add_hosted(session, access, owner, data, hosted_endpoints)
         return HostedModelView.of(row, owner.name)
 
     @get(summary="List hosted models", responses=problems(400, 401, 403, 404))
@@ -128,13 +128,13 @@ class HostedModelController(Controller):
         data: JSONBody[HostedModelPatch],
         session: Db,
         access: Caller,
-        hosted: NamedDependency[HostedModels],
+        hosted_endpoints: NamedDependency[HostedModels],
         project: ProjectName = None,
     ) -> HostedModelView:
         """Another URL, model or key is probed first. For another origin the key has to be sent again. Once a
         release was made with it, its model stays: add another one under another name."""
         owner = await find_project(session, access, project)
-        row = await change_hosted(session, access, owner, name, data, hosted)
+        row = await change_hosted(session, access, owner, name, data, hosted_endpoints)
         return HostedModelView.of(row, owner.name)
 
     @post(
@@ -148,12 +148,12 @@ class HostedModelController(Controller):
         name: FromPath[str],
         session: Db,
         access: Caller,
-        hosted: NamedDependency[HostedModels],
+        hosted_endpoints: NamedDependency[HostedModels],
         project: ProjectName = None,
     ) -> HostedModelView:
         """Finds out again what it can do. `failure` says what is wrong."""
         owner = await find_project(session, access, project)
-        return HostedModelView.of(await probe_hosted(session, access, owner, name, hosted), owner.name)
+        return HostedModelView.of(await probe_hosted(session, access, owner, name, hosted_endpoints), owner.name)
 
     @delete("/{name:str}", summary="Remove a hosted model", responses=problems(400, 401, 403, 404, 409))
     async def remove(self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None) -> None:

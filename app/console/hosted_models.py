@@ -28,14 +28,18 @@ class HostedModelPages(Controller):
 
     @post()
     async def add(
-        self, request: Request[Any, Any, Any], visit: Visitor, session: Db, hosted: NamedDependency[HostedModels]
+        self,
+        request: Request[Any, Any, Any],
+        visit: Visitor,
+        session: Db,
+        hosted_endpoints: NamedDependency[HostedModels],
     ) -> Response[Any]:
         form = await read_form(request, HostedModelRequest)
         if form.value is None:
             return await _list(visit, session, form)
         data = replace(form.value, project=visit.project.name)
         try:
-            await add_hosted(session, visit.access, visit.project, data, hosted)
+            await add_hosted(session, visit.access, visit.project, data, hosted_endpoints)
         except AppError as error:
             await session.rollback()
             return await _list(visit, session, form.refused(error))
@@ -43,9 +47,9 @@ class HostedModelPages(Controller):
 
     @post("/{name:str}/probe")
     async def probe(
-        self, name: FromPath[str], visit: Visitor, session: Db, hosted: NamedDependency[HostedModels]
+        self, name: FromPath[str], visit: Visitor, session: Db, hosted_endpoints: NamedDependency[HostedModels]
     ) -> Redirect:
-        row = await probe_hosted(session, visit.access, visit.project, name, hosted)
+        row = await probe_hosted(session, visit.access, visit.project, name, hosted_endpoints)
         what = f"{name} cannot be used: {row.failure}" if row.failure else f"probed the model {name}"
         return after_change(visit.url("/console/models"), what)
 

@@ -20,6 +20,7 @@ _TABLES = {
 }  # of pages whose table is not named as they are
 _EMPTY = {
     "/console/approvals": "No call waits for a person.",
+    "/console/models": "No hosted models.",
     "/console/secrets": "No secrets are stored.",
     "/console/webhooks": "No messages yet.",
 }

@@ -9,6 +9,7 @@ import click
 from tqdm import tqdm
 
 from app.errors import SettingError
+from app.plugins import registry
 from app.settings import Settings
 from trainer.demo.defaults import ENVIRONMENT
 
@@ -20,8 +21,9 @@ _TIMEOUTS = 3  # an expert that does not answer is asked again for this many tim
     "--expert",
     metavar="NAME?OPTION=VALUE&...",
     required=True,
-    help='who demonstrates, such as "chat?url=URL&model=NAME" or "scripted?inline=0.1"',
+    help='who demonstrates: the NAME of a hosted model, "chat?url=URL&model=NAME" or "scripted?inline=0.1"',
 )
+@click.option("--project", help="of the hosted model that is the expert  [default: the only one]")
 @click.option("--api-key-env", metavar="VAR", help="the environment variable that holds the expert's API key")
 @click.option("--environment", default=ENVIRONMENT, show_default=True, help="as `sage environments` lists them")
 @click.option("--split", type=click.Choice(["train", "validation", "test"]), default="train", show_default=True)
@@ -47,27 +49,45 @@ _TIMEOUTS = 3  # an expert that does not answer is asked again for this many tim
 @click.option("--at-once", type=click.IntRange(1), default=8, show_default=True, help="scenarios in flight")
 @click.option("--timeout", type=click.FloatRange(1), default=120.0, show_default=True, help="seconds per answer")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="a JSONL file")
-def collect(out: Path, api_key_env: str | None, at_once: int, timeout: float, **wanted: Any) -> None:
+def collect(
+    out: Path,
+    api_key_env: str | None,
+    at_once: int,
+    timeout: float,
+    expert: str,
+    project: str | None,
+    **wanted: Any,
+) -> None:
     """Let an expert work in an environment and keep its successes as chats to train on.
 
     The same command resumes a collection that was interrupted. `sage train --kind sft --set data=FILE` learns from
     the file; so do TRL and LLaMA-Factory.
     """
     # Imported here because all that a rollout needs takes a second, which `sage --help` need not wait for.
+    from trainer.cli.hosted_expert import find_hosted  # noqa: PLC0415
     from trainer.sft_data import collection  # noqa: PLC0415
 
-    access = collection.ExpertAccess(
-        key=_key(api_key_env), at_once=at_once, timeout=timeout, patience=_TIMEOUTS * timeout
-    )
-    chats = collection.CollectionSettings(**wanted)
+    settings, key = Settings.from_env(), _key(api_key_env)
+    if project or _is_hosted(expert):
+        expert, key = find_hosted(expert, project, settings)
+    access = collection.ExpertAccess(key=key, at_once=at_once, timeout=timeout, patience=_TIMEOUTS * timeout)
+    chats = collection.CollectionSettings(expert=expert, **wanted)
     with tqdm(total=chats.scenarios, desc="collect", unit="scenario", disable=None) as bar:
         try:
-            total = asyncio.run(collection.collect(chats, access, Settings.from_env(), out, bar.update))
+            total = asyncio.run(collection.collect(chats, access, settings, out, bar.update))
         except OSError as error:
             raise click.ClickException(f"{out} cannot be written: {error.strerror}") from error
     click.echo(f"{out}: kept {len(total.kept)} of {total.tried} tasks")
     for reason, count in total.dropped.items():
         click.echo(f"left out {count}: {reason}")
+
+
+def _is_hosted(expert: str) -> bool:
+    """It is no plug-in."""
+    from trainer.rollouts.expert import GROUP  # noqa: PLC0415
+
+    name = expert.partition("?")[0]
+    return "?" not in expert and ":" not in name and name not in registry.names(GROUP)
 
 
 def _key(variable: str | None) -> str:

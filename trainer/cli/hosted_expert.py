@@ -10,8 +10,10 @@ from app.db import embedded_postgres, hosted_models, models, projects
 from app.db.database import open_database
 from app.errors import SettingError, WrongUsageError
 from app.gateway.hosted_models import HostedModels
+from app.plugins import registry
 from app.security.encryption import KeyRing
 from app.settings import Settings
+from trainer.rollouts.expert import GROUP
 
 
 class HostedExpert(NamedTuple):
@@ -30,8 +32,8 @@ def find_hosted(name: str, project: str | None, settings: Settings) -> HostedExp
 
 
 async def _find(name: str, project: str | None, settings: Settings) -> HostedExpert:
-    keys = KeyRing.open(settings)
     url = settings.database_url or _embedded(name, settings)
+    keys = KeyRing.open(settings)
     async with open_database(url, keys=keys) as database, database.sessions() as session:
         owner = await projects.by_name(session, project) if project else await _only(session)
         row = await hosted_models.get(session, owner.id, name)
@@ -50,7 +52,7 @@ def _embedded(name: str, settings: Settings) -> str:
     directory = settings.data_dir.absolute() / "postgres"
     if not (directory / "postmaster.pid").exists():
         raise SettingError(
-            f"no expert is named {name!r}, and there is no database that may have a hosted model of this name: set "
-            "DATABASE_URL, or start the server on this machine (`sage up`)"
+            f"no expert is named {name!r}, there are {', '.join(registry.names(GROUP))}; for a hosted model set "
+            "DATABASE_URL, or start its server on this machine (`sage up`)"
         )
     return embedded_postgres.start(directory)

@@ -38,7 +38,7 @@ async def _store(job: Job, sessions: Sessions, adapter: PublishedAdapter) -> Non
         await adapters.put(
             session,
             adapter.hash,
-            base=job.deployment.model,
+            base=job.deployment.local_model,
             rank=adapter.rank,
             project_id=job.project_id,
             run_id=job.id,

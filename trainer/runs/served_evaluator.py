@@ -32,7 +32,7 @@ async def open_evaluator(
             adapters=job.deployment.adapters_dir,
             new_library=stack.new_library,
             temperature=job.deployment.temperature,
-            base=job.deployment.model,
+            base=job.deployment.local_model,
             fetch=partial(fetch_adapter, job),
             report=partial(progress.part, "exam tasks"),
             open_hosted=partial(_open_hosted, job, sessions),

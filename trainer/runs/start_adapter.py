@@ -30,9 +30,10 @@ async def find_start(job: Job, sessions: Sessions) -> Path | None:
     async with sessions() as session:
         model = await _serving(session, job.project_id)
         adapter = await session.get(models.Adapter, model)
-    if adapter is not None and adapter.base != job.deployment.model:
+    served = job.deployment.local_model
+    if adapter is not None and adapter.base != served:
         raise InvalidError(
-            f"the active release has an adapter for the base model {adapter.base}, but {job.deployment.model} is "
+            f"the active release has an adapter for the base model {adapter.base}, but {served} is "
             f'served: set start="base" to start over, or SAGE_MODEL={adapter.base}'
         )
     return await fetch_adapter(job, model)

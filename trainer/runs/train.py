@@ -96,7 +96,7 @@ async def _read_source(
     """Before anything is loaded or tried. Raises InvalidError where there is nothing to learn from."""
     tokenizer = ChatTokenizer.load(job.deployment.model_dir, job.deployment.template_kwargs)
     start = await find_start(job, sessions)
-    base = BaseModel(job.deployment.model, tokenizer, name_of(start))
+    base = BaseModel(job.deployment.local_model, tokenizer, name_of(start))
     record = recorder(job, progress, sessions, start)
     source = _Source(start=start)
     if job.settings.kind is RunKind.SFT:
