@@ -7,6 +7,7 @@ from typing import Any
 
 from litestar import Litestar
 
+from app.adapters.bundled_adapter import BundledAdapter
 from app.agent.prompt_profiles import prompt_hash, prompt_text
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
@@ -23,6 +24,7 @@ from app.db.disk_space import DiskSpace
 from app.db.learning_outlook import Serving
 from app.db.migrate import check_schema
 from app.engine.model_scope import ModelScope
+from app.engine.tokenizer import read_card
 from app.garbage_collection import freeze_memory
 from app.gateway.certificates import Certificates
 from app.gateway.hosted_models import HostedModels
@@ -58,6 +60,15 @@ def app(shutdown: Shutdown | None = None) -> Litestar:
     return create_app(lambda: _open_dependencies(parts, shutdown or Shutdown()), [console_router()])
 
 
+def _scope(parts: Parts) -> ModelScope:
+    """By the card of the model, and of the adapter that it comes with; any, where a hosted one is set."""
+    if parts.settings.model_url:
+        return ModelScope()
+    bundled = BundledAdapter.of(parts.settings.model_dir)
+    lessons = read_card(bundled.path) if bundled else {}
+    return ModelScope.of(parts.settings.model, {**parts.tokenizer.card, **lessons})
+
+
 @asynccontextmanager
 async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[Dependencies]:
     settings = parts.settings
@@ -74,7 +85,7 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
             )
         )
         prompt = prompt_hash(parts.profile, parts.tokenizer)
-        scope = ModelScope() if settings.model_url else ModelScope.of(settings.model, parts.tokenizer.card)
+        scope = _scope(parts)
         promoter = Promoter(sessions, loader, prompt)
         reconciler = await stack.enter_async_context(
             ReleaseReconciler(sessions, promoter, prompt, prompt_text=prompt_text(parts.profile, parts.tokenizer))

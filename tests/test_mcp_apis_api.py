@@ -46,7 +46,7 @@ async def test_the_tools_of_a_server_become_operations(api: ApiApp) -> None:
         "name": "write",
         "method": "tools/call",
         "path": "write",
-        "signature": "write(text, times=1) -> dict[string, integer]: Write a note.",
+        "signature": "write(text, times=1) -> map to integer: Write a note.",
         "summary": "Write a note.",
     }
     assert set(notebook.tokens) == {"Bearer t0p-s3cret-t0ken"}

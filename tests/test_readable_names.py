@@ -54,6 +54,8 @@ NAMES: list[tuple[str, str, str]] = [
     ("getUsers_2", "GET /users", "list_users"),
     ("list_7", "GET /list_7", "list_7"),
     ("ping", "GET /ping", "ping"),
+    ("drop", "DELETE /users/{id}", "drop"),
+    ("get", "GET /users/{id}", "get_user"),
     # the resource first
     ("issues/create", f"POST {REPO}/issues", "create_issue"),
     ("issues/get", f"GET {REPO}/issues/{{issue_number}}", "get_issue"),

@@ -20,6 +20,7 @@ _LINKS = {"as", "at", "by", "for", "from", "in", "of", "on", "to", "via", "with"
 _SEVERAL = {"all", "bulk", "many"}
 _AMOUNTS = {*_SEVERAL, "one"}
 _JOINED = {"or", "and", "partial", "bulk"}  # within a verb: create or update, partial update
+_BARE = {"create", "delete", "destroy", "get", "index", "list", "retrieve", "show", "store", "update"}
 _CHARS = 300  # of an identifier
 _MOUNTED = 5  # segments of a path that an identifier may lack
 _ROLES = {"controller", "handler", "resource", "service", "viewset"}  # of classes in identifiers
@@ -115,9 +116,9 @@ def _says_less(words: Sequence[str], method: str, path: str) -> bool:
     """
     last = split_words(path.rstrip("/").rpartition("/")[2]) if not path.rstrip("/").endswith("}") else []
     if not last:
-        return words[1:] == [] and words[0] in ALL and bool(split_words(_PARAMETER.sub("", path)))
+        return words[1:] == [] and words[0] in _BARE and bool(split_words(_PARAMETER.sub("", path)))
     if len(words) == 1:
-        return words[0] in ALL and words != last
+        return words[0] in _BARE and words != last
     if words[-1] == "list" and words[0] == method.lower():
         return singular(words[-2]) == singular(last[-1])
     return words[-1] in ("create", "retrieve") and last[0] in ALL and words[-1 - len(last) : -1] == last
