@@ -18,6 +18,7 @@ from app.db import models, releases
 from app.db.clock import from_now
 from app.db.database import Sessions
 from app.engine.model_scope import ModelScope
+from app.errors import EngineError
 from app.runner.retention_loop import RetentionLoop
 from app.runner.trial_loop import ApiTrials
 from app.sandbox.forked_sandbox import ForkedSandbox
@@ -324,8 +325,28 @@ async def test_a_trial_at_which_processes_die_is_given_up(trying: Trying) -> Non
     await trying.add()
     async with trying.project.sessions.begin() as session:
         await session.execute(update(models.ApiTrial).values(attempt=3))
-    shown = await trying.ended(able)
+    async with trying.trials(able) as trials:
+        await until(trying.has_ended)
+        for _ in range(3):
+            await trials.look()
+        shown = await trying.shown()
     assert (shown["state"], shown["reason"]) == ("not_tried", "3 processes died during it")
+
+
+async def test_a_model_server_that_does_not_answer_is_waited_for(trying: Trying) -> None:
+    await trying.add()
+
+    async def waits() -> bool:
+        return (await trying.shown())["reason"] == "the model server is down"
+
+    async with trying.trials(lambda _prompt, _turns: EngineError("the model server is down")):
+        await until(waits)
+    shown = await trying.shown()
+    assert (shown["state"], shown["right"], shown["asked"]) == ("waiting", 0, 5)
+    async with trying.project.sessions.begin() as session:
+        assert await session.scalar(select(models.ApiTrial.attempt)) == 0
+        await session.execute(update(models.ApiTrial).values(next_at=from_now(0)))
+    assert (await trying.ended(able))["right"] == 5
 
 
 async def test_whoever_may_not_run_trials_runs_none(trying: Trying) -> None:

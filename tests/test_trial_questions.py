@@ -70,6 +70,34 @@ def test_only_reads_that_need_nothing_come_first_and_then_those_of_an_item_that_
     assert further_reads(app, [Seen(Read("list_tickets"), [])]) == []
 
 
+def test_an_argument_is_taken_from_an_item_that_it_is_about() -> None:
+    table: list[tuple[str, str, Any, str]] = [
+        ("/find_ticket/{id}", "id", 12, "the ticket with the id 12"),
+        ("/find_agent/{id}", "id", None, ""),
+        ("/history", "ticket_id", 12, "the ticket with the id 12"),
+        ("/history", "agent_id", 5, "the agent with the id 5"),
+        ("/history", "team_id", None, ""),
+        ("/history", "day", None, ""),
+    ]
+    rows = [{**each, "agent_id": 5, "day": "2025-03-01"} for each in TICKETS]
+    with every_row() as row:
+        for path, parameter, value, of in table:
+            with row(path, parameter):
+                app = desk(**{path: read("look", (parameter, True))})
+                found = further_reads(app, [Seen(Read("list_tickets"), rows)])
+                looks = [(each.arguments, each.of) for each in found if each.operation == "look"]
+                assert looks == ([({parameter: value}, of)] if of else [])
+
+
+def test_a_page_that_a_call_has_to_name_is_the_first() -> None:
+    notes, days = read("list_notes", ("page", True), ("limit", True)), read("list_days", ("on", True))
+    app = desk(**{"/notes": notes, "/days": days})
+    [first] = [each for each in first_reads(app) if each.operation in ("list_notes", "list_days")]
+    assert first == Read("list_notes", {"page": 1, "limit": 50})
+    assert seen_of(app, first, TICKETS, None).count == 3
+    assert seen_of(app, first, [{"id": each} for each in range(50)], None).count is None
+
+
 def test_the_questions_are_of_all_kinds_and_name_no_operation() -> None:
     app, seen = desk(), [Seen(Read("list_tickets"), TICKETS)]
     made = questions(app, seen)

@@ -46,6 +46,7 @@ _NO_ITEMS: Final = {"links", "included", "errors", "warnings", "facets"}
 _TOTALS: Final = ("total", "totalcount", "totalresults", "totalitems", "numbermatched")
 _PAGE_TOTALS: Final = ("totalpages", "pagecount", "pages")
 _LAST_PAGES: Final = ("lastpage",)
+_SIZE: Final = 50  # that is asked for where a call has to say one
 _ROUND: Final = 10  # a list of so many items, or a multiple, may be the first page
 
 
@@ -66,6 +67,25 @@ def next_page(
     return None if page is None or not is_number(page) else _after_page(page, size, value, arguments)
 
 
+def first_page(operation: Operation) -> dict[str, Json] | None:
+    """The required arguments of a call for the first page; None if it needs others, too."""
+    found: dict[str, Json] = {}
+    for each in operation.parameters:
+        name = _plain(each.wire_name)
+        if not each.required:
+            continue
+        if name in _SIZES and is_number(each):
+            most = each.schema.get("maximum")
+            found[each.name] = min(_SIZE, most) if isinstance(most, int) else _SIZE
+        elif name in _PAGES and is_number(each):
+            found[each.name] = _first_page(each)
+        elif name in _OFFSETS and is_number(each):
+            found[each.name] = _base(each)
+        else:
+            return None
+    return found
+
+
 def items_of(value: Json) -> Sequence[Json]:
     """The items of a page: the answer, its list under a usual name, or else its longest one."""
     return _rows(value)
@@ -79,14 +99,14 @@ def total_of(operation: Operation, value: Json, following: NextPage) -> int | No
     return _number(value, (*_TOTALS, "count"))
 
 
-def is_whole(operation: Operation, value: Json, following: NextPage) -> bool:
+def is_whole(operation: Operation, arguments: Mapping[str, Json], value: Json, following: NextPage) -> bool:
     """Whether an answer has all the items, as far as it tells. False for what looks as if it had been cut."""
     count, total = len(_rows(value)), _number(value, _TOTALS)
     if following is not None or _flag(value, _MORE):
         return False
     if total is not None and count:
         return total == count
-    size = _given(_first({_plain(each.wire_name): each for each in operation.parameters}, _SIZES), {})
+    size = _given(_first({_plain(each.wire_name): each for each in operation.parameters}, _SIZES), arguments)
     return count < size if isinstance(size, int) else count < _ROUND or count % _ROUND != 0
 
 

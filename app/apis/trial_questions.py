@@ -17,7 +17,7 @@ import msgspec
 
 from app.apis import verbs
 from app.apis.catalog import App, Operation
-from app.apis.pagination import NextPage, is_whole, items_of, total_of
+from app.apis.pagination import NextPage, first_page, is_whole, items_of, total_of
 from app.apis.trial_answers import is_right
 from app.apis.words import singular, split_words, word_set
 from app.records import Json
@@ -105,21 +105,21 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def first_reads(app: App) -> list[Read]:
-    """Calls that need no arguments, those of the shortest paths first, often lists: about as many different things
-    as there are.
+    """Calls that need no arguments but for pages, about as many different things as there are: those of the
+    shortest paths first, which are often lists.
     """
-    fit = [each for each in app.operations.values() if _reads(each) and not each.required]
+    fit = [each for each in app.operations.values() if _reads(each) and first_page(each) is not None]
     fit.sort(key=lambda each: (each.path.count("/"), len(each.path)))
     of_each = {_noun(each): each for each in reversed(fit)}
     others = [each for each in fit if each not in of_each.values()]
     first = [each for each in fit if each in of_each.values()]
-    return [Read(each.name) for each in (*first, *others)[:_FIRST_READS]]
+    return [Read(each.name, first_page(each) or {}) for each in (*first, *others)[:_FIRST_READS]]
 
 
 def seen_of(app: App, read: Read, value: Json, following: NextPage) -> Seen:
     """What a read answered with: `following` is what to change for the next page."""
     operation, inner = app.operations[read.operation], _unwrapped(value)
-    complete = is_whole(operation, inner, following)
+    complete = is_whole(operation, read.arguments, inner, following)
     return Seen(read, value, complete, total_of(operation, inner, following))
 
 
@@ -174,16 +174,26 @@ def _of_item(app: App, operation: Operation, seen: Seen) -> Read | None:
     """A call of the operation for an item of the list, if it is one for such items."""
     [parameter] = [each for each in operation.parameters if each.required]
     rows, listed = seen.rows, app.operations[seen.read.operation]
-    if not rows or parameter.place not in ("path", "query", "body") or seen.read.arguments:
+    if not rows or parameter.place not in ("path", "query", "body") or seen.read.of:
         return None
-    item, name = rows[len(rows) // 2], parameter.wire_name
-    below = operation.path.startswith(f"{listed.path.rstrip('/')}/{{{name}}}")
-    key = next((each for each in (name, *(("id", *_KEYS) if below else ())) if each in item), None)
-    if key is None or not (below or _is_id(name)) or not _is_plain(item[key]):
+    item = rows[len(rows) // 2]
+    key = _key_for(parameter.wire_name, operation, listed, item)
+    if key is None or not _is_plain(item[key]):
         return None
-    return Read(
-        operation.name, {parameter.name: item[key]}, f"the {_one(listed)} with the {_words(key)} {item[key]}"
-    )
+    *about, last = split_words(key)
+    what, by = (" ".join(about), "id") if last == "id" and about else (_one(listed), _words(key))
+    return Read(operation.name, {parameter.name: item[key]}, f"the {what} with the {by} {item[key]}")
+
+
+def _key_for(name: str, operation: Operation, listed: Operation, item: Mapping[str, Json]) -> str | None:
+    """The field of a listed item that the argument of an operation stands for, if it is about such items."""
+    if operation.path.startswith(f"{listed.path.rstrip('/')}/{{{name}}}"):
+        return next((each for each in (name, "id", *_KEYS) if each in item), None)
+    *about, last = split_words(name) or [""]
+    if about and last == "id" and name in item:
+        return name
+    is_same = (" ".join(about) or _one(operation)) == _one(listed)
+    return "id" if last == "id" and is_same and "id" in item else None
 
 
 def _in_turn(app: App, seen: Seen, number: int, every: Sequence[Seen], is_secret: IsSecret) -> Iterator[Question]:

@@ -129,6 +129,7 @@ class ApiTrials:
     async def _attempt(self, row: models.ApiTrial, api: models.Api) -> None:
         try:
             if row.attempt > _ATTEMPTS:
+                await self._begin(row)  # or it would be due again
                 raise NotTriedError(row.reason or f"{_ATTEMPTS} processes died during it")
             await self._try(row, api)
         except NotTriedError as error:
@@ -142,12 +143,12 @@ class ApiTrials:
         except Exception:  # the last resort: one odd API must not stop the trials of others
             log.exception("the trial of an API failed on an internal error", api=api.name)
             reason = "internal error: the server's log has the details"
+            await self._begin(row)
             await self._end(row, api, TrialState.NOT_TRIED, reason=reason)
 
     async def _try(self, row: models.ApiTrial, api: models.Api) -> None:
         context = await self._executor.context(row.project_id, None, serves=True)
-        async with self._sessions.begin() as session:
-            goes_on = await api_trials.begin(session, row, self._model)
+        goes_on = await self._begin(row)
         app = context.catalog.apps.get(api.name)
         if app is None:
             raise NotTriedError("it is not among the APIs of the active release")
@@ -167,6 +168,11 @@ class ApiTrials:
         if not answered:
             raise NotTriedError("what it was asked about changed meanwhile")
         await self._end(row, api, TrialState.DONE, answered)
+
+    async def _begin(self, row: models.ApiTrial) -> bool:
+        """Whether it goes on with the questions that it has."""
+        async with self._sessions.begin() as session:
+            return await api_trials.begin(session, row, self._model)
 
     async def _questions(self, trial: "_Trial") -> list[Question]:
         """Raises NotTriedError if there are none."""
