@@ -109,4 +109,5 @@ async def check_adapters(settings: Settings, database: Database) -> Finding:
             f"{', '.join(bare)}: the model serves without the adapter that comes with it. "
             f"`sage releases --add {bundled.path} --project NAME` makes it a candidate",
         )
-    return Finding("ok", "adapters", f"{len(serving)} serve, all verified" if serving else "the base model serves")
+    alone = "the base model serves" if bare else "none serves: projects have hosted models, or there is no project"
+    return Finding("ok", "adapters", f"{len(serving)} serve, all verified" if serving else alone)
