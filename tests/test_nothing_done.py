@@ -86,4 +86,4 @@ async def test_what_it_read_is_the_same_once_its_session_was_rebuilt(demo: Appro
     ):
         row = await demo.project.ended(task_id)
     assert (row.stop, row.turns, demo.written()) == (Stop.COMPLETED, 5, ["one"])
-    assert "Python was restarted" in (await demo.observations(task_id))[2]
+    assert "the Python session crashed" in (await demo.observations(task_id))[2]
