@@ -337,8 +337,7 @@ async def test_a_model_server_that_does_not_answer_is_waited_for(trying: Trying)
     await trying.add()
 
     async def waits() -> bool:
-        shown: dict[str, Any] = await trying.shown()
-        return shown["reason"] == "the model server is down"
+        return bool((await trying.shown())["reason"] == "the model server is down")
 
     async with trying.trials(lambda _prompt, _turns: EngineError("the model server is down")):
         await until(waits)
