@@ -21,7 +21,7 @@ from app.client.listing_group import ListingGroup
 from app.client.project_commands import projects
 from app.client.run_command import run
 from app.client.skill_commands import skills
-from app.client.task_commands import tasks
+from app.client.task_commands import score, tasks
 from app.errors import AppError, SettingError
 from app.garbage_collection import collect_seldom
 from app.guarded_output import guard_output
@@ -70,7 +70,7 @@ def main() -> None:
     collect_seldom()
 
 
-for _command in (run, tasks, apis, skills, projects, approvals):
+for _command in (run, tasks, score, apis, skills, projects, approvals):
     main.add_command(_command)
 
 

@@ -65,6 +65,25 @@ async def test_tasks_are_listed_filtered_shown_and_cancelled(shell: SageCommand)
     assert (unknown.code, unknown.err.startswith("Error: no task has the id ")) == (6, True)
 
 
+async def test_an_ended_task_is_scored_in_words_or_by_a_number(shell: SageCommand) -> None:
+    task = await shell.api.submit("count my mails")
+    early = await shell.run("score", str(task), "solved")
+    assert early.code == 6, early.err
+    await shell.run("tasks", str(task), "--cancel")
+    for score, told, kept in (
+        ("Solved", "solved:", 1.0),
+        ("half", "solved 0.5:", 0.5),
+        ("0.25", "failed 0.25:", 0.25),
+    ):
+        given = await shell.run("score", str(task), score, "--comment", "as asked")
+        assert (given.code, given.out.startswith(told)) == (0, True), given
+        assert (await shell.api.client.get(f"/v1/tasks/{task}")).json()["score"] == kept
+    for score, why in (("good", "SCORE is solved, half, failed, or a number"), ("7", "score")):
+        wrong = await shell.run("score", str(task), score)
+        assert wrong.code in (2, 6)
+        assert why in wrong.err
+
+
 async def test_hosted_models_are_added_listed_changed_probed_and_removed(shell: SageCommand) -> None:
     provider = Provider()
     async with provider.listening() as url:

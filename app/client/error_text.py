@@ -32,7 +32,7 @@ _COMMANDS = (
     ("GET releases", "`sage releases`"),
     ("POST releases/*/activate", "`sage releases NUMBER --activate`"),
     ("DELETE releases/*/canary", "`sage releases NUMBER --canary 0`"),
-    ("POST feedback", "the page Feedback of the console"),
+    ("POST feedback", "`sage score`"),
     ("POST datasets", "`sage train --set data=FILE`"),
 )
 """Routes that errors name, and the commands that do the same; what has none is done in the console."""

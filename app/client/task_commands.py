@@ -12,7 +12,7 @@ import click
 from app.client.listing import Listing, age, value_text
 from app.client.options import page_options, project_option, server_command
 from app.client.release_lookup import release_id
-from app.project.score_source import in_words
+from app.project.score_source import GRADES, in_words
 from app.records import Stop
 
 if TYPE_CHECKING:
@@ -86,6 +86,29 @@ def tasks(
 
         sys.exit(follow_task(session, task))
     session.show(shown, _with_names, code="check")
+
+
+@click.command
+@server_command
+@click.argument("task", type=click.UUID)
+@click.argument("score", metavar="SCORE")
+@click.option("--comment", help="for whoever reads the task")
+def score(session: "ServerSession", task: UUID, score: str, comment: str | None) -> None:
+    """Score TASK, which has ended: solved, half, failed, or a number from 0 to 1.
+
+    Skills prove themselves by scores, and training runs learn from them.
+    """
+    body = {"task_id": str(task), "score": _score(score), "comment": comment}
+    given = session.server.request("POST", "/v1/feedback", body)
+    session.confirm(given, f"{in_words(given['score'])}: the score of task {task} is stored")
+
+
+def _score(text: str) -> float:
+    grades = {name.lower(): value for name, value in GRADES}
+    try:
+        return grades[text.lower()] if text.lower() in grades else float(text)
+    except ValueError:
+        raise click.UsageError(f"SCORE is {', '.join(grades)}, or a number from 0 to 1, not {text!r}") from None
 
 
 def _json(text: str) -> Any:

@@ -7,7 +7,10 @@ import msgspec
 
 from app.records import Json
 
-ADVICE = "set SAGE_MODEL to a larger model (`sage models list` shows some), use an expert, or let it practise"
+ADVICE = (
+    "add a hosted model (`sage models add`) and let it serve the project, or set SAGE_MODEL to a larger model "
+    "(`sage models list` shows some)"
+)
 _CARD_FIELD = "made_for_apis"
 _NONE: Mapping[str, tuple[int, int]] = {}
 _ANY_FORM = "full"  # the prompt profile of models that were not trained by us
