@@ -100,7 +100,7 @@ async def test_a_model_that_can_use_the_api_answers_all_and_one_that_cannot_none
     assert (again.status_code, again.json()["state"], again.json()["asked"]) == (202, "waiting", 0)
     shown = await trying.ended(unable)
     assert (shown["state"], shown["right"], shown["asked"]) == ("done", 0, 5)
-    assert "answered 0 of 5 questions right, so it cannot use this API yet: set SAGE_MODEL" in shown["remark"]
+    assert "answered 0 of 5 questions right, so it cannot use this API yet: add a hosted model" in shown["remark"]
     [listed] = (await trying.api.client.get("/v1/apis")).json()
     assert (listed["trial"]["right"], listed["trial"]["asked"], listed["trial"]["state"]) == (0, 5, "done")
 

@@ -36,7 +36,7 @@ async def test_a_hosted_model_becomes_a_release_is_activated_and_rolled_back(api
     proposed = (await propose(api, hosted="claude", reason="it is better")).json()
     assert (proposed["number"], proposed["state"], proposed["model"]) == (2, "candidate", "claude")
     planned = (await api.client.get(f"/v1/releases/{proposed['id']}/activate")).json()
-    assert planned["model"] == {"from": BASE, "to": "claude"}
+    assert (planned["model"], planned["prompt"]) == ({"from": BASE, "to": "claude"}, "hosted")
     active = (await activate(api, proposed["id"])).json()
     assert (active["state"], active["prompt_hash"]) == ("active", hosted_prompt())
     assert api.loads.models == [hosted(entry.id)]
@@ -44,6 +44,7 @@ async def test_a_hosted_model_becomes_a_release_is_activated_and_rolled_back(api
     found = await api.client.get(f"/v1/releases/{proposed['id']}/diff/{first}")
     back = (await activate(api, first)).json()
     assert (back["changes"]["rolls_back"], back["changes"]["model"]) == (True, {"from": "claude", "to": BASE})
+    assert (back["changes"]["prompt"], back["changes"]["former_prompt"]) == ("local", None)
     assert (back["prompt_hash"], found.json()["model"]) == (PROMPT, {"from": "claude", "to": BASE})
     entries = (await api.client.get("/v1/audit")).json()["entries"]
     assert {"model": "claude", "reason": "it is better"} in [each["detail"] for each in entries]
@@ -126,6 +127,7 @@ async def test_the_command_makes_a_release_of_a_hosted_model(api: ApiApp) -> Non
         shown = [line.split(maxsplit=1) for line in ended.out.splitlines()]
         assert (["state", "active"] in shown, ["model", "claude"] in shown) == (True, True)
         assert "weights: base -> claude" in ended.err
+        assert "prompt: that of hosted models" in ended.err
         listed = await shell.run("releases")
         assert listed.out.splitlines()[1].split()[:3] == ["2", "active", "claude"]
         both = await shell.run("releases", "--hosted", "claude", "2")

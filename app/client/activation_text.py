@@ -13,6 +13,8 @@ _SKILLS = {
     "withdrawn": "skills withdrawn",
     "deleted": "skills that cannot return, since they were deleted",
 }
+_PROMPTS = {"hosted": "that of hosted models", "local": "that of the model of this server"}
+_STAYS = ("the same", "stays, though the release served with another one")
 _DOCUMENTS = {
     "added": "APIs there again",
     "removed": "APIs no longer called",
@@ -25,7 +27,7 @@ def activation_lines(number: int, changes: Mapping[str, Any]) -> Iterator[str]:
     """A line for each part, of the server's statement.
 
     >>> changes = {"rolls_back": True, "replaces": 3, "model": {"from": "f00d", "to": "base"}}
-    >>> changes |= {"former_prompt": None, "watch": "ends", "canary": 4}
+    >>> changes |= {"prompt": "stays", "former_prompt": None, "watch": "ends", "canary": 4}
     >>> changes |= {"skills": {"withdrawn": [{"name": "greet", "version": 2}]}, "documents": {"changed": ["mail"]}}
     >>> print(*activation_lines(1, changes), sep="\\n")
     rolls back from release 3 to release 1
@@ -56,8 +58,7 @@ def activation_lines(number: int, changes: Mapping[str, Any]) -> Iterator[str]:
     moved = {how: [f"{each['name']} v{each['version']}" for each in found] for how, found in skills}
     yield from _named(_SKILLS, moved, "skills")
     yield from _named(_DOCUMENTS, changes["documents"], "APIs")
-    stays = "stays, though the release served with another one"
-    yield f"  prompt: {stays if changes['former_prompt'] else 'the same'}"
+    yield f"  prompt: {_PROMPTS.get(changes['prompt']) or _STAYS[changes['former_prompt'] is not None]}"
     if changes["watch"]:
         yield f"  the watch of release {before} {'goes on' if changes['watch'] == 'goes_on' else 'ends'}"
     if changes["canary"]:

@@ -7,7 +7,7 @@ import httpx
 import msgspec
 
 from app.apis.api_documents import fetch_document, parse_document
-from app.db import apis, manifests, projects
+from app.db import api_trials, apis, manifests, projects
 from app.db.database import open_database
 from app.errors import ApiDocumentError
 from app.records import Json
@@ -52,7 +52,9 @@ async def _put(url: str, documents: dict[str, tuple[str, dict[str, Json]]]) -> N
         before = await manifests.api_tools(session, project.id)
         for api, (source, document) in documents.items():
             digest = parse_document(api, document, source=source).digest
-            await apis.put(session, project.id, api, source=source, document=document, digest=digest)
+            row = await apis.put(session, project.id, api, source=source, document=document, digest=digest)
+            if api not in before:  # models are shown how to use these
+                await api_trials.renew(session, project.id, row.id, wanted=False)
         now = await manifests.api_tools(session, project.id)
         changed = [api for api in now if now[api] != before.get(api)]  # a rollback outlives a restart
         await manifest.update_tools(session, serving, changed, manifest.SERVER)

@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import canaries, manifests, models
 from app.db.manifests import SkillName
+from app.records import hosted_id
 from app.release import restored_skills, tool_documents
 from app.release.diff import PartChange
 from app.release.manifest import SkillsMode
@@ -38,9 +39,10 @@ class ActivationChanges(msgspec.Struct, frozen=True, kw_only=True):
     """What activating a release changes. A part that stays is null or empty.
 
     `replaces` is the number of the release that retires; null if the release is active already, which changes
-    nothing. The prompt always stays, since it comes with the version of the server: `former_prompt` is the hash of
-    another one that the release served with. `watch` says what becomes of the watch of the release that retires;
-    `canary` is the number of one that goes on, and is compared with this release from then on.
+    nothing. The `prompt` comes with the version of the server, and changes where a hosted model takes the place of a
+    local one (`hosted`), or the reverse (`local`); where it `stays`, `former_prompt` is the hash of another one that
+    the release served with. `watch` says what becomes of the watch of the release that retires; `canary` is the
+    number of one that goes on, and is compared with this release from then on.
     """
 
     replaces: int | None = None
@@ -48,6 +50,7 @@ class ActivationChanges(msgspec.Struct, frozen=True, kw_only=True):
     model: PartChange | None = None
     skills: SkillMoves = msgspec.field(default_factory=SkillMoves)
     documents: DocumentMoves = msgspec.field(default_factory=DocumentMoves)
+    prompt: Literal["stays", "hosted", "local"] = "stays"
     former_prompt: str | None = None
     watch: Literal["ends", "goes_on"] | None = None
     canary: int | None = None
@@ -72,7 +75,8 @@ async def changes_of(
         model=None if active.model == release.model else PartChange(active.policy, release.policy),
         skills=SkillMoves(**moved),
         documents=await _documents(session, release, active),
-        former_prompt=None if active.prompt in (None, release.prompt) else release.prompt,
+        prompt=(prompt := _prompt(release, active)),
+        former_prompt=None if prompt != "stays" or active.prompt in (None, release.prompt) else release.prompt,
         watch=_watch(release, active),
         canary=None if canary is None or canary.id == release.id else canary.number,
     )
@@ -88,6 +92,13 @@ async def _documents(session: AsyncSession, release: models.Release, active: mod
         changed=sorted(name for name in both if before[name] != after[name]),
         missing=sorted(after.keys() - there.keys()),
     )
+
+
+def _prompt(release: models.Release, active: models.Release) -> Literal["stays", "hosted", "local"]:
+    was_hosted, is_hosted = (hosted_id(each.model) is not None for each in (active, release))
+    if was_hosted == is_hosted:
+        return "stays"
+    return "hosted" if is_hosted else "local"
 
 
 def _watch(release: models.Release, active: models.Release) -> Literal["ends", "goes_on"] | None:
