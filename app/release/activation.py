@@ -39,10 +39,10 @@ class ActivationChanges(msgspec.Struct, frozen=True, kw_only=True):
     """What activating a release changes. A part that stays is null or empty.
 
     `replaces` is the number of the release that retires; null if the release is active already, which changes
-    nothing. The `prompt` comes with the version of the server, and changes where a hosted model takes the place of a
-    local one (`hosted`), or the reverse (`local`); where it `stays`, `former_prompt` is the hash of another one that
-    the release served with. `watch` says what becomes of the watch of the release that retires; `canary` is the
-    number of one that goes on, and is compared with this release from then on.
+    nothing. The `prompt` comes with the version of the server, and changes where a hosted model takes the place of
+    a local one (`hosted`), or the reverse (`local`); where it `stays`, `former_prompt` is the hash of another one
+    that the release served with. `watch` says what becomes of the watch of the release that retires; `canary` is
+    the number of one that goes on, and is compared with this release from then on.
     """
 
     replaces: int | None = None
