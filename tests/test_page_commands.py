@@ -20,10 +20,19 @@ README, TUTORIAL = REPOSITORY / "README.md", REPOSITORY / "app/manual/tutorial.m
 COMMAND_LINE = REPOSITORY / "app/manual/command-line.md"
 SERVE = ("make serve", f"SAGE_MODEL={SEED} make serve")
 NOT_RUN = """\
+pip install "tiled[server]" && tiled serve demo --port 9100    # it prints an API key
+export TILED_KEY="Apikey ..."
+sage projects create lab
+sage apis add tiled http://localhost:9100/openapi.json --project lab --credential Apikey.value=env:TILED_KEY
+sage run "How many entries does the root node have?" --project lab
+sage score ID solved    # the id that `sage run` printed
+sage models add wise --endpoint https://api.example.com/v1 --model wise-1 --key-env WISE_KEY --project lab
+sage releases --hosted wise --activate --project lab
+SAGE_MODEL_URL=http://localhost:11434 SAGE_MODEL=qwen3:8b make serve
 export SAGE_DATA_DIR=qwen3-data SAGE_MODEL=/models/Qwen3-8B
 make serve
 ENGINE_URLS=http://gpu1:8000,http://gpu2:8000 make serve
-"""  # they need a network, a model of 16 GB, and GPUs
+"""  # they need a network, other servers, a model of 16 GB, and GPUs
 SECOND = "please archive the mails from omar"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
