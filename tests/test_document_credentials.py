@@ -108,7 +108,7 @@ async def test_a_document_is_fetched_with_the_credentials_of_its_registration_on
         for secret, fields in WAYS.items():
             site.show_to(secret)
             shown = await add(api, **fields)
-            assert shown["operations"][0]["signature"] == "show_mail() -> {to}"
+            assert shown["operations"][0]["signature"] == "show_mail() -> object with to"
             assert site.sent(secret) == [(URL, False), (URL, True), (shapes, True)]
 
 
