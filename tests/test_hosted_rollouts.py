@@ -24,6 +24,7 @@ from tests.scripted_chat import GENERATED_TOKENS, PROMPT_TOKENS, Said, ScriptedC
 from tests.scripted_engine import ScriptedEngine, block, byte_tokenizer
 
 POLICY = Policy(hosted(UUID(int=7)))
+ANSWERED = "apis.supervisor.complete_task(answer=1)"
 INVENTED = "User: Output:\n1\nYou: I am done.\n```python\napis.supervisor.complete_task(answer=9)\n```\n"
 
 
@@ -79,7 +80,7 @@ async def test_a_hosted_model_reads_messages_and_its_turns_keep_text_and_counts(
 
 
 async def test_the_prompt_of_a_hosted_policy_is_its_profile_alone(bench: HostedBench) -> None:
-    [turn] = (await bench.run(block(DONE))).turns
+    [turn] = (await bench.run(block(ANSWERED))).turns
     assert turn.prompt == prompt_hash(Full(), None)
     hashes = {prompt_hash(profile, None) for profile in PROFILES.values()}
     assert len({*hashes, prompt_hash(Full(), bench.local.tokenizer)}) == len(PROFILES) + 1
@@ -117,7 +118,7 @@ async def test_what_a_model_goes_on_with_after_its_code_is_neither_kept_nor_run(
 
 
 async def test_an_answer_that_ended_at_a_fence_before_its_code_is_asked_for_again(bench: HostedBench) -> None:
-    said = f"As JSON:\n```json\n{{}}\n```\nand\n```py\n{DONE}\n```"
+    said = f"As JSON:\n```json\n{{}}\n```\nand\n```py\n{ANSWERED}\n```"
     trajectory = await bench.run(f"{said}\n{INVENTED}", f"{said}\n{INVENTED}")
     assert (_texts(trajectory.turns), trajectory.stop) == ([said], Stop.COMPLETED)
     assert bench.model.stop_strings == [Full.stop_strings, ()]
