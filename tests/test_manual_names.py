@@ -20,7 +20,13 @@ from tests.support.every_row import every_row
 REPOSITORY = Path(__file__).parents[1]
 PAGES = [REPOSITORY / "README.md", *sorted(DIRECTORY.glob("*.md"))]
 
-_OTHERS = {"SAGE_URL", "SAGE_KEY", "SAGE_CHAOS_EVENTS", "SAGE_CHAOS_SEED"}  # of commands and tests
+_OTHERS = {
+    "SAGE_URL",
+    "SAGE_KEY",
+    "SAGE_CHAOS_EVENTS",
+    "SAGE_CHAOS_KINDS",
+    "SAGE_CHAOS_SEED",
+}  # of commands and tests
 
 
 def test_settings_exist() -> None:
