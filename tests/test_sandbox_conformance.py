@@ -12,6 +12,7 @@ import pytest_asyncio
 from app.errors import HostError
 from app.records import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
+from app.sandbox.hints import HINT
 from app.sandbox.protocol import SessionLimits
 from tests.sandbox_cases import mock_apis
 
@@ -45,7 +46,7 @@ async def test_a_snippet_prints_and_raises_the_same_as_in_cpython(
     report: Report = []
     for turn in _SNIPPETS[name]:
         observation = await session.run(turn)
-        last = observation.error.splitlines()[-1].strip() if observation.error else None
+        last = observation.error.splitlines()[-1].strip().partition(HINT)[0] if observation.error else None
         report.append([observation.stdout, last])
     await session.close()
     assert report == cpython[name]
