@@ -377,12 +377,13 @@ def _noun(operation: Operation) -> str:
     'customer accounts'
     >>> _noun(Operation(name="x", path="list_open_tickets", **about))
     'open tickets'
+    >>> _noun(Operation(name="about_api_v1_get", path="/api/v1/", **about))
+    'about'
     """
-    parts = [
-        each for each in operation.path.split("/") if each and "{" not in each and not _VERSION.fullmatch(each)
-    ]
+    parts = [each for each in operation.path.split("/") if each and "{" not in each]
     for part in (*reversed(parts), operation.name):
-        if words := [each for each in split_words(part) if each not in verbs.CLEAR | _NOT_NOUNS]:
+        words = [each for each in split_words(part) if each not in verbs.CLEAR | _NOT_NOUNS]
+        if words := [each for each in words if not _VERSION.fullmatch(each)]:
             return " ".join(words)
     return "entries"
 
