@@ -39,9 +39,14 @@ class KeyRing:
     @classmethod
     def open(cls, settings: Settings) -> Self:
         """The keys of this deployment. Raises SettingError if there are none."""
-        ring = cls(keys_in(settings.secret_key), settings.data_dir / KEY_FILE)
+        ring = cls.when_needed(settings)
         ring.ids()
         return ring
+
+    @classmethod
+    def when_needed(cls, settings: Settings) -> Self:
+        """As `open`, which raises only once a secret is read or stored."""
+        return cls(keys_in(settings.secret_key), settings.data_dir / KEY_FILE)
 
     def ids(self) -> list[str]:
         """The ids of the keys; the first one encrypts. Raises SettingError if there is no key."""

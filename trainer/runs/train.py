@@ -20,6 +20,7 @@ from app.db.database import Sessions, open_database
 from app.engine.tokenizer import ChatTokenizer, read_card
 from app.errors import InvalidError
 from app.run_settings import RunKind
+from app.security.encryption import KeyRing
 from trainer.engines.sleep import servers_that_sleep, sleep_during_updates, wake_servers
 from trainer.experience.filters import BaseModel
 from trainer.experience.read_experience import LoggedExperience
@@ -54,7 +55,10 @@ async def train(job: Job, progress: RunProgress) -> Result:
     """
     wake_servers(servers_that_sleep(job.deployment))  # an earlier attempt may have left them asleep
     deployment = job.deployment
-    async with open_database(deployment.database_url, connections=3, direct_url=deployment.direct_url) as database:
+    keys = KeyRing.when_needed(deployment)  # of hosted models
+    async with open_database(
+        deployment.database_url, connections=3, keys=keys, direct_url=deployment.direct_url
+    ) as database:
         sessions = database.sessions
         settings = with_learning_rate(job.settings, read_card(deployment.model_dir))
         job = await with_own_exam(msgspec.structs.replace(job, settings=settings), sessions)
