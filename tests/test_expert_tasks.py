@@ -156,8 +156,13 @@ async def test_a_task_that_may_only_read_and_wants_more_fails_whatever_it_answer
     with every_row() as row:
         for name, said in scripts.items():
             with row(name):
-                only = {"release_id": release.id, "pinned": True, "reads_only": True, "check_code": "score = 1"}
-                task_id = await project.submit(**only)
+                only: dict[str, Any] = {
+                    "release_id": release.id,
+                    "pinned": True,
+                    "reads_only": True,
+                    "check_code": "score = 1",
+                }
+                task_id = await project.submit(check_code="score = 1", **only)
                 async with hosted_runner(project, ScriptedChatModel(*said)):
                     task = await project.ended(task_id)
                 assert (task.state, task.score, task.stop) == (TaskState.FAILED, None, None)

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, and_, exists, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import aliased
+from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from app.db import models
 from app.db.models import TaskState
@@ -57,6 +57,6 @@ def _tried(model_id: UUID) -> ColumnElement[bool]:
     return exists().where(again.rerun_of == _task.id, begun, _served_by(again.release_id, model_id))
 
 
-def _served_by(release_id: ColumnElement[UUID | None], model_id: UUID) -> ColumnElement[bool]:
+def _served_by(release_id: InstrumentedAttribute[UUID | None], model_id: UUID) -> ColumnElement[bool]:
     release = models.Release
     return exists().where(release.id == release_id, release.model == hosted(model_id))
