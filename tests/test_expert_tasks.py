@@ -156,12 +156,7 @@ async def test_a_task_that_may_only_read_and_wants_more_fails_whatever_it_answer
     with every_row() as row:
         for name, said in scripts.items():
             with row(name):
-                only: dict[str, Any] = {
-                    "release_id": release.id,
-                    "pinned": True,
-                    "reads_only": True,
-                    "check_code": "score = 1",
-                }
+                only: dict[str, Any] = {"release_id": release.id, "pinned": True, "reads_only": True}
                 task_id = await project.submit(check_code="score = 1", **only)
                 async with hosted_runner(project, ScriptedChatModel(*said)):
                     task = await project.ended(task_id)

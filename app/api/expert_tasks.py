@@ -22,7 +22,6 @@ class ExpertTasksRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     tasks: Wanted
     limit: Annotated[int, msgspec.Meta(ge=1, le=200)] = 20
-    project: str | None = None
 
 
 class ExpertTasks(msgspec.Struct, frozen=True, kw_only=True):

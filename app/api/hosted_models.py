@@ -170,11 +170,12 @@ class HostedModelController(Controller):
         session: Db,
         access: Caller,
         limits: NamedDependency[Limits],
+        project: ProjectName = None,
     ) -> ExpertTasks:
         """Queues tasks like them, after all others, for a candidate release with the model. They only read: one
         that wants to change something fails. Left out are those that the model has worked on. What they answer is
         scored as that of any task; runs of kind `sft` learn from successes."""
-        owner = await find_project(session, access, data.project)
+        owner = await find_project(session, access, project)
         return await do_again(session, access, owner, name, data, limits)
 
     @delete("/{name:str}", summary="Remove a hosted model", responses=problems(400, 401, 403, 404, 409))

@@ -94,8 +94,8 @@ def remove_model(session: "ServerSession", name: str, project: str | None) -> No
 @project_option
 def demonstrate(session: "ServerSession", name: str, project: str | None, tasks: str, limit: int) -> None:
     """Let a hosted model do tasks of the project again, to learn from it. They only read."""
-    body = {"tasks": tasks, "limit": limit, "project": project}
-    found = session.server.request("POST", f"/v1/hosted-models/{name}/tasks", body)
+    body = {"tasks": tasks, "limit": limit}
+    found = session.server.request("POST", f"/v1/hosted-models/{name}/tasks", body, project=project)
     ids = [each["id"] for each in found["tasks"]]
     which = f"release {found['release']} does {len(ids)} {tasks} tasks again, after all that wait:"
     session.confirm(found, "\n".join([which, *ids]) if ids else f"no {tasks} task is left for {name}")
