@@ -1,13 +1,14 @@
 """A hosted model does tasks of its project again, as an expert: which ones, and without changing anything."""
 
 from collections.abc import AsyncIterator
+from itertools import product
 from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
-from app.db import models, releases, skills, task_queue, tasks, turns
+from app.db import models, releases, skills, task_queue, tasks, trajectories, turns
 from app.db.database import Sessions
 from app.db.models import ReleaseState, SkillState, TaskState
 from app.records import CountedTokens, Stop, Turn, hosted
@@ -144,7 +145,7 @@ async def test_a_success_that_only_read_is_scored_and_leaves_skills_on_probation
     assert (skill.name, skill.state) == ("count_entries", SkillState.PROBATION)
 
 
-async def test_a_task_that_may_only_read_and_wants_more_fails_whatever_it_answers(project: LedgerProject) -> None:
+async def test_a_task_that_may_only_read_ends_as_failed_where_it_wants_more(project: LedgerProject) -> None:
     entry = await hosted_entry(project.sessions, project.id)
     async with project.sessions.begin() as session:
         release = await releases.propose(session, project.id, hosted(entry.id))
@@ -152,18 +153,22 @@ async def test_a_task_that_may_only_read_and_wants_more_fails_whatever_it_answer
         await session.execute(
             update(models.Project).values(settings={"verifier": {"url": "https://example.org/"}})
         )
-    scripts = {"refused": (WRITE, DONE), "caught": (CAUTIOUS, DONE), "with a skill": (CAUTIOUS, SKILL, DONE)}
+    scripts = ((WRITE, DONE), (CAUTIOUS, DONE), (SKILL, CAUTIOUS, DONE))
     with every_row() as row:
-        for name, said in scripts.items():
-            with row(name):
+        for said, check in product(scripts, ("score = 1", None)):
+            with row((said, check)):
                 only: dict[str, Any] = {"release_id": release.id, "pinned": True, "reads_only": True}
-                task_id = await project.submit(check_code="score = 1", **only)
-                async with hosted_runner(project, ScriptedChatModel(*said)):
+                model = ScriptedChatModel(*said)
+                task_id = await project.submit(check_code=check, **only)
+                async with hosted_runner(project, model):
                     task = await project.ended(task_id)
+                assert len(model.requests) == len(said) - 1, "it ends there"
                 assert (task.state, task.score, task.stop) == (TaskState.FAILED, None, None)
                 assert task.failure == "it may only read, and wanted to call ledger.add_entry"
                 async with project.sessions() as session:
                     assert not await skills.made_by(session, task_id)
+                    assert not (await session.scalars(select(models.Verification))).all()
+                    assert (await trajectories.of_task(session, task_id)).turns
     assert project.ledger.entries == []
 
 
@@ -177,5 +182,5 @@ async def test_another_runner_still_only_lets_it_read(project: LedgerProject) ->
         await task_queue.abandon(session, "dead")
     async with hosted_runner(project, ScriptedChatModel(DONE)):
         ended = await project.ended(task_id)
-    assert (ended.state, ended.turns, project.ledger.entries) == (TaskState.FAILED, 2, [])
+    assert (ended.state, ended.turns, project.ledger.entries) == (TaskState.FAILED, 1, [])
     assert "ledger.add_entry" in (ended.failure or "")

@@ -36,7 +36,7 @@ from app.runner.counted_calls import counted_calls
 from app.runner.exploration import exploration_of
 from app.runner.mask_trajectory import masked
 from app.runner.measurement import SpansOf, count_end, count_score, measured
-from app.runner.outcome import judged, not_permitted, outcome_of, tell_end, unchecked
+from app.runner.outcome import judged, outcome_of, tell_end, unchecked
 from app.runner.postponed import PostponedError, is_postponed
 from app.runner.sent_marks import SentMarks
 from app.runner.skill_keeping import SkillKeeping
@@ -162,15 +162,16 @@ class TaskExecutor:
         await journal.begin_attempt(self.agent, self.settings.local_model, context.policy, context.catalog.names())
         trajectory = await self._explored(row, context, journal, owner)
         await journal.flush()
-        if row.reads_only and journal.would_write and trajectory.stop != Stop.CANCELLED:
-            outcome = not_permitted(trajectory, journal.would_write)
-            await self._finish(row, owner, trajectory, outcome, journal)
-            return
-        try:
-            scored, failure = await self._checked(row, context, trajectory, journal, owner)
-        except SandboxError as error:
-            await self._finish_unchecked(row, owner, trajectory, error, journal)
-            return
+        failure = trajectory.detail or None
+        scored: float | None = None
+        if row.check_code and trajectory.stop != Stop.CANCELLED:
+            try:
+                scored = await self.score(row, context, trajectory, journal.secrets, owner, report=True)
+            except InvalidError as error:  # a check that breaks vouches for nothing
+                scored, failure = 0.0, str(error)
+            except SandboxError as error:
+                await self._finish_unchecked(row, owner, trajectory, error, journal)
+                return
         if trajectory.stop == Stop.COMPLETED and scored != 0:
             with phase(Phase.SKILLS):
                 await self.skill_keeping.keep(row, owner, context.catalog, trajectory, journal.secrets)
@@ -181,18 +182,6 @@ class TaskExecutor:
         await self._finish(row, owner, trajectory, outcome, journal)
         if outcome.score is not None:
             count_score(context.release, outcome.score)
-
-    async def _checked(
-        self, row: models.Task, context: TaskContext, trajectory: Trajectory, journal: TaskJournal, owner: str
-    ) -> tuple[float | None, str | None]:
-        """The score of the task's check, and what went wrong, if anything did. Raises SandboxError."""
-        failure = trajectory.detail or None
-        if not row.check_code or trajectory.stop == Stop.CANCELLED:
-            return None, failure
-        try:
-            return await self.score(row, context, trajectory, journal.secrets, owner, report=True), failure
-        except InvalidError as error:  # a check that breaks vouches for nothing
-            return 0.0, str(error)
 
     async def _finish_unchecked(
         self, row: models.Task, owner: str, trajectory: Trajectory, error: SandboxError, journal: TaskJournal
@@ -234,7 +223,11 @@ class TaskExecutor:
     async def _explored(
         self, row: models.Task, context: TaskContext, journal: TaskJournal, owner: str
     ) -> Trajectory:
-        """The rollout, of a task that explores if it was chosen to and as long as it only reads."""
+        """The rollout, of a task that explores if it was chosen to and as long as it only reads.
+
+        Raises InvalidError for one that may only read and wants more: whatever it went on to answer, it would not
+        have done what it was to do.
+        """
         if self.agent.temperature != TRAINED_TEMPERATURE:
             how = exploration_of(row, context)
             if how is not None:
@@ -242,6 +235,8 @@ class TaskExecutor:
         try:
             return await self._rollout(row, context, journal, owner)
         except ExplorationEndedError as ended:
+            if row.reads_only:
+                raise InvalidError(f"it may only read, and wanted to call {ended.api}") from ended
             await journal.begin_again(ended)
             return await self._rollout(row, context, journal, owner)
 
@@ -260,9 +255,7 @@ class TaskExecutor:
             try:
                 async with self.policy_agent(row, context.policy) as policy_agent:
                     agent, resume = await begin_call(policy_agent, row, offered, resume, journal)
-                    trajectory = await run_rollout(agent, task, context.policy, gateway, offered, resume, journal)
-                    journal.would_write = gateway.would_write
-                    return trajectory
+                    return await run_rollout(agent, task, context.policy, gateway, offered, resume, journal)
             except SandboxError as error:
                 await journal.flush()  # no later try makes these calls again
                 if not left:
@@ -296,7 +289,7 @@ class TaskExecutor:
                 partial(self._is_proven, row.project_id),
             ),
             read_only=read_only or row.repairs is not None or row.reads_only,
-            explores=journal is not None and row.exploration is Exploration.READS,
+            explores=journal is not None and (row.exploration is Exploration.READS or row.reads_only),
             may_end_idle=row.skill_run is not None,  # its only turn
             max_calls=self.agent.limits.calls,
             timeout=self.settings.api_timeout_seconds,

@@ -73,12 +73,3 @@ def unchecked(trajectory: Trajectory, error: SandboxError) -> task_queue.TaskOut
     """The failure of a task whose check the machine cannot run: the answer is neither right nor wrong."""
     outcome = outcome_of(trajectory, None, f"the check could not be run: {error}")
     return msgspec.structs.replace(outcome, state=TaskState.FAILED)
-
-
-def not_permitted(trajectory: Trajectory, api: str) -> task_queue.TaskOutcome:
-    """The failure of a task that may only read and wanted more. Whatever it answers, it did not do it: nobody is
-    asked to score it.
-    """
-    outcome = outcome_of(trajectory, None, None)
-    failure = f"it may only read, and wanted to call {api}"
-    return msgspec.structs.replace(outcome, state=TaskState.FAILED, stop=None, failure=failure)

@@ -62,7 +62,6 @@ class TaskJournal(RolloutHooks):
         task_secrets.note(self.secrets, task)
         self.offered: tuple[Offer, ...] = ()  # skills whose uses become events
         self.guard = SkillGuard({})  # of these skills
-        self.would_write: str | None = None  # the first call that was refused to a task that may only read
         self.decisions: Sequence[ApprovalDecision] = ()  # about calls of earlier attempts
         self._sessions = sessions
         self._task = task
