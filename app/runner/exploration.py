@@ -37,7 +37,7 @@ def exploration_of(row: models.Task, context: TaskContext) -> Exploration | None
     Nor do those of a hosted model, whose logprobs nobody knows.
     """
     percent = explored_percent(context.settings, learns=context.learns)
-    other = row.pinned or row.skill_run is not None or row.repairs is not None or row.reads_only
+    other = row.pinned or row.skill_run is not None or row.repairs is not None
     other = other or hosted_id(context.policy.model) is not None
     if row.exploration is not None or other or not is_chosen(row.id, percent):
         return None
