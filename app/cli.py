@@ -15,7 +15,14 @@ import click
 from app.client.api_commands import apis
 from app.client.approval_commands import approvals
 from app.client.error_text import readable_error
-from app.client.hosted_commands import add_model, change_model, list_hosted, probe_model, remove_model
+from app.client.hosted_commands import (
+    add_model,
+    change_model,
+    demonstrate,
+    list_hosted,
+    probe_model,
+    remove_model,
+)
 from app.client.key_commands import create_key, list_keys, revoke_key
 from app.client.listing_group import ListingGroup
 from app.client.project_commands import projects
@@ -28,7 +35,7 @@ from app.guarded_output import guard_output
 from app.settings import Settings
 
 _INTERRUPTED = 130  # exit code
-_OVER_REST = {"models": (add_model, change_model, list_hosted, probe_model, remove_model)}
+_OVER_REST = {"models": (add_model, change_model, demonstrate, list_hosted, probe_model, remove_model)}
 """Commands of a group that an entry point has."""
 
 

@@ -198,6 +198,10 @@ async def _keys_and_secrets(walk: Walk) -> None:
     async with OddEndpoint().listening() as url:
         await walk("POST /v1/hosted-models", {"name": "wise", "url": url, "model": "wise-1"})
         await walk("POST /v1/hosted-models/{name:str}/probe", name="wise")
+    async with walk.api.sessions.begin() as session:
+        failed = await task_row(session, walk.api.demo.id)
+        failed.state, failed.finished_at = models.TaskState.FAILED, failed.created_at
+    await walk("POST /v1/hosted-models/{name:str}/tasks", {"tasks": "failed"}, name="wise")
     await walk("PATCH /v1/hosted-models/{name:str}", {"price_in": 1}, name="wise")
     await walk("DELETE /v1/hosted-models/{name:str}", name="wise")
 

@@ -19,11 +19,12 @@ from app.client.task_commands import TASK_STATES
 from app.db import keys, models, releases, skills
 from app.db.database import Sessions
 from app.db.keys import Scope
+from app.db.models import TaskState
 from app.security.admin_key_file import noted_place, write_admin_key
 from tests.api_app import open_api_app
 from tests.http_server import served
 from tests.ledger import Ledger
-from tests.rows import new_skill
+from tests.rows import new_skill, task_row
 from tests.sage_command import SageCommand
 from tests.test_hosted_models_api import KEY, Provider
 
@@ -100,6 +101,14 @@ async def test_hosted_models_are_added_listed_changed_probed_and_removed(shell: 
         assert [line.split()[:4] for line in listed[1:]] == [["wise", "wise-1", url, "yes"]]
         assert (await shell.run("models change", "wise", "--price-out", "10")).code == 0
         assert (await shell.run("models probe", "wise")).code == 0
+        none = await shell.run("models demonstrate", "wise", "--tasks", "failed")
+        assert (none.code, none.out) == (0, "no failed task is left for wise\n")
+        async with shell.api.sessions.begin() as session:
+            failed = await task_row(session, shell.api.demo.id)
+            failed.state, failed.finished_at = TaskState.FAILED, failed.created_at
+        queued = (await shell.run("models demonstrate", "wise", "--tasks", "failed")).out.splitlines()
+        assert (queued[0], len(queued)) == ("release 2 does 1 failed tasks again, after all that wait:", 2)
+        assert (await shell.run("tasks", queued[1])).code == 0
         provider.key = "sk-another"
         probed = await shell.run("models probe", "wise")
         assert (probed.code, "refuses the key" in probed.out) == (1, True)

@@ -154,6 +154,18 @@ async def test_a_supervised_run_learns_from_what_a_hosted_model_did_well(
     assert "apis.ledger.add_entry" in shop.tokenizer.decode(retold.ids)
 
 
+async def test_a_supervised_run_learns_from_an_expert_whose_release_never_served(
+    sessions: Sessions, session: AsyncSession, shop: ServedProject, job: Callable[..., Job]
+) -> None:
+    candidate = await releases.propose(session, shop.project.id, MODEL)
+    row = await shop.task(1.0, release_id=candidate.id, scenario="demonstrated", reads_only=True, pinned=True)
+    await trajectories.save(session, shop.project.id, of_task(row, candidate))
+    await session.commit()
+    examples = await load_examples(job(), sessions, BaseModel("seed", shop.tokenizer, BASE), record)
+    assert examples.data["trajectories"] == 3
+    assert "apis.ledger.add_entry" in shop.tokenizer.decode(examples.samples[-1].ids)
+
+
 @pytest.mark.usefixtures("shop")
 async def test_a_supervised_run_counts_what_does_not_fit_its_model(
     sessions: Sessions, job: Callable[..., Job], tmp_path: Path

@@ -21,6 +21,7 @@ from app.errors import InvalidError, SettingError
 from app.judge import GroupJudge, load_judge
 from app.records import Trajectory
 from app.run_settings import RunSettings
+from app.settings import Settings
 from tests.listening_app import listening_app
 from tests.read_served import read
 from tests.rows import project_row, turn_of
@@ -92,7 +93,7 @@ async def served(shop: ServedProject, *outputs: str, score: float | None = None)
 
 async def judge(shop: ServedProject, sessions: Sessions, text: str, **settings: Any) -> list[models.Task]:
     """The tasks after the judge was asked, oldest first."""
-    await judge_window(sessions, shop.project.id, RunSettings(**settings), text)
+    await judge_window(sessions, shop.project.id, RunSettings(**settings), Settings(judge=text))
     found = [await shop.session.get(models.Task, each, populate_existing=True) for each in shop.tasks]
     return [each for each in found if each is not None]
 

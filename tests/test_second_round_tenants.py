@@ -34,6 +34,7 @@ _BODIES: dict[str, dict[str, Any]] = {
     "apis_store_credentials": {"value": "mine", "place": "header", "name": "X-Key"},
     "hosted_models_add": {"name": "spy", "project": _VICTIM, "url": "http://127.0.0.1:9", "model": "m"},
     "hosted_models_change": {"price_in": 1},
+    "hosted_models_do_tasks": {"tasks": "failed"},
     "datasets_upload": {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
     "projects_change": {"settings": {"skills": "open"}},
     "projects_create": {"name": "third"},

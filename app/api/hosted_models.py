@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.access import Access, Caller, Db, find_project
 from app.api.columns import columns
 from app.api.console_links import ConsoleLinks
+from app.api.expert_tasks import ExpertTasks, ExpertTasksRequest, do_again
 from app.api.problem import problems
 from app.api.validation import Name, ProjectName, Text
 from app.apis.address import has_name, same_origin
@@ -23,6 +24,7 @@ from app.engine.hosted.client import Abilities
 from app.engine.hosted.probe import probe
 from app.errors import ConflictError, EngineError, InvalidError
 from app.gateway.hosted_models import HostedModels
+from app.project.project_settings import Limits
 
 Url = Annotated[
     str,
@@ -154,6 +156,27 @@ class HostedModelController(Controller):
         """Finds out again what it can do. `failure` says what is wrong."""
         owner = await find_project(session, access, project)
         return HostedModelView.of(await probe_hosted(session, access, owner, name, hosted_endpoints), owner.name)
+
+    @post(
+        "/{name:str}/tasks",
+        status_code=202,
+        summary="Let a hosted model do tasks again",
+        responses=problems(400, 401, 403, 404, 429),
+    )
+    async def do_tasks(
+        self,
+        name: FromPath[str],
+        data: JSONBody[ExpertTasksRequest],
+        session: Db,
+        access: Caller,
+        limits: NamedDependency[Limits],
+        project: ProjectName = None,
+    ) -> ExpertTasks:
+        """Queues tasks like them, after all others, for a candidate release with the model. They only read: one
+        that wants to change something fails. Left out are those that the model has worked on. What they answer is
+        scored as that of any task; runs of kind `sft` learn from successes."""
+        owner = await find_project(session, access, project)
+        return await do_again(session, access, owner, name, data, limits)
 
     @delete("/{name:str}", summary="Remove a hosted model", responses=problems(400, 401, 403, 404, 409))
     async def remove(self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None) -> None:

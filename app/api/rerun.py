@@ -74,9 +74,12 @@ async def repeat(
         check_code=_either(changes.check, task.check_code),
         rerun_of=task.id,
         repairs=task.repairs,
+        reads_only=task.reads_only,
         skill_run=task.skill_run,
         release_id=release_id,
-        pinned=release_id is not None or task.skill_run is not None or task.repairs is not None,
+        pinned=(
+            release_id is not None or task.skill_run is not None or task.repairs is not None or task.reads_only
+        ),
         idempotency_key=key,
         request_digest=_digest(task.id, changes) if key else None,
     )

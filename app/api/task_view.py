@@ -177,6 +177,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
     in_doubt: CallInDoubt | None = None  #: for which it ended, and with whose settlement it goes on
     rerun_of: UUID | None  #: the task that it repeats
     repairs: UUID | None  #: the skill that it is to write anew for a changed API; it only reads then
+    reads_only: bool  #: it may change nothing, as when an expert does a task again
     waits_for: str | None  #: the limit of its project that keeps it from starting
     variables: dict[str, Json]
     use_skills: bool
@@ -212,6 +213,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
             approval=WantedApproval.of(approval) if approval else None,
             rerun_of=task.rerun_of,
             repairs=task.repairs,
+            reads_only=task.reads_only,
             waits_for=waits_for,
             variables=task.variables,
             use_skills=task.use_skills,

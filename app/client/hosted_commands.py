@@ -86,6 +86,21 @@ def remove_model(session: "ServerSession", name: str, project: str | None) -> No
     session.confirm(gone, f"removed the model {name}")
 
 
+@click.command("demonstrate")
+@server_command
+@click.argument("name")
+@click.option("--tasks", type=click.Choice(["failed", "unscored"]), required=True, help="how they ended")
+@click.option("--limit", type=click.IntRange(1, 200), default=20, show_default=True, help="the newest ones")
+@project_option
+def demonstrate(session: "ServerSession", name: str, project: str | None, tasks: str, limit: int) -> None:
+    """Let a hosted model do tasks of the project again, to learn from it. They only read."""
+    body = {"tasks": tasks, "limit": limit}
+    found = session.server.request("POST", f"/v1/hosted-models/{name}/tasks", body, project=project)
+    ids = [each["id"] for each in found["tasks"]]
+    which = f"release {found['release']} does {len(ids)} {tasks} tasks again, after all that wait:"
+    session.confirm(found, "\n".join([which, *ids]) if ids else f"no {tasks} task is left for {name}")
+
+
 def _body(fields: Mapping[str, Any], key_env: str | None) -> dict[str, Any]:
     """Of a request. Raises WrongUsageError for a variable that is not set."""
     body = {"url" if name == "endpoint" else name: value for name, value in fields.items() if value is not None}

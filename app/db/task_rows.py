@@ -114,6 +114,7 @@ class Task(Entity, Leased):
     rerun_of: Mapped[UUID | None] = mapped_column(ForeignKey("tasks.id", ondelete="SET NULL"))
     # a skill that an API change broke; the task only reads, also once that skill is erased: no foreign key
     repairs: Mapped[UUID | None]
+    reads_only: Mapped[bool] = mapped_column(default=False, server_default=false())  # as an expert's does
     key_id: Mapped[UUID | None]  # that submitted it; NULL for the server's own. Keys may go: no foreign key
     principal: Mapped[str] = mapped_column(default="", server_default="")  # on whose behalf it is carried out
     priority: Mapped[int] = mapped_column(SmallInteger, default=0, server_default="0")  # higher goes first

@@ -39,6 +39,7 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     request_digest: str | None = None
     rerun_of: UUID | None = None
     repairs: UUID | None = None  # a skill: such a task only reads
+    reads_only: bool = False  # it fails where it wants to change something
     release_id: UUID | None = None
     pinned: bool = False  # to this release, or to the code of `skill_run`
     skill_run: dict[str, Json] | None = None  # `records.SkillRun`

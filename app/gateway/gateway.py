@@ -43,10 +43,12 @@ _STOPPED = "TimeoutError: the code was stopped before the answer came: whether t
 
 
 class ExplorationEndedError(Exception):
-    """A task that explores wants to make a call that may change something, or that a person has to approve."""
+    """A task that explores, or may only read, wants to make a call that may change something, or that a person has
+    to approve.
+    """
 
     def __init__(self, api: str) -> None:
-        super().__init__(f"{api} is not for tasks that explore")
+        super().__init__(f"{api} is not for tasks that only read")
         self.api = api
 
 
@@ -55,9 +57,9 @@ class Gateway:
 
     `instruction`, that of the task, says what to show of a long document, `variables` fill the servers' URLs,
     `allowed` decides which "app.operation" may be called, `read_only` permits only safe operations that need no
-    approval, `explores` is that of a task which explores until it wants any other, `approvals` decides which calls
-    wait for a person, `may_end_idle` whether the first turn may complete the task without a call or an answer,
-    and `max_calls` limits the calls sent. Safe calls are repeated after a `Retry-After` that ends within
+    approval, `explores` ends the rollout at any other, `approvals` decides which calls wait for a person,
+    `may_end_idle` whether the first turn may complete the task without a call or an answer, and `max_calls` limits
+    the calls sent. Safe calls are repeated after a `Retry-After` that ends within
     `patience` seconds. With a `recording` none is sent, and one that it cannot answer is in doubt. Look-ups and
     the completion of the task are answered here: they are neither counted nor recorded. `secrets` collects what
     must not be stored in the clear. `callers` are the senders of protocols that are not plain HTTP.
@@ -159,7 +161,8 @@ class Gateway:
         """Call "app.operation". Raises HostError: TypeError, ValidationError, ApiError, CallLimit, and so on.
 
         Raises ApprovalWantedError, which ends the session, for a call that nobody has decided on yet, and
-        ExplorationEndedError, which does so too, for one that a task which explores does not make.
+        ExplorationEndedError, which does so too, for one that a task which explores, or may only read, does not
+        make.
         """
         app, operation = self._find(api)
         arguments = bind(operation, args, kwargs)

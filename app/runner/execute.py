@@ -223,7 +223,11 @@ class TaskExecutor:
     async def _explored(
         self, row: models.Task, context: TaskContext, journal: TaskJournal, owner: str
     ) -> Trajectory:
-        """The rollout, of a task that explores if it was chosen to and as long as it only reads."""
+        """The rollout, of a task that explores if it was chosen to and as long as it only reads.
+
+        Raises InvalidError for one that may only read and wants more: whatever it went on to answer, it would not
+        have done what it was to do.
+        """
         if self.agent.temperature != TRAINED_TEMPERATURE:
             how = exploration_of(row, context)
             if how is not None:
@@ -231,6 +235,8 @@ class TaskExecutor:
         try:
             return await self._rollout(row, context, journal, owner)
         except ExplorationEndedError as ended:
+            if row.reads_only:
+                raise InvalidError(f"it may only read, and wanted to call {ended.api}") from ended
             await journal.begin_again(ended)
             return await self._rollout(row, context, journal, owner)
 
@@ -282,8 +288,8 @@ class TaskExecutor:
                 journal.decisions if journal else (),
                 partial(self._is_proven, row.project_id),
             ),
-            read_only=read_only or row.repairs is not None,
-            explores=journal is not None and row.exploration is Exploration.READS,
+            read_only=read_only or row.repairs is not None or row.reads_only,
+            explores=journal is not None and (row.exploration is Exploration.READS or row.reads_only),
             may_end_idle=row.skill_run is not None,  # its only turn
             max_calls=self.agent.limits.calls,
             timeout=self.settings.api_timeout_seconds,

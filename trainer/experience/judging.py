@@ -9,11 +9,13 @@ import structlog
 
 from app.db import judgements, projects, scores, training_data
 from app.db.database import Sessions
-from app.errors import AppError, EngineRefusalError, InvalidError
-from app.judge import GroupJudge, load_judge
+from app.errors import AppError, EngineRefusalError, InvalidError, NotFoundError
+from app.judge import GroupJudge, NamedJudge, load_judge
 from app.project.score_source import ScoreSource
 from app.records import Trajectory
 from app.run_settings import RunSettings
+from app.settings import Settings
+from trainer.experience.hosted_judge import HostedJudge
 from trainer.experience.scenario_inference import infer_scenarios
 from trainer.experience.window import learns_from
 
@@ -24,12 +26,12 @@ _AT_ONCE = 4  # groups
 _SECONDS = 300.0  # for one group
 
 
-async def judge_window(sessions: Sessions, project_id: UUID, settings: RunSettings, judge: str) -> None:
+async def judge_window(sessions: Sessions, project_id: UUID, settings: RunSettings, deployment: Settings) -> None:
     """Ask the judge that SAGE_JUDGE names, if it compares groups, and the project has no verifier.
 
     A group without an answer stays as it is, and the log names the reason. Raises SettingError.
     """
-    named = load_judge(judge)
+    named = await _judge_of(sessions, project_id, deployment)
     if named is None or named.group is None:
         return
     async with sessions() as session:
@@ -50,6 +52,18 @@ async def judge_window(sessions: Sessions, project_id: UUID, settings: RunSettin
                 await _store(sessions, group, given, name)
         if any(isinstance(given, EngineRefusalError) for given in found):
             return
+
+
+async def _judge_of(sessions: Sessions, project_id: UUID, deployment: Settings) -> NamedJudge | None:
+    """None also for a project without the hosted model that is to judge."""
+    named = load_judge(deployment.judge)
+    if named is None or not isinstance(named.group, HostedJudge):
+        return named
+    try:
+        return await named.group.of_project(sessions, project_id, deployment)
+    except NotFoundError as error:
+        log.warning("tasks could not be judged", cause=str(error))
+        return None
 
 
 def _groups(tasks: Sequence[Trajectory], size: int) -> list[list[Trajectory]]:

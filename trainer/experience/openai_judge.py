@@ -2,18 +2,23 @@
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from secrets import token_hex
 from typing import Annotated
 
 import msgspec
 
 from app.agent.action import without_thoughts
+from app.engine.hosted.chat_model import ChatModel
 from app.engine.hosted.client import OpenAiChatModel, Remedies
 from app.engine.tokenizer import Message
 from app.errors import InvalidError
 from app.records import Json, Trajectory, Turn
 from app.untrusted.json_text import JsonError, decode_json
 
+GroupSize = Annotated[int, msgspec.Meta(ge=1, le=32)]
+MaxTokens = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
 REMEDIES = Remedies(
     key="name the variable that holds a good one with the option key_env",
     model="correct the option model or url",
@@ -38,9 +43,9 @@ def load_judge(
     url: str,
     model: str,
     key_env: str = "",
-    group_size: Annotated[int, msgspec.Meta(ge=1, le=32)] = 8,
-    max_tokens: Annotated[int, msgspec.Meta(ge=1)] = 2_000,
-    timeout: Annotated[float, msgspec.Meta(gt=0)] = 60.0,
+    group_size: GroupSize = 8,
+    max_tokens: MaxTokens = 2_000,
+    timeout: Seconds = 60.0,
 ) -> "OpenAiJudge":
     """The plug-in `openai`: an OpenAI-compatible endpoint, and the name of a model there.
 
@@ -59,7 +64,9 @@ def load_judge(
 class OpenAiJudge:
     """Implements `GroupJudge`. It keeps no connection open between groups."""
 
-    def __init__(self, open_model: Callable[[], OpenAiChatModel], group_size: int, max_tokens: int) -> None:
+    def __init__(
+        self, open_model: Callable[[], AbstractAsyncContextManager[ChatModel]], group_size: int, max_tokens: int
+    ) -> None:
         self.group_size = group_size
         self._open, self._max_tokens = open_model, max_tokens
 

@@ -10,6 +10,7 @@ import msgspec
 from app.db.database import Sessions, reading
 from app.errors import InvalidError
 from app.run_settings import RunSettings
+from app.settings import Settings
 from trainer.atomic_write import write_atomically
 from trainer.experience.filters import BaseModel
 from trainer.experience.judging import judge_window
@@ -29,17 +30,17 @@ async def read_once(
     directory: Path,
     record: RecordTasks,
     *,
-    judge: str = "",
+    deployment: Settings = Settings(),  # noqa: B008  frozen
 ) -> LoggedExperience:
     """`read_logged` on the first call for a directory, the same result on later ones that continue the same
-    weights. `judge` is SAGE_JUDGE, which is asked before.
+    weights. The judge of the deployment is asked before.
 
     Raises also InvalidError for a snapshot that cannot be read, and StorageError if it cannot be written.
     """
     path = directory / _NAME
     if path.exists() and (kept := _load(path)).start == base.start:
         return kept
-    await judge_window(sessions, project_id, settings, judge)
+    await judge_window(sessions, project_id, settings, deployment)
     while True:  # each round again has fewer tasks
         async with reading(sessions) as session:
             experience = await read_logged(session, project_id, settings, base)

@@ -61,7 +61,7 @@ async def load_examples(job: Job, sessions: Sessions, base: BaseModel, record: R
 
 
 async def _read_served(job: Job, sessions: Sessions, base: BaseModel, record: RecordTasks) -> SftExamples:
-    await judge_window(sessions, job.project_id, job.settings, job.deployment.judge)
+    await judge_window(sessions, job.project_id, job.settings, job.deployment)
     while True:  # each round again has fewer tasks
         async with reading(sessions) as session:
             best = await read_best(session, job.project_id, job.settings, base)

@@ -106,8 +106,8 @@ async def _read_source(
     if job.settings.kind is RunKind.SFT:
         source = _Source(start=start, examples=await load_examples(job, sessions, base, record))
     elif job.settings.kind is RunKind.LOGGED:
-        judge = job.deployment.judge
-        logged = await read_once(sessions, job.project_id, job.settings, base, job.directory, record, judge=judge)
+        read_from = (sessions, job.project_id, job.settings, base, job.directory, record)
+        logged = await read_once(*read_from, deployment=job.deployment)
         source = _Source(start=start, logged=logged)
     drawn_from = environment.drawn_from if environment and job.settings.kind is RunKind.ROLLOUT else ()
     if not await record(drawn_from):  # a retry has its other data already, but may continue another adapter
