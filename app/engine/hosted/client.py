@@ -524,12 +524,12 @@ def _estimated(messages: Sequence[Message], written: str) -> Tokens:
 def _retry_after(headers: "httpx.Headers | dict[str, str]") -> float:
     """Seconds; 0 if they are not named.
 
-    >>> _retry_after({"retry-after": "2.5"}), _retry_after({"retry-after": "soon"})
-    (2.5, 0.0)
+    >>> [_retry_after({"retry-after": each}) for each in ("2.5", "soon", "nan", "-1")]
+    [2.5, 0.0, 0.0, 0.0]
     """
     given = headers.get("retry-after", "")
     try:
-        return max(float(given), 0.0)
+        return seconds if (seconds := float(given)) > 0 else 0.0
     except ValueError:
         pass
     try:
