@@ -47,7 +47,7 @@ async def do_again(
     found = await expert_tasks.latest(session, owner.id, model.id, data.tasks, data.limit)
     if not found:
         return ExpertTasks(release=None, tasks=[])
-    release = await releases.propose_hosted(session, owner.id, name)
+    release = await hosted_models.propose(session, owner.id, name)
     await releases.record_evidence(session, release.id, {"reason": _REASON})
     queued = await tasks.submit_all(session, [(owner.id, _again(each, release, access)) for each in found], limits)
     detail = {"model": name, "reason": _REASON, "tasks": len(queued)}

@@ -16,7 +16,7 @@ from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
 from app.api.validation import Name, ProjectName, Text
 from app.db import adapters as adapter_rows
-from app.db import audit, models, releases
+from app.db import audit, hosted_models, models, releases
 from app.errors import AdapterError, InvalidError, NotFoundError, public_text
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.records import Json
@@ -125,7 +125,7 @@ class ReleaseController(Controller):
             raise InvalidError("give either `adapter` or `hosted`")
         project = await find_project(session, access, data.project)
         if data.hosted is not None:
-            release = await releases.propose_hosted(session, project.id, data.hosted)
+            release = await hosted_models.propose(session, project.id, data.hosted)
             return await _proposed(session, access, release, data)
         assert data.adapter is not None
         await session.commit()  # no transaction is held while files are read

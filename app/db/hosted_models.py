@@ -135,6 +135,11 @@ def _sealed(session: AsyncSession, key: str | None) -> str | None:
     return keys_of(session).encrypt(key) if key else None
 
 
+async def propose(session: AsyncSession, project_id: UUID, name: str) -> models.Release:
+    """Add a candidate release whose policy is the project's hosted model of this name. Raises NotFoundError."""
+    return await releases.propose(session, project_id, hosted((await get(session, project_id, name)).id))
+
+
 async def _releases(session: AsyncSession, model_id: UUID, *states: ReleaseState) -> Sequence[int]:
     """The numbers of those with it, newest first."""
     release = models.Release

@@ -7,11 +7,11 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
-from app.db import hosted_models, models, projects, skill_moves
+from app.db import models, projects, skill_moves
 from app.db.in_array import in_array
 from app.db.models import RELEASE_MOVES, ReleaseState
 from app.errors import ConflictError, NotFoundError
-from app.records import BASE, HOSTED, Json, hosted
+from app.records import BASE, HOSTED, Json
 
 _REJECT = "reject"  # the `verdict` of the evidence against a release
 _WAITING = "waiting"  # in the evidence of one that passed
@@ -71,11 +71,6 @@ async def propose(
     session.add(row)
     await session.flush()
     return await _notified(session, row)
-
-
-async def propose_hosted(session: AsyncSession, project_id: UUID, name: str) -> models.Release:
-    """Add a candidate whose policy is the project's hosted model of this name. Raises NotFoundError."""
-    return await propose(session, project_id, hosted((await hosted_models.get(session, project_id, name)).id))
 
 
 async def record_evidence(session: AsyncSession, release_id: UUID, evidence: dict[str, Json]) -> models.Release:
