@@ -138,7 +138,7 @@ _FIND = f'{_AT}ids = {{each["name"]: each["id"] for each in <GET {_TEA}>(**at)["
 _TEAS = SEEDED["shop"]["teas"]
 _WITHOUT_SPARE = {name: records for name, records in SEEDED["shop"].items() if name != "spare"}
 
-_TASKS = (
+_TASKS: tuple[OtherTask[ServerState], ...] = (
     OtherTask('Create a bucket with the id "garden".', _buckets(garden={}), '<PUT /buckets/{id}>(id="garden")'),
     OtherTask(
         'Create a collection with the id "plates" in the bucket "shop".',

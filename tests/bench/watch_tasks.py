@@ -145,7 +145,7 @@ def _put(title: str, fields: str) -> str:
     return f"{_FIND}<PUT /watch/{{uuid}}>(uuid=ids[{title!r}], {fields})"
 
 
-_TASKS = (
+_TASKS: tuple[OtherTask[ServerState], ...] = (
     OtherTask(
         "Start watching https://garden.example/seeds",
         _added("https://garden.example/seeds"),
