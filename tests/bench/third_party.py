@@ -91,9 +91,8 @@ def _trial(server: SageClient, other: OtherServer[Any], project: str) -> str:
     while trial["state"] in _OPEN:
         time.sleep(_PAUSE_SECONDS)
         trial = server.request("GET", path, project=project)
-    return (
-        f"{trial['state']}, {trial['right']} of {trial['asked']} right. {trial['remark'] or trial['reason'] or ''}"
-    )
+    score = f"{trial['right']} of {trial['asked']} right"
+    return score if trial["state"] == "done" else f"{trial['state'].replace('_', ' ')}: {trial['reason']}"
 
 
 def solve(
