@@ -1,19 +1,17 @@
-"""Tasks on the API of a server that nobody here wrote, changedetection.io, by a server that runs:
+"""Tasks on the API of a server that nobody here wrote, by a server that runs:
 
-    python3 -m venv VENV && VENV/bin/pip install changedetection.io
     SAGE_MODEL=smollm2-135m make serve
-    KEY=... python -m tests.bench.third_party --program VENV/bin/changedetection.io
+    KEY=... python -m tests.bench.third_party changedetection    # or kinto
 
-Its API key is a header that the gateway fills in; pages are not fetched. Each task finds the same watches, and is
-judged by what the server has afterwards, read from its API.
+It is installed from its pinned requirements. Its credentials are added by the gateway. Each task finds the same
+state, in a project of its own, and is judged by what the server has afterwards, read from its API. The API's trial
+comes first. With --hosted URL an endpoint of chat completions is the model instead.
 """
 
 import json
 import secrets
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,98 +23,90 @@ from app.client.options import server_options
 from app.client.sage_client import SageClient
 from app.errors import AppError
 from app.ports import check_port
-from tests.bench.watch_tasks import TASKS, WatchTask, read_state, seed
+from tests.bench.other_server import OtherServer, OtherTask, S
+from tests.bench.record_tasks import KINTO
+from tests.bench.watch_tasks import CHANGEDETECTION
 from trainer.demo.simulate_live.ended import ended_task
 
-_NAME = "changes"
-_KEY = "x-api-key"
-_PAUSE_SECONDS = 0.2
-_SETTINGS = "changedetection.json"
+SERVERS: dict[str, OtherServer[Any]] = {each.package: each for each in (CHANGEDETECTION, KINTO)}
+_OPEN = ("waiting", "running")
+_PAUSE_SECONDS = 1
 
 
 @click.command()
 @server_options
-@click.option("--program", required=True, type=click.Path(path_type=Path, exists=True), help="changedetection.io")
+@click.argument("name", type=click.Choice(list(SERVERS)))
 @click.option("--port", default=8195, show_default=True, help="where it listens meanwhile")
+@click.option("--hosted", metavar="URL", help="an OpenAI-compatible endpoint that hosts the model")
+@click.option("--model", default="smollm2", show_default=True, help="name of the hosted model there")
 @click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="file for the figures")
-def main(url: str, key: str, program: Path, port: int, out: Path | None) -> None:
+def main(url: str, key: str, name: str, port: int, hosted: str | None, model: str, out: Path | None) -> None:
     """Count the tasks that the served model solves."""
+    other = SERVERS[name]
+    weights = None if hosted is None else {"name": "hosted", "url": hosted, "model": model}
     try:
-        with SageClient(url, key) as server, watching(program, port) as watches:
-            results = [solve(server, watches, project_of(server, watches), task) for task in TASKS]
+        check_port("127.0.0.1", port, "another --port")
+        with SageClient(url, key) as server, TemporaryDirectory() as place, other.run(Path(place), port) as client:
+            other.seed(client)
+            trial = _trial(server, other, _project(server, other, client, weights))
+            click.echo(f"trial: {trial}")
+            start = time.monotonic()
+            results = [
+                solve(server, other, client, _project(server, other, client, weights), each)
+                for each in other.tasks
+            ]
     except AppError as error:
         raise click.ClickException(str(error)) from error
-    solved = sum(each["solved"] for each in results)
-    click.echo(f"solved {solved} of {len(results)}")
+    stops = Counter(each["stop"] for each in results)
+    click.echo(f"solved {sum(each['solved'] for each in results)} of {len(results)}")
+    click.echo(f"{(time.monotonic() - start) / 60:.0f} minutes; ended by {dict(stops.most_common())}")
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(results, indent=1) + "\n")
+        out.write_text(json.dumps({"trial": trial, "tasks": results}, indent=1) + "\n")
 
 
-@contextmanager
-def watching(program: Path, port: int) -> Iterator[httpx.Client]:
-    """A client of the server, which fetches no pages."""
-    check_port("127.0.0.1", port, "another --port")
-    url = f"http://127.0.0.1:{port}"
-    with TemporaryDirectory() as data, httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
-        with _running(program, port, data, client):
-            pass  # the first start writes the settings
-        file = Path(data) / _SETTINGS
-        settings = json.loads(file.read_text())
-        settings["settings"]["application"]["all_paused"] = True
-        file.write_text(json.dumps(settings))
-        client.headers[_KEY] = settings["settings"]["application"]["api_access_token"]
-        with _running(program, port, data, client):
-            yield client
-
-
-@contextmanager
-def _running(program: Path, port: int, data: str, client: httpx.Client) -> Iterator[None]:
-    argv = [str(program), "-d", data, "-h", "127.0.0.1", "-p", str(port)]
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            while not (_answers(client) and (Path(data) / _SETTINGS).exists()):
-                if process.poll() is not None:
-                    raise click.ClickException(f"{program} ended with code {process.returncode}")
-                time.sleep(_PAUSE_SECONDS)
-            yield
-        finally:
-            process.terminate()
-
-
-def _answers(client: httpx.Client) -> bool:
-    try:
-        return client.get("/api/v1/systeminfo").status_code < httpx.codes.INTERNAL_SERVER_ERROR
-    except httpx.HTTPError:
-        return False
-
-
-def project_of(server: SageClient, watches: httpx.Client) -> str:
+def _project(
+    server: SageClient, other: OtherServer[Any], client: httpx.Client, weights: dict[str, str] | None
+) -> str:
     """A project of its own, so that no task finds another one's skills."""
-    project = f"watches-{secrets.token_hex(3)}"
+    project = f"{other.name}-{secrets.token_hex(3)}"
     server.request("POST", "/v1/projects", {"name": project})
-    api = {
-        "project": project,
-        "name": _NAME,
-        "server": f"{str(watches.base_url).rstrip('/')}/api/v1",
-        "document": watches.get("/api/v1/full-spec").raise_for_status().text,
-        "credentials": {"ApiKeyAuth": {"value": watches.headers[_KEY]}},
-    }
-    server.request("POST", "/v1/apis", api)
-    tried = server.request("POST", f"/v1/apis/{_NAME}/test", {"operation": "get_system_info"}, project=project)
+    if weights is not None:
+        server.request("POST", "/v1/hosted-models", {"project": project, **weights})
+        release = server.request("POST", "/v1/releases", {"project": project, "hosted": weights["name"]})
+        server.request("POST", f"/v1/releases/{release['id']}/activate")
+    body = {"project": project, "name": other.name, "trial": False, **other.api(client)}
+    operations = server.request("POST", "/v1/apis", body)["operations"]
+    [proof] = [each["name"] for each in operations if (each["method"], each["path"]) == other.proof]
+    tried = server.request("POST", f"/v1/apis/{other.name}/test", {"operation": proof}, project=project)
     if not tried["ok"]:
         raise click.ClickException(f"tasks cannot be solved: {tried['error'] or tried['answer']}")
     return project
 
 
-def solve(server: SageClient, watches: httpx.Client, project: str, asked: WatchTask) -> dict[str, Any]:
+def _trial(server: SageClient, other: OtherServer[Any], project: str) -> str:
+    """Its result in words."""
+    path = f"/v1/apis/{other.name}/trial"
+    trial = server.request("POST", path, project=project)
+    while trial["state"] in _OPEN:
+        time.sleep(_PAUSE_SECONDS)
+        trial = server.request("GET", path, project=project)
+    score = f"{trial['right']} of {trial['asked']} right"
+    return score if trial["state"] == "done" else f"{trial['state'].replace('_', ' ')}: {trial['reason']}"
+
+
+def solve(
+    server: SageClient, other: OtherServer[S], client: httpx.Client, project: str, asked: OtherTask[S]
+) -> dict[str, Any]:
     """What came of the task."""
-    seed(watches)
-    before = read_state(watches)
+    other.seed(client)
+    before = other.read_state(client)
     body = {"project": project, "instruction": asked.instruction}
     task = ended_task(server, server.request("POST", "/v1/tasks", body)["id"])
-    solved = bool(asked.check(before, read_state(watches), str(task["answer"])))
-    click.echo(f"{'solved' if solved else '      '}  {task['turns']} turns  {asked.instruction}")
+    solved = asked.check(before, other.read_state(client), str(task["answer"]))
+    click.echo(
+        f"{'solved' if solved else '      '}  {task['turns']} turns  {task['stop_reason']}  {asked.instruction}"
+    )
     return {
         "instruction": asked.instruction,
         "solved": solved,

@@ -7,36 +7,17 @@ import pytest
 
 from app.db.database import Sessions
 from app.sandbox.forked_sandbox import ForkedSandbox
+from tests.bench.record_tasks import KINTO
 from tests.processes import free_ports
-from tests.servers.installed import pinned, python_server
-from tests.servers.server_process import server_process
+from tests.servers.installed import pinned
 from tests.servers.tried_api import TriedApi, open_tried_api
 from tests.servers.tried_row import TriedRow
-
-_INI = """
-[server:main]
-use = egg:waitress#main
-host = 127.0.0.1
-port = {port}
-
-[app:main]
-use = egg:kinto
-kinto.storage_backend = kinto.core.storage.memory
-kinto.cache_backend = kinto.core.cache.memory
-kinto.permission_backend = kinto.core.permission.memory
-kinto.includes = kinto.plugins.default_bucket
-kinto.userid_hmac_secret = not a secret here
-multiauth.policies = basicauth
-"""
 
 
 @pytest.fixture(scope="module")
 def kinto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    commands = python_server("kinto")
     place, (port,) = tmp_path_factory.mktemp("kinto"), free_ports(1)
-    (place / "kinto.ini").write_text(_INI.format(port=port))
-    command = (commands / "kinto", "start", "--ini", "kinto.ini", "--port", str(port))
-    with server_process(command, place, f"http://127.0.0.1:{port}/v1/"):
+    with KINTO.run(place, port):
         yield f"http://127.0.0.1:{port}"
 
 
