@@ -248,6 +248,34 @@ def _picky(sent: Mapping[str, Any]) -> Reply:
     return said("Hello.\n```\nMore.", usage=COUNTED)
 
 
+async def test_an_error_is_read_in_no_time_whatever_it_holds_and_says_of_its_charset() -> None:
+    hostile = {
+        "punycode": b"a" * (1 << 20) + b"-" + b"b9" * (1 << 20),
+        "zlib": b"no",
+        "utf-8": b"[[1]]," * (2 << 20),
+    }
+    with every_row() as row:
+        for charset, body in hostile.items():
+            with row(charset):
+                endpoint = OddEndpoint(
+                    lambda _, b=body, c=charset: Reply(b, 500, {"Content-Type": f"text/plain; charset={c}"})
+                )
+                before = time.process_time()
+                async with opened(endpoint) as model:
+                    with pytest.raises(EngineError, match="is unable to answer"):
+                        await answer(model)
+                assert time.process_time() - before < 5
+
+
+async def test_counts_that_no_request_can_have_are_estimated_instead() -> None:
+    with every_row() as row:
+        for count in (2**63, 10**9, -1, True, 7.0, "7"):
+            with row(count):
+                usage = {"prompt_tokens": 7, "completion_tokens": count}
+                async with opened(OddEndpoint(lambda _, u=usage: said("Hello.", usage=u))) as model:
+                    assert (await answer(model)).tokens == Tokens(prompt=3, generated=2, estimated=True)
+
+
 async def test_a_parameter_that_an_endpoint_refuses_is_left_out_from_then_on() -> None:
     endpoint = OddEndpoint(_picky)
     async with opened(endpoint) as model:

@@ -46,7 +46,8 @@ _NO_MONEY = {"insufficient_quota", "billing_hard_limit_reached"}  # codes of a 4
 _STATUS_OF_CODE = {"invalid_api_key": 401, "model_not_found": 404, "insufficient_quota": 402}
 _UNSUPPORTED_PARAMETER = {400, 422}
 _MAX_REASON = 300  # characters of an error's text
-_MAX_BODY = 16 << 20  # bytes of an answer
+_MAX_BODY, _MAX_ERROR = 16 << 20, 64 << 10  # bytes of an answer, and of what is read of an error
+_MAX_TOKENS = 10**8  # of a request: what says more does not count
 _MAX_VALUES, _MAX_DEPTH = 300_000, 60  # of its JSON
 _MAX_STOPS = 4  # OpenAI's limit
 _CHARS_PER_TOKEN = 4
@@ -416,7 +417,9 @@ class _Reply(msgspec.Struct):
 
 
 class _BoundedClient(httpx.AsyncClient):
-    """Reads every body whole, within a bound, compressed or not."""
+    """Reads every body whole, within a bound, compressed or not. Of an error it keeps the beginning; every text
+    is UTF-8, as decoding some of the charsets that an endpoint can name takes hours.
+    """
 
     async def send(self, request: httpx.Request, *, stream: bool = False, **options: Any) -> httpx.Response:  # noqa: ARG002
         response = await super().send(request, stream=True, **options)
@@ -426,11 +429,12 @@ class _BoundedClient(httpx.AsyncClient):
             raise httpx.DecodingError(f"its answer {error}", request=request) from error
         finally:
             await response.aclose()
-        kept = [(name, value) for name, value in response.headers.items() if name not in _OF_TRANSFER]
+        body = body if response.is_success else body[:_MAX_ERROR]
+        kept = [(name, value) for name, value in response.headers.items() if name not in _OF_BODY]
         return httpx.Response(response.status_code, headers=kept, content=body, request=request)
 
 
-_OF_TRANSFER: Final = {"content-encoding", "content-length", "transfer-encoding"}
+_OF_BODY: Final = {"content-encoding", "content-length", "content-type", "transfer-encoding"}
 
 
 def open_http(
@@ -509,7 +513,7 @@ def _counted(reply: Json) -> Tokens | None:
     if not isinstance(usage, dict):
         return None
     prompt, generated = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if not isinstance(prompt, int) or not isinstance(generated, int) or min(prompt, generated) < 0 or prompt == 0:
+    if any(type(each) is not int or not 0 <= each <= _MAX_TOKENS for each in (prompt, generated)) or not prompt:
         return None
     return Tokens(prompt=prompt, generated=generated)
 
@@ -541,11 +545,11 @@ def _retry_after(headers: "httpx.Headers | dict[str, str]") -> float:
 def _status_of(error: Json) -> int:
     """Of an error in an answer with the status 200: 500 if it names none that we know.
 
-    >>> _status_of({"code": 429}), _status_of({"code": "invalid_api_key"}), _status_of("odd")
-    (429, 401, 500)
+    >>> [_status_of(each) for each in ({"code": 429}, {"code": "invalid_api_key"}, {"code": "9" * 5000}, "odd")]
+    [429, 401, 500, 500]
     """
     code = (error.get("code") or error.get("status")) if isinstance(error, dict) else None
-    status = int(str(code)) if str(code).isdecimal() else _STATUS_OF_CODE.get(str(code), 0)
+    status = int(code) if re.fullmatch(r"[45]\d\d", str(code)) else _STATUS_OF_CODE.get(str(code), 0)
     return status if 400 <= status < 600 else 500
 
 
