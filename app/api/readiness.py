@@ -66,12 +66,17 @@ async def check_part(sessions: Sessions, part: str) -> str:
 
 
 async def hosted_failures(sessions: Sessions) -> str:
-    """Why the latest requests to hosted models that serve have failed. No error: the next task may succeed."""
+    """The projects whose hosted models failed at the latest request. No error: the next task may succeed.
+
+    Why they failed is the endpoint's text about an account, and what reads this needs no key.
+    """
     try:
         async with sessions() as session:
-            return "; ".join(await hosted_models.failures(session))
+            failed = await hosted_models.failing(session)
     except TRANSIENT:  # another component says so
         return ""
+    ids = ", ".join(map(str, failed))
+    return f"hosted models of projects {ids} failed: `sage models hosted` says why" if failed else ""
 
 
 async def _check_loops(sessions: Sessions, part: str) -> str:

@@ -88,14 +88,19 @@ async def delete(session: AsyncSession, project_id: UUID, name: str) -> models.H
     return row
 
 
-async def note(session: AsyncSession, model_id: UUID, abilities: dict[str, Json], failure: str | None) -> None:
-    """What its latest request taught, and why it failed; None: it did not."""
-    await session.execute(update(_row).where(_row.id == model_id).values(abilities=abilities, failure=failure))
+async def note(
+    session: AsyncSession, row: models.HostedModel, abilities: dict[str, Json], failure: str | None
+) -> None:
+    """What the latest request to the model, as `row` has it, taught, and why it failed; None: it did not. Nothing
+    if it was put elsewhere meanwhile.
+    """
+    same = (_row.id == row.id, _row.url == row.url, _row.model == row.model)
+    await session.execute(update(_row).where(*same).values(abilities=abilities, failure=failure))
 
 
-async def failures(session: AsyncSession) -> Sequence[str]:
-    """Of the hosted models that serve, of all projects."""
-    return [row.failure for row in await serving(session) if row.failure is not None]
+async def failing(session: AsyncSession) -> Sequence[UUID]:
+    """The projects that a hosted model serves whose latest request failed."""
+    return sorted({row.project_id for row in await serving(session) if row.failure is not None})
 
 
 async def serving(session: AsyncSession) -> Sequence[models.HostedModel]:

@@ -95,7 +95,7 @@ class _Noted:
     """A chat model of which the database learns what it can do, and why it fails until it answers again."""
 
     def __init__(self, model: OpenAiChatModel, sessions: Sessions, row: models.HostedModel) -> None:
-        self._model, self._sessions, self._id = model, sessions, row.id
+        self._model, self._sessions, self._row = model, sessions, row
         self._noted: tuple[Abilities, str | None] = (model.abilities, row.failure)
 
     @property
@@ -128,5 +128,5 @@ class _Noted:
             return
         with suppress(*TRANSIENT):
             async with self._sessions.begin() as session:
-                await hosted_models.note(session, self._id, msgspec.to_builtins(now[0]), failure)
+                await hosted_models.note(session, self._row, msgspec.to_builtins(now[0]), failure)
             self._noted = now
