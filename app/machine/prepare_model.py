@@ -16,7 +16,7 @@ from app.model_catalog import CATALOG, models_dir, pulled
 from app.model_store.model_checks import load_served
 from app.settings import Settings
 
-_PATIENCE = 20.0  # seconds, for an endpoint that is starting as well
+_PATIENCE = 20.0  # seconds, for an endpoint that answers that it is still loading its model
 _REMEDIES = Remedies(
     key="correct SAGE_MODEL_KEY",
     model="correct SAGE_MODEL or SAGE_MODEL_URL",
