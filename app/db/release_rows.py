@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, Text, UniqueConstraint, cast, func, select, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, UniqueConstraint, Uuid, case, cast, func, select, text
 from sqlalchemy.dialects.postgresql import JSON, JSONB
 from sqlalchemy.orm import Mapped, column_property, mapped_column
 
@@ -55,7 +55,10 @@ class Release(Entity):
     model: Mapped[str] = mapped_column(default="base")  # as in `records.Policy`
     hosted: Mapped[str | None] = column_property(  # the name of its hosted model
         select(HostedModel.name)
-        .where(func.concat(HOSTED, cast(HostedModel.id, Text)) == model)
+        .where(
+            HostedModel.id
+            == cast(case((model.column.startswith(HOSTED), func.substr(model.column, len(HOSTED) + 1))), Uuid)
+        )
         .correlate_except(HostedModel)
         .scalar_subquery()
     )
