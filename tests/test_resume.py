@@ -20,7 +20,9 @@ from app.agent.stop_signal import StopSignal
 from app.db import calls, events, models, projects, task_queue, tasks, trajectories, turns
 from app.db.database import Sessions
 from app.db.models import TASK_END_STATES, TaskState
+from app.errors import ConflictError
 from app.records import Call, Offer, Stop, Turn, Use
+from app.runner.sent_marks import SentMarks
 from app.runner.task_journal import TaskJournal
 from app.sandbox.protocol import SessionLimits
 from tests.ledger import Ledger
@@ -214,6 +216,18 @@ async def test_of_several_offered_skills_the_one_that_was_used_is_reported(proje
     assert [(each["status"], each["name"], each["calls"]) for each in found] == [("used", "carry", 2)]
 
 
+@pytest.mark.parametrize("why", ["released", "lost"])
+async def test_no_call_is_sent_once_the_task_is_no_longer_its_runners(
+    project: LedgerProject, tmp_path: Path, why: str
+) -> None:
+    """Whoever goes on with the task relies on the mark, and may make the call already."""
+    journal, _ = await _journal(project, SentMarks.open(tmp_path))
+    await journal.begin(Call(seq=0, turn=0, api="ledger.add_entry", arguments={}), False)
+    setattr(journal.stop_signal, why, True)
+    with pytest.raises(ConflictError, match="is no longer held by me"):
+        await journal.sending()
+
+
 async def test_a_call_is_in_the_journal_from_when_its_request_is_about_to_be_written(
     project: LedgerProject,
 ) -> None:
@@ -296,9 +310,9 @@ async def _send(journal: TaskJournal, call: Call) -> None:
     await journal.sending()
 
 
-async def _journal(project: LedgerProject) -> tuple[TaskJournal, models.Task]:
+async def _journal(project: LedgerProject, marks: SentMarks | None = None) -> tuple[TaskJournal, models.Task]:
     await project.submit()
     async with project.sessions.begin() as session:
         row = await task_queue.claim(session, "me", 30)
     assert row is not None
-    return TaskJournal(project.sessions, row, "me", StopSignal()), row
+    return TaskJournal(project.sessions, row, "me", StopSignal(), marks), row

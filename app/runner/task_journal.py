@@ -15,7 +15,18 @@ from app.agent.prompt_profiles import hosted_prompt, prompt_of
 from app.agent.rollout_loop import Agent, ResumeState
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.credentials import mask
-from app.db import api_trials, approvals, calls, events, models, skill_moves, task_queue, task_secrets, turns
+from app.db import (
+    api_trials,
+    approvals,
+    calls,
+    events,
+    lease,
+    models,
+    skill_moves,
+    task_queue,
+    task_secrets,
+    turns,
+)
 from app.db.database import Sessions, direct, reading, retry_while_unavailable
 from app.db.models import Exploration
 from app.engine.model_scope import ModelScope
@@ -243,6 +254,8 @@ class TaskJournal(RolloutHooks):
         if self._marks is not None:
             self._marks.sent(self._task.id)
             await self._hold()  # whoever took the task over during a stall before the mark relies on its absence
+            if self.stop_signal.released or self.stop_signal.lost:
+                raise lease.lost("task", self._task.id, self._owner)
         outgoing.sent = True
 
     async def _commit(self, outgoing: "_Outgoing") -> None:
