@@ -114,6 +114,21 @@ async def test_the_look_ups_of_a_turn_share_what_it_is_shown(setup: EchoSetup) -
         assert "more: apis.api_docs.show_signatures('echo', page=2)]" in shown[1]
 
 
+async def test_the_next_page_of_a_look_up_goes_on_where_the_first_ended(setup: EchoSetup) -> None:
+    gateway = setup.gateway()
+    gateway.look_ups.chars = 500
+    await gateway("api_docs.search", ["item"], {})  # leaves less room for the first page than for the others
+    shown: list[str] = []
+    for page in range(1, 12):
+        lines = str(await gateway("api_docs.show_signatures", ["echo"], {"page": page})).splitlines()
+        shown += [line.partition("(")[0] for line in lines if not line.startswith("[")]
+        gateway.turn += 1
+        if "more: " not in lines[-1]:
+            break
+    assert page > 1
+    assert sorted(shown) == sorted(gateway.names()["echo"])
+
+
 async def test_complete_task_ends_the_task_and_keeps_the_answer(setup: EchoSetup) -> None:
     gateway = setup.gateway()
     assert not gateway.completed

@@ -32,13 +32,17 @@ class LookUps:
         self._instruction = instruction
         self._turn = -1
         self._left = 0
+        self._rooms: dict[str, Room] = {}  # that the first page of a look-up had: the others begin where it ended
 
     def answer(self, operation: Operation, arguments: Mapping[str, Json], turn: int) -> Json:
         """Raises HostError for what the catalog lacks."""
         if turn != self._turn:
             self._turn, self._left = turn, self.chars
         room = Room(max(self._left, _LEAST), self._instruction)
-        found = _LOOK_UPS[operation.name](self._catalog, **arguments, room=room)
+        asked = repr((operation.name, sorted((name, each) for name, each in arguments.items() if name != "page")))
+        if arguments.get("page", 1) == 1:
+            self._rooms[asked] = room
+        found = _LOOK_UPS[operation.name](self._catalog, **arguments, room=self._rooms.get(asked, room))
         self._left -= len(found if isinstance(found, str) else repr(found)) + 1
         return found
 
