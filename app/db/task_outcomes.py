@@ -101,13 +101,14 @@ async def failing_kinds(session: AsyncSession, project_id: UUID, limit: int) -> 
 
 
 def _ended(project_id: UUID, since: Any, most: int) -> Subquery:
+    """Without those that do others again, or repair a skill: many end where they want to change something."""
     columns = (
         _task.id, _task.state, _task.stop, _task.score, _task.scenario, _task.instruction, _task.finished_at
     )  # fmt: skip
     return (
         select(*columns)
         .where(_task.project_id == project_id, _task.finished_at >= since)
-        .where(_task.state.in_([TaskState.DONE, TaskState.FAILED]))
+        .where(_task.state.in_([TaskState.DONE, TaskState.FAILED]), ~_task.reads_only, _task.repairs.is_(None))
         .order_by(_task.finished_at.desc())
         .limit(most)
         .subquery("ended")

@@ -160,7 +160,7 @@ class ApiTrials:
             async with self._sessions.begin() as session:
                 if not await api_trials.save(session, row, tried, self._lease):
                     return  # it began anew, for another document
-                if await task_queue.any_waits(session, self._limits):
+                if not self._may() or await task_queue.any_waits(session, self._limits):
                     await api_trials.go_on_later(session, row, _PAUSE)
                     return
             tried[place] = await trial.ask(each)
