@@ -57,7 +57,7 @@ class Release(Entity):
         select(HostedModel.name)
         .where(
             HostedModel.id
-            == cast(case((model.column.startswith(HOSTED), func.substr(model.column, len(HOSTED) + 1))), Uuid)
+            == cast(case((func.starts_with(model, HOSTED), func.substr(model, len(HOSTED) + 1))), Uuid)
         )
         .correlate_except(HostedModel)
         .scalar_subquery()

@@ -512,10 +512,13 @@ def _counted(reply: Json) -> Tokens | None:
     usage = reply.get("usage") if isinstance(reply, dict) else None
     if not isinstance(usage, dict):
         return None
-    prompt, generated = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if any(type(each) is not int or not 0 <= each <= _MAX_TOKENS for each in (prompt, generated)) or not prompt:
-        return None
-    return Tokens(prompt=prompt, generated=generated)
+    prompt, generated = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    return None if not prompt or generated is None else Tokens(prompt=prompt, generated=generated)
+
+
+def _count(given: Json) -> int | None:
+    """None for what is no count of tokens that a request can have."""
+    return given if type(given) is int and 0 <= given <= _MAX_TOKENS else None
 
 
 def _estimated(messages: Sequence[Message], written: str) -> Tokens:
@@ -549,7 +552,7 @@ def _status_of(error: Json) -> int:
     [429, 401, 500, 500]
     """
     code = (error.get("code") or error.get("status")) if isinstance(error, dict) else None
-    status = int(code) if re.fullmatch(r"[45]\d\d", str(code)) else _STATUS_OF_CODE.get(str(code), 0)
+    status = int(str(code)) if re.fullmatch(r"[45]\d\d", str(code)) else _STATUS_OF_CODE.get(str(code), 0)
     return status if 400 <= status < 600 else 500
 
 
