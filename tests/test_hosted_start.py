@@ -58,9 +58,16 @@ async def test_a_new_project_has_it_and_its_key_stays_in_the_settings(
             assert (await model.answer(HELLO, max_tokens=9, temperature=0)).text == "1 2 3 4"
         known = api.app.state["dependencies"]
         api.app.state["dependencies"] = msgspec.structs.replace(known, hosted_endpoints=HostedModels.of(settings))
-        body = {"url": "http://127.0.0.1:9"}
-        moved = await api.client.patch("/v1/hosted-models/wise-1", params={"project": "new"}, json=body)
-        assert (moved.status_code, "send its key as well" in moved.text) == (400, True)
+        for body, why in (
+            ({"url": "http://127.0.0.1:9"}, "send its key as well"),
+            ({"url": f"{url}/other"}, "send its key as well"),
+            ({"model": "wise-2"}, "is that of the settings"),
+        ):
+            moved = await api.client.patch("/v1/hosted-models/wise-1", params={"project": "new"}, json=body)
+            assert (moved.status_code, why in moved.text) == (400, True), moved.text
+        same: dict[str, Any] = {"url": url, "model": "wise-1", "price_in": 2}
+        priced = await api.client.patch("/v1/hosted-models/wise-1", params={"project": "new"}, json=same)
+        assert (priced.status_code, priced.json()["price_in"]) == (200, 2), priced.text
 
 
 async def test_what_a_start_found_out_is_known_of_all_projects(

@@ -216,9 +216,10 @@ async def change_hosted(
         field: value for field in data.__struct_fields__ if (value := getattr(data, field)) is not UNSET
     }
     own = before.key is not None  # else the key is the settings', and belongs to what they name
-    if data.url is not UNSET and key and data.key is UNSET and not (own and same_origin(data.url, before.url)):
+    sends_key = bool(key) and data.key is UNSET
+    if sends_key and data.url not in (UNSET, before.url) and not (own and same_origin(str(data.url), before.url)):
         raise InvalidError(f"url: {data.url} is another server than {before.url}: send its key as well, or null")
-    if data.model is not UNSET and key and data.key is UNSET and not own:
+    if sends_key and data.model not in (UNSET, before.model) and not own:
         raise InvalidError(f"model: the key for {before.model} is that of the settings: send one as well, or null")
     if data.url is not UNSET and data.url != before.url:
         changed["trusted"] = access.project_id is None
