@@ -4,24 +4,31 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 
 @asynccontextmanager
 async def longest_stall() -> AsyncIterator[list[float]]:
     """The longest time, in seconds, during which this process kept its event loop from running anything else.
 
-    At most its processor time, threads included: another process that takes the processor is not its fault.
+    At most its processor time, threads included, and without the time for which the loop was ready to run: another
+    process that takes the processor is not its fault.
     """
     worst = [0.0]
 
     async def watch() -> None:
         while True:
-            before, used = time.perf_counter(), time.process_time()
+            before, used, starved = time.perf_counter(), time.process_time(), _starved_seconds()
             await asyncio.sleep(0.001)
-            passed = time.perf_counter() - before - 0.001
+            passed = time.perf_counter() - before - 0.001 - (_starved_seconds() - starved)
             worst[0] = max(worst[0], min(passed, time.process_time() - used))
 
     watching = asyncio.create_task(watch())
     await asyncio.sleep(0)
     yield worst
     watching.cancel()
+
+
+def _starved_seconds() -> float:
+    """For which this thread was ready to run, and no processor was free."""
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
