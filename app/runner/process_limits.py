@@ -58,16 +58,16 @@ class Watchdog:
         what a clock shows: the process may have been stopped.
         """
         pause = self._seconds / _LOOKS
-        before, starved = time.monotonic(), _starved_seconds(thread)
+        before, starved = time.monotonic(), starved_seconds(thread)
         while not self._left.wait(pause):
-            now, starved_now = time.monotonic(), _starved_seconds(thread)
+            now, starved_now = time.monotonic(), starved_seconds(thread)
             self._busy = max(0.0, self._busy + min(now - before, 2 * pause) - (starved_now - starved))
             before, starved = now, starved_now
             if self._busy >= self._seconds:
                 signal.raise_signal(UNRESPONSIVE)
 
 
-def _starved_seconds(thread: int) -> float:
+def starved_seconds(thread: int) -> float:
     """For which a thread was ready to run, and no processor was free; 0 where the system does not tell."""
     try:
         return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]) / 1e9
