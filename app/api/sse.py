@@ -92,9 +92,10 @@ async def _messages(
     with listener.subscribe(subject) as news:
         while True:
             news.clear()  # before reading: events during the read wake the stream again
-            if await access.has_ended():
-                return
-            batch = await read()
+            with CancelScope(shield=True):  # a client that hangs up would cost the connection of a query
+                if await access.has_ended():
+                    return
+                batch = await read()
             for each in batch.messages:
                 yield each
             if batch.ended:

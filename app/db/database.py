@@ -93,13 +93,7 @@ def open_database(
 
     Raises DatabaseError if the URL is not a PostgreSQL URL.
     """
-    engine = create_async_engine(
-        full_url(url),
-        pool_size=connections,
-        json_serializer=to_json,
-        hide_parameters=True,  # errors are logged
-    )
-    _on_connect(engine, transaction_seconds)
+    engine = _engine(url, transaction_seconds, pool_size=connections, json_serializer=to_json)
     event.listen(engine.sync_engine, "connect", lambda _, record: record.info.update(session_info(keys)))
     event.listen(engine.sync_engine, "checkin", _note_use)
     event.listen(
@@ -107,7 +101,6 @@ def open_database(
         "checkout",
         lambda connection, record, _: _check_idle(connection, record, engine.dialect),
     )
-    event.listen(engine.sync_engine, "handle_error", _classify)
     sessions = sessions_on(engine, keys)
     if direct_url and direct_url != url:
         sessions.kw["info"][_UNPOOLED] = _unpooled(direct_url)
@@ -116,10 +109,7 @@ def open_database(
 
 def _unpooled(url: str) -> Sessions:
     """A connection for each session, for as long as it lasts."""
-    engine = create_async_engine(full_url(url), poolclass=NullPool, hide_parameters=True)
-    _on_connect(engine, _TRANSACTION_SECONDS)
-    event.listen(engine.sync_engine, "handle_error", _classify)
-    return async_sessionmaker(engine)
+    return async_sessionmaker(_engine(url, _TRANSACTION_SECONDS, poolclass=NullPool))
 
 
 def unpooled(sessions: Sessions) -> Sessions:
@@ -168,9 +158,40 @@ def is_lost_connection(error: BaseException) -> bool:
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
 
 
-def _on_connect(engine: AsyncEngine, transaction_seconds: float) -> None:
+def _engine(url: str, transaction_seconds: float, **options: Any) -> AsyncEngine:
+    engine = create_async_engine(
+        full_url(url),
+        connect_args={"async_creator_fn": _Connection.connect},
+        hide_parameters=True,  # errors are logged
+        **options,
+    )
     idle = f"{round(transaction_seconds * 1000)}ms"
     event.listen(engine.sync_engine, "connect", lambda connection, _: _set_up(connection, idle))
+    event.listen(engine.sync_engine, "handle_error", _classify)
+    return engine
+
+
+class _Connection(psycopg.AsyncConnection[Any]):
+    """Its options are set even if the task is cancelled meanwhile, which then happens at the task's next `await`.
+
+    SQLAlchemy sets them between taking a connection from the pool and handing it out: an error there would
+    leave the connection to the garbage collector.
+    """
+
+    async def set_autocommit(self, value: bool) -> None:
+        await _cancelled_later(super().set_autocommit(value))
+
+    async def set_isolation_level(self, value: psycopg.IsolationLevel | None) -> None:
+        await _cancelled_later(super().set_isolation_level(value))
+
+
+async def _cancelled_later(step: Awaitable[None]) -> None:
+    try:
+        await step
+    except asyncio.CancelledError as error:
+        if (task := asyncio.current_task()) is not None:
+            task.uncancel()
+            task.cancel(*error.args)
 
 
 def _set_up(connection: Any, idle: str) -> None:
