@@ -1,7 +1,9 @@
 """Services of the deployment and link-local addresses are closed to calls, also where private hosts are open."""
 
+import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
@@ -47,6 +49,19 @@ def client_of(url: str, host: str = "localhost") -> httpx.AsyncClient:
     port = httpx.URL(url).port
     assert port is not None
     return open_client(allow_private_hosts=True, own=OwnServices((Service(host, port, "a model server"),)))
+
+
+@contextmanager
+def silent_at(host: str, port: int | None) -> Iterator[None]:
+    """A place that lets connections wait: nobody accepts those that have filled its queue."""
+    with socket.socket() as listening, ExitStack() as waiting:
+        listening.bind((host, port))
+        listening.listen(0)
+        for _ in range(4):
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex((host, port))
+        yield
 
 
 async def test_an_own_service_is_closed_under_every_name_of_this_machine() -> None:
@@ -104,6 +119,20 @@ async def test_where_private_hosts_are_open_a_name_with_two_addresses_leads_to_t
         open_client(allow_private_hosts=True, network=PublicNetwork(resolve, private=True)) as client,
     ):
         assert (await client.get(url)).text == "here"
+
+
+async def test_an_address_that_never_answers_holds_up_the_next_one_for_seconds_alone() -> None:
+    async def resolve(_host: str, _port: int) -> Sequence[str]:
+        return ["127.0.0.2", "127.0.0.1"]
+
+    async with (
+        raw_server(found(b"here")) as url,
+        open_client(allow_private_hosts=True, timeout=300, network=PublicNetwork(resolve, private=True)) as client,
+    ):
+        port = httpx.URL(url).port
+        with silent_at("127.0.0.2", port):
+            async with asyncio.timeout(60):
+                assert (await client.get(url)).text == "here"
 
 
 def test_the_settings_name_the_own_services_and_not_the_demo() -> None:

@@ -23,6 +23,7 @@ _TRANSLATED: Final = [  # whose last 32 bits are an IPv4 address: of NAT64 (RFC 
 _COMPATIBLE: Final = ip_network("::/96")
 _ISATAP: Final = (0x0000_5EFE, 0x0200_5EFE)  # the 32 bits before an IPv4 address (RFC 5214)
 _LOOPBACK: Final = 1
+_SECONDS_OF_OTHERS: Final = 3.0  # for an address that is not the last: one lost packet, but not a route to nowhere
 _METADATA: Final = [  # of clouds, at addresses that are not link-local
     ip_network(text)
     for text in ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::/32", "fd20:ce::/32")
@@ -67,9 +68,10 @@ class PublicNetwork(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         """Raises HostError, an ApiError, if any address of the host is closed."""
         *others, last = await self._open_addresses(host, port)
+        short = _SECONDS_OF_OTHERS if timeout is None else min(timeout, _SECONDS_OF_OTHERS)
         for address in others:
             try:
-                return await self._network.connect_tcp(str(address), port, timeout, local_address, socket_options)
+                return await self._network.connect_tcp(str(address), port, short, local_address, socket_options)
             except (httpcore.ConnectError, httpcore.ConnectTimeout):
                 continue
         return await self._network.connect_tcp(str(last), port, timeout, local_address, socket_options)
