@@ -148,12 +148,17 @@ class StoredCredentials:
             if not api.has_credentials:
                 return self._held.setdefault(name, {})
             async with self._sessions() as session:
-                if api.secrets_for not in (None, await apis.secrets_for(session, api.id)):
-                    raise HostError("ApiError", f"{name} was moved to another server since this task began")
                 rows = await api_credentials.usable(session, api.id, self._principal)
                 held = {scheme: _read(session, name, row) for scheme, row in rows.items()}
+                await self._check_server(session, name)
             self._held[name] = held
         return self._held[name]
+
+    async def _check_server(self, session: AsyncSession, name: str) -> None:
+        """Call after credentials were read: raises HostError if they may be those for another server."""
+        api = self._apis[name]
+        if api.secrets_for not in (None, await apis.secrets_for(session, api.id)):
+            raise HostError("ApiError", f"{name} was moved to another server since this task began")
 
     async def _part(self, app: App, held: _Held) -> Authentication:
         expires = held.expires_at
@@ -203,6 +208,7 @@ class StoredCredentials:
             if row is None:
                 raise HostError("ApiError", f"the credentials of {app} have been removed")
             now = _read(session, app, row)
+            await self._check_server(session, app)
         held.credential, held.expires_at, held.authorized = now.credential, now.expires_at, now.authorized
         if not held.authorized:
             raise _not_connected(app, held)
