@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import text, update
 
 from app.credentials.stored_credentials import StoredCredentials
-from app.db import apis, manifests, models
-from app.db.database import Sessions
+from app.db import api_credentials, apis, manifests, models
+from app.db.database import Sessions, keys_of
 from app.errors import HostError
 from app.gateway.gateway import Gateway
 from app.gateway.http_client import open_client
@@ -198,6 +198,29 @@ async def test_credentials_that_are_read_while_an_api_moves_are_not_sent(
             await moving.commit()
     assert "mail was moved to another server since this task began" in calling.result()
     assert internet.requests == []
+
+
+async def test_a_credential_that_is_stored_while_the_former_one_is_renewed_stays(api: ApiApp) -> None:
+    with every_row() as row:
+        for how in ("renewed", "not renewed"):
+            await put(api, document=_with_login("http://evil.test/v1"), credentials=_tokens("former-token"))
+            async with api.sessions.begin() as session:
+                mail = await apis.get(session, api.demo.id, "mail", document=False)
+                former = await api_credentials.of_scheme(session, mail.id, "login", "")
+                claim = await api_credentials.claim_renewal(session, former.id, 60)
+                assert claim is not None
+            await put(api, document=_with_login("http://mail.test/v1"), credentials=_tokens(KEY))
+            async with api.sessions.begin() as session:
+                if how == "renewed":
+                    about = {"value": "a later former-token", "expires_at": None}
+                    await api_credentials.end_renewal(session, former.id, claim, **about)
+                else:
+                    await api_credentials.fail_renewal(session, former.id, claim, "unknown", authorized=False)
+            async with api.sessions() as session:
+                now = await api_credentials.of_scheme(session, mail.id, "login", "")
+                with row(how):
+                    assert KEY in keys_of(session).decrypt(now.value or "")
+                    assert (now.authorized, now.failure) == (True, None)
 
 
 def _with_login(server: str) -> dict[str, Any]:
