@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.db.database import Sessions
-from app.errors import HostError
+from app.errors import HostError, SettingError
 from app.gateway.http_client import open_client
 from app.gateway.own_services import OwnServices, Service
 from app.gateway.ssrf import PublicNetwork
@@ -164,6 +164,20 @@ def test_the_settings_name_the_own_services_and_not_the_demo() -> None:
     ]
     alone = [(each.host, each.port) for each in OwnServices.of(Settings(demo=True)).services]
     assert alone == [("127.0.0.1", 8000), ("localhost", 8001)]
+
+
+def test_a_password_in_the_address_of_the_broker_may_have_a_comma() -> None:
+    brokers = "redis://:pass,word@broker-1/0;redis://:pass,word@broker-2:7000/0"
+    found = [(each.host, each.port) for each in OwnServices.of(Settings(broker_url=brokers)).services]
+    assert found[-2:] == [("broker-1", 6379), ("broker-2", 7000)]
+
+
+def test_an_address_of_the_broker_that_cannot_be_read_is_named_without_its_password() -> None:
+    with every_row() as row:
+        for url in ("redis://:hun[ter@broker/0", "redis://:hunter@broker:port/0", "redis://:hun/ter@broker/0"):
+            with row(url), pytest.raises(SettingError, match="BROKER_URL cannot be read") as raised:
+                OwnServices.of(Settings(broker_url=url))
+            assert "hun" not in str(raised.value)
 
 
 async def test_a_projects_key_reads_neither_this_server_nor_its_model_server(
