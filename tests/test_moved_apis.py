@@ -212,8 +212,8 @@ async def test_a_credential_that_is_stored_while_the_former_one_is_renewed_stays
             await put(api, document=_with_login("http://mail.test/v1"), credentials=_tokens(KEY))
             async with api.sessions.begin() as session:
                 if how == "renewed":
-                    about = {"value": "a later former-token", "expires_at": None}
-                    await api_credentials.end_renewal(session, former.id, claim, **about)
+                    later = "a later former-token"
+                    await api_credentials.end_renewal(session, former.id, claim, value=later, expires_at=None)
                 else:
                     await api_credentials.fail_renewal(session, former.id, claim, "unknown", authorized=False)
             async with api.sessions() as session:
