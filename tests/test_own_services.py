@@ -97,6 +97,19 @@ async def test_a_service_on_another_host_is_closed_by_name_and_by_address() -> N
     assert await network._open_addresses("other", 8000)
 
 
+async def test_an_own_service_is_looked_up_once_for_each_connection() -> None:
+    asked: list[str] = []
+
+    async def resolve(host: str, port: int) -> Sequence[str]:  # noqa: ARG001
+        asked.append(host)
+        return ["10.0.0.9"] if host == "sage.test" else ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+
+    own = OwnServices((Service("sage.test", 443, "this server"),))
+    network = PublicNetwork(resolve, private=True, own=own)
+    assert len(await network._open_addresses("tickets.test", 443)) == 3
+    assert asked == ["tickets.test", "sage.test"]
+
+
 async def test_link_local_addresses_are_closed_in_every_spelling() -> None:
     with every_row() as row:
         for address in LINK_LOCAL.split():
