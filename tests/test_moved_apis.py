@@ -1,5 +1,6 @@
 """APIs that move to another server: their secrets stay with the one that they were given for."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from itertools import repeat
@@ -7,16 +8,19 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import text, update
 
 from app.credentials.stored_credentials import StoredCredentials
-from app.db import apis, manifests
-from app.db.database import Sessions
+from app.db import api_credentials, apis, manifests, models
+from app.db.database import Sessions, keys_of
 from app.errors import HostError
 from app.gateway.gateway import Gateway
 from app.gateway.http_client import open_client
 from app.release import tool_documents
 from app.release.catalogs import Catalogs
 from tests.api_app import ApiApp, open_api_app, problem
+from tests.ledger_project import until
+from tests.lock_waits import waits_for_a_lock
 from tests.small_internet import SmallInternet, found
 from tests.support.every_row import every_row
 
@@ -158,13 +162,89 @@ async def test_a_task_that_began_before_sends_no_credentials_of_the_new_server(
     api: ApiApp, internet: SmallInternet, client: httpx.AsyncClient
 ) -> None:
     await put(api, document=document("http://evil.test/v1"), credentials=_HEADER)
+    gateway = await _gateway_of_now(api, client)
+    await put(api, credentials=_HEADER)
+    internet.requests.clear()
+    with pytest.raises(HostError, match="mail was moved to another server since this task began"):
+        await gateway("mail.show_mail", [], {})
+    assert internet.requests == []
+
+
+async def test_a_former_server_that_refuses_its_token_gets_none_of_the_new_server(
+    api: ApiApp, internet: SmallInternet, client: httpx.AsyncClient
+) -> None:
+    answers = [found(b"{}"), _UNAUTHORIZED, _UNAUTHORIZED]
+    internet._answers = {"/v1/mails": lambda _: answers.pop(0)}
+    await put(api, document=_with_login("http://evil.test/v1"), credentials=_tokens("former-token"))
+    gateway = await _gateway_of_now(api, client)
+    await gateway("mail.show_mail", [], {})
+    await put(api, document=_with_login("http://mail.test/v1"), credentials=_tokens(KEY))
+    with pytest.raises(HostError, match="mail was moved to another server since this task began"):
+        await gateway("mail.show_mail", [], {})
+    assert ["former-token" in head for head in internet.requests] == [True, True]
+
+
+async def test_credentials_that_are_read_while_an_api_moves_are_not_sent(
+    api: ApiApp, internet: SmallInternet, client: httpx.AsyncClient
+) -> None:
+    await put(api, document=document("http://evil.test/v1"), credentials=_HEADER)
+    gateway = await _gateway_of_now(api, client)
+    async with api.sessions() as moving:
+        await moving.execute(text("LOCK TABLE api_credentials IN ACCESS EXCLUSIVE MODE"))
+        async with asyncio.TaskGroup() as group:
+            calling = group.create_task(_error_of(gateway))
+            await until(lambda: waits_for_a_lock(api.sessions))
+            await moving.execute(update(models.Api).values(secrets_for="http://mail.test:80"))
+            await moving.commit()
+    assert "mail was moved to another server since this task began" in calling.result()
+    assert internet.requests == []
+
+
+async def test_a_credential_that_is_stored_while_the_former_one_is_renewed_stays(api: ApiApp) -> None:
+    with every_row() as row:
+        for how in ("renewed", "not renewed"):
+            await put(api, document=_with_login("http://evil.test/v1"), credentials=_tokens("former-token"))
+            async with api.sessions.begin() as session:
+                mail = await apis.get(session, api.demo.id, "mail", document=False)
+                former = await api_credentials.of_scheme(session, mail.id, "login", "")
+                claim = await api_credentials.claim_renewal(session, former.id, 60)
+                assert claim is not None
+            await put(api, document=_with_login("http://mail.test/v1"), credentials=_tokens(KEY))
+            async with api.sessions.begin() as session:
+                if how == "renewed":
+                    later = "a later former-token"
+                    await api_credentials.end_renewal(session, former.id, claim, value=later, expires_at=None)
+                else:
+                    await api_credentials.fail_renewal(session, former.id, claim, "unknown", authorized=False)
+            async with api.sessions() as session:
+                now = await api_credentials.of_scheme(session, mail.id, "login", "")
+                with row(how):
+                    assert KEY in keys_of(session).decrypt(now.value or "")
+                    assert (now.authorized, now.failure) == (True, None)
+
+
+def _with_login(server: str) -> dict[str, Any]:
+    flows = {"clientCredentials": {"tokenUrl": "http://mail.test/token", "scopes": {}}}
+    schemes = {"securitySchemes": {"login": {"type": "oauth2", "flows": flows}}}
+    return document(server) | {"components": schemes, "security": [{"login": []}]}
+
+
+def _tokens(access: str) -> dict[str, Any]:
+    return {"login": {"client_id": "us", "client_secret": "known", "access_token": access}}
+
+
+async def _gateway_of_now(api: ApiApp, client: httpx.AsyncClient) -> Gateway:
+    """As a task opens it that begins now."""
     async with api.sessions() as session:
         row = await apis.get(session, api.demo.id, "mail", document=False)
         begun = await tool_documents.api_document(session, row)
     catalog = await Catalogs(api.sessions).of([begun])
-    await put(api, credentials=_HEADER)
-    internet.requests.clear()
-    gateway = Gateway(catalog, client, credentials=StoredCredentials(api.sessions, client, [begun]))
-    with pytest.raises(HostError, match="mail was moved to another server since this task began"):
+    return Gateway(catalog, client, credentials=StoredCredentials(api.sessions, client, [begun]))
+
+
+async def _error_of(gateway: Gateway) -> str:
+    try:
         await gateway("mail.show_mail", [], {})
-    assert internet.requests == []
+    except HostError as error:
+        return error.message
+    return ""

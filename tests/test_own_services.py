@@ -1,14 +1,16 @@
 """Services of the deployment and link-local addresses are closed to calls, also where private hosts are open."""
 
+import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
 from app.db.database import Sessions
-from app.errors import HostError
+from app.errors import HostError, SettingError
 from app.gateway.http_client import open_client
 from app.gateway.own_services import OwnServices, Service
 from app.gateway.ssrf import PublicNetwork
@@ -49,6 +51,19 @@ def client_of(url: str, host: str = "localhost") -> httpx.AsyncClient:
     return open_client(allow_private_hosts=True, own=OwnServices((Service(host, port, "a model server"),)))
 
 
+@contextmanager
+def silent_at(host: str, port: int | None) -> Iterator[None]:
+    """A place that lets connections wait: nobody accepts those that have filled its queue."""
+    with socket.socket() as listening, ExitStack() as waiting:
+        listening.bind((host, port))
+        listening.listen(0)
+        for _ in range(4):
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex((host, port))
+        yield
+
+
 async def test_an_own_service_is_closed_under_every_name_of_this_machine() -> None:
     async with raw_server(found(b"here")) as own, raw_server(found(b"an API")) as other:
         port = httpx.URL(own).port
@@ -82,6 +97,19 @@ async def test_a_service_on_another_host_is_closed_by_name_and_by_address() -> N
     assert await network._open_addresses("other", 8000)
 
 
+async def test_an_own_service_is_looked_up_once_for_each_connection() -> None:
+    asked: list[str] = []
+
+    async def resolve(host: str, port: int) -> Sequence[str]:  # noqa: ARG001
+        asked.append(host)
+        return ["10.0.0.9"] if host == "sage.test" else ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+
+    own = OwnServices((Service("sage.test", 443, "this server"),))
+    network = PublicNetwork(resolve, private=True, own=own)
+    assert len(await network._open_addresses("tickets.test", 443)) == 3
+    assert asked == ["tickets.test", "sage.test"]
+
+
 async def test_link_local_addresses_are_closed_in_every_spelling() -> None:
     with every_row() as row:
         for address in LINK_LOCAL.split():
@@ -104,6 +132,20 @@ async def test_where_private_hosts_are_open_a_name_with_two_addresses_leads_to_t
         open_client(allow_private_hosts=True, network=PublicNetwork(resolve, private=True)) as client,
     ):
         assert (await client.get(url)).text == "here"
+
+
+async def test_an_address_that_never_answers_holds_up_the_next_one_for_seconds_alone() -> None:
+    async def resolve(_host: str, _port: int) -> Sequence[str]:
+        return ["127.0.0.2", "127.0.0.1"]
+
+    async with (
+        raw_server(found(b"here")) as url,
+        open_client(allow_private_hosts=True, timeout=300, network=PublicNetwork(resolve, private=True)) as client,
+    ):
+        port = httpx.URL(url).port
+        with silent_at("127.0.0.2", port):
+            async with asyncio.timeout(60):
+                assert (await client.get(url)).text == "here"
 
 
 def test_the_settings_name_the_own_services_and_not_the_demo() -> None:
@@ -135,6 +177,20 @@ def test_the_settings_name_the_own_services_and_not_the_demo() -> None:
     ]
     alone = [(each.host, each.port) for each in OwnServices.of(Settings(demo=True)).services]
     assert alone == [("127.0.0.1", 8000), ("localhost", 8001)]
+
+
+def test_a_password_in_the_address_of_the_broker_may_have_a_comma() -> None:
+    brokers = "redis://:pass,word@broker-1/0;redis://:pass,word@broker-2:7000/0"
+    found = [(each.host, each.port) for each in OwnServices.of(Settings(broker_url=brokers)).services]
+    assert found[-2:] == [("broker-1", 6379), ("broker-2", 7000)]
+
+
+def test_an_address_of_the_broker_that_cannot_be_read_is_named_without_its_password() -> None:
+    with every_row() as row:
+        for url in ("redis://:hun[ter@broker/0", "redis://:hunter@broker:port/0", "redis://:hun/ter@broker/0"):
+            with row(url), pytest.raises(SettingError, match="BROKER_URL cannot be read") as raised:
+                OwnServices.of(Settings(broker_url=url))
+            assert "hun" not in str(raised.value)
 
 
 async def test_a_projects_key_reads_neither_this_server_nor_its_model_server(

@@ -1,7 +1,7 @@
 """What a person who decides about a call is shown: neither an API's answer nor the agent can hide any of it."""
 
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 import pytest
@@ -150,6 +150,18 @@ async def test_characters_that_cannot_be_seen_are_visible_in_the_console_and_in_
                 assert character.encode("unicode_escape").decode() in pages[0]
                 assert visible(f"a{character}b") == f"a{character.encode('unicode_escape').decode()}b"
     assert visible("a\r\nb\tc é 日本 ❤️") == "a\r\nb\tc é 日本 ❤️"
+
+
+async def test_what_a_form_of_tasks_offers_or_sends_back_stays_as_it_is(demo: ApprovingProject) -> None:
+    scenario = "pay\u200cments \U0001f468\u200d\U0001f469"  # as some languages and emojis are written
+    task_id = await demo.project.submit(instruction="pay", scenario=scenario)
+    async with demo.project.runner(demo.engine("print(1)")):
+        await demo.project.ended(task_id)
+    searched = f"/console/tasks?{urlencode(dict.fromkeys(('q', 'scenario'), scenario))}"
+    with every_row() as row:
+        for name, address, times in (("searched", searched, 3), ("suggested", "/console/tasks/new", 1)):
+            with row(name):
+                assert (await read_page(demo.api, address, "admin")).count(f'value="{scenario}"') == times
 
 
 def test_the_name_of_a_skill_looks_like_no_other() -> None:

@@ -3,9 +3,11 @@
 from collections.abc import AsyncIterator
 from uuid import UUID, uuid4
 
+import msgspec
 import pytest
 from sqlalchemy import text
 
+from app.api.submission import Submission
 from app.db import models, task_queue, tasks
 from app.db.database import Sessions
 from app.db.models import Exploration
@@ -268,3 +270,18 @@ async def test_a_task_that_a_full_disk_cannot_store_is_refused_with_the_reason(a
         "the disk of the database is full: nothing can be stored until it has space",
     )
     assert (await api.client.get("/v1/tasks")).json()["tasks"] == []
+
+
+def test_a_submission_that_is_repeated_after_an_upgrade_is_known() -> None:
+    """By the digests of a version whose tasks had no field `explore`."""
+    one = {"instruction": "say hello", "variables": {"b": "2", "a": "1"}, "priority": 1}
+    several = {"tasks": [one, {"instruction": "x", "check": "score = 1"}]}
+    digests = {
+        "4616fc711e2aaffb8660a5a30cb9c224b0c7c416ed27117c792541613c6d45ad": one,
+        "f57a2e4c16505e4ed3581945d85b9624b8f02cabf3c3e3a0b635d182dd27ed16": several,
+    }
+    for digest, sent in digests.items():
+        assert msgspec.convert(sent, Submission).digest() == digest
+    explored, unexplored = ({**one, "explore": explore} for explore in (True, False))
+    assert msgspec.convert(explored, Submission).digest() in digests
+    assert msgspec.convert(unexplored, Submission).digest() not in digests

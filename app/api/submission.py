@@ -114,8 +114,15 @@ class Submission(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return tasks
 
     def digest(self) -> str:
-        """Identify the request, to tell a repeated submission from a different one with the same key."""
-        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
+        """Identify the request, to tell a repeated submission from a different one with the same key.
+
+        A version that lacks a field knows the request by the same digest, unless it sets the field.
+        """
+        plain = msgspec.to_builtins(self, order="deterministic")
+        for each in (plain, *plain.get("tasks", ())):
+            if each["explore"]:
+                del each["explore"]
+        return hashlib.sha256(msgspec.json.encode(plain)).hexdigest()
 
     def _single(self) -> TaskRequest:
         if self.instruction is UNSET:

@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -126,6 +125,10 @@ class StoredCredentials:
             return False
         if set(scopes) <= set(had):
             return False  # it was asked for them, and did not get them
+        async with self._sessions.begin() as session:
+            claim = await api_credentials.claim_renewal(session, held.id, _RENEWAL_SECONDS)
+        if claim is None:
+            return False
         both = list(dict.fromkeys([*had, *scopes]))
         wider = msgspec.structs.replace(held.credential, scopes=both, refresh_token=None)
         try:
@@ -133,8 +136,10 @@ class StoredCredentials:
         except TokenError as error:
             reason = without_secrets(str(error), wider)
             log.warning("no token with more scopes for an API", api=app, scheme=held.scheme, cause=reason)
+            async with self._sessions.begin() as session:
+                await api_credentials.release_renewal(session, held.id, claim)
             return False
-        await self._keep(held, with_tokens(wider, tokens), tokens)
+        await self._keep(held, with_tokens(wider, tokens), tokens, claim)
         return True
 
     async def _chosen(self, app: App, operation: Operation) -> list[_Held]:
@@ -148,12 +153,17 @@ class StoredCredentials:
             if not api.has_credentials:
                 return self._held.setdefault(name, {})
             async with self._sessions() as session:
-                if api.secrets_for not in (None, await apis.secrets_for(session, api.id)):
-                    raise HostError("ApiError", f"{name} was moved to another server since this task began")
                 rows = await api_credentials.usable(session, api.id, self._principal)
                 held = {scheme: _read(session, name, row) for scheme, row in rows.items()}
+                await self._check_server(session, name)
             self._held[name] = held
         return self._held[name]
+
+    async def _check_server(self, session: AsyncSession, name: str) -> None:
+        """Call after credentials were read: raises HostError if they may be those for another server."""
+        api = self._apis[name]
+        if api.secrets_for not in (None, await apis.secrets_for(session, api.id)):
+            raise HostError("ApiError", f"{name} was moved to another server since this task began")
 
     async def _part(self, app: App, held: _Held) -> Authentication:
         expires = held.expires_at
@@ -183,13 +193,13 @@ class StoredCredentials:
             if await self._reload(app, held, known):
                 return
             async with self._sessions.begin() as session:
-                claimed = await api_credentials.claim_renewal(session, held.id, _RENEWAL_SECONDS)
-            if claimed and await self._reload(app, held, known):  # another process was done meanwhile
+                claim = await api_credentials.claim_renewal(session, held.id, _RENEWAL_SECONDS)
+            if claim and await self._reload(app, held, known):  # another process was done meanwhile
                 async with self._sessions.begin() as session:
-                    await api_credentials.release_renewal(session, held.id)
+                    await api_credentials.release_renewal(session, held.id, claim)
                 return
-            if claimed:  # also once the task is cancelled: a refresh token may be good for one use
-                asking = asyncio.create_task(self._ask(app, held))
+            if claim:  # also once the task is cancelled: a refresh token may be good for one use
+                asking = asyncio.create_task(self._ask(app, held, claim))
                 _asking.add(asking)
                 asking.add_done_callback(_asking.discard)
                 return await asyncio.shield(asking)
@@ -203,6 +213,7 @@ class StoredCredentials:
             if row is None:
                 raise HostError("ApiError", f"the credentials of {app} have been removed")
             now = _read(session, app, row)
+            await self._check_server(session, app)
         held.credential, held.expires_at, held.authorized = now.credential, now.expires_at, now.authorized
         if not held.authorized:
             raise _not_connected(app, held)
@@ -211,27 +222,29 @@ class StoredCredentials:
         held.renewed = time.monotonic()
         return True
 
-    async def _ask(self, app: str, held: _Held) -> None:
+    async def _ask(self, app: str, held: _Held, claim: datetime) -> None:
         try:
             tokens = await oauth.renewed(self._client, held.credential)
         except TokenError as error:
             async with self._sessions.begin() as session:
                 reason = without_secrets(str(error), held.credential)
-                await api_credentials.fail_renewal(session, held.id, reason, authorized=not error.final)
+                await api_credentials.fail_renewal(session, held.id, claim, reason, authorized=not error.final)
             log.warning("no new token for an API", api=app, scheme=held.scheme, cause=reason)
             if error.final:
                 raise _not_connected(app, held) from error
             raise HostError("ApiError", f"no token for {app}: {reason}") from error
-        await self._keep(held, with_tokens(held.credential, tokens), tokens)
+        await self._keep(held, with_tokens(held.credential, tokens), tokens, claim)
 
-    async def _keep(self, held: _Held, credential: Credential, tokens: Tokens) -> None:
+    async def _keep(self, held: _Held, credential: Credential, tokens: Tokens, claim: datetime) -> None:
         held.credential = credential
         held.expires_at, held.renewed = tokens.expires_at, time.monotonic()
-        await retry_while_unavailable(partial(self._store, held.id, credential.to_json(), tokens.expires_at))
+        value, expires_at = credential.to_json(), tokens.expires_at
 
-    async def _store(self, credential_id: UUID, value: str, expires_at: datetime | None) -> None:
-        async with self._sessions.begin() as session:
-            await api_credentials.end_renewal(session, credential_id, value=value, expires_at=expires_at)
+        async def store() -> None:
+            async with self._sessions.begin() as session:
+                await api_credentials.end_renewal(session, held.id, claim, value=value, expires_at=expires_at)
+
+        await retry_while_unavailable(store)
 
 
 def with_tokens(credential: Credential, tokens: Tokens) -> Credential:

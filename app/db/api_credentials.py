@@ -136,35 +136,55 @@ async def note_use(
     await session.execute(new.on_conflict_do_update(index_elements=_KEY, set_=given))
 
 
-async def claim_renewal(session: AsyncSession, credential_id: UUID, seconds: float) -> bool:
-    """Whether the caller alone asks for a new token now, for at most so long."""
+async def claim_renewal(session: AsyncSession, credential_id: UUID, seconds: float) -> datetime | None:
+    """A claim to ask alone for a new token, for at most so long; None while another process has one.
+
+    Once another credential is stored, the claim is void: nothing is recorded with it.
+    """
     now = func.clock_timestamp()
     free = (_row.renewing_until.is_(None)) | (_row.renewing_until < now)
     claimed = update(_row).where(_row.id == credential_id, free)
-    claimed = claimed.values(renewing_until=now + timedelta(seconds=seconds)).returning(_row.id)
-    return await session.scalar(claimed) is not None
+    claimed = claimed.values(renewing_until=now + timedelta(seconds=seconds)).returning(_row.renewing_until)
+    until: datetime | None = await session.scalar(claimed)
+    return until
 
 
 async def end_renewal(
-    session: AsyncSession, credential_id: UUID, *, value: str, expires_at: datetime | None
+    session: AsyncSession, credential_id: UUID, claim: datetime, *, value: str, expires_at: datetime | None
 ) -> None:
     """Store the new tokens."""
-    sealed = keys_of(session).encrypt(value)
-    given = {"value": sealed, "expires_at": expires_at, "authorized": True, "failed_at": None, "failure": None}
-    await session.execute(update(_row).where(_row.id == credential_id).values(renewing_until=None, **given))
+    await _end_renewal(session, credential_id, claim, **_connected(session, value, expires_at))
 
 
-async def release_renewal(session: AsyncSession, credential_id: UUID) -> None:
+async def release_renewal(session: AsyncSession, credential_id: UUID, claim: datetime) -> None:
     """The claim was not needed."""
-    await session.execute(update(_row).where(_row.id == credential_id).values(renewing_until=None))
+    await _end_renewal(session, credential_id, claim)
+
+
+async def fail_renewal(
+    session: AsyncSession, credential_id: UUID, claim: datetime, failure: str, *, authorized: bool
+) -> None:
+    """`authorized` is whether another attempt may succeed without a person."""
+    failed = {"failed_at": func.clock_timestamp(), "failure": failure, "authorized": authorized}
+    await _end_renewal(session, credential_id, claim, **failed)
+
+
+async def _end_renewal(session: AsyncSession, credential_id: UUID, claim: datetime, **columns: Any) -> None:
+    held = (_row.id == credential_id, _row.renewing_until == claim)
+    await session.execute(update(_row).where(*held).values(renewing_until=None, **columns))
+
+
+def _connected(session: AsyncSession, value: str, expires_at: datetime | None) -> dict[str, Any]:
+    sealed = keys_of(session).encrypt(value)
+    return {"value": sealed, "expires_at": expires_at, "authorized": True, "failed_at": None, "failure": None}
 
 
 async def end_attempt(
     session: AsyncSession, credential_id: UUID, *, value: str, expires_at: datetime | None
 ) -> None:
     """Store the first tokens: a person has consented."""
-    await end_renewal(session, credential_id, value=value, expires_at=expires_at)
-    given = {"connected_at": func.clock_timestamp(), "wanted_scopes": None}
+    given = _connected(session, value, expires_at) | {"renewing_until": None, "wanted_scopes": None}
+    given["connected_at"] = func.clock_timestamp()
     await session.execute(update(_row).where(_row.id == credential_id).values(**given))
 
 
@@ -172,12 +192,6 @@ async def fail_attempt(session: AsyncSession, credential_id: UUID, failure: str)
     """A person was sent to the authorization server, and came back without a token."""
     given = {"failed_at": func.clock_timestamp(), "failure": failure}
     await session.execute(update(_row).where(_row.id == credential_id).values(**given))
-
-
-async def fail_renewal(session: AsyncSession, credential_id: UUID, failure: str, *, authorized: bool) -> None:
-    """`authorized` is whether another attempt may succeed without a person."""
-    given = {"failed_at": func.clock_timestamp(), "failure": failure, "authorized": authorized}
-    await session.execute(update(_row).where(_row.id == credential_id).values(renewing_until=None, **given))
 
 
 async def want_scopes(session: AsyncSession, credential_id: UUID, scopes: Sequence[str]) -> None:

@@ -1,12 +1,13 @@
 """The services of this deployment, as its settings name them: closed to the calls of tasks, wherever they run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Self
 from urllib.parse import urlsplit
 
 import msgspec
 from psycopg.conninfo import conninfo_to_dict
 
+from app.errors import SettingError
 from app.setting_lists import urls_in
 from app.settings import Settings
 
@@ -36,7 +37,10 @@ class OwnServices(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """REST, model servers, PostgreSQL, the broker, and metrics. The demo's APIs are not among them."""
+        """REST, model servers, PostgreSQL, the broker, and metrics. The demo's APIs are not among them.
+
+        Raises SettingError for a broker's address that cannot be read.
+        """
         return cls(tuple(_services(settings)))
 
     def at(self, port: int) -> list[Service]:
@@ -46,7 +50,7 @@ class OwnServices(msgspec.Struct, frozen=True):
 
 def _services(settings: Settings) -> Iterator[Service]:
     yield Service(_named(settings.host), settings.port, "this server")
-    yield from _of_urls(settings.public_url, "this server")
+    yield from _of_urls(urls_in(settings.public_url), "this server")
     if settings.metrics_port:
         for number in range(settings.runner_count):
             yield Service(_named(settings.host), settings.metrics_port + number, "the metrics")
@@ -54,15 +58,25 @@ def _services(settings: Settings) -> Iterator[Service]:
         yield Service("localhost", settings.engine_port, "a model server")
     engines = settings.engine_urls, settings.engine_router_url, settings.rollout_engine_urls
     for urls in (*engines, settings.embeddings_url):
-        yield from _of_urls(urls, "a model server")
-    yield from _of_urls(settings.otel_exporter_otlp_endpoint, "the telemetry")
-    yield from _of_urls(settings.broker_url.replace(";", ","), "the broker")
+        yield from _of_urls(urls_in(urls), "a model server")
+    yield from _of_urls(urls_in(settings.otel_exporter_otlp_endpoint), "the telemetry")
+    yield from _of_brokers(settings.broker_url)
     for url in (settings.database_url, settings.database_direct_url):
         yield from _of_database(url)
 
 
-def _of_urls(urls: str, name: str) -> Iterator[Service]:
-    for url in urls_in(urls):
+def _of_brokers(urls: str) -> Iterator[Service]:
+    """Raises SettingError for what is no URL, without the password in it."""
+    try:
+        yield from _of_urls(urls.split(";"), "the broker")
+    except ValueError:
+        raise SettingError(
+            "BROKER_URL cannot be read: write / as %2F, and other signs in its password likewise"
+        ) from None
+
+
+def _of_urls(urls: Iterable[str], name: str) -> Iterator[Service]:
+    for url in urls:
         parts = urlsplit(url)
         port = parts.port or _PORTS.get(parts.scheme)
         if parts.hostname and port:

@@ -23,6 +23,7 @@ _TRANSLATED: Final = [  # whose last 32 bits are an IPv4 address: of NAT64 (RFC 
 _COMPATIBLE: Final = ip_network("::/96")
 _ISATAP: Final = (0x0000_5EFE, 0x0200_5EFE)  # the 32 bits before an IPv4 address (RFC 5214)
 _LOOPBACK: Final = 1
+_SECONDS_OF_OTHERS: Final = 3.0  # for an address that is not the last: one lost packet, but not a route to nowhere
 _METADATA: Final = [  # of clouds, at addresses that are not link-local
     ip_network(text)
     for text in ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::/32", "fd20:ce::/32")
@@ -67,9 +68,10 @@ class PublicNetwork(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         """Raises HostError, an ApiError, if any address of the host is closed."""
         *others, last = await self._open_addresses(host, port)
+        short = _SECONDS_OF_OTHERS if timeout is None else min(timeout, _SECONDS_OF_OTHERS)
         for address in others:
             try:
-                return await self._network.connect_tcp(str(address), port, timeout, local_address, socket_options)
+                return await self._network.connect_tcp(str(address), port, short, local_address, socket_options)
             except (httpcore.ConnectError, httpcore.ConnectTimeout):
                 continue
         return await self._network.connect_tcp(str(last), port, timeout, local_address, socket_options)
@@ -84,30 +86,34 @@ class PublicNetwork(httpcore.AsyncNetworkBackend):
             raise NoConnectionError(f"{host} cannot be found: {error.strerror}") from error
         except UnicodeError as error:  # no host name, such as `a..b`
             raise HostError("ApiError", f"{host} cannot be found: it is not a host name") from error
+        own = [(service, await self._places_of(service)) for service in self._own.at(port)]
         for address in addresses:
-            if reason := await self._closed(host, port, address):
+            if reason := self._closed(host, address, own):
                 raise HostError("ApiError", f"{host} is {reason}, which is closed to calls")
         return list(dict.fromkeys(addresses))
 
-    async def _closed(self, host: str, port: int, address: Address) -> str | None:
-        """What a closed address is; None if it is open."""
+    def _closed(self, host: str, address: Address, own: Sequence[tuple[Service, set[Address]]]) -> str | None:
+        """What a closed address is; None if it is open. `own` are the services at the port, with their places."""
         if is_link_local(address):
             return f"at the link-local address {address}"
         if not (self._private or is_public(address)):
             return f"at the private address {address}"
-        for service in self._own.at(port):
-            if host.lower().rstrip(".") == service.host or await self._leads_to(service, address):
+        for service, places in own:
+            if host.lower().rstrip(".") == service.host or _leads_to(places, _inner(address)):
                 return f"at {address}, where {service.name} is"
         return None
 
-    async def _leads_to(self, service: Service, address: Address) -> bool:
-        """Whether a service may be reached at an address. All addresses of this machine are one."""
+    async def _places_of(self, service: Service) -> set[Address]:
+        """None of one whose host cannot be found."""
         try:
-            known = {ip_address(text) for text in await self._resolve(service.host, service.port)}
+            return {_inner(ip_address(text)) for text in await self._resolve(service.host, service.port)}
         except (OSError, UnicodeError):
-            return False
-        same = {_inner(each) for each in known}
-        return _inner(address) in same or (any(map(_is_here, same)) and _is_here(_inner(address)))
+            return set()
+
+
+def _leads_to(places: set[Address], address: Address) -> bool:
+    """Whether an address leads to one of the places. All addresses of this machine are one."""
+    return address in places or (any(map(_is_here, places)) and _is_here(address))
 
 
 def is_link_local(address: Address) -> bool:
