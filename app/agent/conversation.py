@@ -117,7 +117,7 @@ class MessageConversation:
             left = max_tokens - used.generated
             if answer.finish == "stop" and extract_code(answer.text) is None and self._stop_strings and left > 0:
                 answer = await self._ask(left, temperature, ())
-                used = _sum(used, answer.tokens)
+                used += answer.tokens
             generation.set(answer_attributes(used, answer.finish))
         return Turn(
             context_ids=(),
@@ -150,12 +150,3 @@ def _ended(answer: ChatAnswer) -> str:
     if answer.finish == "stop" and "```" in text and extract_code(text) is not None and not is_closed(text):
         return f"{text.rstrip()}{_FENCE}"
     return text
-
-
-def _sum(one: Tokens, other: Tokens) -> Tokens:
-    """Of two requests with the same messages."""
-    return Tokens(
-        prompt=one.prompt + other.prompt,
-        generated=one.generated + other.generated,
-        estimated=one.estimated or other.estimated,
-    )

@@ -1,7 +1,7 @@
 """Opens the hosted models of projects, within the network that whoever named their URL may reach."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from ssl import SSLContext
 from typing import Self
 from uuid import UUID
@@ -9,9 +9,9 @@ from uuid import UUID
 import httpx
 import msgspec
 
-from app.db import hosted_models, models
+from app.db import costs, hosted_models, models
 from app.db.database import TRANSIENT, Sessions, keys_of
-from app.engine.hosted.chat_model import ChatAnswer, ChatModel
+from app.engine.hosted.chat_model import ChatAnswer, ChatModel, Tokens
 from app.engine.hosted.client import Abilities, OpenAiChatModel, Remedies, WithheldError, open_http
 from app.engine.tokenizer import Message
 from app.errors import EngineError
@@ -91,6 +91,63 @@ class HostedModels(msgspec.Struct, frozen=True):
         return open_http(None if trusted else PublicNetwork(private=self.private, own=self.own), self.tls)
 
 
+@asynccontextmanager
+async def charged(
+    opened: AbstractAsyncContextManager[ChatModel],
+    sessions: Sessions,
+    project_id: UUID,
+    owner: str,
+    model_id: UUID,
+    in_task: Callable[[], Tokens] | None = None,
+) -> AsyncIterator[ChatModel]:
+    """The opened model. On leaving, however that comes about, its project is charged for whatever it was asked,
+    answers that broke off included; but for what a task has recorded as its own, if it is asked for one.
+    """
+    async with opened as model:
+        counting = _Counting(model)
+        try:
+            yield counting
+        finally:
+            used = counting.used - in_task() if in_task is not None else counting.used
+            if used.prompt or used.generated:
+                async with sessions.begin() as session:
+                    tokens, of_task = (used.prompt, used.generated), in_task is not None
+                    await costs.charge(session, project_id, owner, model_id, *tokens, of_task=of_task)
+
+
+class _Counting:
+    """Counts the tokens of a chat model's requests."""
+
+    def __init__(self, model: ChatModel) -> None:
+        self._model, self._answered = model, Tokens()
+
+    @property
+    def context_length(self) -> int | None:
+        return self._model.context_length
+
+    @property
+    def lost(self) -> Tokens:
+        return self._model.lost
+
+    @property
+    def used(self) -> Tokens:
+        return self._answered + self.lost
+
+    async def answer(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        temperature: float,
+        stop_strings: Sequence[str] = (),
+    ) -> ChatAnswer:
+        found = await self._model.answer(
+            messages, max_tokens=max_tokens, temperature=temperature, stop_strings=stop_strings
+        )
+        self._answered += found.tokens
+        return found
+
+
 class _Noted:
     """A chat model of which the database learns what it can do, and why it fails until it answers again."""
 
@@ -101,6 +158,10 @@ class _Noted:
     @property
     def context_length(self) -> int | None:
         return self._model.context_length
+
+    @property
+    def lost(self) -> Tokens:
+        return self._model.lost
 
     async def answer(
         self,
