@@ -249,6 +249,7 @@ async def test_what_a_request_without_an_answer_may_have_cost_is_counted_or_esti
         (Reply({"error": {"message": "no key", "code": "invalid_api_key"}}), Tokens()),
         (refused("no such role"), Tokens()),
         (refused("busy", 503), Tokens()),
+        (Reply("<html>Gateway Timeout</html>", 504), Tokens(prompt=3, estimated=True)),
         (Reply("", 307, {"location": "https://elsewhere.test/v1"}), Tokens()),
         (said("Hello.", usage=COUNTED), Tokens()),
     ]

@@ -41,7 +41,8 @@ LimitField = Literal["max_tokens", "max_completion_tokens"]
 Thoughts = Literal["none", "reasoning_content", "reasoning", "parts", "tags"]
 
 _TRANSIENT = {408, 409, 425, 429}  # client errors that are worth a retry
-_UNREACHABLE = (httpx.ConnectError, httpx.UnsupportedProtocol)
+_TOO_LATE = {504, 524}  # of a gateway: what is behind it was asked, and may still be answering
+_UNREACHABLE = (httpx.ConnectError, httpx.ProxyError, httpx.UnsupportedProtocol)
 _NO_MONEY = {"insufficient_quota", "billing_hard_limit_reached"}  # codes of a 429 that waiting does not end
 _STATUS_OF_CODE = {"invalid_api_key": 401, "model_not_found": 404, "insufficient_quota": 402}
 _UNSUPPORTED_PARAMETER = {400, 422}
@@ -266,10 +267,10 @@ class OpenAiChatModel:
         """Whatever is sent and brings no answer is `lost`, also if the caller is cancelled meanwhile."""
         try:
             reply = await self._sent(self.url, request.body(self.model, abilities))
+            self._check(reply)
         except (_BrokenError, asyncio.CancelledError) as error:
             self.lost += _estimated(request.messages, error.received if isinstance(error, _BrokenError) else 0)
             raise
-        self._check(reply)
         decoded: Json = None
         try:
             decoded = self._decoded(reply)
@@ -396,7 +397,8 @@ class OpenAiChatModel:
             )
         if code in _NO_MONEY or (400 <= status < 500 and status not in _TRANSIENT):
             return EngineRefusalError(f"{self.url} refuses to answer ({status}: {reason})", status)
-        return _BusyError(f"{self.url} is unable to answer ({status}: {reason})", _retry_after(headers))
+        unable = f"{self.url} is unable to answer ({status}: {reason})"
+        return _BrokenError(unable) if status in _TOO_LATE else _BusyError(unable, _retry_after(headers))
 
     def _alien(self, error: str) -> EngineRefusalError:
         return EngineRefusalError(
