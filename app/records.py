@@ -172,6 +172,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     response: CallResponse | None = None  #: None if no answer came, or an earlier version recorded it
     seconds: float = 0.0
     skill: str | None = None  #: the name of the offered skill that made it
+    sent: bool = True  #: False: no request of it has left this server, so it has certainly changed nothing
 
 
 class Use(msgspec.Struct, frozen=True):

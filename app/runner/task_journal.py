@@ -286,13 +286,14 @@ class TaskJournal(RolloutHooks):
         goes out that is not repeatable.
         """
         outgoing, self._outgoing = self._outgoing, None
-        if outgoing is None or not outgoing.sent:
-            assert outgoing is None or call.response is None, "a call went out that no row told of"
+        if outgoing is None or not call.sent:
+            assert outgoing is None or not outgoing.sent, "a call that was not sent had begun to be"
             await self._undo(outgoing)
             self._unwritten.append(call)
             if time.monotonic() - self._written > _BATCH_SECONDS:
                 await self.flush()
             return
+        assert outgoing.sent, "a call went out that no row told of"
         await _despite_cancellation(partial(self._end, call))  # without its result, it would be in doubt
 
     async def abort(self) -> None:
