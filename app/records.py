@@ -221,6 +221,7 @@ class CountedTokens(msgspec.Struct, frozen=True, kw_only=True):
     prompt: int = 0
     generated: int = 0
     estimated: bool = False  #: from the lengths of texts, as the endpoint does not count
+    context: int = 0  #: of the prompt that was sent last: `prompt` has that of each request; 0: not recorded
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):

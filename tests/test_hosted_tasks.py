@@ -64,7 +64,8 @@ async def test_a_task_of_a_hosted_policy_is_executed_and_recorded(project: Ledge
     record = await record_of(project, row.id)
     assert (record.policy.model, record.profile, record.prompts) == (release.model, "full", (hosted_prompt(),))
     shown = view(record, tokens=True).turns
-    assert (shown[0].thought, shown[1].counted) == ("I add it", CountedTokens(prompt=PROMPT_TOKENS, generated=10))
+    counted = CountedTokens(prompt=PROMPT_TOKENS, generated=10, context=PROMPT_TOKENS)
+    assert (shown[0].thought, shown[1].counted) == ("I add it", counted)
     said = [data for kind, data in await project.events(row.id) if kind == "turn"]
     assert (said[1]["tokens"], said[1]["context_tokens"]) == (GENERATED_TOKENS, PROMPT_TOKENS)
     async with project.sessions() as session:
