@@ -1,6 +1,7 @@
 """Opens the hosted models of projects, within the network that whoever named their URL may reach."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from ssl import SSLContext
 from typing import Self
@@ -20,6 +21,8 @@ from app.gateway.own_services import OwnServices
 from app.gateway.ssrf import PublicNetwork
 from app.security.encryption import KeyRing
 from app.settings import Settings
+
+_CHARGE_SECONDS = 60.0
 
 
 class HostedModels(msgspec.Struct, frozen=True):
@@ -101,25 +104,32 @@ async def charged(
     in_task: Callable[[], Tokens] | None = None,
 ) -> AsyncIterator[ChatModel]:
     """The opened model. On leaving, however that comes about, its project is charged for whatever it was asked,
-    answers that broke off included; but for what a task has recorded as its own, if it is asked for one.
+    answers that broke off included; but for what a task has recorded as its own, if it is asked for one. Otherwise
+    it is charged each minute already.
     """
+
+    async def charge(used: Tokens) -> None:
+        async with sessions.begin() as session:
+            tokens, of_task = (used.prompt, used.generated), in_task is not None
+            await costs.charge(session, project_id, owner, model_id, *tokens, of_task=of_task)
+
     async with opened as model:
-        counting = _Counting(model)
+        counting = _Counting(model, charge if in_task is None else None)
         try:
             yield counting
         finally:
-            used = counting.used - in_task() if in_task is not None else counting.used
+            used = counting.due - in_task() if in_task is not None else counting.due
             if used.prompt or used.generated:
-                async with sessions.begin() as session:
-                    tokens, of_task = (used.prompt, used.generated), in_task is not None
-                    await costs.charge(session, project_id, owner, model_id, *tokens, of_task=of_task)
+                await charge(used)
 
 
 class _Counting:
-    """Counts the tokens of a chat model's requests."""
+    """Counts the tokens of a chat model's requests. `charge` gets those of each minute."""
 
-    def __init__(self, model: ChatModel) -> None:
-        self._model, self._answered = model, Tokens()
+    def __init__(self, model: ChatModel, charge: Callable[[Tokens], Awaitable[None]] | None) -> None:
+        self._model, self._charge = model, charge
+        self._answered = self._charged = Tokens()
+        self._charged_at = time.monotonic()
 
     @property
     def context_length(self) -> int | None:
@@ -130,8 +140,9 @@ class _Counting:
         return self._model.lost
 
     @property
-    def used(self) -> Tokens:
-        return self._answered + self.lost
+    def due(self) -> Tokens:
+        """What was not charged yet."""
+        return self._answered + self.lost - self._charged
 
     async def answer(
         self,
@@ -145,6 +156,11 @@ class _Counting:
             messages, max_tokens=max_tokens, temperature=temperature, stop_strings=stop_strings
         )
         self._answered += found.tokens
+        if self._charge is not None and time.monotonic() - self._charged_at > _CHARGE_SECONDS:
+            due, self._charged_at = self.due, time.monotonic()
+            with suppress(*TRANSIENT):  # then it is charged later
+                await self._charge(due)
+                self._charged += due
         return found
 
 
