@@ -103,6 +103,7 @@ class EngineError(AppError):
 
     status = 503
     names_files = True
+    broken_answers = 0  # of a hosted model to this request, which it may have billed
 
 
 class EngineRefusalError(EngineError):

@@ -172,6 +172,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     response: CallResponse | None = None  #: None if no answer came, or an earlier version recorded it
     seconds: float = 0.0
     skill: str | None = None  #: the name of the offered skill that made it
+    sent: bool = True  #: False: no request of it has left this server, so it has certainly changed nothing
 
 
 class Use(msgspec.Struct, frozen=True):
@@ -220,6 +221,7 @@ class CountedTokens(msgspec.Struct, frozen=True, kw_only=True):
     prompt: int = 0
     generated: int = 0
     estimated: bool = False  #: from the lengths of texts, as the endpoint does not count
+    context: int = 0  #: of the prompt that was sent last: `prompt` has that of each request; 0: not recorded
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):

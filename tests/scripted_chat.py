@@ -25,6 +25,7 @@ class ScriptedChatModel:
         self.requests: list[list[Message]] = []
         self.max_tokens: list[int] = []
         self.stop_strings: list[tuple[str, ...]] = []
+        self.lost = Tokens()
         self._answers, self._script, self._context_length = list(answers), script, context_length
 
     @property

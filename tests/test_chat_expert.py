@@ -53,6 +53,7 @@ async def expert(
     async with OpenAiChatModel(served[0], MODEL, key=KEY, patience=3) as chat_model:
         yield ChatExpert(
             chat_model,
+            MODEL,
             ExpertContext(
                 environment=OfficeEnvironment(),
                 tokenizer=tokenizer,

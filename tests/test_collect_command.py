@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from app.cli import main
-from app.db import hosted_models, projects
+from app.db import hosted_models, projects, usage
 from app.db.database import open_database
 from app.engine.tokenizer import ChatTokenizer
 from app.model_catalog import SEED_DIR
@@ -95,7 +95,7 @@ async def test_a_collection_that_was_killed_resumes_and_repeats_no_request(
 
 
 @pytest.mark.usefixtures("committed")
-async def test_a_hosted_model_of_a_project_is_an_expert_by_its_name(
+async def test_a_hosted_model_is_an_expert_by_its_name_within_its_projects_rules_and_at_its_cost(
     served: tuple[str, ChatServer], database_url: str, tmp_path: Path
 ) -> None:
     url, server = served
@@ -105,7 +105,9 @@ async def test_a_hosted_model_of_a_project_is_an_expert_by_its_name(
         database.sessions.begin() as session,
     ):
         owner = await projects.create(session, "shop")
-        await hosted_models.add(session, owner.id, "teacher", KEY, url=url, model=MODEL, trusted=True)
+        about = {"url": url, "model": MODEL, "price_in": 3.0, "price_out": 15.0}
+        await hosted_models.add(session, owner.id, "teacher", KEY, **about, trusted=True)
+        await hosted_models.add(session, owner.id, "tenant's", KEY, **about, trusted=False)
     env = {"DATABASE_URL": database_url, "SAGE_DATA_DIR": str(tmp_path / "data"), "SAGE_SECRET_KEY": secret}
     out = tmp_path / "out.jsonl"
     named = ("--expert", "teacher", "--temperature", "0.3")
@@ -115,6 +117,14 @@ async def test_a_hosted_model_of_a_project_is_an_expert_by_its_name(
     sources = {record.about["source"] for record in read_records(out)}
     assert sources == {f"chat?{urlencode({'url': url, 'model': MODEL})}"}
     assert {each["temperature"] for each in server.requests} == {0.3}
+    async with open_database(database_url) as database, database.sessions() as session:
+        spent = (await usage.of_today(session, owner.id)).cost
+    assert spent > 0
+    asked = len(server.requests)
+    closed = env | {"SAGE_ALLOW_PRIVATE_HOSTS": "false"}
+    code, _, error = await collect(tmp_path / "other.jsonl", "--expert", "tenant's", env=closed)
+    assert (code, len(server.requests)) == (1, asked)
+    assert "127.0.0.1 is at the private address 127.0.0.1, which is closed to calls" in error
     code, _, error = await collect(out, *named, "--project", "nowhere", env=env)
     assert (code, "no project is named 'nowhere'" in error) == (1, True)
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from email.utils import formatdate
 from typing import Any
 
@@ -222,9 +222,84 @@ async def test_a_connection_that_ends_within_the_answer_is_an_early_end() -> Non
         with pytest.raises(EngineError, match="broke its answer off") as failure:
             await answer(model)
         assert not isinstance(failure.value, EngineRefusalError)
+        assert model.lost == Tokens(prompt=3, generated=8, estimated=True)  # of 30 characters
     whole = http_answer(gzipped(body, 1), "Content-Encoding: gzip")
     async with raw_server(whole) as url, OpenAiChatModel(url, "wise-1", patience=0) as model:
         assert (await answer(model)).text == "Hello."
+
+
+BILLED = Tokens(prompt=7, generated=5)
+
+
+async def test_what_a_request_without_an_answer_may_have_cost_is_counted_or_estimated() -> None:
+    tool = said(None, finish="tool_calls", tool_calls=[{"id": "1"}], usage=COUNTED)
+    rows: list[tuple[Reply, Tokens]] = [
+        (said("Hel", finish="error", usage=COUNTED), BILLED),
+        (said("Hello, ", finish=None), Tokens(prompt=3, generated=2, estimated=True)),
+        (said(None, finish="error", reasoning="So: it"), Tokens(prompt=3, generated=2, estimated=True)),
+        (said(None, finish="content_filter", usage=COUNTED), BILLED),
+        (tool, BILLED),
+        (Reply({"choices": [], "usage": COUNTED}), BILLED),
+        (Reply({"choices": []}), Tokens(prompt=3, estimated=True)),
+        (Reply('{"choices": ['), Tokens(prompt=3, generated=4, estimated=True)),
+        (Reply("<html>"), Tokens(prompt=3, estimated=True)),
+        (Reply({"error": {"message": "upstream broke", "code": 502}}), Tokens(prompt=3, estimated=True)),
+        (Reply({"error": "odd", "usage": COUNTED}), BILLED),
+        (Reply({"error": {"message": "slow down", "code": 429}}), Tokens()),
+        (Reply({"error": {"message": "no key", "code": "invalid_api_key"}}), Tokens()),
+        (refused("no such role"), Tokens()),
+        (refused("busy", 503), Tokens()),
+        (Reply("<html>Gateway Timeout</html>", 504), Tokens(prompt=3, estimated=True)),
+        (Reply("", 307, {"location": "https://elsewhere.test/v1"}), Tokens()),
+        (said("Hello.", usage=COUNTED), Tokens()),
+    ]
+    endpoint = OddEndpoint()
+    async with endpoint.listening() as url:
+        with every_row() as row:
+            for reply, lost in rows:
+                endpoint.replies = [reply]
+                async with OpenAiChatModel(url, "wise-1", patience=0) as model:
+                    with row(str(reply.body)[:60]):
+                        with suppress(EngineError):
+                            await answer(model)
+                        assert model.lost == lost
+    async with OpenAiChatModel(url, "wise-1", patience=0, has_answered=True) as away:
+        with pytest.raises(EngineError, match="cannot be reached"):
+            await answer(away)
+        assert away.lost == Tokens(), "nothing was sent"
+
+
+async def test_a_request_that_nobody_waits_for_any_more_may_have_cost_its_prompt() -> None:
+    asked = asyncio.Event()
+
+    async def silent(_: Any, __: Any, ___: Any) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    async with (
+        listening_app(silent, lifespan="off") as url,
+        OpenAiChatModel(url, "wise-1", timeout=60, patience=0) as model,
+        asyncio.timeout(30),
+    ):
+        asking = asyncio.create_task(answer(model))
+        await asked.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert model.lost == Tokens(prompt=3, estimated=True)
+
+
+async def test_an_endpoint_whose_answers_break_off_is_asked_three_times_whatever_the_patience() -> None:
+    endpoint = OddEndpoint(lambda _: said("Hello, ", finish="error"))
+    endpoint.replies = [refused("slow down", 429), said("Hello, ", finish="error", usage=COUNTED)]
+    async with opened(endpoint, patience=60) as model, asyncio.timeout(30):
+        with pytest.raises(EngineError, match="ended its answer early") as failure:
+            await answer(model)
+        assert model.lost == Tokens(prompt=7 + 3 + 3, generated=5 + 2 + 2, estimated=True)
+    assert len(endpoint.requests) == 4
+    assert failure.value.broken_answers == 3
+    said_of_it = "; 3 answers broke off, for 13 tokens of prompts and 9 generated, as estimated"
+    assert str(failure.value).endswith(said_of_it)
 
 
 async def test_an_answer_larger_than_any_sound_one_is_refused_before_it_is_read() -> None:

@@ -78,11 +78,12 @@ async def test_it_judges_with_the_key_of_its_entry_and_the_project_pays(
     assert len(asked.requests) == 2, "no task is judged twice"
 
 
-async def test_an_answer_that_holds_no_scores_costs_as_much(
-    shop: ServedProject, committed: Sessions, endpoint: tuple[OddEndpoint, str]
+@pytest.mark.parametrize("finish", ["stop", "error"])
+async def test_an_answer_that_holds_no_scores_or_breaks_off_costs_as_much(
+    shop: ServedProject, committed: Sessions, endpoint: tuple[OddEndpoint, str], finish: str
 ) -> None:
     asked, url = endpoint
-    asked.answer = lambda _: said("all are fine", usage={"prompt_tokens": 90, "completion_tokens": 10})
+    asked.answer = lambda _: said("all are fine", finish, {"prompt_tokens": 90, "completion_tokens": 10})
     await add(shop, url)
     await served(shop, "paid")
     [task] = await judge(shop, committed)

@@ -18,7 +18,7 @@ from app.db import adapters, apis, models, releases, trajectories
 from app.db.database import Sessions
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
-from app.records import BASE, CountedTokens, Policy, Task, Trajectory, Turn, hosted
+from app.records import BASE, CountedTokens, Policy, Task, Trajectory, Turn, hosted, hosted_id
 from app.run_settings import RunKind, RunSettings
 from app.sandbox.protocol import Observation, RunStop
 from app.settings import Settings
@@ -109,6 +109,8 @@ async def shop(session: AsyncSession, tmp_path: Path) -> ServedProject:
     (await releases.active(session, shop.project.id)).prompt = "the local prompt"
     await shop.task(1.0)
     await shop.task(0.0)
+    entry = {"url": "http://models.test/v1", "model": "m-1", "trusted": True}
+    session.add(models.HostedModel(id=hosted_id(MODEL), project_id=shop.project.id, name="claude", **entry))
     release = await shop.release(MODEL)
     release.prompt = hosted_prompt()
     for score in (1.0, 0.0):

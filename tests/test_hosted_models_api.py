@@ -1,16 +1,18 @@
 """Hosted models over REST: added with a probe, listed without their keys, changed, and kept while they serve."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 
-from app.db import hosted_models, models, releases
+from app.db import hosted_models, models, releases, usage
 from app.db.database import Sessions, keys_of
 from app.db.models import ReleaseState
 from app.engine.tokenizer import Message
 from app.errors import EngineError, EngineRefusalError
+from app.gateway import hosted_models as opened_models
 from app.gateway.hosted_models import HostedModels
 from app.gateway.own_services import OwnServices, Service
 from app.records import hosted
@@ -159,6 +161,42 @@ async def test_a_probe_notes_what_fails_and_that_it_is_mended(api: ApiApp, url: 
     assert (await api.client.post("/v1/hosted-models/wise/probe")).json()["failure"] is None
 
 
+class Held(Provider):
+    """Answers once it is `open`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.open = asyncio.Event(), asyncio.Event()
+        self.open.set()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.asked.set()
+        await self.open.wait()
+        await super().__call__(scope, receive, send)
+
+
+async def test_a_probe_of_what_was_changed_meanwhile_notes_nothing(api: ApiApp) -> None:
+    provider = Held()
+    async with provider.listening() as url:
+        await add(api, url)
+        provider.key = "sk-another-one"  # so that the probe fails
+        with every_row() as row:
+            for columns in ({"model": "wise-2"}, {"key": "sk-other"}, {"url": f"{url}/elsewhere"}):
+                with row(columns):
+                    provider.open.clear()
+                    provider.asked.clear()
+                    probing = asyncio.create_task(api.client.post("/v1/hosted-models/wise/probe"))
+                    async with asyncio.timeout(30):
+                        await provider.asked.wait()
+                    async with api.sessions.begin() as session:
+                        entry = await hosted_models.get(session, api.demo.id, "wise", lock=True)
+                        await hosted_models.change(session, entry, **columns)
+                    provider.open.set()
+                    answer = await probing
+                    assert (answer.status_code, (await row_of(api)).failure) == (409, None)
+                    assert "was changed by others meanwhile" in answer.text
+
+
 async def test_a_failed_request_is_noted_until_one_succeeds(api: ApiApp, url: str, provider: Provider) -> None:
     await add(api, url)
     row = await row_of(api)
@@ -172,6 +210,26 @@ async def test_a_failed_request_is_noted_until_one_succeeds(api: ApiApp, url: st
     async with HostedModels().open(api.sessions, row.id) as model:
         await model.answer(HELLO, max_tokens=9, temperature=0)
     assert (await row_of(api)).failure is None
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+async def test_what_a_model_is_asked_for_is_charged_once_each_minute_and_on_leaving(
+    api: ApiApp, url: str, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.setattr(opened_models, "_CHARGE_SECONDS", seconds)
+    await add(api, url, price_in=3, price_out=15)
+    row, each = await row_of(api), (3 * 9 + 15 * 5) / 1e6
+
+    async def spent() -> float:
+        async with api.sessions() as session:
+            return (await usage.of_today(session, api.demo.id)).cost
+
+    opened = HostedModels().open(api.sessions, row.id)
+    async with opened_models.charged(opened, api.sessions, api.demo.id, "run", row.id) as model:
+        for _ in range(2):
+            await model.answer(HELLO, max_tokens=9, temperature=0)
+        assert await spent() == pytest.approx(0 if seconds else 2 * each)
+    assert await spent() == pytest.approx(2 * each)
 
 
 async def test_what_is_found_out_in_use_is_known_from_then_on(api: ApiApp, url: str, provider: Provider) -> None:

@@ -1,20 +1,28 @@
 """Releases whose policy is a hosted model: proposed, activated and rolled back like any other."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.prompt_profiles import hosted_prompt
-from app.db import models, releases, task_queue
+from app.db import canaries, hosted_models, models, releases, task_queue
 from app.db.database import Sessions
-from app.errors import EngineRefusalError
-from app.records import BASE, hosted
+from app.errors import ConflictError, EngineRefusalError
+from app.hot_swap.swap_report import SwapReport
+from app.records import BASE, Probe, hosted
+from app.release.promote import Promoter
 from tests.api_app import PROMPT, ApiApp, open_api_app, problem
 from tests.hosted_project import hosted_entry
 from tests.http_server import served
+from tests.ledger_project import until
 from tests.sage_command import SageCommand
+from tests.support.every_row import every_row
 
 
 @pytest.fixture
@@ -132,6 +140,110 @@ async def test_the_command_makes_a_release_of_a_hosted_model(api: ApiApp) -> Non
         assert listed.out.splitlines()[1].split()[:3] == ["2", "active", "claude"]
         both = await shell.run("releases", "--hosted", "claude", "2")
         assert (both.code, "--hosted creates a release" in both.err) == (2, True)
+
+
+async def _remove(sessions: Sessions, project_id: UUID) -> None:
+    async with sessions.begin() as session:
+        await hosted_models.delete(session, project_id, "claude")
+
+
+class Removing:
+    """A swapper in whose time the model is removed."""
+
+    def __init__(self, api: ApiApp) -> None:
+        self._api = api
+
+    async def swap(self, model: str, probe: Probe | None) -> msgspec.Struct:  # noqa: ARG002
+        await _remove(self._api.sessions, self._api.demo.id)
+        return SwapReport(model=model, seconds=0.0)
+
+
+async def test_a_model_that_is_removed_while_its_release_is_activated_does_not_serve(api: ApiApp) -> None:
+    await hosted_entry(api.sessions, api.demo.id)
+    release = UUID((await propose(api, hosted="claude")).json()["id"])
+    with pytest.raises(ConflictError, match="the hosted model of release 2 was removed"):
+        await Promoter(api.sessions, Removing(api), PROMPT).activate(release, "key me")
+    assert await _state(api, str(release)) == "candidate"
+    assert (await _first_row(api)).state is models.ReleaseState.ACTIVE
+
+
+async def _first_row(api: ApiApp) -> models.Release:
+    async with api.sessions() as session:
+        return await releases.numbered(session, api.demo.id, 1)
+
+
+async def test_a_release_whose_model_was_removed_serves_in_no_way(api: ApiApp) -> None:
+    await hosted_entry(api.sessions, api.demo.id)
+    release = UUID((await propose(api, hosted="claude")).json()["id"])
+    await _remove(api.sessions, api.demo.id)
+
+    async def begin(session: AsyncSession) -> None:
+        await canaries.begin(session, release, 10)
+
+    async def approve(session: AsyncSession) -> None:
+        await releases.approve(session, release, {})
+
+    async def activate(session: AsyncSession) -> None:
+        await releases.activate(session, release)
+
+    with every_row() as row:
+        for move in (begin, approve, activate):
+            with row(move.__name__):
+                with pytest.raises(ConflictError, match="was removed: activate another one"):
+                    async with api.sessions.begin() as session:
+                        await move(session)
+                assert await _state(api, str(release)) == "candidate"
+
+
+async def _waits(api: ApiApp) -> None:
+    """Until a transaction waits for another one."""
+    query = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+
+    async def waits() -> bool:
+        async with api.sessions() as session:
+            return bool(await session.scalar(query))
+
+    await until(waits)
+
+
+async def test_whoever_removes_a_model_and_whoever_proposes_it_lock_in_one_order(
+    api: ApiApp,
+) -> None:
+    """Also one that has the model locked before, as whoever lets it do tasks again."""
+
+    async def propose_release(session: AsyncSession) -> None:
+        await hosted_models.propose(session, api.demo.id, "claude")
+
+    async def lock_first(session: AsyncSession) -> None:
+        await hosted_models.get(session, api.demo.id, "claude", lock=True)
+
+    with every_row() as row:
+        for first in (propose_release, lock_first):
+            with row(first.__name__):
+                await hosted_entry(api.sessions, api.demo.id)
+                async with api.sessions.begin() as session:
+                    await first(session)
+                    removing = asyncio.create_task(_remove(api.sessions, api.demo.id))
+                    await _waits(api)
+                    await hosted_models.propose(session, api.demo.id, "claude")
+                await removing
+
+
+async def test_no_release_is_made_of_a_model_that_is_being_removed_or_becomes_another(api: ApiApp) -> None:
+    await hosted_entry(api.sessions, api.demo.id)
+    async with api.sessions.begin() as session:
+        row = await hosted_models.get(session, api.demo.id, "claude", lock=True)
+        proposing = asyncio.create_task(propose(api, hosted="claude"))
+        await _waits(api)
+        await hosted_models.change(session, row, model="m-2")
+    assert (await proposing).json()["number"] == 2, "it is of the other model"
+    async with api.sessions.begin() as session:
+        await hosted_models.delete(session, api.demo.id, "claude")
+        proposing = asyncio.create_task(propose(api, hosted="claude"))
+        await _waits(api)
+    assert (await proposing).status_code == 404
 
 
 def test_a_release_of_another_model_is_known_by_its_own_name() -> None:

@@ -22,6 +22,7 @@ from tests.ledger import Ledger
 from tests.rollout_bench import DONE, TASK, WRITE
 from tests.scripted_chat import GENERATED_TOKENS, PROMPT_TOKENS, Said, ScriptedChatModel
 from tests.scripted_engine import ScriptedEngine, block, byte_tokenizer
+from tests.support.every_row import every_row
 
 POLICY = Policy(hosted(UUID(int=7)))
 ANSWERED = "apis.supervisor.complete_task(answer=1)"
@@ -74,7 +75,7 @@ async def test_a_hosted_model_reads_messages_and_its_turns_keep_text_and_counts(
     assert bench.model.requests[1][2:] == [Message("assistant", first.text), Message("user", first.observation)]
     assert (first.text, first.observation) == (block(WRITE), "Output:\n1")
     assert (first.context_ids, first.sampled_ids, first.logprobs) == ((), (), ())
-    assert second.counted == CountedTokens(prompt=PROMPT_TOKENS, generated=GENERATED_TOKENS)
+    assert second.counted == CountedTokens(prompt=PROMPT_TOKENS, generated=GENERATED_TOKENS, context=PROMPT_TOKENS)
     assert (trajectory.prompt_tokens, trajectory.generated_tokens) == (2 * PROMPT_TOKENS, 2 * GENERATED_TOKENS)
     assert (trajectory.flaw, bench.local.engine.prompts) == ("hosted", [])  # type: ignore[attr-defined]
 
@@ -106,6 +107,45 @@ async def test_a_rollout_ends_before_the_context_of_a_hosted_model_is_full(bench
     assert "of 5000 tokens are taken" in trajectory.detail
 
 
+LONGEST = 5_000
+ROOMY = RolloutLimits(turn_tokens=LONGEST, task_tokens=100_000)
+
+
+async def test_only_what_is_sent_again_takes_room_in_the_context(bench: HostedBench) -> None:
+    """Neither a thought beside the text, nor a prompt that was sent twice, nor what followed the code."""
+    code = block("print(1)")  # 25 characters, with a dozen of its observation
+    short = ChatAnswer(text=code, tokens=Tokens(prompt=2_000, generated=9))
+    thinking = ChatAnswer(text=code, thought="Hm. " * 2_000, tokens=Tokens(prompt=2_000, generated=2_900))
+    hidden = ChatAnswer(text=code, tokens=Tokens(prompt=2_000, generated=2_900))
+    wordy = ChatAnswer(text=f"{code}\n{INVENTED * 99}", tokens=Tokens(prompt=2_000, generated=2_900))
+    no_code = ChatAnswer(text="I look.", tokens=Tokens(prompt=2_000, generated=900))
+    with every_row() as row:
+        for name, answers in (
+            ("short", [short]),
+            ("a thought", [thinking]),
+            ("a thought that is not shown", [hidden]),
+            ("words after the code", [wordy]),
+            ("asked twice", [no_code, short]),
+        ):
+            with row(name):
+                trajectory = await bench.run(*answers, block(DONE), context_length=LONGEST, limits=ROOMY)
+                assert trajectory.stop == Stop.COMPLETED
+                room = bench.model.max_tokens[-1]
+                assert LONGEST - 2_000 - 30 < room < LONGEST - 2_000 - 9
+                resume = ResumeState(recorded=trajectory.turns[:1])
+                await bench.run(block(DONE), context_length=LONGEST, limits=ROOMY, resume=resume)
+                assert bench.model.max_tokens == [room], "a process that goes on with it knows as much"
+
+
+async def test_a_turn_of_an_earlier_version_has_its_context_estimated(bench: HostedBench) -> None:
+    counted = CountedTokens(prompt=2 * LONGEST, generated=9)
+    turn = Turn(context_ids=(), sampled_ids=(), logprobs=(), text=block("print(1)"), counted=counted)
+    trajectory = await bench.run(
+        block(DONE), context_length=LONGEST, limits=ROOMY, resume=ResumeState(recorded=(turn,))
+    )
+    assert trajectory.stop == Stop.COMPLETED
+
+
 def _texts(turns: Sequence[Turn]) -> list[str]:
     return [turn.text for turn in turns]
 
@@ -122,7 +162,9 @@ async def test_an_answer_that_ended_at_a_fence_before_its_code_is_asked_for_agai
     trajectory = await bench.run(f"{said}\n{INVENTED}", f"{said}\n{INVENTED}")
     assert (_texts(trajectory.turns), trajectory.stop) == ([said], Stop.COMPLETED)
     assert bench.model.stop_strings == [Full.stop_strings, ()]
-    assert trajectory.turns[0].counted == CountedTokens(prompt=2 * PROMPT_TOKENS, generated=2 * GENERATED_TOKENS)
+    assert trajectory.turns[0].counted == CountedTokens(
+        prompt=2 * PROMPT_TOKENS, generated=2 * GENERATED_TOKENS, context=PROMPT_TOKENS
+    )
     trajectory = await bench.run("That is all.", "That is all.")
     assert (_texts(trajectory.turns), trajectory.stop) == (["That is all."], Stop.NO_CODE)
 

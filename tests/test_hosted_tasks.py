@@ -1,8 +1,10 @@
 """Tasks of a release whose policy is a hosted model: recorded, resumed, given up, replayed and shown."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -30,12 +32,14 @@ from app.db.models import TaskState
 from app.engine.hosted.chat_model import ChatAnswer
 from app.engine.tokenizer import Message
 from app.errors import EngineError, EngineRefusalError
+from app.gateway.hosted_models import HostedModels
 from app.records import CountedTokens, Stop, Trajectory, Turn, hosted
 from app.runner.runner import Runner
 from app.runner.shadow import ShadowRunner
 from app.runner.shadow_candidates import request_shadows
 from tests.hosted_project import hosted_entry, hosted_executor, hosted_runner, serve_hosted
 from tests.ledger_project import OPTIONS, LedgerProject, until
+from tests.odd_endpoint import OddEndpoint, refused, said
 from tests.scripted_chat import GENERATED_TOKENS, PROMPT_TOKENS, Said, ScriptedChatModel
 from tests.scripted_engine import ScriptedEngine, block
 
@@ -60,7 +64,8 @@ async def test_a_task_of_a_hosted_policy_is_executed_and_recorded(project: Ledge
     record = await record_of(project, row.id)
     assert (record.policy.model, record.profile, record.prompts) == (release.model, "full", (hosted_prompt(),))
     shown = view(record, tokens=True).turns
-    assert (shown[0].thought, shown[1].counted) == ("I add it", CountedTokens(prompt=PROMPT_TOKENS, generated=10))
+    counted = CountedTokens(prompt=PROMPT_TOKENS, generated=10, context=PROMPT_TOKENS)
+    assert (shown[0].thought, shown[1].counted) == ("I add it", counted)
     said = [data for kind, data in await project.events(row.id) if kind == "turn"]
     assert (said[1]["tokens"], said[1]["context_tokens"]) == (GENERATED_TOKENS, PROMPT_TOKENS)
     async with project.sessions() as session:
@@ -173,6 +178,112 @@ async def test_a_task_waits_while_its_endpoint_does_not_answer_and_fails_where_i
     assert "refuses the key" in (row.failure or "")
     record = await record_of(project, row.id)
     assert (record.profile, record.generated_tokens) == ("full", GENERATED_TOKENS)
+
+
+BROKEN = said("I will", finish="error", usage={"prompt_tokens": 40, "completion_tokens": 2})
+WRITTEN = said(WRITE, usage={"prompt_tokens": PROMPT_TOKENS, "completion_tokens": GENERATED_TOKENS})
+
+
+@asynccontextmanager
+async def real_runner(
+    project: LedgerProject, endpoint: OddEndpoint, patience: float = 60
+) -> AsyncIterator[Runner]:
+    """The release's model is behind an endpoint, and is asked by the client of hosted models."""
+    options = msgspec.structs.replace(OPTIONS, postpone_seconds=0.1)
+    async with endpoint.listening() as url:
+        await serve_hosted(project, url=url, **PRICES)
+        executor = replace(
+            hosted_executor(project, ScriptedChatModel()),
+            open_hosted=partial(HostedModels().open, project.sessions, patience=patience),
+        )
+        async with Runner(project.sessions, executor.execute, options) as runner:
+            yield runner
+
+
+async def test_a_task_whose_models_answers_break_off_fails_with_the_reason_and_what_they_cost_counts(
+    project: LedgerProject,
+) -> None:
+    endpoint = OddEndpoint(lambda _: BROKEN)
+    endpoint.replies = [WRITTEN]
+    async with real_runner(project, endpoint):
+        row = await project.ended(await project.submit(use_skills=False))
+    assert (row.state, row.stop, row.turns, len(endpoint.requests)) == (TaskState.FAILED, None, 1, 4)
+    assert "ended its answer early (finish_reason: error)" in (row.failure or "")
+    assert "3 answers broke off, for 120 tokens of prompts and 6 generated" in (row.failure or "")
+    assert row.cost == pytest.approx(COST / 2)
+    async with project.sessions() as session:
+        today = await usage.of_today(session, project.id)
+    assert (today.failed, today.turns) == (1, 1)
+    assert (today.prompt_tokens, today.generated_tokens) == (PROMPT_TOKENS + 120, GENERATED_TOKENS + 6)
+    assert today.cost == pytest.approx(COST / 2 + (3 * 120 + 15 * 6) / 1e6)
+
+
+async def test_answers_that_break_off_before_a_postponement_count_as_those_after_it(
+    project: LedgerProject,
+) -> None:
+    """A model that breaks off and is away in between is not asked for ever."""
+    endpoint = OddEndpoint(lambda _: BROKEN)
+    async with real_runner(project, endpoint, patience=0):
+        row = await project.ended(await project.submit(use_skills=False))
+    assert (row.state, row.attempt, row.broken_answers, len(endpoint.requests)) == (TaskState.FAILED, 1, 2, 3)
+    async with project.sessions() as session:
+        today = await usage.of_today(session, project.id)
+    assert (today.prompt_tokens, today.generated_tokens) == (120, 6)
+
+
+async def test_a_task_goes_on_after_an_answer_that_broke_off_and_both_count(project: LedgerProject) -> None:
+    endpoint = OddEndpoint(lambda _: said(DONE, usage={"prompt_tokens": 50, "completion_tokens": 5}))
+    endpoint.replies = [BROKEN]
+    async with real_runner(project, endpoint):
+        row = await project.ended(await project.submit(use_skills=False))
+    assert (row.state, row.stop, row.prompt_tokens) == (TaskState.DONE, Stop.COMPLETED, 50)
+    async with project.sessions() as session:
+        today = await usage.of_today(session, project.id)
+    assert (today.prompt_tokens, today.generated_tokens) == (50 + 40, 5 + 2)
+
+
+async def test_an_answer_that_only_led_to_one_that_broke_off_counts(project: LedgerProject) -> None:
+    """A text without code is asked for again without stop strings."""
+    endpoint = OddEndpoint(lambda _: refused("no such role"))
+    endpoint.replies = [said("I will.", usage={"prompt_tokens": 50, "completion_tokens": 5})]
+    async with real_runner(project, endpoint):
+        row = await project.ended(await project.submit(use_skills=False))
+    assert (row.state, row.turns) == (TaskState.FAILED, 0)
+    async with project.sessions() as session:
+        today = await usage.of_today(session, project.id)
+    assert (today.prompt_tokens, today.generated_tokens) == (50, 5)
+
+
+async def test_a_shadow_whose_models_answers_break_off_fails_and_what_it_asked_for_is_charged(
+    project: LedgerProject,
+) -> None:
+    async with project.runner(ScriptedEngine(project.tokenizer, READ, DONE)):
+        await project.ended(await project.submit())
+    endpoint = OddEndpoint(lambda _: BROKEN)
+    endpoint.replies = [said(READ, usage={"prompt_tokens": 50, "completion_tokens": 5})]
+    async with endpoint.listening() as url:
+        entry = await hosted_entry(project.sessions, project.id, url=url, **PRICES)
+        async with project.sessions.begin() as session:
+            release = await releases.propose(session, project.id, hosted(entry.id))
+        async with project.sessions() as session, DocumentReader() as reader:
+            assert await request_shadows(session, reader, release, 5) == 1
+            await session.commit()
+        open_hosted = partial(HostedModels().open, project.sessions)
+        executor = replace(hosted_executor(project, ScriptedChatModel()), open_hosted=open_hosted)
+        found: list[shadows.ShadowedTask] = []
+
+        async def done() -> bool:
+            async with project.sessions() as session:
+                found[:] = await shadows.of_release(session, release.id)
+            return all(pair.shadow for pair in found)
+
+        async with ShadowRunner(project.sessions, executor, lambda: True, pause=0.1):
+            await until(done)
+    assert found[0].shadow is not None
+    assert "3 answers broke off" in (found[0].shadow.failure or "")
+    async with project.sessions() as session:
+        today = await usage.of_today(session, project.id)
+    assert today.cost == pytest.approx((3 * (50 + 120) + 15 * (5 + 6)) / 1e6)
 
 
 async def test_tasks_of_a_hosted_policy_never_explore(project: LedgerProject) -> None:

@@ -1,20 +1,30 @@
 """A task that changes more than its project expects waits for a person, who sees what it has done."""
 
+import asyncio
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
+import httpx
 import msgspec
 import pytest
 
 from app.db import feedback
 from app.db.models import TaskState
+from app.errors import HostError
 from app.gateway.approval_gate import ApprovalGate, ApprovalWantedError
 from app.project.approval import ApprovalRules
 from app.records import Call, CallResponse, Json, Stop
 from app.runner.approval_expiry import ApprovalExpiry
 from tests.approving import ApprovingProject
 from tests.console_pages import read_page
+from tests.echo_service import Echo, EchoSetup
 from tests.http_server import served
 from tests.ledger import Ledger
+from tests.ledger_project import put_ledger
+from tests.listening_app import listening_app
+from tests.raw_server import raw_server
 from tests.sage_command import SageCommand
 from tests.support.every_row import every_row
 
@@ -166,24 +176,128 @@ async def test_calls_that_changed_nothing_are_not_counted() -> None:
     ledger = Ledger()
     operation = ledger.app("http://ledger.test").operations["add_entry"]
     call = Call(seq=0, turn=0, api="ledger.add_entry", arguments={})
-    rows: list[tuple[str | None, int | None, bool]] = [
-        (None, 201, True),
-        ("ApiError: it is locked", 409, False),
-        ("ApiError: internal error", 500, True),
-        ("ApiError: no answer within 30 seconds", None, True),
-        ("PermissionError: ledger.add_entry was refused by a person", None, False),
+    rows: list[tuple[str | None, int | None, bool, bool]] = [
+        (None, 201, True, True),
+        ("ApiError: it is locked", 409, True, False),
+        ("ApiError: internal error", 500, True, True),
+        ("ApiError: no answer within 30 seconds", None, True, True),
+        ("ApiError: the server cannot be reached", None, False, False),
+        ("PermissionError: ledger.add_entry was refused by a person", None, False, False),
     ]
     with every_row() as row:
-        for error, status, counts in rows:
+        for error, status, sent, counts in rows:
             with row(error, status):
                 gate = ApprovalGate(ApprovalRules(max_writes=1))
                 response = None if status is None else CallResponse(status=status)
-                gate.note(msgspec.structs.replace(call, error=error, response=response))
+                gate.note(msgspec.structs.replace(call, error=error, response=response, sent=sent))
                 if not counts:
                     assert await gate.refusal(operation, msgspec.structs.replace(call, seq=1), "") is None
                     continue
                 with pytest.raises(ApprovalWantedError, match="waits for a person"):
                     await gate.refusal(operation, msgspec.structs.replace(call, seq=1), "")
+
+
+async def test_what_never_left_says_so_and_what_left_counts_though_no_answer_came() -> None:
+    """Over sockets, as only there a connection can fail."""
+    echo = Echo()
+    async with (
+        echo.listening() as url,
+        raw_server(b"nonsense") as odd,
+        httpx.AsyncClient(trust_env=False) as client,
+    ):
+        rows: list[tuple[str, str, bool]] = [
+            ("nothing listens there", "http://127.0.0.1:9", False),
+            ("it answers nonsense", odd, True),
+            ("it answers", url, True),
+        ]
+        with every_row() as row:
+            for name, server, sent in rows:
+                with row(name):
+                    gate = ApprovalGate(ApprovalRules(max_writes=1))
+                    gateway = EchoSetup(echo, server, client).gateway(approvals=gate)
+                    with suppress(HostError):
+                        await gateway("echo.add_item", ["a"], {})
+                    assert [each.sent for each in gateway.take_calls()] == [sent]
+                    if sent:
+                        with pytest.raises(ApprovalWantedError):
+                            await gateway("echo.add_item", ["b"], {})
+                        continue
+                    with pytest.raises(HostError, match="cannot be reached"):
+                        await gateway("echo.add_item", ["b"], {})
+
+
+class Slow:
+    """A journal that is not done before a call goes out, unless it may."""
+
+    def __init__(self, *, may: bool) -> None:
+        self.may, self.waiting = may, asyncio.Event()
+
+    async def begin(self, call: Call, repeatable: bool) -> Call | None: ...
+
+    async def sending(self) -> None:
+        self.waiting.set()
+        if not self.may:
+            await asyncio.Event().wait()
+
+    async def end(self, call: Call) -> None: ...
+
+    async def abort(self) -> None: ...
+
+
+async def test_a_call_that_was_stopped_counts_only_if_it_was_sent() -> None:
+    asked = asyncio.Event()
+
+    async def silent(_: Any, __: Any, ___: Any) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    async with listening_app(silent, lifespan="off") as url, httpx.AsyncClient(trust_env=False) as client:
+        for may, text in ((False, "before the call was sent"), (True, "is not known")):
+            journal, gate = Slow(may=may), ApprovalGate(ApprovalRules(max_writes=1))
+            gateway = EchoSetup(Echo(), url, client).gateway(approvals=gate, journal=journal)
+            calling = asyncio.create_task(gateway("echo.add_item", ["a"], {}))
+            async with asyncio.timeout(30):
+                await (asked if may else journal.waiting).wait()
+            calling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await calling
+            [call] = gateway.take_calls()
+            assert (call.sent, text in (call.error or "")) == (may, True)
+            operation = gateway.catalog.apps["echo"].operations["add_item"]
+            next_one = gate.refusal(operation, msgspec.structs.replace(call, seq=1), url)
+            with pytest.raises(ApprovalWantedError) if may else nullcontext():
+                assert await next_one is None
+
+
+async def test_calls_that_find_no_server_use_up_no_limit(demo: ApprovingProject) -> None:
+    """Nor do they in the journal, from which another runner goes on."""
+    await demo.rules({"max_writes": 1, "operations": {"ledger.list_entries": "always"}})
+    async with demo.project.sessions.begin() as session:
+        await put_ledger(session, demo.project.id, Ledger(), "http://127.0.0.1:9")
+    tries = """
+for number in range(3):
+    try:
+        apis.ledger.add_entry(text='row')
+    except PermissionError as error:
+        print(number, error)
+    except Exception as error:
+        print(number, 'failed')
+"""
+    engine = demo.engine(f"{tries}\napis.ledger.list_entries()", tries)
+    async with httpx.AsyncClient(trust_env=False) as client:
+        project = replace(demo.project, client=client)
+        task_id = await project.submit()
+        async with project.runner(engine):
+            listing = await demo.waiting(task_id)
+        assert listing["operation"] == "ledger.list_entries"
+        async with project.runner(engine):
+            await demo.decide(listing, "approve")
+            row = await project.ended(task_id)
+    assert row.stop is Stop.COMPLETED
+    assert [each.split("\n")[:3] for each in (await demo.observations(task_id))[:2]] == [
+        ["0 failed", "1 failed", "2 failed"]
+    ] * 2
+    assert len((await demo.api.client.get("/v1/approvals")).json()["approvals"]) == 1
 
 
 async def test_the_first_change_by_an_operation_waits_until_a_successful_task_has_called_it(

@@ -1,7 +1,6 @@
 """A model that was made for some APIs alone says so wherever another one is added or used."""
 
 from collections.abc import AsyncIterator, Mapping
-from uuid import UUID
 
 import msgspec
 import pytest
@@ -18,6 +17,7 @@ from app.model_catalog import SEED, SEED_DIR
 from app.records import Json, hosted
 from tests.api_app import ApiApp, open_api_app
 from tests.approving import ApprovingProject
+from tests.hosted_project import hosted_entry
 from tests.ledger import Ledger
 from trainer.environments.office.documents import APP_NAMES, document
 from trainer.environments.office.site import Site
@@ -91,8 +91,9 @@ async def test_an_api_that_only_shares_its_name_with_a_known_one_is_warned_of(
 
 
 async def test_a_hosted_model_was_made_for_any_api(api: ApiApp, scope_check: ScopeCheck) -> None:
+    entry = await hosted_entry(api.sessions, api.demo.id)
     async with api.sessions.begin() as session:
-        release = await releases.propose(session, api.demo.id, hosted(UUID(int=7)))
+        release = await releases.propose(session, api.demo.id, hosted(entry.id))
         await releases.activate(session, release.id)
     body = {"document": Ledger().document("http://ledger.test"), "name": "ledger"}
     added = (await api.client.post("/v1/apis", json=body)).json()

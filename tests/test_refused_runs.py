@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from typing import Any
-from uuid import UUID
 
 import pytest
 from sqlalchemy import func, select
@@ -16,6 +15,7 @@ from app.records import hosted
 from app.run_settings import RunSettings
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.console_pages import post_form
+from tests.hosted_project import hosted_entry
 from tests.http_server import served
 from tests.sage_command import SageCommand
 from tests.served_scores import serve_scored
@@ -123,8 +123,9 @@ async def test_the_command_and_the_console_refuse_it_with_the_same_words(api: Ap
 
 async def test_tasks_of_a_hosted_model_are_for_runs_that_imitate(api: ApiApp) -> None:
     project = await api.project("hosted")
+    entry = await hosted_entry(api.sessions, project.id)
     async with api.sessions.begin() as session:
-        release = await releases.propose(session, project.id, hosted(UUID(int=7)))
+        release = await releases.propose(session, project.id, hosted(entry.id))
         await releases.activate(session, release.id)
         await serve_scored(session, project.id, 1.0, 0.0)
     found = await refusal(api, project, kind="logged")

@@ -7,12 +7,13 @@ from app.agent.action import extract_code, is_closed, through_code
 from app.agent.chat import Chat, Prompt
 from app.agent.complete_turn import complete_turn
 from app.agent.generation_span import answer_attributes, chat_span, completion_attributes, generation_span
-from app.engine.hosted.chat_model import ChatAnswer, ChatModel, Tokens
+from app.engine.hosted.chat_model import ChatAnswer, ChatModel
 from app.engine.protocol import Engine, Sampling
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.records import CountedTokens, Turn
 
 _CHARACTERS = 4  # of a token, where nobody counts them
+_BYTES = 3  # of a token of code, or of any writing: not to take an answer for shorter than it is
 _FENCE = "\n```"
 
 
@@ -97,7 +98,6 @@ class MessageConversation:
         self._model, self._name, self._stop_strings = model, name, stop_strings
         self._messages = list(opening)
         self._counted, self._uncounted = 0, 0  # tokens up to an answer, and the number of messages up to it
-        self._latest: Tokens | None = None  # of the request whose answer is added next
 
     @property
     def max_length(self) -> int | None:
@@ -117,7 +117,7 @@ class MessageConversation:
             left = max_tokens - used.generated
             if answer.finish == "stop" and extract_code(answer.text) is None and self._stop_strings and left > 0:
                 answer = await self._ask(left, temperature, ())
-                used = _sum(used, answer.tokens)
+                used += answer.tokens
             generation.set(answer_attributes(used, answer.finish))
         return Turn(
             context_ids=(),
@@ -126,21 +126,25 @@ class MessageConversation:
             text=_ended(answer),
             thought=answer.thought,
             finish=answer.finish,
-            counted=CountedTokens(prompt=used.prompt, generated=used.generated, estimated=used.estimated),
+            counted=CountedTokens(
+                prompt=used.prompt,
+                generated=used.generated,
+                estimated=used.estimated,
+                context=answer.tokens.prompt,
+            ),
         )
 
     async def _ask(self, max_tokens: int, temperature: float, stop_strings: Sequence[str]) -> ChatAnswer:
-        answer = await self._model.answer(
+        return await self._model.answer(
             self._messages, max_tokens=max_tokens, temperature=temperature, stop_strings=stop_strings
         )
-        self._latest = answer.tokens
-        return answer
 
     def add(self, turn: Turn) -> None:
+        """What is sent from now on counts: the text, without a thought beside it or what followed its code."""
         self._messages.append(Message("assistant", turn.text))
-        if (used := self._latest or turn.counted) is not None:
-            self._counted, self._uncounted = used.prompt + used.generated, len(self._messages)
-        self._latest = None
+        if turn.counted is not None and turn.counted.context:
+            text = min(turn.counted.generated, -(-len(turn.text.encode(errors="replace")) // _BYTES))
+            self._counted, self._uncounted = turn.counted.context + text, len(self._messages)
         self._messages.append(Message("user", turn.observation))
 
 
@@ -150,12 +154,3 @@ def _ended(answer: ChatAnswer) -> str:
     if answer.finish == "stop" and "```" in text and extract_code(text) is not None and not is_closed(text):
         return f"{text.rstrip()}{_FENCE}"
     return text
-
-
-def _sum(one: Tokens, other: Tokens) -> Tokens:
-    """Of two requests with the same messages."""
-    return Tokens(
-        prompt=one.prompt + other.prompt,
-        generated=one.generated + other.generated,
-        estimated=one.estimated or other.estimated,
-    )

@@ -143,7 +143,7 @@ class HostedModelController(Controller):
         "/{name:str}/probe",
         status_code=200,
         summary="Probe a hosted model",
-        responses=problems(400, 401, 403, 404),
+        responses=problems(400, 401, 403, 404, 409),
     )
     async def probe(
         self,
@@ -211,7 +211,7 @@ async def change_hosted(
     """Audited. Raises as `add_hosted`, and NotFoundError."""
     before = await hosted_models.get(session, owner.id, name)
     key = hosted.key_of(before, keys_of(session)) if data.key is UNSET else data.key or ""
-    seen = (before.url, before.model, before.key)
+    seen = _identity(before)
     changed: dict[str, Any] = {
         field: value for field in data.__struct_fields__ if (value := getattr(data, field)) is not UNSET
     }
@@ -227,9 +227,7 @@ async def change_hosted(
         url, model, trusted = (changed.get(field, getattr(before, field)) for field in ("url", "model", "trusted"))
         await session.commit()
         changed |= hosted_models.probed(await _probed(hosted, url, model, key, trusted=trusted))
-    row = await hosted_models.get(session, owner.id, name, lock=True)
-    if (row.url, row.model, row.key) != seen:  # a key must not come to another server than it was sent for
-        raise ConflictError(f"the model {name} was changed by others meanwhile: look at it, and change it again")
+    row = await _still(session, owner, name, seen)
     was = hosted_models.about(row)
     await hosted_models.change(session, row, **changed)
     detail = {"name": name, "before": was, "after": hosted_models.about(row)}
@@ -242,15 +240,17 @@ async def change_hosted(
 async def probe_hosted(
     session: AsyncSession, access: Access, owner: models.Project, name: str, hosted: HostedModels
 ) -> models.HostedModel:
-    """Notes what it finds, or why it failed. Audited if that changes what was known. Raises NotFoundError."""
+    """Notes what it finds, or why it failed. Audited if that changes what was known. Raises NotFoundError, and
+    ConflictError if the model was changed meanwhile.
+    """
     before = await hosted_models.get(session, owner.id, name)
-    key = hosted.key_of(before, keys_of(session))
+    key, seen = hosted.key_of(before, keys_of(session)), _identity(before)
     await session.commit()
     try:
         found = hosted_models.probed(await _probed(hosted, before.url, before.model, key, trusted=before.trusted))
     except InvalidError as error:
         found = {"failure": str(error)}
-    row = await hosted_models.get(session, owner.id, name, lock=True)
+    row = await _still(session, owner, name, seen)
     await hosted_models.change(session, row, **found)
     detail = {"name": name, "probe": row.failure or row.abilities}
     await _record(session, access, row, AuditAction.HOSTED_CHANGED, detail)
@@ -262,6 +262,21 @@ async def remove_hosted(session: AsyncSession, access: Access, owner: models.Pro
     row = await hosted_models.delete(session, owner.id, name)
     await audit.add(session, owner.id, None, access.actor, AuditAction.HOSTED_REMOVED, hosted_models.about(row))
     await session.commit()
+
+
+def _identity(row: models.HostedModel) -> tuple[str, str, str | None]:
+    """What a probe is about: its result holds, and its key is meant, for nothing else."""
+    return row.url, row.model, row.key
+
+
+async def _still(
+    session: AsyncSession, owner: models.Project, name: str, seen: tuple[str, str, str | None]
+) -> models.HostedModel:
+    """The model, locked. Raises NotFoundError, and ConflictError if it is not what was seen before the probe."""
+    row = await hosted_models.get(session, owner.id, name, lock=True)
+    if _identity(row) != seen:
+        raise ConflictError(f"the model {name} was changed by others meanwhile: look at it, and try again")
+    return row
 
 
 async def _probed(hosted: HostedModels, url: str, model: str, key: str, *, trusted: bool) -> dict[str, Any]:

@@ -18,12 +18,20 @@ async def of_trajectory(session: AsyncSession, trajectory: Trajectory) -> float 
 
 
 async def charge(
-    session: AsyncSession, project_id: UUID, owner: str, model_id: UUID, read: int, generated: int
+    session: AsyncSession,
+    project_id: UUID,
+    owner: str,
+    model_id: UUID,
+    read: int,
+    generated: int,
+    *,
+    of_task: bool = False,
 ) -> None:
-    """Count for its project what a hosted model cost for something else than a task."""
-    cost = await _of_tokens(session, model_id, read, generated)
-    if cost:
-        await usage.add(session, project_id, usage.writer_of(owner), cost=cost)
+    """Count for its project what a hosted model cost, and no end of a task counts. Tokens only count `of_task`."""
+    cost = await _of_tokens(session, model_id, read, generated) or 0
+    tokens = {"prompt_tokens": read, "generated_tokens": generated} if of_task else {}
+    if cost or any(tokens.values()):
+        await usage.add(session, project_id, usage.writer_of(owner), cost=cost, **tokens)
 
 
 async def _of_tokens(session: AsyncSession, model_id: UUID, read: int, generated: int) -> float | None:

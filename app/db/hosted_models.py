@@ -16,7 +16,6 @@ from app.errors import ConflictError, NotFoundError
 from app.records import Json, hosted, hosted_id
 
 _row = models.HostedModel
-_SERVING = (ReleaseState.PASSED, ReleaseState.CANARY, ReleaseState.ACTIVE)
 
 
 async def add(
@@ -38,9 +37,11 @@ async def of_project(session: AsyncSession, project_id: UUID) -> Sequence[models
 
 
 async def get(session: AsyncSession, project_id: UUID, name: str, *, lock: bool = False) -> models.HostedModel:
-    """Raises NotFoundError."""
+    """Raises NotFoundError. With `lock`, no release of the project changes meanwhile, and none is proposed."""
     query = select(_row).where(_row.project_id == project_id, _row.name == name)
-    query = query.with_for_update() if lock else query
+    if lock:
+        await releases.lock(session, project_id)  # always before the row, so that none waits for one that waits
+        query = query.with_for_update()
     row = await session.scalar(query.execution_options(populate_existing=True))
     if row is None:
         raise NotFoundError(f"this project has no hosted model named {name!r}; GET /v1/hosted-models lists them")
@@ -78,10 +79,8 @@ async def change(session: AsyncSession, row: models.HostedModel, **columns: Any)
 
 async def delete(session: AsyncSession, project_id: UUID, name: str) -> models.HostedModel:
     """Raises NotFoundError, and ConflictError while a release serves with it."""
-    project = select(models.Project.id).where(models.Project.id == project_id)
-    await session.execute(project.with_for_update(key_share=True))  # no release begins to serve meanwhile
     row = await get(session, project_id, name, lock=True)
-    if used := await _releases(session, row.id, *_SERVING):
+    if used := await _releases(session, row.id, *releases.SERVING):
         raise ConflictError(f"release {used[0]} serves with the model {name}: activate another release first")
     await session.delete(row)
     await session.flush()
@@ -142,7 +141,8 @@ def _sealed(session: AsyncSession, key: str | None) -> str | None:
 
 async def propose(session: AsyncSession, project_id: UUID, name: str) -> models.Release:
     """Add a candidate release whose policy is the project's hosted model of this name. Raises NotFoundError."""
-    return await releases.propose(session, project_id, hosted((await get(session, project_id, name)).id))
+    row = await get(session, project_id, name, lock=True)
+    return await releases.propose(session, project_id, hosted(row.id))
 
 
 async def _releases(session: AsyncSession, model_id: UUID, *states: ReleaseState) -> Sequence[int]:

@@ -11,11 +11,12 @@ from app.db import models, projects, skill_moves
 from app.db.in_array import in_array
 from app.db.models import RELEASE_MOVES, ReleaseState
 from app.errors import ConflictError, NotFoundError
-from app.records import BASE, HOSTED, Json
+from app.records import BASE, HOSTED, Json, hosted_id
 
 _REJECT = "reject"  # the `verdict` of the evidence against a release
 _WAITING = "waiting"  # in the evidence of one that passed
 _NEXT = "next"  # in the evidence: what a person may do, until it serves
+SERVING = (ReleaseState.PASSED, ReleaseState.CANARY, ReleaseState.ACTIVE)  # or about to
 CHANNEL = "sage_releases"  # NOTIFY: a release changed; its id is the payload
 
 
@@ -58,7 +59,7 @@ async def propose(
     session: AsyncSession, project_id: UUID, model: str, training_run_id: UUID | None = None
 ) -> models.Release:
     """Add a candidate with the next number. A run that began again gets its earlier candidate."""
-    await _lock(session, project_id)
+    await lock(session, project_id)
     release = models.Release
     if training_run_id is not None:
         before = await session.scalar(
@@ -217,7 +218,7 @@ async def with_weights(
 
 async def locked(session: AsyncSession, release_id: UUID) -> models.Release:
     """The release, after waiting for other changes of its project's releases. Held until the transaction ends."""
-    await _lock(session, (await get(session, release_id)).project_id)
+    await lock(session, (await get(session, release_id)).project_id)
     return await session.get_one(models.Release, release_id, populate_existing=True)
 
 
@@ -248,7 +249,7 @@ def _hand_over_watch(former: models.Release, release: models.Release) -> None:
     former.evidence = {**(former.evidence or {}), "watch": {**watch, "state": "ended", "reason": reason}}
 
 
-async def _lock(session: AsyncSession, project_id: UUID) -> None:
+async def lock(session: AsyncSession, project_id: UUID) -> None:
     """Serialize changes of a project's releases. Rows that refer to the project may still be added."""
     project = models.Project
     held = select(project.id).where(project.id == project_id).with_for_update(key_share=True)
@@ -257,9 +258,15 @@ async def _lock(session: AsyncSession, project_id: UUID) -> None:
 
 
 async def move(session: AsyncSession, release: models.Release, state: ReleaseState) -> models.Release:
-    """Change the state of a `locked` release. Raises ConflictError if that move is not allowed."""
+    """Change the state of a `locked` release. Raises ConflictError if that move is not allowed, or the release
+    would serve with a hosted model that was removed.
+    """
     if state not in RELEASE_MOVES[release.state]:
         raise ConflictError(f"release {release.number} is {release.state}: it cannot be {state}")
+    if state in SERVING and (model_id := hosted_id(release.model)) is not None:
+        entry = models.HostedModel
+        if await session.scalar(select(entry.id).where(entry.id == model_id)) is None:
+            raise ConflictError(f"the hosted model of release {release.number} was removed: activate another one")
     before, release.state = release.state, state
     done = {_WAITING, _NEXT} if state in (ReleaseState.ACTIVE, ReleaseState.CANARY) else {_WAITING}
     if release.evidence and not done.isdisjoint(release.evidence):

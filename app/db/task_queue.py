@@ -286,12 +286,19 @@ async def record_prompt(session: AsyncSession, task_id: UUID, owner: str, prompt
 
 
 async def put_back(
-    session: AsyncSession, task_id: UUID, owner: str, *, seconds: float = 0, sandbox_failures: int = 0
+    session: AsyncSession,
+    task_id: UUID,
+    owner: str,
+    *,
+    seconds: float = 0,
+    sandbox_failures: int = 0,
+    broken_answers: int = 0,
 ) -> None:
     """Let others resume one task in so many seconds, if this claim still holds it; the attempt does not count."""
     values = {
         "attempt": _task.attempt - 1,
         "sandbox_failures": _task.sandbox_failures + sandbox_failures,
+        "broken_answers": _task.broken_answers + broken_answers,
         "lease_until": from_now(seconds) if seconds else None,
     }
     await _free(session, _queue.hand_back(owner, _task.id == task_id, alone=suspects.alone(), **values))

@@ -154,6 +154,7 @@ class Task(Entity, Leased):
         default=0, server_default="0"
     )  # of these, by what was outside, or unknown
     sandbox_failures: Mapped[int] = mapped_column(default=0, server_default="0")  # for which it was postponed
+    broken_answers: Mapped[int] = mapped_column(default=0, server_default="0")  # after which it was postponed
     alone: Mapped[bool] = mapped_column(default=False, server_default=false())  # its latest runner had no other
     prompt: Mapped[str | None]  # hash of the prompt that it began under
     started_at: Mapped[datetime | None]  # of the first attempt; also the clock the sandbox shows

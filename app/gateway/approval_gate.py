@@ -11,7 +11,6 @@ from app.project.approval import ApprovalDecision, ApprovalRequest, ApprovalRule
 from app.records import Call
 from app.security.shown_call import unshowable
 
-_NOT_SENT = "PermissionError: "  # how the error of a call begins that a person refused
 _MAX_REQUESTS = 3  # at one place of the code, which calls with other values each time it runs again
 
 
@@ -47,7 +46,7 @@ class ApprovalGate:
 
     def note(self, call: Call) -> None:
         """Count a call that is not read-only, once for each `seq`, unless it certainly changed nothing."""
-        if not _is_refused(call):
+        if not _changed_nothing(call):
             self._changes[call.seq] = call.api
 
     def wants(self, operation: Operation) -> bool:
@@ -141,13 +140,10 @@ def _changes(count: int) -> str:
     return "1 change was" if count == 1 else f"{count} changes were"
 
 
-def _is_refused(call: Call) -> bool:
+def _changed_nothing(call: Call) -> bool:
     """Whether a call has certainly changed nothing."""
-    if call.error is None:
-        return False
-    if call.response is None:
-        return call.error.startswith(_NOT_SENT)
-    return 400 <= call.response.status < 500
+    is_refused = call.error is not None and call.response is not None and 400 <= call.response.status < 500
+    return not call.sent or is_refused
 
 
 def _digest(operation: Operation, call: Call, url: str) -> str:

@@ -29,6 +29,7 @@ from app.gateway.recorded_calls import RecordedCalls
 from app.gateway.request_secrets import RequestSecrets
 from app.gateway.retry_after import Patience
 from app.gateway.skill_guard import SkillGuard
+from app.gateway.wire_request import GoingOut
 from app.records import Call, Json
 from app.sandbox.protocol import Answer, EnteredSkill
 from app.security.secret_values import SecretValues
@@ -40,6 +41,7 @@ _NOTHING_DONE = (
     "it asks for as the answer. If there is nothing to do, complete it again in the next turn"
 )
 _STOPPED = "TimeoutError: the code was stopped before the answer came: whether the call arrived is not known"
+_NOT_SENT = "TimeoutError: the code was stopped before the call was sent"
 
 
 class ExplorationEndedError(Exception):
@@ -324,7 +326,7 @@ class Gateway:
 
     async def _refuse(self, call: Call, refusal: str) -> Call:
         """Record a call that a person refused, so that it is not asked for again when the code is run again."""
-        refused = msgspec.structs.replace(call, error=f"PermissionError: {refusal}")
+        refused = msgspec.structs.replace(call, error=f"PermissionError: {refusal}", sent=False)
         if self._journal is not None:
             await self._journal.begin(call, repeatable=True)
             await self._journal.end(refused)
@@ -341,16 +343,20 @@ class Gateway:
 
     async def _send(self, call: Call, operation: Operation, url: str, request: OutgoingRequest) -> Call:
         app, journal = self._catalog.apps[operation.app], self._journal
-        sending = None if journal is None or operation.repeatable else journal.sending
+        going_out = GoingOut(None if journal is None or operation.repeatable else journal.sending)
         try:
-            done = await self._live.make(call, app, operation, url, request, sending)
+            done = await self._live.make(call, app, operation, url, request, None if operation.safe else going_out)
         except BaseException:
-            stopped = msgspec.structs.replace(call, error=_STOPPED)
+            sent = operation.safe or going_out.sent
+            stopped = msgspec.structs.replace(call, error=_STOPPED if sent else _NOT_SENT, sent=sent)
             self._note_change(operation, stopped)
             self._calls.append(stopped)  # of a turn that goes on to its end
             if journal is not None:
                 await journal.abort()
             raise
+        if not operation.safe:
+            answered = done.error is None or done.response is not None
+            done = msgspec.structs.replace(done, sent=going_out.sent or answered)
         if journal is not None:
             await journal.end(done)
         return done

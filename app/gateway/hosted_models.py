@@ -1,7 +1,8 @@
 """Opens the hosted models of projects, within the network that whoever named their URL may reach."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from ssl import SSLContext
 from typing import Self
 from uuid import UUID
@@ -9,9 +10,9 @@ from uuid import UUID
 import httpx
 import msgspec
 
-from app.db import hosted_models, models
+from app.db import costs, hosted_models, models
 from app.db.database import TRANSIENT, Sessions, keys_of
-from app.engine.hosted.chat_model import ChatAnswer, ChatModel
+from app.engine.hosted.chat_model import ChatAnswer, ChatModel, Tokens
 from app.engine.hosted.client import Abilities, OpenAiChatModel, Remedies, WithheldError, open_http
 from app.engine.tokenizer import Message
 from app.errors import EngineError
@@ -20,6 +21,8 @@ from app.gateway.own_services import OwnServices
 from app.gateway.ssrf import PublicNetwork
 from app.security.encryption import KeyRing
 from app.settings import Settings
+
+_CHARGE_SECONDS = 60.0
 
 
 class HostedModels(msgspec.Struct, frozen=True):
@@ -91,6 +94,76 @@ class HostedModels(msgspec.Struct, frozen=True):
         return open_http(None if trusted else PublicNetwork(private=self.private, own=self.own), self.tls)
 
 
+@asynccontextmanager
+async def charged(
+    opened: AbstractAsyncContextManager[ChatModel],
+    sessions: Sessions,
+    project_id: UUID,
+    owner: str,
+    model_id: UUID,
+    in_task: Callable[[], Tokens] | None = None,
+) -> AsyncIterator[ChatModel]:
+    """The opened model. On leaving, however that comes about, its project is charged for whatever it was asked,
+    answers that broke off included; but for what a task has recorded as its own, if it is asked for one. Otherwise
+    it is charged each minute already.
+    """
+
+    async def charge(used: Tokens) -> None:
+        async with sessions.begin() as session:
+            tokens, of_task = (used.prompt, used.generated), in_task is not None
+            await costs.charge(session, project_id, owner, model_id, *tokens, of_task=of_task)
+
+    async with opened as model:
+        counting = _Counting(model, charge if in_task is None else None)
+        try:
+            yield counting
+        finally:
+            used = counting.due - in_task() if in_task is not None else counting.due
+            if used.prompt or used.generated:
+                await charge(used)
+
+
+class _Counting:
+    """Counts the tokens of a chat model's requests. `charge` gets those of each minute."""
+
+    def __init__(self, model: ChatModel, charge: Callable[[Tokens], Awaitable[None]] | None) -> None:
+        self._model, self._charge = model, charge
+        self._answered = self._charged = Tokens()
+        self._charged_at = time.monotonic()
+
+    @property
+    def context_length(self) -> int | None:
+        return self._model.context_length
+
+    @property
+    def lost(self) -> Tokens:
+        return self._model.lost
+
+    @property
+    def due(self) -> Tokens:
+        """What was not charged yet."""
+        return self._answered + self.lost - self._charged
+
+    async def answer(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        temperature: float,
+        stop_strings: Sequence[str] = (),
+    ) -> ChatAnswer:
+        found = await self._model.answer(
+            messages, max_tokens=max_tokens, temperature=temperature, stop_strings=stop_strings
+        )
+        self._answered += found.tokens
+        if self._charge is not None and time.monotonic() - self._charged_at > _CHARGE_SECONDS:
+            due, self._charged_at = self.due, time.monotonic()
+            with suppress(*TRANSIENT):  # then it is charged later
+                await self._charge(due)
+                self._charged += due
+        return found
+
+
 class _Noted:
     """A chat model of which the database learns what it can do, and why it fails until it answers again."""
 
@@ -101,6 +174,10 @@ class _Noted:
     @property
     def context_length(self) -> int | None:
         return self._model.context_length
+
+    @property
+    def lost(self) -> Tokens:
+        return self._model.lost
 
     async def answer(
         self,

@@ -12,6 +12,21 @@ Sending: TypeAlias = Callable[[], Awaitable[None]]
 """Awaited when the connection is open, right before a request is written. If it raises, nothing is sent."""
 
 
+class GoingOut:
+    """A `Sending`, after which a call was `sent`: from then on it may have changed something. `before` is awaited
+    first.
+    """
+
+    def __init__(self, before: Sending | None) -> None:
+        self.sent = False
+        self._before = before
+
+    async def __call__(self) -> None:
+        if self._before is not None:
+            await self._before()
+        self.sent = True
+
+
 class WireRequest(msgspec.Struct, frozen=True):
     """What a `Caller` sends. Of a protocol that is not plain HTTP, `content` are the parameters of the method."""
 

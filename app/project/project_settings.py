@@ -33,7 +33,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tasks_per_day: _Limit = None
     """Tasks submitted in a day. Days are UTC."""
     tokens_per_day: _Limit = None
-    """Tokens generated in a day by tasks that ended. Over it, waiting tasks wait for the next day."""
+    """Tokens generated in a day by tasks that ended, and by hosted models in answers that broke off. Over it,
+    waiting tasks wait for the next day."""
     calls_per_day: _Limit = None
     """API calls in a day of tasks that ended. Over it, waiting tasks wait for the next day."""
     cost_per_day: _Cost = None

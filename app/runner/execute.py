@@ -17,10 +17,11 @@ from app.credentials.stored_credentials import StoredCredentials
 from app.db import costs, models, offers, proven_calls, suspects, task_queue, trajectories
 from app.db.database import UNAVAILABLE, Sessions, direct, is_lost_connection, reading
 from app.db.models import Exploration, TaskState
-from app.engine.hosted.chat_model import OpenHosted
-from app.errors import AppError, InvalidError, SandboxError, first_line, public_text
+from app.engine.hosted.chat_model import OpenHosted, Tokens
+from app.errors import AppError, EngineError, InvalidError, SandboxError, first_line, public_text
 from app.gateway.approval_gate import ApprovalGate
 from app.gateway.gateway import ExplorationEndedError, Gateway
+from app.gateway.hosted_models import charged
 from app.gateway.mcp_client.connection_pool import McpServers
 from app.gateway.mcp_client.mcp_calls import mcp_callers
 from app.judge import NamedJudge
@@ -84,14 +85,21 @@ class TaskExecutor:
         return self._explorer if row.exploration in (Exploration.READS, Exploration.WRITES) else self.agent
 
     @asynccontextmanager
-    async def policy_agent(self, row: models.Task, policy: Policy) -> AsyncIterator[Agent]:
-        """As `agent_of`, with the hosted model of the policy, if it is one."""
+    async def policy_agent(
+        self, row: models.Task, policy: Policy, owner: str, journal: TaskJournal | None = None
+    ) -> AsyncIterator[Agent]:
+        """As `agent_of`, with the hosted model of the policy, if it is one. The end of a task counts the turns
+        that its `journal` records; whatever else the model is asked counts for the project on leaving.
+        """
         agent, model_id = self.agent_of(row), hosted_id(policy.model)
         if model_id is None:
             yield agent
             return
         assert self.open_hosted is not None, "a release has a hosted model"
-        async with self.open_hosted(model_id) as model:
+        before = journal.used if journal else Tokens()
+        recorded = (lambda: journal.used - before) if journal else None
+        opened = self.open_hosted(model_id)
+        async with charged(opened, self.sessions, row.project_id, owner, model_id, recorded) as model:
             yield hosted_agent(agent, model)
 
     @cached_property
@@ -143,7 +151,10 @@ class TaskExecutor:
             raise PostponedError(cause, shortage=shortage) from error
         if isinstance(error, AppError):
             if await is_postponed(self.sessions, row, error):
-                raise PostponedError(cause, sandbox=isinstance(error, SandboxError)) from error
+                broken = error.broken_answers if isinstance(error, EngineError) else 0
+                raise PostponedError(
+                    cause, sandbox=isinstance(error, SandboxError), broken_answers=broken
+                ) from error
             log.warning("a task failed", task=str(row.id), cause=cause)
             failure = public_text(error)
         elif isinstance(error, DataError):  # of a kind that no boundary has caught before
@@ -253,7 +264,7 @@ class TaskExecutor:
                 journal.offered = offered
                 journal.guard = gateway.guard = await self.skill_selection.guard(offered)
             try:
-                async with self.policy_agent(row, context.policy) as policy_agent:
+                async with self.policy_agent(row, context.policy, owner, journal) as policy_agent:
                     agent, resume = await begin_call(policy_agent, row, offered, resume, journal)
                     return await run_rollout(agent, task, context.policy, gateway, offered, resume, journal)
             except SandboxError as error:
@@ -299,14 +310,6 @@ class TaskExecutor:
             store=ProjectSecrets(self.sessions, row.project_id),
             callers=mcp_callers(self.mcp, row.project_id, row.principal, self.settings.api_timeout_seconds),
         )
-
-    async def charge(self, project_id: UUID, owner: str, trajectory: Trajectory) -> None:
-        """Count what a rollout cost that is no task."""
-        model_id = hosted_id(trajectory.policy.model)
-        if model_id is not None:
-            used = trajectory.prompt_tokens, trajectory.generated_tokens
-            async with self.sessions.begin() as session:
-                await costs.charge(session, project_id, owner, model_id, *used)
 
     async def _is_proven(self, project_id: UUID, api: str) -> bool:
         async with reading(self.sessions) as session:

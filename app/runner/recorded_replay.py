@@ -43,9 +43,8 @@ async def replay_recorded(executor: TaskExecutor, shadow: models.Shadow) -> Reco
     gateway.guard = await executor.skill_selection.guard(offered)
     task = task_of(row, context.project)
     resume = ResumeState(seed=seed_of(row), now=row.started_at)
-    async with executor.policy_agent(row, context.policy) as agent:
+    async with executor.policy_agent(row, context.policy, shadow.owner or "") as agent:
         trajectory = await run_rollout(agent, task, context.policy, gateway, offered, resume)
-    await executor.charge(row.project_id, shadow.owner or "", trajectory)
     same, failure, scored = recording.complete, trajectory.detail or None, None
     if row.check_code and gateway.in_doubt is None:
         checking = _gateway(executor, row, context, recording, secrets, read_only=True)

@@ -64,7 +64,8 @@ class _Execution(msgspec.Struct, frozen=True):
 class _Dropped(msgspec.Struct, frozen=True):
     claim: str
     seconds: float  # until it may go on
-    sandbox_failures: int
+    sandbox_failures: int = 0
+    broken_answers: int = 0
 
 
 class Runner:
@@ -243,7 +244,7 @@ class Runner:
     def _why_dropped(self, task_id: UUID, execution: _Execution, error: BaseException) -> _Dropped:
         if not isinstance(error, PostponedError):
             log.error("a task was dropped, it will be resumed", task=str(task_id), exc_info=error)
-            return _Dropped(execution.claim, 0, 0)
+            return _Dropped(execution.claim, 0)
         seconds = self._options.postpone_seconds
         log.warning("a task is postponed", task=str(task_id), seconds=seconds, cause=str(error))
         if error.shortage is not None:
@@ -251,7 +252,7 @@ class Runner:
             self._short_until = asyncio.get_running_loop().time() + seconds
         elif not error.sandbox:
             self._held_off[execution.task.project_id] = asyncio.get_running_loop().time() + seconds
-        return _Dropped(execution.claim, seconds, int(error.sandbox))
+        return _Dropped(execution.claim, seconds, int(error.sandbox), error.broken_answers)
 
     async def _keep(self) -> None:
         """Renew the leases when they are due, otherwise cancel tasks whose cancellation was requested."""
@@ -283,6 +284,7 @@ class Runner:
                     dropped.claim,
                     seconds=dropped.seconds,
                     sandbox_failures=dropped.sandbox_failures,
+                    broken_answers=dropped.broken_answers,
                 )
             del self._dropped[task_id]
 

@@ -16,11 +16,12 @@ from app.db import models, shadows, tasks
 from app.db.database import TRANSIENT, UNAVAILABLE, Sessions
 from app.db.lease import new_claim
 from app.db.shadows import ShadowOutcome
-from app.errors import AppError, EngineError, EngineRefusalError, InvalidError, SandboxError
+from app.errors import AppError, EngineError, InvalidError, SandboxError
 from app.loop import Loop
 from app.records import Trajectory
 from app.runner.counted_calls import counted_calls
 from app.runner.execute import TaskExecutor
+from app.runner.postponed import is_passing
 from app.runner.process_identity import new_owner
 from app.runner.recorded_replay import replay_recorded
 from app.runner.task_context import task_of
@@ -103,7 +104,7 @@ class ShadowRunner:
                 return await replay_recorded(self._executor, shadow)
             return await replay(self._executor, shadow), None
         except AppError as error:
-            if isinstance(error, EngineError) and not isinstance(error, EngineRefusalError):
+            if is_passing(error):
                 raise
             log.warning("a shadow failed", task=str(shadow.task_id), cause=str(error))
             return ShadowOutcome(failure=str(error)), None
@@ -129,10 +130,9 @@ async def replay(executor: TaskExecutor, shadow: models.Shadow) -> ShadowOutcome
     owner = shadow.owner or ""
     async with (
         counted_calls(executor.sessions, row.project_id, owner, gateway),
-        executor.policy_agent(row, context.policy) as agent,
+        executor.policy_agent(row, context.policy, owner) as agent,
     ):
         trajectory = await run_rollout(agent, task, context.policy, gateway, offered, resume)
-    await executor.charge(row.project_id, owner, trajectory)
     failure = f"it tried to write: {gateway.would_write}" if gateway.would_write else None
     score: float | None = None
     if row.check_code:

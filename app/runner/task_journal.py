@@ -29,6 +29,7 @@ from app.db import (
 )
 from app.db.database import Sessions, direct, reading, retry_while_unavailable
 from app.db.models import Exploration
+from app.engine.hosted.chat_model import Tokens
 from app.engine.model_scope import ModelScope
 from app.errors import first_line
 from app.gateway.call_journal import InDoubtError
@@ -79,6 +80,7 @@ class TaskJournal(RolloutHooks):
         self._owner = owner
         self._lost: dict[int, calls.JournalCall] = {}
         self._in_doubt = False  # a call of this attempt is
+        self.used = Tokens()  # by the turns of a hosted model that this attempt recorded
         self._outgoing: _Outgoing | None = None  # the call in flight, if it must not be repeated
         self._unwritten: list[Call] = []  # calls that have returned and were repeatable, or not sent
         self._written = time.monotonic()
@@ -174,9 +176,11 @@ class TaskJournal(RolloutHooks):
             async with self._sessions.begin() as session:
                 await turns.begin(session, *about, new)
                 await task_queue.advance(session, self._task.id, self._owner)
-            return
-        async with direct(self._sessions) as handle:
-            await turns.begin(handle, *about, new)
+        else:
+            async with direct(self._sessions) as handle:
+                await turns.begin(handle, *about, new)
+        if turn.counted is not None:
+            self.used += Tokens(prompt=turn.counted.prompt, generated=turn.counted.generated)
 
     @timed(Phase.JOURNAL)
     async def on_turn_end(self, index: int, turn: Turn) -> None:
@@ -282,13 +286,14 @@ class TaskJournal(RolloutHooks):
         goes out that is not repeatable.
         """
         outgoing, self._outgoing = self._outgoing, None
-        if outgoing is None or not outgoing.sent:
-            assert outgoing is None or call.response is None, "a call went out that no row told of"
+        if outgoing is None or not call.sent:
+            assert outgoing is None or not outgoing.sent, "a call that was not sent had begun to be"
             await self._undo(outgoing)
             self._unwritten.append(call)
             if time.monotonic() - self._written > _BATCH_SECONDS:
                 await self.flush()
             return
+        assert outgoing.sent, "a call went out that no row told of"
         await _despite_cancellation(partial(self._end, call))  # without its result, it would be in doubt
 
     async def abort(self) -> None:

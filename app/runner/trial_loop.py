@@ -135,7 +135,7 @@ class ApiTrials:
         except NotTriedError as error:
             await self._end(row, api, TrialState.NOT_TRIED, reason=str(error))
         except EngineError as error:
-            await self._wait(row, api, str(error))
+            await self._wait(row, api, str(error), counts=error.broken_answers > 0)
         except AppError as error:
             await self._wait(row, api, str(error), counts=True)
         except UNAVAILABLE:
@@ -270,10 +270,8 @@ class _Trial:
         row = self._task(question.text)
         task, policy = task_of(row, self.context.project), self.context.policy
         resume = ResumeState(seed=seed_of(row), now=datetime.now(UTC))
-        async with self._executor.policy_agent(row, policy) as agent:
-            trajectory = await run_rollout(agent, task, policy, self._gateway(row), (), resume)
-        await self._executor.charge(self.row.project_id, self.row.owner or "", trajectory)
-        return trajectory
+        async with self._executor.policy_agent(row, policy, self.row.owner or "") as agent:
+            return await run_rollout(agent, task, policy, self._gateway(row), (), resume)
 
     async def _right_now(self, question: Question) -> Json:
         """Raises NotTriedError if the API fails."""

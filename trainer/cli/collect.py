@@ -67,10 +67,12 @@ def collect(
     from trainer.cli.hosted_expert import find_hosted  # noqa: PLC0415
     from trainer.sft_data import collection  # noqa: PLC0415
 
-    settings, key = Settings.from_env(), _key(api_key_env)
+    settings, key, patience, open_model = Settings.from_env(), _key(api_key_env), _TIMEOUTS * timeout, None
     if project or _is_hosted(expert):
-        expert, key = find_hosted(expert, project, settings)
-    access = collection.ExpertAccess(key=key, at_once=at_once, timeout=timeout, patience=_TIMEOUTS * timeout)
+        expert, open_model = find_hosted(expert, project, settings, timeout, patience)
+    access = collection.ExpertAccess(
+        key=key, at_once=at_once, timeout=timeout, patience=patience, open_model=open_model
+    )
     chats = collection.CollectionSettings(expert=expert, **wanted)
     with tqdm(total=chats.scenarios, desc="collect", unit="scenario", disable=None) as bar:
         try:

@@ -6,12 +6,11 @@ from uuid import UUID
 
 import msgspec
 
-from app.db import costs, hosted_models
+from app.db import hosted_models
 from app.db.database import Sessions
-from app.engine.hosted.chat_model import ChatAnswer, ChatModel
-from app.engine.tokenizer import Message
+from app.engine.hosted.chat_model import ChatModel
 from app.errors import InvalidError
-from app.gateway.hosted_models import HostedModels
+from app.gateway.hosted_models import HostedModels, charged
 from app.judge import NamedJudge
 from app.records import Trajectory
 from app.settings import Settings
@@ -39,8 +38,9 @@ class HostedJudge(msgspec.Struct, frozen=True, kw_only=True):
 
         @asynccontextmanager
         async def open_model() -> AsyncIterator[ChatModel]:
-            async with rules.open(sessions, entry.id, patience=0) as model:
-                yield _Charged(model, sessions, project_id, entry.id)
+            opened = rules.open(sessions, entry.id, patience=0)
+            async with charged(opened, sessions, project_id, str(project_id), entry.id) as model:
+                yield model
 
         judge = OpenAiJudge(open_model, self.group_size, self.max_tokens)
         return NamedJudge(_PLUGIN, f"{deployment.judge}\n{entry.url}\n{entry.model}", group=judge)
@@ -55,31 +55,3 @@ def load_judge(
 ) -> HostedJudge:
     """The plug-in `hosted`: `model` is the name of a hosted model in the projects that are judged."""
     return HostedJudge(model=model, group_size=group_size, max_tokens=max_tokens, timeout=timeout)
-
-
-class _Charged:
-    """A chat model whose answers the project pays for."""
-
-    def __init__(self, model: ChatModel, sessions: Sessions, project_id: UUID, model_id: UUID) -> None:
-        self._model, self._sessions, self._ids = model, sessions, (project_id, model_id)
-
-    @property
-    def context_length(self) -> int | None:
-        return self._model.context_length
-
-    async def answer(
-        self,
-        messages: Sequence[Message],
-        *,
-        max_tokens: int,
-        temperature: float,
-        stop_strings: Sequence[str] = (),
-    ) -> ChatAnswer:
-        found = await self._model.answer(
-            messages, max_tokens=max_tokens, temperature=temperature, stop_strings=stop_strings
-        )
-        project_id, model_id = self._ids
-        async with self._sessions.begin() as session:
-            used = found.tokens.prompt, found.tokens.generated
-            await costs.charge(session, project_id, str(project_id), model_id, *used)
-        return found

@@ -4,11 +4,13 @@ An expert is a plug-in: a function `load_expert(context, *, option: type = defau
 context manager of an `Expert`, registered in the entry-point group `sage.experts` or named "module:attribute".
 """
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from app.agent.prompt_profiles import Profile
+from app.engine.hosted.chat_model import ChatModel
 from app.engine.tokenizer import ChatTokenizer
 from app.plugins import registry
 from app.plugins.plugin_options import PluginSpec, load_options
@@ -17,6 +19,7 @@ from trainer.environment import Environment, Scenario
 from trainer.rollouts.episode import Episode
 
 GROUP = "sage.experts"
+OpenModel: TypeAlias = Callable[[], AbstractAsyncContextManager[ChatModel]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,7 @@ class ExpertContext:
     key: str = ""  # secret of an expert behind an API
     timeout: float = 120.0  # seconds per answer
     patience: float = 360.0  # seconds of retries while an expert is overloaded, slow or unreachable
+    open_model: OpenModel | None = None  # of an expert behind an API, instead of by its options
 
 
 class Expert(Protocol):

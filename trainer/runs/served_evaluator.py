@@ -1,15 +1,13 @@
 """Examines models as they would serve now: beside the project's skills, found by the retrieval of serving."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from uuid import UUID
 
-from app.db import costs
 from app.db.database import Sessions
-from app.engine.hosted.chat_model import ChatAnswer, ChatModel
-from app.engine.tokenizer import Message
-from app.gateway.hosted_models import HostedModels
+from app.engine.hosted.chat_model import ChatModel
+from app.gateway.hosted_models import HostedModels, charged
 from trainer.evaluation.paired import Evaluator
 from trainer.rollouts.stack import open_stack
 from trainer.run_job import Job, RunProgress
@@ -43,38 +41,6 @@ async def open_evaluator(
 @asynccontextmanager
 async def _open_hosted(job: Job, sessions: Sessions, model_id: UUID) -> AsyncIterator[ChatModel]:
     """What it costs counts for the project, whatever comes of the exam."""
-    async with HostedModels.of(job.deployment).open(sessions, model_id) as model:
-        counting = _Counting(model)
-        try:
-            yield counting
-        finally:
-            async with sessions.begin() as session:
-                used = counting.read, counting.generated
-                await costs.charge(session, job.project_id, str(job.id), model_id, *used)
-
-
-class _Counting:
-    """Counts the tokens of a chat model's answers."""
-
-    def __init__(self, model: ChatModel) -> None:
-        self._model = model
-        self.read = self.generated = 0
-
-    @property
-    def context_length(self) -> int | None:
-        return self._model.context_length
-
-    async def answer(
-        self,
-        messages: Sequence[Message],
-        *,
-        max_tokens: int,
-        temperature: float,
-        stop_strings: Sequence[str] = (),
-    ) -> ChatAnswer:
-        found = await self._model.answer(
-            messages, max_tokens=max_tokens, temperature=temperature, stop_strings=stop_strings
-        )
-        self.read += found.tokens.prompt
-        self.generated += found.tokens.generated
-        return found
+    opened = HostedModels.of(job.deployment).open(sessions, model_id)
+    async with charged(opened, sessions, job.project_id, str(job.id), model_id) as model:
+        yield model

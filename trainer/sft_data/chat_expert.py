@@ -1,7 +1,7 @@
 """A model behind a chat endpoint as the expert: prompted in words, recorded in the policy's tokens and profile."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -43,15 +43,20 @@ async def load_expert(
 
     `max_tokens` is per turn; 0 leaves it to the endpoint.
     """
-    async with OpenAiChatModel(
-        url,
-        model,
-        key=context.key,
-        timeout=context.timeout,
-        patience=context.patience,
-        remedies=REMEDIES,
-    ) as chat_model:
-        yield ChatExpert(chat_model, context, max_tokens)
+    opened: AbstractAsyncContextManager[ChatModel] = (
+        OpenAiChatModel(
+            url,
+            model,
+            key=context.key,
+            timeout=context.timeout,
+            patience=context.patience,
+            remedies=REMEDIES,
+        )
+        if context.open_model is None
+        else context.open_model()
+    )
+    async with opened as chat_model:
+        yield ChatExpert(chat_model, model, context, max_tokens)
 
 
 class DualFormatEngine:
@@ -107,7 +112,8 @@ class DualFormatEngine:
 class ChatExpert:
     """Implements `Expert`."""
 
-    chat_model: OpenAiChatModel
+    chat_model: ChatModel
+    model: str  # its name
     context: ExpertContext
     max_tokens: int = 0  # of a turn; 0 leaves it to the endpoint
     deterministic: bool = False
@@ -118,6 +124,6 @@ class ChatExpert:
             offers = await library.find(task.instruction, scenario.id)
             dual = DualFormatEngine(self.chat_model, context.tokenizer, context.profile, self.max_tokens)
             agent = Agent(dual, context.tokenizer, dual, context.sandbox, LIMITS, temperature)
-            episode_runner = EpisodeRunner(agent, context.environment, Policy(self.chat_model.model))
+            episode_runner = EpisodeRunner(agent, context.environment, Policy(self.model))
             episodes.append(await episode_runner.run_task(scenario, task, library, offers))
         return episodes

@@ -10,7 +10,7 @@ from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from trainer.environment import Split, open_environment
-from trainer.rollouts.expert import ExpertContext, open_expert
+from trainer.rollouts.expert import ExpertContext, OpenModel, open_expert
 from trainer.sft_data.collection_journal import CollectionEntry, CollectionJournal
 from trainer.sft_data.rejection_sampling import RejectionSampler
 from trainer.sft_data.selection import KeepRule
@@ -36,6 +36,7 @@ class ExpertAccess(msgspec.Struct, frozen=True, kw_only=True):
     at_once: int = 8  # scenarios
     timeout: float = 120.0  # seconds per answer
     patience: float = 360.0  # seconds of retries while the expert is overloaded, slow or unreachable
+    open_model: OpenModel | None = None  # that of a project, whose rules and whose account hold
 
 
 async def collect(
@@ -64,6 +65,7 @@ async def collect(
             key=access.key,
             timeout=access.timeout,
             patience=access.patience,
+            open_model=access.open_model,
         )
         async with open_expert(wanted.expert, context) as expert:
             scenarios = environment.scenarios(wanted.split, wanted.scenarios, wanted.seed)

@@ -9,6 +9,9 @@ import msgspec
 
 from app.engine.tokenizer import Message
 
+MAX_BROKEN = 3
+"""Answers to one request, or in one task, that may break off. Whoever meets the last gives up."""
+
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
     """What a request used, as the endpoint counted it, or as estimated where it does not."""
@@ -16,6 +19,21 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True):
     prompt: int = 0
     generated: int = 0  # thoughts included
     estimated: bool = False
+
+    def __add__(self, other: "Tokens") -> "Tokens":
+        return Tokens(
+            prompt=self.prompt + other.prompt,
+            generated=self.generated + other.generated,
+            estimated=self.estimated or other.estimated,
+        )
+
+    def __sub__(self, other: "Tokens") -> "Tokens":
+        """At least 0."""
+        return Tokens(
+            prompt=max(self.prompt - other.prompt, 0),
+            generated=max(self.generated - other.generated, 0),
+            estimated=self.estimated,
+        )
 
 
 class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +53,11 @@ class ChatModel(Protocol):
         """Tokens of a conversation at most, the answer included, as far as the endpoint tells."""
         ...
 
+    @property
+    def lost(self) -> Tokens:
+        """What requests that brought no answer have used so far, as their endpoint may have billed them."""
+        ...
+
     async def answer(
         self,
         messages: Sequence[Message],
@@ -46,8 +69,9 @@ class ChatModel(Protocol):
         """The text ends before the first stop string, if one comes, also where the endpoint knows none.
 
         `temperature` is left out where the model takes none. A busy endpoint is asked again, as late as its
-        `Retry-After` says. Raises EngineRefusalError, with the endpoint's own reason, if another try is useless,
-        otherwise EngineError.
+        `Retry-After` says, and after an answer that broke off up to `MAX_BROKEN` times in all: each may have been
+        billed, and is in `lost`. Raises EngineRefusalError, with the endpoint's own reason, if another try is
+        useless, otherwise EngineError.
         """
         ...
 

@@ -26,12 +26,12 @@ import msgspec
 import openai
 import structlog
 
-from app.engine.hosted.chat_model import ChatAnswer, Tokens
+from app.engine.hosted.chat_model import MAX_BROKEN, ChatAnswer, Tokens
 from app.engine.thoughts import CLOSED_THOUGHT, OPEN_THOUGHT
 from app.engine.tokenizer import Message
 from app.errors import EngineError, EngineRefusalError, HostError, NoConnectionError
 from app.records import Json
-from app.untrusted.http_body import BodyError, read_body
+from app.untrusted.http_body import BodyError, read_into
 from app.untrusted.http_transport import HttpTransport
 from app.untrusted.json_text import JsonError, decode_json
 
@@ -41,7 +41,8 @@ LimitField = Literal["max_tokens", "max_completion_tokens"]
 Thoughts = Literal["none", "reasoning_content", "reasoning", "parts", "tags"]
 
 _TRANSIENT = {408, 409, 425, 429}  # client errors that are worth a retry
-_UNREACHABLE = (httpx.ConnectError, httpx.UnsupportedProtocol)
+_TOO_LATE = {504, 524}  # of a gateway: what is behind it was asked, and may still be answering
+_UNREACHABLE = (httpx.ConnectError, httpx.ProxyError, httpx.UnsupportedProtocol)
 _NO_MONEY = {"insufficient_quota", "billing_hard_limit_reached"}  # codes of a 429 that waiting does not end
 _STATUS_OF_CODE = {"invalid_api_key": 401, "model_not_found": 404, "insufficient_quota": 402}
 _UNSUPPORTED_PARAMETER = {400, 422}
@@ -95,6 +96,14 @@ class _BusyError(EngineError):
     def __init__(self, message: str, seconds: float) -> None:
         super().__init__(message)
         self.seconds = seconds
+
+
+class _BrokenError(EngineError):
+    """The request was sent, and what came back, so many characters, is no whole answer. A new one may be."""
+
+    def __init__(self, message: str, received: int = 0) -> None:
+        super().__init__(message)
+        self.received = received
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -180,6 +189,7 @@ class OpenAiChatModel:
         self._own = open_http() if http is None else None
         self._http = http or self._own
         self.has_answered = has_answered
+        self.lost = Tokens()
 
     async def __aenter__(self) -> Self:
         return self
@@ -235,39 +245,58 @@ class OpenAiChatModel:
     async def raw_answer(self, request: Request) -> RawAnswer:
         """Raises as `answer`."""
         clock = asyncio.get_running_loop().time
-        until, pause = clock() + self._patience, _FIRST_PAUSE
+        until, pause, broken, lost = clock() + self._patience, _FIRST_PAUSE, 0, self.lost
         while True:
             try:
                 return await self._one_try(request)
             except EngineRefusalError:
                 raise
             except EngineError as error:
+                broken += isinstance(error, _BrokenError)
                 asked = error.seconds if isinstance(error, _BusyError) else 0.0
                 wait = max(asked, pause * random.uniform(1, 1.25))
-                if clock() + wait > until:
+                if broken >= MAX_BROKEN or clock() + wait > until:
+                    if broken:
+                        raise _given_up(error, broken, self.lost - lost) from error
                     raise
                 log.warning("a hosted model does not answer, retrying", cause=str(error), seconds=wait)
             await asyncio.sleep(wait)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def _once(self, request: Request, abilities: Abilities) -> RawAnswer:
-        reply = await self._sent(self.url, request.body(self.model, abilities))
-        self._check(reply)
-        decoded = self._decoded(reply)
-        if isinstance(decoded, dict) and (error := decoded.get("error")):
-            raise self._failure(_status_of(error), _reason_of(decoded, ""), {})
+        """Whatever is sent and brings no answer is `lost`, also if the caller is cancelled meanwhile."""
         try:
-            choice = msgspec.convert(decoded, _Reply).choices[0]
+            reply = await self._sent(self.url, request.body(self.model, abilities))
+            self._check(reply)
+        except (_BrokenError, asyncio.CancelledError) as error:
+            self.lost += _estimated(request.messages, error.received if isinstance(error, _BrokenError) else 0)
+            raise
+        decoded: Json = None
+        try:
+            decoded = self._decoded(reply)
+            return self._read(decoded, request.messages)
+        except EngineError:
+            if (used := _counted(decoded)) is None and not _is_put_off(decoded):
+                used = _estimated(request.messages, _written(decoded, reply.content))
+            self.lost += used or Tokens()
+            raise
+
+    def _read(self, reply: Json, messages: Sequence[Message]) -> RawAnswer:
+        if isinstance(reply, dict) and (error := reply.get("error")):
+            failure = self._failure(_status_of(error), _reason_of(reply, ""), {})
+            raise failure if _is_put_off(reply) else _BrokenError(str(failure))
+        try:
+            choice = msgspec.convert(reply, _Reply).choices[0]
         except (msgspec.ValidationError, IndexError) as error:
             raise self._alien(str(error)) from error
-        return self._read(choice, decoded, request.messages)
+        return self._read_choice(choice, reply, messages)
 
-    def _read(self, choice: "_Choice", reply: Json, messages: Sequence[Message]) -> RawAnswer:
+    def _read_choice(self, choice: "_Choice", reply: Json, messages: Sequence[Message]) -> RawAnswer:
         """Raises EngineError for an answer that broke off, EngineRefusalError for one without text."""
         message, ended = choice.message, (choice.finish_reason or "").lower()
         text, thought, thoughts = message.read()
         if ended in _BROKEN_OFF:
-            raise EngineError(f"{self.url} ended its answer early (finish_reason: {ended or 'none'}): try again")
+            raise _BrokenError(f"{self.url} ended its answer early (finish_reason: {ended or 'none'}): try again")
         if ended == "content_filter":
             raise WithheldError(
                 f"{self.url} withheld its answer (content_filter): its filter refuses these messages"
@@ -278,7 +307,7 @@ class OpenAiChatModel:
                 "tool calls off, or choose another model"
             )
         counted = _counted(reply)
-        tokens = counted or _estimated(messages, text + thought)
+        tokens = counted or _estimated(messages, len(text + thought))
         answer = ChatAnswer(
             text=text, thought=thought, finish="length" if ended in _LENGTH else "stop", tokens=tokens
         )
@@ -296,7 +325,7 @@ class OpenAiChatModel:
         except (TimeoutError, openai.APITimeoutError) as error:
             if isinstance(error.__cause__, httpx.ConnectTimeout):
                 raise self._unreachable("no connection in time") from error
-            raise EngineError(f"{url} did not answer within {self._timeout:g} s: {self._remedies.slow}") from None
+            raise _BrokenError(f"{url} did not answer within {self._timeout:g} s: {self._remedies.slow}") from None
         except NoConnectionError as error:
             raise self._unreachable(error.message) from error
         except HostError as error:
@@ -305,7 +334,8 @@ class OpenAiChatModel:
             cause = error.__cause__ or error
             reason = self._scrubbed(str(cause)) or type(cause).__name__
             if isinstance(cause, httpx.HTTPError) and not isinstance(cause, _UNREACHABLE):
-                raise EngineError(f"{url} broke its answer off ({reason}): try again") from None
+                received = cause.received if isinstance(cause, _CutOffError) else 0
+                raise _BrokenError(f"{url} broke its answer off ({reason}): try again", received) from None
             raise self._unreachable(reason) from None
         self.has_answered = True
         return reply
@@ -336,7 +366,7 @@ class OpenAiChatModel:
             return decode_json(reply.content, max_values=_MAX_VALUES, max_depth=_MAX_DEPTH)
         except JsonError as error:
             if reply.content.lstrip().startswith(b"{"):
-                raise EngineError(f"{self.url} broke its answer off ({error}): try again") from error
+                raise _BrokenError(f"{self.url} broke its answer off ({error}): try again") from error
             raise self._alien(str(error)) from error
 
     def _check(self, reply: httpx.Response) -> None:
@@ -367,7 +397,8 @@ class OpenAiChatModel:
             )
         if code in _NO_MONEY or (400 <= status < 500 and status not in _TRANSIENT):
             return EngineRefusalError(f"{self.url} refuses to answer ({status}: {reason})", status)
-        return _BusyError(f"{self.url} is unable to answer ({status}: {reason})", _retry_after(headers))
+        unable = f"{self.url} is unable to answer ({status}: {reason})"
+        return _BrokenError(unable) if status in _TOO_LATE else _BusyError(unable, _retry_after(headers))
 
     def _alien(self, error: str) -> EngineRefusalError:
         return EngineRefusalError(
@@ -422,16 +453,26 @@ class _BoundedClient(httpx.AsyncClient):
     """
 
     async def send(self, request: httpx.Request, *, stream: bool = False, **options: Any) -> httpx.Response:  # noqa: ARG002
-        response = await super().send(request, stream=True, **options)
+        response, body = await super().send(request, stream=True, **options), bytearray()
         try:
-            body = await read_body(response, _MAX_BODY)
-        except BodyError as error:
-            raise httpx.DecodingError(f"its answer {error}", request=request) from error
+            await read_into(body, response, _MAX_BODY)
+        except (BodyError, httpx.HTTPError) as error:
+            if response.is_success:
+                reason = f"its answer {error}" if isinstance(error, BodyError) else str(error)
+                raise _CutOffError(reason, len(body), request) from error
         finally:
             await response.aclose()
-        body = body if response.is_success else body[:_MAX_ERROR]
+        kept_body = bytes(body if response.is_success else body[:_MAX_ERROR])
         kept = [(name, value) for name, value in response.headers.items() if name not in _OF_BODY]
-        return httpx.Response(response.status_code, headers=kept, content=body, request=request)
+        return httpx.Response(response.status_code, headers=kept, content=kept_body, request=request)
+
+
+class _CutOffError(httpx.DecodingError):
+    """An answer ended after so many bytes, or cannot be decoded beyond them."""
+
+    def __init__(self, message: str, received: int, request: httpx.Request) -> None:
+        super().__init__(message, request=request)
+        self.received = received
 
 
 _OF_BODY: Final = {"content-encoding", "content-length", "content-type", "transfer-encoding"}
@@ -521,11 +562,10 @@ def _count(given: Json) -> int | None:
     return given if type(given) is int and 0 <= given <= _MAX_TOKENS else None
 
 
-def _estimated(messages: Sequence[Message], written: str) -> Tokens:
+def _estimated(messages: Sequence[Message], written: int) -> Tokens:
+    """Of so many characters written."""
     read = sum(len(message.content) for message in messages)
-    return Tokens(
-        prompt=-(-read // _CHARS_PER_TOKEN), generated=-(-len(written) // _CHARS_PER_TOKEN), estimated=True
-    )
+    return Tokens(prompt=-(-read // _CHARS_PER_TOKEN), generated=-(-written // _CHARS_PER_TOKEN), estimated=True)
 
 
 def _retry_after(headers: "httpx.Headers | dict[str, str]") -> float:
@@ -554,6 +594,37 @@ def _status_of(error: Json) -> int:
     code = (error.get("code") or error.get("status")) if isinstance(error, dict) else None
     status = int(str(code)) if re.fullmatch(r"[45]\d\d", str(code)) else _STATUS_OF_CODE.get(str(code), 0)
     return status if 400 <= status < 600 else 500
+
+
+def _given_up(error: EngineError, broken: int, lost: Tokens) -> EngineError:
+    answers = "1 answer" if broken == 1 else f"{broken} answers"
+    tokens = f"{lost.prompt:,} tokens of prompts and {lost.generated:,} generated"
+    given_up = EngineError(
+        f"{error}; {answers} broke off, for {tokens}{', as estimated' if lost.estimated else ''}"
+    )
+    given_up.broken_answers = broken
+    return given_up
+
+
+def _is_put_off(reply: Json) -> bool:
+    """Whether an answer with the status 200 is an error that came before any answer.
+
+    >>> [_is_put_off({"error": {"code": code}}) for code in (401, 429, 503, 502)], _is_put_off({"choices": []})
+    ([True, True, True, False], False)
+    """
+    error = reply.get("error") if isinstance(reply, dict) else None
+    return bool(error) and (_status_of(error) < 500 or _status_of(error) == HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def _written(reply: Json, body: bytes) -> int:
+    """The characters that an endpoint wrote in an answer that is none, or not whole."""
+    if reply is None:
+        return len(body) if body.lstrip().startswith(b"{") else 0
+    try:
+        text, thought, _ = msgspec.convert(reply, _Reply).choices[0].message.read()
+    except (msgspec.ValidationError, IndexError):
+        return 0
+    return len(text + thought)
 
 
 def _code_of(decoded: Json) -> str:
