@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import event, func, select, update
 
 from app.api.scope_check import ScopeCheck
 from app.apis.document_reader import DocumentReader
@@ -181,6 +181,23 @@ async def test_tasks_say_what_the_trial_found(trying: Trying) -> None:
     await trying.api.client.post("/v1/apis/desk/trial")
     await trying.ended(able)
     assert await remarks() == []
+
+
+async def test_whoever_wants_only_the_counts_of_trials_does_not_read_their_turns(trying: Trying) -> None:
+    await trying.add()
+    await trying.ended(able)
+    async with trying.project.sessions() as session:
+        row = await session.scalar(select(models.ApiTrial))
+        assert row is not None
+        assert (row.correct, row.asked, len(row.questions)) == (5, 5, 5)
+    statements = list[str]()
+    engine = trying.project.sessions.kw["bind"].sync_engine
+    event.listen(engine, "before_cursor_execute", lambda *about: statements.append(about[2]))
+    for path in ("/readyz", "/v1/apis"):
+        assert (await trying.api.client.get(path)).status_code == 200
+    read = [each for each in statements if "api_trials" in each]
+    assert len(read) == 2
+    assert not [each for each in read if "questions" in each]
 
 
 async def test_a_trial_is_no_task_and_changes_nothing(trying: Trying) -> None:
