@@ -133,7 +133,9 @@ async def claim(session: AsyncSession, owner: str, seconds: float) -> models.Api
 
 
 async def begin(session: AsyncSession, row: models.ApiTrial, model: str) -> bool:
-    """Record what the trial begins with. Whether it has begun with the same before, and has questions."""
+    """Record what the trial begins with. Whether it has begun with the same before, and has questions; those about
+    something else are dropped.
+    """
     now = _present(model).where(_api.id == row.api_id).subquery()
     inputs, credentials = (await session.execute(select(now.c.inputs, now.c.credentials))).one_or_none() or (
         "",
@@ -141,7 +143,8 @@ async def begin(session: AsyncSession, row: models.ApiTrial, model: str) -> bool
     )
     goes_on = row.inputs == inputs and bool(row.questions)
     began = update(_trial).where(_queue.held(row.owner or "", _queue.same(row)))
-    await session.execute(began.values(inputs=inputs, credentials=credentials))
+    questions = row.questions if goes_on else []
+    await session.execute(began.values(inputs=inputs, credentials=credentials, questions=questions))
     return goes_on
 
 
@@ -155,11 +158,12 @@ async def finish(
     session: AsyncSession,
     row: models.ApiTrial,
     state: TrialState,
-    tried: Sequence[Tried] = (),
+    tried: Sequence[Tried] | None = None,
     reason: str | None = None,
 ) -> bool:
-    """As `save`, at its end."""
-    ended = _queue.finish(row.owner or "", _queue.same(row), state=state, reason=reason, questions=_stored(tried))
+    """As `save`, at its end. None: the questions stay as they are."""
+    questions = {} if tried is None else {"questions": _stored(tried)}
+    ended = _queue.finish(row.owner or "", _queue.same(row), state=state, reason=reason, **questions)
     return await session.scalar(ended.returning(_trial.api_id)) is not None
 
 
