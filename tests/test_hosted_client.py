@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from email.utils import formatdate
+from functools import partial
 from typing import Any
 
 import pytest
@@ -435,9 +436,13 @@ async def test_an_answer_that_nobody_could_go_on_with_is_refused_once() -> None:
             "thoughts": said("a", reasoning="b" * 2_000_000),
             "parts": said([{"type": "text", "text": "a" * 1_000_001}] * 2),
         }.items():
-            endpoint = OddEndpoint(lambda _, reply=reply: reply)
+            endpoint = OddEndpoint(partial(_always, reply))
             async with opened(endpoint) as model:
                 with row(name):
                     with pytest.raises(EngineRefusalError, match="characters, of which at most 2,000,000 are"):
                         await answer(model)
                     assert len(endpoint.requests) == 1
+
+
+def _always(reply: Reply, _: object) -> Reply:
+    return reply

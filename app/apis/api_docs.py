@@ -96,9 +96,7 @@ def show_api_doc(
     if page == 1 and len(repr(whole)) <= room.chars:
         return whole
     pages = _pages(app, operation, room)
-    shown, more = next(
-        islice(pages, page - 1, None), ({"parameters": [], "response_schemas": {}}, "")
-    )
+    shown, more = next(islice(pages, page - 1, None), ({"parameters": [], "response_schemas": {}}, ""))
     return {**shown, "more": f"{more}: {next_page(call, page)}"} if more else shown
 
 
