@@ -11,6 +11,7 @@ from app.adapters.bundled_adapter import BundledAdapter
 from app.agent.prompt_profiles import prompt_hash, prompt_text
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
+from app.api.health import remarks
 from app.api.http_server import Shutdown
 from app.api.readiness import hosted_failures, readiness_checks
 from app.api.scope_check import ScopeCheck
@@ -129,8 +130,7 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
                 "database": lambda: check_schema(services.database.engine),
                 "engine": services.engine.ready,
                 "adapters": loader.ready,
-                "model": scope_check.warning,
-                "hosted models": lambda: hosted_failures(sessions),
+                **remarks({"model": scope_check.warning, "hosted models": partial(hosted_failures, sessions)}),
                 **readiness_checks(sessions, disk, shutdown),
             },
             occupancy=services.engine.occupancy,

@@ -4,13 +4,14 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import event, func, select, update
 
 from app.api.scope_check import ScopeCheck
 from app.apis.document_reader import DocumentReader
@@ -183,6 +184,23 @@ async def test_tasks_say_what_the_trial_found(trying: Trying) -> None:
     assert await remarks() == []
 
 
+async def test_whoever_wants_only_the_counts_of_trials_does_not_read_their_turns(trying: Trying) -> None:
+    await trying.add()
+    await trying.ended(able)
+    async with trying.project.sessions() as session:
+        row = await session.scalar(select(models.ApiTrial))
+        assert row is not None
+        assert (row.correct, row.asked, len(row.questions)) == (5, 5, 5)
+    statements = list[str]()
+    engine = trying.project.sessions.kw["bind"].sync_engine
+    event.listen(engine, "before_cursor_execute", lambda *about: statements.append(about[2]))
+    for path in ("/readyz", "/v1/apis"):
+        assert (await trying.api.client.get(path)).status_code == 200
+    read = [each for each in statements if "api_trials" in each]
+    assert len(read) == 2
+    assert not [each for each in read if "questions" in each]
+
+
 async def test_a_trial_is_no_task_and_changes_nothing(trying: Trying) -> None:
     await trying.add()
     shown = await trying.ended(saying("apis.desk.list_tickets()\napis.desk.add_ticket()"))
@@ -242,13 +260,61 @@ async def test_an_api_is_not_tried_for_a_reason(trying: Trying) -> None:
                 assert shown["reason"].startswith(reason)
 
 
-async def test_an_api_that_fails_meanwhile_ends_the_trial(trying: Trying) -> None:
-    trying.desk.fails_after = 6
+async def test_an_api_that_fails_meanwhile_is_asked_about_the_rest_later(trying: Trying) -> None:
+    asked = list[str]()
+
+    def falls_over(prompt: str, turns: int) -> str:
+        """While it is asked for a third time."""
+        asked.append(prompt)
+        trying.desk.fails_after = 1_000_000 if len(asked) < 3 else 0
+        return able(prompt, turns)
+
+    async def has_failed(times: int) -> bool:
+        async with trying.project.sessions() as session:
+            row = await session.scalar(select(models.ApiTrial))
+        assert row is not None
+        return row.attempt == times and row.owner is None and row.reason is not None
+
     await trying.add()
-    shown = await trying.ended(saying("apis.desk.list_agents()\napis.supervisor.complete_task(answer='?')"))
-    assert (shown["state"], shown["asked"]) == ("not_tried", 0)
-    assert "failed: " in shown["reason"]
-    assert "500" in shown["reason"]
+    for times in (1, 2, 3):
+        async with trying.trials(falls_over):
+            await until(partial(has_failed, times))
+        shown = await trying.shown()
+        assert (shown["state"], shown["right"], shown["asked"]) == ("waiting", 2, 5)
+        assert shown["reason"].startswith("2 of 5 asked; then its operation "), shown["questions"]
+        assert "500" in shown["reason"]
+        async with trying.project.sessions.begin() as session:
+            await session.execute(update(models.ApiTrial).values(next_at=from_now(0)))
+    ended = await trying.ended(falls_over)
+    assert (ended["state"], ended["right"], ended["asked"]) == ("not_tried", 2, 5)
+    assert ended["reason"] == shown["reason"]
+    assert [each["correct"] for each in ended["questions"]] == [True, True, None, None, None]
+    trying.desk.fails_after = 1_000_000
+    await trying.api.client.post("/v1/apis/desk/trial")
+    assert (await trying.ended(able))["right"] == 5
+
+
+async def test_a_question_whose_subject_is_gone_meanwhile_is_left_out(trying: Trying) -> None:
+    def removed(prompt: str, turns: int) -> str:
+        if "subject of the ticket" in prompt:
+            trying.desk.tickets = []
+        return able(prompt, turns)
+
+    await trying.add()
+    shown = await trying.ended(removed)
+    assert (shown["state"], shown["right"], shown["asked"]) == ("done", 3, 3)
+
+
+async def test_the_answers_of_a_trial_go_with_the_document_that_they_are_about(trying: Trying) -> None:
+    await trying.add()
+    await trying.ended(able)
+    await trying.api.client.post("/v1/apis/desk/trial")
+    async with trying.project.sessions.begin() as session:
+        old = {"question": "about another document", "right": 1, "correct": True}
+        await session.execute(update(models.ApiTrial).values(questions=[old], inputs="of another document"))
+    trying.desk.fails_after = 0
+    shown = await trying.ended(able)
+    assert (shown["state"], shown["asked"], shown["questions"]) == ("not_tried", 0, [])
 
 
 async def test_an_api_is_tried_once_its_credentials_are_there(trying: Trying) -> None:

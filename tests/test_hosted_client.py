@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from email.utils import formatdate
+from functools import partial
 from typing import Any
 
 import pytest
@@ -501,3 +502,22 @@ async def test_the_key_is_in_no_error_and_goes_nowhere_else() -> None:
         with pytest.raises(EngineRefusalError, match="has a character that no key has") as failed:
             await answer(model)
         assert KEY not in str(failed.value)
+
+
+async def test_an_answer_that_nobody_could_go_on_with_is_refused_once() -> None:
+    with every_row() as row:
+        for name, reply in {
+            "text": said("a" * 2_000_001),
+            "thoughts": said("a", reasoning="b" * 2_000_000),
+            "parts": said([{"type": "text", "text": "a" * 1_000_001}] * 2),
+        }.items():
+            endpoint = OddEndpoint(partial(_always, reply))
+            async with opened(endpoint) as model:
+                with row(name):
+                    with pytest.raises(EngineRefusalError, match="characters, of which at most 2,000,000 are"):
+                        await answer(model)
+                    assert len(endpoint.requests) == 1
+
+
+def _always(reply: Reply, _: object) -> Reply:
+    return reply

@@ -10,13 +10,28 @@ import pytest
 from sqlalchemy import NullPool, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import approvals, audit, failed_calls, releases, runs, skills, tasks, training_data, watches, webhooks
+from app.db import (
+    approvals,
+    audit,
+    failed_calls,
+    releases,
+    runs,
+    skill_savings,
+    skills,
+    task_outcomes,
+    tasks,
+    training_data,
+    watches,
+    webhooks,
+)
 from app.db.approval_rows import ApprovalState
 from app.db.database import Database, open_database
 from app.db.models import RunState, SkillState, TaskState
+from app.db.statistics import TimeBucket
 from app.db.webhook_rows import DeliveryState
 from app.records import Stop
 from tests.support import postgres
+from tests.support.every_row import every_row
 
 pytestmark = pytest.mark.slow  # to fill the tables takes longer than most files
 
@@ -160,22 +175,43 @@ async def test_a_watch_reads_the_latest_tasks_before_it_however_many_there_are(
     await _check_plan(full, before, most_pages=200)
 
 
+async def test_the_first_page_counts_ended_tasks_without_reading_the_table(full: Database) -> None:
+    counts: dict[str, Listing] = {
+        "outcomes": lambda session: task_outcomes.over_time(session, PROJECT, NOW, TimeBucket.DAY),
+        "failed": lambda session: task_outcomes.count_failed(session, PROJECT),
+        "savings": lambda session: skill_savings.by_scenario(session, PROJECT, NOW),
+    }
+    with every_row() as row:
+        for name, count in counts.items():
+            with row(name):
+                plan = await _plan(full, count)
+                reads = [node for node in _nodes(plan) if node.get("Relation Name") == "tasks"]
+                assert {node["Node Type"] for node in reads} == {"Index Only Scan"}
+                assert "ix_tasks_finished" in {node["Index Name"] for node in reads}
+
+
 async def _check_plan(full: Database, listing: Listing, most_pages: int = _MOST_PAGES) -> None:
+    plan = await _plan(full, listing)
+    kinds = {f"{node['Node Type']} {node.get('Relation Name', '')}" for node in _nodes(plan)}
+    assert not {kind for kind in kinds if kind.startswith("Seq Scan") and kind.split()[-1] in _TABLES}, kinds
+    pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    assert pages <= most_pages, json.dumps(plan, indent=1)
+
+
+async def _plan(full: Database, listing: Listing) -> dict[str, Any]:
     """Of the statement with a limit."""
     statements: list[tuple[str, Any]] = []
-    event.listen(full.engine.sync_engine, "before_cursor_execute", _collect(statements))
+    collect = _collect(statements)
+    event.listen(full.engine.sync_engine, "before_cursor_execute", collect)
     async with full.sessions() as session:
         await listing(session)
+    event.remove(full.engine.sync_engine, "before_cursor_execute", collect)
     [(statement, values)] = [each for each in statements if "LIMIT" in each[0]]
     async with full.engine.connect() as connection:
         explained = await connection.exec_driver_sql(
             f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", values
         )
-        plan = explained.scalar_one()[0]["Plan"]
-    kinds = {f"{node['Node Type']} {node.get('Relation Name', '')}" for node in _nodes(plan)}
-    assert not {kind for kind in kinds if kind.startswith("Seq Scan") and kind.split()[-1] in _TABLES}, kinds
-    pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
-    assert pages <= most_pages, json.dumps(plan, indent=1)
+        return dict(explained.scalar_one()[0]["Plan"])
 
 
 def _collect(statements: list[tuple[str, Any]]) -> Callable[..., None]:
@@ -213,12 +249,13 @@ FILL = [
     """,
     f"""
     INSERT INTO tasks (id, project_id, created_at, instruction, scenario, variables, use_skills, state, stop,
-        score, checked, turns, generated_tokens, calls, cancel_requested, attempt, finished_at)
+        score, checked, turns, generated_tokens, calls, cancel_requested, attempt, started_at, finished_at)
     SELECT gen_random_uuid(), {_PROJECT_OF}, {_CREATED}, 'tidy up the mails of today, please: w' || n % 1000
         || CASE WHEN n % 30011 = 0 THEN ' rarely' ELSE '' END, 's' || n % 1000,
         '{{}}', true, CASE WHEN n % 30011 = 0 THEN 'waiting' ELSE 'done' END,
         CASE WHEN n % 30011 = 0 THEN NULL WHEN n % 20011 = 0 THEN 'cancelled' ELSE 'completed' END,
-        CASE WHEN n % 20011 = 0 THEN 1 ELSE n % 100 / 100.0 END, false, 3, 100, 18, false, 1, {_CREATED}
+        CASE WHEN n % 20011 = 0 THEN 1 ELSE n % 100 / 100.0 END, false, 3, 100, 18, false, 1, {_CREATED},
+        {_CREATED}
     FROM generate_series(1, :rows) n
     """,
     "INSERT INTO task_words SELECT id, project_id, created_at, to_tsvector('simple', instruction) FROM tasks",

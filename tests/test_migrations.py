@@ -250,6 +250,26 @@ _SCORED_TASKS = text(
 )
 
 
+def test_the_answers_of_earlier_trials_are_counted(empty_database_url: str) -> None:
+    questions = [{"correct": True, "turns": []}, {"correct": False}, {"correct": None}, {"correct": True}]
+    with create_engine(empty_database_url, poolclass=NullPool).begin() as connection:
+        command.upgrade(alembic_config(connection), "0065")
+        for statement in _OLD_TRIAL.split(";"):
+            connection.execute(text(statement), {"questions": json.dumps(questions)} if ":q" in statement else {})
+    migrate(empty_database_url)
+    with create_engine(empty_database_url, poolclass=NullPool).begin() as connection:
+        assert connection.execute(text("SELECT correct, asked FROM api_trials")).all() == [(2, 4)]
+
+
+_OLD_TRIAL = f"""
+    INSERT INTO projects (id, name, skill_rev) VALUES ('{_PROJECT}', 'old', 0);
+    INSERT INTO apis (id, project_id, name, source, digest, document)
+    VALUES ('{_PROJECT}', '{_PROJECT}', 'desk', '', 'd', '{{}}');
+    INSERT INTO api_trials (api_id, project_id, attempt, state, questions)
+    VALUES ('{_PROJECT}', '{_PROJECT}', 1, 'done', CAST(:questions AS jsonb))
+"""
+
+
 def test_a_failing_migration_leaves_nothing_behind(empty_database_url: str, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(_FAILING.format(parent="0007"))
     engine = create_engine(empty_database_url, poolclass=NullPool)

@@ -47,3 +47,32 @@ async def test_an_undefined_name_is_answered_with_what_it_could_have_been(bare_s
                 compact = PROFILES["compact"].observation(seen)
                 assert "Hint" not in compact
                 assert last.startswith(compact.splitlines()[-1])
+
+
+_SIGNED_IN = "No password, key or token is needed, and none can be looked up: every call is signed in outside"
+
+
+async def test_who_looks_for_a_password_that_there_is_not_is_told_that_none_is_needed(
+    bare_sandbox: ForkedSandbox,
+) -> None:
+    apis = {"supervisor": ["complete_task"], "mail": ["send", "list_mails"], "letters": ["log_in", "list_letters"]}
+    table = [
+        ("apis.supervisor.show_passwords()", _SIGNED_IN),
+        ("apis.supervisor.show_account_passwords()['mail']", _SIGNED_IN),
+        ("apis.mail.login(username='me')", _SIGNED_IN),
+        ("apis.mail.get_access_token()", _SIGNED_IN),
+        ("apis.mail.log_in(password='x')", ". apis.letters has it."),
+        ("apis.letters.login(password='x')", ". Did you mean 'log_in'?"),
+        ("apis.supervisor.list_authors()", ": it has complete_task. "),
+    ]
+    with every_row() as row:
+        for code, said in table:
+            with row(code):
+                session = await bare_sandbox.open(apis, _call, SessionLimits())
+                seen = await session.run(code)
+                await session.close()
+                last = (seen.error or "").splitlines()[-1]
+                assert said in last
+                assert (_SIGNED_IN in last) is (said == _SIGNED_IN)
+                assert last.startswith("AttributeError: apis.")
+                assert "Go on with the apps" in PROFILES["compact"].observation(seen) or said != _SIGNED_IN

@@ -9,8 +9,8 @@ from app.apis.api_documents import parse_document
 from app.apis.app_view import AppView
 from app.apis.bound_parameters import bind_parameters
 from app.apis.catalog import App, Catalog
-from app.apis.naming import Naming
-from app.apis.presentation import Presentation, keep_names, present
+from app.apis.naming import Naming, keys_of
+from app.apis.presentation import OperationOverride, Presentation, keep_names, present
 from app.project.approval import ApprovalRules
 from tests.document_parts import openapi
 from tests.processor_time import growth
@@ -33,6 +33,20 @@ def names(app: App, naming: Naming = "readable", before: App | None = None) -> l
         old = AppView.of(present(before, presentation))
         presentation = keep_names(app, presentation, old.names)
     return list(present(app, presentation).operations)
+
+
+def test_a_name_that_a_person_gave_comes_before_those_of_the_version_before() -> None:
+    app = api(list_a="GET /a", list_b="GET /b", list_c="GET /c")
+    first, second, _ = keys_of(list(app.operations.values()))
+    called = OperationOverride(place="", was="list_a", name="browse")
+    presentation = Presentation(naming="readable", overrides={first: called})
+    for before, given in (
+        ({first: "former"}, ["browse", "list_b", "list_c"]),  # another one by now
+        ({second: "browse"}, ["browse", "list_b", "list_c"]),  # which was free until now
+        ({first: "browse", second: "kept"}, ["browse", "kept", "list_c"]),
+    ):
+        kept = keep_names(app, presentation, before)
+        assert list(present(app, kept).operations) == given
 
 
 POOLS = {

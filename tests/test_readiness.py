@@ -5,7 +5,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
+from structlog.testing import capture_logs
 
+from app.api import health
 from app.api.http_server import Shutdown
 from app.api.readiness import readiness_checks
 from app.db import runners
@@ -121,3 +124,30 @@ async def test_a_runner_whose_claims_fail_reports_it(project: LedgerProject, bar
             return any("claim tasks: " in row.faults.get("claims", "") and row.error for row in rows)
 
         await until(is_reported)
+
+
+async def test_a_remark_that_cannot_be_made_is_left_out(
+    committed: Sessions, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "_REMARK_SECONDS", 0.05)
+
+    async def hangs() -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    async def fails() -> str:
+        async with open_database(NOWHERE) as database, database.sessions() as session:
+            return str(await session.scalar(select(1)))
+
+    async def says() -> str:
+        return "a remark"
+
+    checks = health.remarks({"slow": hangs, "failing": fails, "made": says})
+    async with open_api_app(committed, database_url, checks) as api:
+        with capture_logs() as logged:
+            answer = await api.client.get("/readyz")
+    assert (answer.status_code, answer.json()["warnings"]) == (200, {"made": "a remark"})
+    assert set(answer.json()["components"].values()) == {"ready"}
+    causes = {each["remark"]: each["cause"] for each in logged if "is left out" in each["event"]}
+    assert causes.keys() == {"slow", "failing"}
+    assert causes["slow"] == "it took more than 0.05 s"

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from time import process_time
 from typing import NamedTuple
 from uuid import UUID
 
@@ -123,3 +124,18 @@ def test_most_of_the_words_of_a_request_have_to_be_in_the_description(request_te
     admitted = [key for key, score in index.search(request_text, 5, lambda _: True) if score >= 0.55]
     assert admitted[:1] == ([best] if best else [])
     assert [key for key, _ in index.search(request_text, 5, lambda key: key != best)][:1] != [best or "none"]
+
+
+def test_a_request_is_compared_with_the_words_that_begin_as_its_own_alone() -> None:
+    index: DescriptionIndex[int] = DescriptionIndex()
+    for number in range(5_000):
+        index.add(number, f"w{number:04}a", f"w{number:04}b w{number:04}c w{number:04}d")
+    request = " ".join(f"w{number:04}b w{number:04}cc" for number in range(20))
+    began = process_time()
+    for _ in range(20):
+        best = index.search(request, 3, lambda _: True)
+    assert process_time() - began < 2
+    assert [key for key, _ in best] == [0, 1, 2]
+    for number in range(5_000):
+        index.remove(number)
+    assert index.search(request, 3, lambda _: True) == []

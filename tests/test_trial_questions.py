@@ -219,3 +219,23 @@ def test_the_item_itself_says_which_it_is() -> None:
     question = Question(text="Which?", right=12, read=Read("list_tickets"), kind="most", key="id", field="replies")
     assert answers(question, TICKETS[1], 12)
     assert not answers(question, TICKETS[0], 12)
+
+
+def test_numbers_may_be_larger_than_a_float() -> None:
+    huge = 10**400
+    with every_row() as row:
+        for right, given, is_so in [
+            (12.5, huge, False),
+            (huge, 12.5, False),
+            (huge, huge, True),
+            (huge, huge + 1, False),
+            (huge, str(huge), False),  # longer than any answer that is read
+            (12.5, f"{'9' * 390}", False),
+            (10**390, f"it is {'9' * 390}", False),
+        ]:
+            with row(f"{right} {given}"[:40]):
+                assert is_right(right, given) is is_so
+    app = desk()
+    rows = [{"id": 11, "name": "Ann", "replies": huge}, {"id": 12, "name": "Bob", "replies": 2}]
+    seen = seen_of(app, Read(operation="list_tickets"), rows, None)
+    assert all(each.right is not None for each in questions(app, [seen]))

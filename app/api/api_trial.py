@@ -121,8 +121,8 @@ def _fields(row: models.ApiTrial | None) -> dict[str, Json]:
     score = api_trials.score_of(row)
     return {
         "state": "running" if api_trials.is_under_way(row) else row.state.value,
-        "right": sum(each["correct"] is True for each in row.questions),
-        "asked": len(row.questions),
+        "right": row.correct,
+        "asked": row.asked,
         "reason": row.reason,
         "remark": None if score is None else trial_remark(*score),
         "finished_at": row.finished_at,

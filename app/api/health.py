@@ -2,18 +2,24 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 import msgspec
+import structlog
 from litestar import Response, get
 from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
 
-from app.errors import AppError
+from app.db.database import TRANSIENT
+from app.errors import AppError, first_line
+
+log = structlog.get_logger(__name__)
 
 ReadinessCheck = Callable[[], Awaitable[object]]
 """Returns if the component works (a string is a warning). Raises AppError with the reason if it does not."""
 
 _TIMEOUT_SECONDS = 5.0  # of one check
+_REMARK_SECONDS = 2.0  # of one remark: it ends before a check does
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -53,6 +59,13 @@ async def readyz(readiness_checks: NamedDependency[Mapping[str, ReadinessCheck]]
     return Response(found, status_code=200 if found.ready else 503)
 
 
+def remarks(checks: Mapping[str, Callable[[], Awaitable[str]]]) -> Mapping[str, ReadinessCheck]:
+    """Checks of what tasks can be executed without. They only warn: a remark that is slow, or cannot be made, is
+    left out, as the log says.
+    """
+    return {name: partial(_remark, name, check) for name, check in checks.items()}
+
+
 async def readiness(checks: Mapping[str, ReadinessCheck]) -> Readiness:
     """Runs all checks at once, each for at most some seconds."""
     results = await asyncio.gather(*(_run(check) for check in checks.values()))
@@ -71,3 +84,15 @@ async def _run(check: ReadinessCheck) -> tuple[str, str]:
     except AppError as error:
         return str(error), ""
     return "ready", result if isinstance(result, str) else ""
+
+
+async def _remark(name: str, check: Callable[[], Awaitable[str]]) -> str:
+    try:
+        async with asyncio.timeout(_REMARK_SECONDS):
+            return await check()
+    except TimeoutError:
+        cause = f"it took more than {_REMARK_SECONDS:g} s"
+    except (AppError, *TRANSIENT) as error:
+        cause = first_line(error)
+    log.warning("a remark of /readyz is left out", remark=name, cause=cause)
+    return ""

@@ -70,11 +70,8 @@ async def hosted_failures(sessions: Sessions) -> str:
 
     Why they failed is the endpoint's text about an account, and what reads this needs no key.
     """
-    try:
-        async with sessions() as session:
-            failed = await hosted_models.failing(session)
-    except TRANSIENT:  # another component says so
-        return ""
+    async with sessions() as session:
+        failed = await hosted_models.failing(session)
     ids = ", ".join(map(str, failed))
     return f"hosted models of projects {ids} failed: `sage models hosted` says why" if failed else ""
 

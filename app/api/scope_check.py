@@ -42,12 +42,9 @@ class ScopeCheck:
 
     async def warning(self) -> str:
         """How many there are; it shows no names. Empty if there are none."""
-        try:
-            rows = await self._rows() if self._scope.apis else ()
-            async with self._sessions() as session:
-                tried = await api_trials.scores(session)
-        except TRANSIENT:  # another component says so
-            return ""
+        rows = await self._rows() if self._scope.apis else ()
+        async with self._sessions() as session:
+            tried = await api_trials.scores(session)
         affected = {row.project_id for row in rows if row.id not in tried and self._is_other(row)}
         said = [_failed_trials(tried.values())]
         if affected:

@@ -109,13 +109,13 @@ def show_signatures(catalog: Catalog, app_name: str, page: int = 1, *, room: Roo
     """
     app = _app(catalog, app_name)
     left = list(app.operations.values())
-    shown = page_of_signatures(app, left, room.instruction, room.chars)
+    words = SignatureWords(app, room.instruction)
+    shown = page_of_signatures(app, left, words, room.chars)
     if page > 1 or shown.is_cut or len(shown.lines) < len(left):
-        shown = page_of_signatures(app, left, room.instruction, room.chars - NOTE)
-        if len(shown.lines) < len(left):
+        if len(page_of_signatures(app, left, words, room.chars - NOTE).lines) < len(left):
             left = likeliest(app, room.instruction)
-        for _ in range(page):
-            shown = page_of_signatures(app, left, room.instruction, room.chars - NOTE)
+        for _ in range(min(page, len(left) + 1)):  # one after the last is empty
+            shown = page_of_signatures(app, left, words, room.chars - NOTE)
             left = left[len(shown.lines) :]
     else:
         left = []

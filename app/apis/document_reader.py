@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 from asyncio import IncompleteReadError, StreamReader, StreamWriter
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Awaitable, Callable
@@ -19,6 +18,7 @@ from app.apis.presentation import AS_WRITTEN, Presentation
 from app.apis.read_process import LENGTH_BYTES, NEXT, ReadRequest, ReadResult, frame
 from app.apis.sample_call import CallPlan, SampleCall
 from app.errors import ApiDocumentError, InvalidError
+from app.python_process import python_module
 
 log = structlog.get_logger(__name__)
 
@@ -150,7 +150,7 @@ class DocumentReader:
                 return process
         environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         limits = str(self._cpu_seconds), str(self._memory_bytes)
-        command = (sys.executable, "-m", "app.apis.read_process", *limits)
+        command = python_module("app.apis.read_process", *limits)
         return await asyncio.create_subprocess_exec(
             *command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment, start_new_session=True
         )

@@ -6,7 +6,7 @@ import msgspec
 
 from app.apis.builtin import COMPLETE_TASK
 from app.apis.catalog import App, Catalog
-from app.apis.short_signature import page_of_signatures
+from app.apis.short_signature import SignatureWords, page_of_signatures
 
 _SIGNATURE_CHARS = 5_400  # of one app: at most some 2,000 tokens, of 2.7 characters
 _LISTED: WeakKeyDictionary[App, "ListedApp"] = WeakKeyDictionary()
@@ -27,7 +27,7 @@ class ListedApp(msgspec.Struct, frozen=True):
     def of(cls, app: App) -> "ListedApp":
         if app not in _LISTED:
             operations = [each for each in app.operations.values() if each.api != COMPLETE_TASK.api]
-            lines = page_of_signatures(app, operations, "", _SIGNATURE_CHARS).lines
+            lines = page_of_signatures(app, operations, SignatureWords(app, ""), _SIGNATURE_CHARS).lines
             _LISTED[app] = cls(app.name, app.description, tuple(lines) if len(lines) == len(operations) else None)
         return _LISTED[app]
 

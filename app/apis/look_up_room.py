@@ -38,13 +38,14 @@ def page_of_entries(
     if page == 1 and len(repr(entries)) <= room.chars:
         return list(entries)
     left = [{**each, "description": shortened(str(each["description"]), SHORT)} for each in sort()]
-    shown: list[Json] = []
-    for _ in range(page):
-        count = max(1, how_many_fit([len(repr(each)) + 2 for each in left], room.chars - NOTE))
-        shown, left = left[:count], left[count:]
-    if left:
+    sizes = [len(repr(each)) + 2 for each in left]
+    start = end = 0
+    for _ in range(min(page, len(left) + 1)):  # one after the last is empty
+        start, end = end, end + max(1, how_many_fit(sizes[end:], room.chars - NOTE))
+    shown: list[Json] = [*left[start:end]]
+    if end < len(left):
         blank = dict.fromkeys(left[0], MORE)
-        shown.append({**blank, "description": f"{len(left)} more: {next_page(call, page)}"})
+        shown.append({**blank, "description": f"{len(left) - end} more: {next_page(call, page)}"})
     return shown
 
 

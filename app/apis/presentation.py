@@ -64,17 +64,19 @@ def present(app: App, presentation: Presentation) -> App:
 
 
 def keep_names(app: App, presentation: Presentation, names: Mapping[str, str]) -> Presentation:
-    """The presentation for a new version of a document, of which an earlier one had `names`, by key or by place.
+    """The presentation for a new version of a document, of which an earlier one had `names`, by key or by place. A
+    name that a person has given comes before those: it is neither replaced by one nor given twice.
 
     `app` is as parsed.
     """
     operations = list(app.operations.values())
     keys, known = keys_of(operations), known_names(names, operations)
     own = {key: each.name for key, each in overrides_of(app, presentation).items() if each.name}
+    free = {key: name for key, name in known.items() if key not in own and name not in own.values()}
     kept: dict[str, str] = {}
     while True:  # a name that is kept may set another one free
         given = zip(keys, name_operations(app, presentation.naming, kept | own), strict=True)
-        differing = {key: known[key] for key, name in given if known.get(key, name) != name}
+        differing = {key: free[key] for key, name in given if key not in kept and free.get(key, name) != name}
         if not differing:
             return msgspec.structs.replace(presentation, names=kept)
         kept |= differing

@@ -25,6 +25,7 @@ from app.apis.sample_call import CallPlan, SampleCall, sample_call
 from app.apis.yaml_json import to_json_text
 from app.errors import ApiDocumentError, InvalidError
 from app.low_priority import lower_priority
+from app.python_process import lower_limit
 from app.records import Json
 
 LENGTH_BYTES = 4
@@ -80,9 +81,9 @@ def main() -> None:
 
 
 def _serve(cpu_seconds: int, memory_bytes: int) -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    lower_limit(resource.RLIMIT_CORE, 0)
+    lower_limit(resource.RLIMIT_CPU, cpu_seconds, cpu_seconds + 1)
+    lower_limit(resource.RLIMIT_AS, memory_bytes)
     request = msgspec.json.decode(_receive(), type=ReadRequest)
     document = b""
     try:

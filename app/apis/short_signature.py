@@ -1,8 +1,9 @@
 """Signatures in less room: of many optional arguments and fields, those that a task seems to need. Pure."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from app.apis.catalog import App, Operation
 from app.apis.query_words import read_query
@@ -16,22 +17,28 @@ _FEWEST = 12  # lines of a page, where they can have _LEAST
 _LEAST = 80  # characters
 _SUMMARY = 120
 _CONSIDERED = 300  # arguments or fields of one operation
+_REQUIRED: WeakKeyDictionary[App, frozenset[str]] = WeakKeyDictionary()  # names, kept as long as the app is
 
 
 class SignatureWords:
-    """What the arguments and fields of an app are chosen by: the words of a task, and what operations require."""
+    """What the arguments and fields of an app are chosen by: the words of a task, and what operations require.
+
+    One serves all pages of a look-up: it remembers the ranks of names, and nothing of it outlives the look-up but
+    what depends on the app alone.
+    """
 
     def __init__(self, app: App, instruction: str) -> None:
         self._terms = read_query(instruction).terms
-        self._required = {
-            each.name for operation in app.operations.values() for each in operation.parameters if each.required
-        }
+        self._required = _required_by(app)
+        self._ranks: dict[str, tuple[int, bool, int]] = {}
 
     def rank(self, name: str) -> tuple[int, bool, int]:
         """The first are the most likely to be needed: named in the task, required somewhere, of few words."""
-        words = [singular(word) for word in split_words(name)]
-        named = sum(any(word == term or is_beginning(word, term) for term in self._terms) for word in words)
-        return -named, name not in self._required, len(words)
+        if name not in self._ranks:
+            words = [singular(word) for word in split_words(name)]
+            named = sum(any(word == term or is_beginning(word, term) for term in self._terms) for word in words)
+            self._ranks[name] = -named, name not in self._required, len(words)
+        return self._ranks[name]
 
 
 class SignaturePage(NamedTuple):
@@ -39,12 +46,14 @@ class SignaturePage(NamedTuple):
     is_cut: bool  # whether there is more to some of them
 
 
-def page_of_signatures(app: App, operations: Sequence[Operation], instruction: str, chars: int) -> SignaturePage:
+def page_of_signatures(
+    app: App, operations: Iterable[Operation], words: SignatureWords, chars: int
+) -> SignaturePage:
     """A line for each of the first operations: as many as fit if long lines are cut, but twelve even in little
     room, and these as long as fits.
     """
     lines: list[str] = []
-    left, words = chars, SignatureWords(app, instruction)
+    left, shown = chars, list[Operation]()
     fewest = max(1, min(_FEWEST, chars // _LEAST))
     for operation in operations:
         line = signature(operation, typed=app.typed, rank=words.rank)
@@ -52,12 +61,13 @@ def page_of_signatures(app: App, operations: Sequence[Operation], instruction: s
         if left < 0 and len(lines) >= fewest:
             break
         lines.append(line)
+        shown.append(operation)
     limit = max(_LEAST, _fair_limit([len(line) for line in lines], chars - len(lines)))
     if all(len(line) <= limit for line in lines):
         return SignaturePage(lines, is_cut=False)
     short = [
         line if len(line) <= limit else short_signature(operation, limit, words, typed=app.typed)
-        for line, operation in zip(lines, operations, strict=False)
+        for line, operation in zip(lines, shown, strict=True)
     ]
     return SignaturePage(short, is_cut=True)
 
@@ -79,6 +89,13 @@ def short_signature(operation: Operation, limit: int, words: SignatureWords, *, 
     arguments = [*required, *_marked([optional[each] for each in optional if each in shown], optional)]
     line = _line(operation, arguments, start, _marked([each for each in fields if each in kept], fields))
     return _cut(line, limit)
+
+
+def _required_by(app: App) -> frozenset[str]:
+    if app not in _REQUIRED:
+        every = (each for operation in app.operations.values() for each in operation.parameters)
+        _REQUIRED[app] = frozenset(each.name for each in every if each.required)
+    return _REQUIRED[app]
 
 
 def _line(operation: Operation, arguments: Sequence[str], start: str, fields: Sequence[str]) -> str:

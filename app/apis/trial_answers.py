@@ -60,7 +60,10 @@ def _numbers(text: str) -> list[float]:
 
 
 def _same(one: float, other: float) -> bool:
-    return abs(one - other) <= 1e-9 * max(1.0, abs(one))
+    try:
+        return one == other or abs(one - other) <= 1e-9 * max(1.0, abs(one))
+    except OverflowError:  # integers may be larger than any other number
+        return False
 
 
 def _is_text(right: str, given: str, asked: str, others: Sequence[str]) -> bool:

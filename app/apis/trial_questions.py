@@ -9,6 +9,7 @@ Neither secrets, nor what looks personal, nor long texts are asked for. Pure.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Final, Literal
@@ -323,7 +324,8 @@ def _most(seen: Seen, key: str, field: str) -> Json:
 
 def _rank(value: Json) -> float | datetime | None:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        with suppress(OverflowError):
+            return float(value)
     if not isinstance(value, str) or not _DATE.fullmatch(value):
         return None
     try:

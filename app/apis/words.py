@@ -52,6 +52,15 @@ def singular(word: str) -> str:
     return word[:-2] if word.endswith(("sses", "shes", "ches", "xes")) else word[:-1]
 
 
+def beginning(word: str) -> str:
+    """What two words have in common of which one begins the other: to look for it among few.
+
+    >>> beginning("repo") == beginning("repository"), beginning("in") == beginning("inner")
+    (True, False)
+    """
+    return word[:_PREFIX_CHARS]
+
+
 def is_beginning(word: str, term: str) -> bool:
     """Whether one begins the other, and they differ.
 

@@ -4,11 +4,13 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, Index, text
+from sqlalchemy import Computed, ForeignKey, Index, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.base import Due
+
+_CORRECT = """jsonb_array_length(jsonb_path_query_array(questions, '$[*]?(@."correct" == true)'))"""
 
 
 class TrialState(StrEnum):
@@ -31,4 +33,7 @@ class ApiTrial(Due):
     reason: Mapped[str | None]
     inputs: Mapped[str | None]  # hash of the document, the weights, the prompt and the model it was begun with
     credentials: Mapped[str | None]  # the names of those that there were
-    questions: Mapped[list[Any]] = mapped_column(JSONB, default=list)  # `api_trials.Tried`
+    questions: Mapped[list[Any]] = mapped_column(JSONB, default=list)  # `api_trials.Tried`: with turns, up to a MB
+    # PostgreSQL counts them at each write, so that no list of trials reads them
+    correct: Mapped[int] = mapped_column(Computed(_CORRECT, persisted=True))
+    asked: Mapped[int] = mapped_column(Computed("jsonb_array_length(questions)", persisted=True))

@@ -11,8 +11,9 @@ from uuid import UUID
 
 import msgspec
 from sqlalchemy import Select, Text, and_, case, cast, exists, func, literal, or_, select, update
-from sqlalchemy.dialects.postgresql import JSONPATH, aggregate_order_by, insert
+from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import defer
 
 from app.db import models
 from app.db.clock import from_now
@@ -79,7 +80,7 @@ def score_of(row: models.ApiTrial) -> TrialScore | None:
     """None for a trial that is not done."""
     if row.state is not TrialState.DONE:
         return None
-    return TrialScore(sum(each["correct"] is True for each in row.questions), len(row.questions))
+    return TrialScore(row.correct, row.asked)
 
 
 async def renew(
@@ -132,7 +133,9 @@ async def claim(session: AsyncSession, owner: str, seconds: float) -> models.Api
 
 
 async def begin(session: AsyncSession, row: models.ApiTrial, model: str) -> bool:
-    """Record what the trial begins with. Whether it has begun with the same before, and has questions."""
+    """Record what the trial begins with. Whether it has begun with the same before, and has questions; those about
+    something else are dropped.
+    """
     now = _present(model).where(_api.id == row.api_id).subquery()
     inputs, credentials = (await session.execute(select(now.c.inputs, now.c.credentials))).one_or_none() or (
         "",
@@ -140,7 +143,8 @@ async def begin(session: AsyncSession, row: models.ApiTrial, model: str) -> bool
     )
     goes_on = row.inputs == inputs and bool(row.questions)
     began = update(_trial).where(_queue.held(row.owner or "", _queue.same(row)))
-    await session.execute(began.values(inputs=inputs, credentials=credentials))
+    questions = row.questions if goes_on else []
+    await session.execute(began.values(inputs=inputs, credentials=credentials, questions=questions))
     return goes_on
 
 
@@ -154,11 +158,12 @@ async def finish(
     session: AsyncSession,
     row: models.ApiTrial,
     state: TrialState,
-    tried: Sequence[Tried] = (),
+    tried: Sequence[Tried] | None = None,
     reason: str | None = None,
 ) -> bool:
-    """As `save`, at its end."""
-    ended = _queue.finish(row.owner or "", _queue.same(row), state=state, reason=reason, questions=_stored(tried))
+    """As `save`, at its end. None: the questions stay as they are."""
+    questions = {} if tried is None else {"questions": _stored(tried)}
+    ended = _queue.finish(row.owner or "", _queue.same(row), state=state, reason=reason, **questions)
     return await session.scalar(ended.returning(_trial.api_id)) is not None
 
 
@@ -195,17 +200,17 @@ async def forget(session: AsyncSession, project_id: UUID, until: datetime) -> No
 
 
 async def of_project(session: AsyncSession, project_id: UUID) -> dict[UUID, models.ApiTrial]:
-    """By API."""
-    rows = await session.scalars(select(_trial).where(_trial.project_id == project_id))
+    """By API, without their questions."""
+    query = select(_trial).where(_trial.project_id == project_id)
+    rows = await session.scalars(query.options(defer(_trial.questions, raiseload=True)))
     return {row.api_id: row for row in rows}
 
 
 async def scores(session: AsyncSession, project_id: UUID | None = None) -> dict[UUID, TriedApi]:
     """Of the trials that are done, by API; None: of all projects."""
     done = [_trial.state == TrialState.DONE, *([] if project_id is None else [_trial.project_id == project_id])]
-    right = func.jsonb_path_query_array(_trial.questions, cast("$[*] ? (@.correct == true)", JSONPATH))
-    counts = func.jsonb_array_length(right), func.jsonb_array_length(_trial.questions)
-    query = select(_api.id, _api.name, models.Project.name, *counts).join(_trial, _trial.api_id == _api.id)
+    query = select(_api.id, _api.name, models.Project.name, _trial.correct, _trial.asked)
+    query = query.join(_trial, _trial.api_id == _api.id)
     query = query.join(models.Project, models.Project.id == _api.project_id).where(*done)
     rows = await session.execute(query.order_by(models.Project.name, _api.name))
     return {api_id: TriedApi(name, project, TrialScore(*score)) for api_id, name, project, *score in rows}

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, union_all, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -104,8 +104,13 @@ async def failing(session: AsyncSession) -> Sequence[UUID]:
 
 async def serving(session: AsyncSession) -> Sequence[models.HostedModel]:
     """Those of active releases and canaries, of all projects."""
-    named = [hosted_id(release.model) for _, release in await releases.serving(session)]
-    which = in_array(_row.id, [each for each in named if each is not None])
+    release = models.Release
+    serve = [  # a query for each state, as there is an index for each
+        select(release.model).where(release.state == state, ~releases.is_local(release.model))
+        for state in (ReleaseState.ACTIVE, ReleaseState.CANARY)
+    ]
+    named = await session.scalars(union_all(*serve))
+    which = in_array(_row.id, [each for each in map(hosted_id, named) if each is not None])
     return (await session.scalars(select(_row).where(which).order_by(_row.created_at))).all()
 
 

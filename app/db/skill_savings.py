@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 from sqlalchemy import Double, Select, cast, exists, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
 from app.db import models
 from app.db.models import TaskState
@@ -63,12 +64,14 @@ def total(savings: Sequence[ScenarioSavings], measure: str) -> float:
 
 
 def _query(project_id: UUID, since: datetime) -> Select[Any]:
+    other = aliased(_task)
+    skill_runs = select(other.id).where(other.project_id == project_id, other.skill_run.is_not(None))
     used = exists().where(_offer.task_id == _task.id, _offer.returned > 0).label("used")
     newest = (
         select(_task.scenario, used, _task.turns, _task.generated_tokens, _task.score)
         .add_columns(func.extract("epoch", _task.finished_at - _task.started_at).label("seconds"))
         .where(_task.project_id == project_id, _task.finished_at >= since, _task.state == TaskState.DONE)
-        .where(_task.scenario.is_not(None), _task.started_at.is_not(None), _task.skill_run.is_(None))
+        .where(_task.scenario.is_not(None), _task.started_at.is_not(None), _task.id.not_in(skill_runs))
         .order_by(_task.finished_at.desc())
         .limit(_MOST)
         .subquery()

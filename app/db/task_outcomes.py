@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
-from app.db.clock import from_now
+from app.db.clock import ago
 from app.db.models import TaskState
 from app.db.statistics import TimeBucket
 from app.project.score_source import GOOD
@@ -74,14 +74,14 @@ async def over_time(
 
 async def count_failed(session: AsyncSession, project_id: UUID) -> int:
     """Of the last 30 days."""
-    ended = _ended(project_id, from_now(-_WINDOW.total_seconds()), _MOST)
+    ended = _ended(project_id, ago(_WINDOW.total_seconds()), _MOST)
     failed = func.count().filter(outcome_columns(ended).failed)
     return (await session.scalars(select(failed).select_from(ended))).one()
 
 
 async def failing_kinds(session: AsyncSession, project_id: UUID, limit: int) -> list[FailingKind]:
     """Of the latest tasks of the last 30 days, the kinds with most failures first."""
-    ended = _ended(project_id, from_now(-_WINDOW.total_seconds()), _MOST_OF_KINDS)
+    ended = _ended(project_id, ago(_WINDOW.total_seconds()), _MOST_OF_KINDS)
     has_failed = outcome_columns(ended).failed
     name = func.coalesce(ended.c.scenario, ended.c.instruction).label("name")
     failed = func.count().filter(has_failed).label("failed")

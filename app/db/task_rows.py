@@ -22,7 +22,10 @@ _COUNTED = [
     "turns",
     "generated_tokens",
     "started_at",
-]  # by `statistics`
+    "stop",
+    "reads_only",
+    "repairs",
+]  # by `statistics`, `task_outcomes` and `skill_savings`
 
 
 class TaskState(StrEnum):
@@ -81,6 +84,7 @@ class Task(Entity, Leased):
             postgresql_include=_COUNTED,
             postgresql_where=text("finished_at IS NOT NULL"),
         ),
+        Index("ix_tasks_skill_runs", "project_id", "id", postgresql_where=text("skill_run IS NOT NULL")),
         Index("ix_tasks_release", "release_id", "started_at"),
         listing_indexes("tasks", "release_id", sparse=True)[1],
         Index("ix_tasks_rerun_of", "rerun_of", postgresql_where=text("rerun_of IS NOT NULL")),

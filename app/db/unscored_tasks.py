@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, case, false, func, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
-from app.db.clock import from_now
+from app.db.clock import ago
 from app.db.in_array import in_array
 from app.db.models import TaskState
 from app.db.release_trials import ReleaseTrial
@@ -56,7 +56,7 @@ async def latest(
             _task.state == TaskState.DONE,
             _task.skill_run.is_(None),
             proven().is_(None),
-            _task.finished_at >= from_now(-_WINDOW.total_seconds()),
+            _task.finished_at >= ago(_WINDOW.total_seconds()),
         )
         .order_by(_task.finished_at.desc(), _task.id)
         .limit(_MOST)
@@ -102,7 +102,7 @@ async def _by_kind(
             _task.project_id == project_id,
             proven().is_not(None),
             or_(*which),
-            _task.finished_at >= from_now(-_WINDOW.total_seconds()),
+            _task.finished_at >= ago(_WINDOW.total_seconds()),
         )
         .group_by(_task.scenario, own_instruction)
     )

@@ -1,6 +1,8 @@
 """The calls that the gateway answers itself: look-ups in the documents, and the answer of a completed task."""
 
+import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -34,15 +36,18 @@ class LookUps:
         self._left = 0
         self._rooms: dict[str, Room] = {}  # that the first page of a look-up had: the others begin where it ended
 
-    def answer(self, operation: Operation, arguments: Mapping[str, Json], turn: int) -> Json:
-        """Raises HostError for what the catalog lacks."""
+    async def answer(self, operation: Operation, arguments: Mapping[str, Json], turn: int) -> Json:
+        """Computed in a thread: in a large document a look-up takes a second, which other tasks do not wait for.
+        Raises HostError for what the catalog lacks.
+        """
         if turn != self._turn:
             self._turn, self._left = turn, self.chars
         room = Room(max(self._left, _LEAST), self._instruction)
         asked = repr((operation.name, sorted((name, each) for name, each in arguments.items() if name != "page")))
         if arguments.get("page", 1) == 1:
             self._rooms[asked] = room
-        found = _LOOK_UPS[operation.name](self._catalog, **arguments, room=self._rooms.get(asked, room))
+        look_up = partial(_LOOK_UPS[operation.name], self._catalog, **arguments)
+        found = await asyncio.to_thread(look_up, room=self._rooms.get(asked, room))
         self._left -= len(found if isinstance(found, str) else repr(found)) + 1
         return found
 

@@ -1,5 +1,6 @@
 """Sends the sandbox's calls to live APIs: validated, limited, authenticated and recorded."""
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -166,13 +167,13 @@ class Gateway:
         ExplorationEndedError, which does so too, for one that a task which explores, or may only read, does not
         make.
         """
-        app, operation = self._find(api)
+        app, operation = await self._find(api)
         arguments = bind(operation, args, kwargs)
         shown = recordable(arguments)
         if skill is not None:
             self.guard.check(skill, operation, shown)
         if not operation.method:
-            return Answer(self._built_in(operation, arguments))
+            return Answer(await self._built_in(operation, arguments))
         self._check_doubt()
         self.secrets.note(api, shown)
         done = await self._recorded(app, operation, arguments)
@@ -252,19 +253,19 @@ class Gateway:
             request = msgspec.structs.replace(request, approved=True)
         return request, self._address(app, operation) + request.target
 
-    def _find(self, api: str) -> tuple[App, Operation]:
+    async def _find(self, api: str) -> tuple[App, Operation]:
         app_name, _, name = api.partition(".")
         app = self._catalog.apps.get(app_name)
         if app is None:
-            raise HostError("AttributeError", unknown_app(self._catalog, app_name))
+            raise HostError("AttributeError", await asyncio.to_thread(unknown_app, self._catalog, app_name))
         operation = app.operations.get(name)
         if operation is None:
-            raise HostError("AttributeError", unknown_operation(app, name))
+            raise HostError("AttributeError", await asyncio.to_thread(unknown_operation, app, name))
         return app, operation
 
-    def _built_in(self, operation: Operation, arguments: dict[str, Json]) -> Json:
+    async def _built_in(self, operation: Operation, arguments: dict[str, Json]) -> Json:
         if operation is not COMPLETE_TASK:
-            return self.look_ups.answer(operation, arguments, self.turn)
+            return await self.look_ups.answer(operation, arguments, self.turn)
         self._check_doubt()
         answer = checked_answer(arguments.get("answer"))
         if self.turn == 0 and not (self._calls or self._may_end_idle) and answer is None:

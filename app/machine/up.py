@@ -4,7 +4,6 @@ import asyncio
 import os
 import shlex
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
@@ -25,6 +24,7 @@ from app.machine.logs import rotation
 from app.machine.prepare_model import prepare_model
 from app.machine.supervise import Supervisor
 from app.ports import Port, base_url, check_ports
+from app.python_process import python_module
 from app.release.first_release import FirstRelease
 from app.security.admin_key_file import admin_key_file, noted_place, read_admin_key, write_admin_key
 from app.setting_lists import urls_in
@@ -74,7 +74,7 @@ def _services(settings: Settings) -> list[ChildProcess]:
     """The services that the API depends on."""
     env, services = _environment(settings, settings.database_url), []
     if not settings.engine_urls:
-        engine = [sys.executable, "-m", "app.engine.embedded", "--model", str(settings.model_dir)]
+        engine = [*python_module("app.engine.embedded", "--model", str(settings.model_dir))]
         engine += ["--port", str(settings.engine_port), "--device", settings.engine_device]
         engine += ["--dtype", settings.engine_dtype]
         engine += ["--kv-mb", str(settings.engine_kv_mb), "--max-loras", str(settings.engine_adapters)]
@@ -118,7 +118,7 @@ def _metrics(settings: Settings, number: int) -> dict[str, str]:
 
 
 def _sage() -> tuple[str, ...]:
-    return (sys.executable, "-m", "app.cli")
+    return python_module("app.cli")
 
 
 def _environment(settings: Settings, url: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ from app.engine.model_memory import weights_in
 from app.engine.thoughts import CLOSED_THOUGHT, end_of, opened_thought
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import ChatTemplateError, ModelError, ModelTokenizerError
+from app.python_process import lower_limit, python_module
 from app.records import Json
 
 _TURNS = 3
@@ -27,7 +28,7 @@ def check_directory(path: Path) -> None:
     """Everything but the weights. The files may be anybody's, and a template is a program: they are read in a
     process of limited memory and time. Raises ModelError.
     """
-    done = subprocess.run([sys.executable, "-m", __name__, str(path)], capture_output=True, check=False)
+    done = subprocess.run(python_module(__name__, str(path)), capture_output=True, check=False)
     if done.returncode:
         cause = (
             done.stderr.decode(errors="replace").strip().rpartition("\n")[2] or f"it ended by {done.returncode}"
@@ -43,8 +44,8 @@ def check_directory(path: Path) -> None:
 
 def _check_here(path: Path) -> bytes:
     """The kind and the message of the error, as JSON; nothing if there is none."""
-    resource.setrlimit(resource.RLIMIT_AS, (_CHECK_MEMORY, _CHECK_MEMORY))
-    resource.setrlimit(resource.RLIMIT_CPU, (_CHECK_SECONDS, _CHECK_SECONDS))
+    lower_limit(resource.RLIMIT_AS, _CHECK_MEMORY)
+    lower_limit(resource.RLIMIT_CPU, _CHECK_SECONDS)
     try:
         tokenizer = ChatTokenizer.load(path)
         check_ids(tokenizer, path)

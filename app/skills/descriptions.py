@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from app.apis.words import is_beginning
+from app.apis.words import beginning, is_beginning
 from app.skills.ngrams import ngrams
 
 _WORD = re.compile(r"\w+")
@@ -36,6 +36,7 @@ class DescriptionIndex(Generic[Key]):
     def __init__(self) -> None:
         self._words: dict[Key, frozenset[str]] = {}
         self._having: defaultdict[str, dict[Key, None]] = defaultdict(dict)
+        self._alike: defaultdict[str, dict[str, None]] = defaultdict(dict)  # the words, by how they begin
 
     def __contains__(self, key: Key) -> bool:
         return key in self._words
@@ -49,6 +50,7 @@ class DescriptionIndex(Generic[Key]):
         self._words[key] = _stems(document_of(name, description)[:_CHARS])
         for word in self._words[key]:
             self._having[word][key] = None
+            self._alike[beginning(word)][word] = None
 
     def remove(self, key: Key) -> None:
         """An unknown key is ignored."""
@@ -56,6 +58,7 @@ class DescriptionIndex(Generic[Key]):
             del self._having[word][key]
             if not self._having[word]:
                 del self._having[word]
+                del self._alike[beginning(word)][word]
 
     def search(self, request: str, limit: int, is_visible: Callable[[Key], bool]) -> list[tuple[Key, float]]:
         """The visible keys with the largest share of the request's words, rare ones counting for more; best first.
@@ -65,7 +68,8 @@ class DescriptionIndex(Generic[Key]):
         total, worth, shared = 0.0, defaultdict[Key, float](float), defaultdict[Key, int](int)
         for term, is_detail in _terms(request[:_CHARS]).items():
             matched: dict[Key, float] = {}
-            for word in [each for each in self._having if each == term or is_beginning(each, term)]:
+            alike = self._alike.get(beginning(term), ())
+            for word in [each for each in alike if each == term or is_beginning(each, term)]:
                 for key in self._having[word]:
                     matched[key] = max(matched.get(key, 0.0), 1.0 if word == term else _BEGINS)
             if is_detail and not matched:

@@ -150,8 +150,9 @@ def _order(command: list[str], variables: dict[str, str]) -> dict[str, Any] | No
                 "warn": [],
             }
         return None
-    warn = command[2:3] if command[1:2] == ["-W"] else []
-    rest = command[1 + 2 * len(warn) :]
+    options = command[2:] if command[1:2] == ["-P"] else command[1:]
+    warn = options[1:2] if options[:1] == ["-W"] else []
+    rest = options[2 * len(warn) :]
     if rest[:1] != ["-m"] or rest[1] not in _MODULES:
         return None
     return {"command": command, "env": variables, "module": rest[1], "argv": ["-m", *rest[2:]], "warn": warn}

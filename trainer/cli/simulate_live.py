@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from app.client.options import server_options
 from app.client.sage_client import SageClient
 from app.parent_death import end_with_parent
 from app.ports import check_port
+from app.python_process import python_module
 from trainer.demo.admin_token import read_token
 from trainer.demo.simulate_live.simulation import Simulation, SimulationState
 from trainer.demo.simulate_live.simulation_plan import SimulationPlan
@@ -104,7 +104,7 @@ def _office_suite(port: int, busy: float, work: Path) -> Iterator[Services]:
     """It runs in a process of its own until the users are done with it."""
     check_port("127.0.0.1", port, "another --port")
     url, data = f"http://127.0.0.1:{port}", work / "services"
-    argv = [sys.executable, "-m", "app.cli", "demo-apis", "--port", str(port), "--busy", str(busy)]
+    argv = python_module("app.cli", "demo-apis", "--port", str(port), "--busy", str(busy))
     env = {**os.environ, "SAGE_DATA_DIR": str(data)}
     with subprocess.Popen(argv, env=env, preexec_fn=end_with_parent) as process:
         try:

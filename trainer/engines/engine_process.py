@@ -3,13 +3,13 @@
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from app.errors import EngineError
 from app.parent_death import end_with_parent
+from app.python_process import python_module
 
 _TIMEOUT = 120.0
 
@@ -18,7 +18,7 @@ _TIMEOUT = 120.0
 async def engine_process(model: Path, device: str) -> AsyncIterator[str]:
     """Yield its URL. Raises EngineError if it does not start."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "app.engine.embedded", "--model", str(model), "--port", "0"),
+        *python_module("app.engine.embedded", "--model", str(model), "--port", "0"),
         *("--device", device, "--embeddings", "none"),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,

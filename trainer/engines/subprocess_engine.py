@@ -8,7 +8,6 @@ import asyncio
 import os
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from app.engine.protocol import Completion, Sampling
 from app.errors import EngineError, EngineRefusalError, ModelError
+from app.python_process import python_module
 from app.settings import EngineDtype
 from trainer.engines.engine_messages import (
     CancelRequest,
@@ -123,7 +123,7 @@ async def subprocess_engine(
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with theirs:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "trainer.engines.engine_child", "--socket", str(theirs.fileno())),
+            *python_module("trainer.engines.engine_child", "--socket", str(theirs.fileno())),
             *("--model", str(model), "--device", device, "--dtype", "float32" if dtype == "auto" else dtype),
             *("--rows", str(rows), "--kv-mb", str(kv_mb)),
             *("--adapters", str(_MAX_ADAPTERS), "--threads", str(threads)),

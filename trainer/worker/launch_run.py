@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 from uuid import UUID, uuid4
@@ -18,13 +17,14 @@ from app.db.database import TRANSIENT, open_database
 from app.db.models import RunState
 from app.errors import NotFoundError, first_line
 from app.liveness import LivenessListener
+from app.python_process import python_module
 from app.settings import Settings
 from trainer.run_job import run_directory
 from trainer.worker.log_copy import LogCopy
 
 log = structlog.get_logger(__name__)
 
-TRAIN_COMMAND = (sys.executable, "-m", "trainer.worker.run_process")
+TRAIN_COMMAND = python_module("trainer.worker.run_process")
 _POLL_SECONDS = 0.2
 _START_SECONDS = 120.0  # until its first sign of life
 

@@ -48,6 +48,7 @@ _STATUS_OF_CODE = {"invalid_api_key": 401, "model_not_found": 404, "insufficient
 _UNSUPPORTED_PARAMETER = {400, 422}
 _MAX_REASON = 300  # characters of an error's text
 _MAX_BODY, _MAX_ERROR = 16 << 20, 64 << 10  # bytes of an answer, and of what is read of an error
+_MAX_CHARS = 2_000_000  # of an answer and its thoughts, which every later prompt and the database hold
 _MAX_TOKENS = 10**8  # of a request: what says more does not count
 _MAX_VALUES, _MAX_DEPTH = 300_000, 60  # of its JSON
 _MAX_STOPS = 4  # OpenAI's limit
@@ -292,11 +293,18 @@ class OpenAiChatModel:
         return self._read_choice(choice, reply, messages)
 
     def _read_choice(self, choice: "_Choice", reply: Json, messages: Sequence[Message]) -> RawAnswer:
-        """Raises EngineError for an answer that broke off, EngineRefusalError for one without text."""
+        """Raises EngineError for an answer that broke off, EngineRefusalError for one without text or
+        with too much.
+        """
         message, ended = choice.message, (choice.finish_reason or "").lower()
         text, thought, thoughts = message.read()
         if ended in _BROKEN_OFF:
             raise _BrokenError(f"{self.url} ended its answer early (finish_reason: {ended or 'none'}): try again")
+        if (length := len(text) + len(thought)) > _MAX_CHARS:
+            raise EngineRefusalError(
+                f"{self.url} wrote an answer of {length:,} characters, of which at most {_MAX_CHARS:,} are read: "
+                "does it keep to the number of tokens that it is given?"
+            )
         if ended == "content_filter":
             raise WithheldError(
                 f"{self.url} withheld its answer (content_filter): its filter refuses these messages"

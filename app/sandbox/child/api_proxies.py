@@ -1,6 +1,7 @@
 """`apis.<app>.<operation>(...)`: proxies that forward every call to the host."""
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,13 @@ from app.sandbox.child.responses import Response
 _CROSSING = "apis"
 _SHOWN = 3  # other apps
 _LISTED = 300  # characters, of all names
+_SIGNS_IN = re.compile(
+    r"(?:^|_)(?:passwords?|credentials?|secrets|(?:access_)?tokens?|api_keys?|log_?in|sign_?in|authenticate)(?:_|$)"
+)
+_SIGNED_IN = (
+    " No password, key or token is needed, and none can be looked up: every call is signed in outside this"
+    " session. Go on with the apps that there are, and leave such arguments out."
+)
 _COMPARED = 5_000  # names
 _COMPARED_CHARS = 100
 
@@ -67,7 +75,9 @@ class AppProxy:
     def __getattr__(self, name: str) -> OperationProxy:
         operation = self._operations.get(name) or self._operations.get(self._former.get(name, ""))
         if operation is None:
-            hint = self._elsewhere(name) or _nearest(name, self._operations) or _every(name, self._operations)
+            hint = self._elsewhere(name) or _nearest(name, self._operations)
+            if not hint:
+                hint = (_every(name, self._operations) or ".") + (_SIGNED_IN if _SIGNS_IN.search(name) else "")
             raise _unknown(f"apis.{self._name} has no operation", name, self._lookup, hint)
         return operation
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 from uuid import UUID
 
 import structlog
@@ -10,6 +9,7 @@ import structlog
 from app.db import skill_changes
 from app.db.database import TRANSIENT, Sessions
 from app.loop import Loop
+from app.python_process import python_module
 from app.skills.mapped.build_process import BUSY
 from app.skills.mapped.index_files import IndexFiles
 
@@ -61,11 +61,7 @@ class IndexUpkeep:
     async def _write(self, project_id: UUID) -> bool:
         """False if it failed; what was there is used further."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "app.skills.mapped.build_process",
-            str(self._files.directory),
-            str(project_id),
+            *python_module("app.skills.mapped.build_process", str(self._files.directory), str(project_id)),
             env={**os.environ, "DATABASE_URL": self._database_url},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,

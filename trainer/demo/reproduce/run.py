@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 from asyncio.subprocess import Process
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import msgspec
 
 from app.errors import AppError
 from app.parent_death import end_with_parent
+from app.python_process import python_module
 from trainer.demo.reproduce.experiment_model import experiment_settings, update_device
 from trainer.demo.reproduce.plan import (
     ExperimentPlan,
@@ -129,7 +129,7 @@ class Experiment:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as file:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "trainer.demo.reproduce.trial", str(self.work), *order),
+                *python_module("trainer.demo.reproduce.trial", str(self.work), *order),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
