@@ -71,6 +71,24 @@ def what_to_do(stop: str | None, score: float | None) -> str | None:
     return None if stop is None or (stop == Stop.COMPLETED and score is not None) else _WHAT_TO_DO.get(stop)
 
 
+_EXPLORED: Final[Mapping[str | None, str]] = {
+    None: "no",
+    "no": "no, as it was submitted",
+    "reads": "yes, without the calls that are not open to exploration",
+    "writes": "yes, with calls that change something",
+    "stopped": "no more: it began again before a call that is not open to exploration",
+}
+
+
+def explored(exploration: str | None) -> str:
+    """Whether a task explored, for people: the same in CLI and console.
+
+    >>> explored(None), explored("no")
+    ('no', 'no, as it was submitted')
+    """
+    return _EXPLORED[exploration]
+
+
 BASE = "base"
 """The name of the base model, without an adapter, on every model server."""
 HOSTED = "hosted:"
