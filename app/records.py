@@ -192,6 +192,10 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     skill: str | None = None  #: the name of the offered skill that made it
 
 
+NOT_OPEN: Final = "was not called, because this task explores and the operation is not open to that. "
+"""In the error of a call from which an exploring task was kept."""
+
+
 class Use(msgspec.Struct, frozen=True):
     """How often a function was called in one turn, and how often it returned instead of raising.
 
@@ -343,6 +347,13 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def calls(self) -> tuple[Call, ...]:
         return tuple(call for turn in self.turns for call in turn.calls)
+
+    @property
+    def kept_back(self) -> bool:
+        """Whether it was kept from a call because it explored."""
+        return any(
+            call.error is not None and call.response is None and NOT_OPEN in call.error for call in self.calls
+        )
 
     @property
     def prompts(self) -> tuple[str, ...]:

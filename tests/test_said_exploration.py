@@ -69,7 +69,8 @@ async def test_a_task_says_whether_it_explored(demo: ApprovingProject, shell: Sa
         found[name] = re.sub("<.*?>", "", row)
     assert found == {
         "reads": "yes, without the calls that are not open to exploration sampled at temperature 1",
-        "stopped": "no more: it began again before a call that is not open to exploration sampled at temperature 0",
+        "stopped": "no more: it began again before a call that is not open to exploration "
+        "sampled at temperature 0",
         "no": "no, as it was submitted sampled at temperature 0",
         "null": "no sampled at temperature 0",
     }
