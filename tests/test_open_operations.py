@@ -157,4 +157,4 @@ async def test_an_operation_is_opened_by_rest_the_command_and_the_console(demo: 
         wrong = await shell.run("apis operation", "ledger", "add_entri", "--explore")
     assert (wrong.code, "add_entry" in wrong.err) == (6, True)
     unknown = await demo.api.client.patch("/v1/apis/ledger/operations/add_entri", json={"explore": True})
-    assert (unknown.status_code, "add_entry" in problem(unknown)["detail"]) == (404, True)
+    assert (unknown.status_code, "add_entry" in str(problem(unknown))) == (404, True)
