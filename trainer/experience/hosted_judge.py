@@ -67,6 +67,10 @@ class _Charged:
     def context_length(self) -> int | None:
         return self._model.context_length
 
+    @property
+    def thinks(self) -> bool:
+        return self._model.thinks
+
     async def answer(
         self,
         messages: Sequence[Message],

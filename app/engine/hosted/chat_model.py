@@ -35,6 +35,11 @@ class ChatModel(Protocol):
         """Tokens of a conversation at most, the answer included, as far as the endpoint tells."""
         ...
 
+    @property
+    def thinks(self) -> bool:
+        """Whether thoughts were seen."""
+        ...
+
     async def answer(
         self,
         messages: Sequence[Message],

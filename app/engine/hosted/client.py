@@ -226,6 +226,10 @@ class OpenAiChatModel:
         """Tokens of a conversation at most, prompt included, as far as the endpoint told."""
         return self.abilities.context
 
+    @property
+    def thinks(self) -> bool:
+        return self.abilities.thoughts != "none"
+
     async def get(self, url: str) -> Json:
         """The JSON at an address of the same server. Raises as `answer`, after one try."""
         reply = await self._sent(url)
