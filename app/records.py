@@ -71,6 +71,24 @@ def what_to_do(stop: str | None, score: float | None) -> str | None:
     return None if stop is None or (stop == Stop.COMPLETED and score is not None) else _WHAT_TO_DO.get(stop)
 
 
+_EXPLORED: Final[Mapping[str | None, str]] = {
+    None: "no",
+    "no": "no, as it was submitted",
+    "reads": "yes, without the calls that are not open to exploration",
+    "writes": "yes, with calls that change something",
+    "stopped": "no more: it began again before a call that is not open to exploration",
+}
+
+
+def explored(exploration: str | None) -> str:
+    """Whether a task explored, for people: the same in CLI and console.
+
+    >>> explored(None), explored("no")
+    ('no', 'no, as it was submitted')
+    """
+    return _EXPLORED[exploration]
+
+
 BASE = "base"
 """The name of the base model, without an adapter, on every model server."""
 HOSTED = "hosted:"
@@ -173,6 +191,10 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     skill: str | None = None  #: the name of the offered skill that made it
     sent: bool = True  #: False: no request of it has left this server, so it has certainly changed nothing
+
+
+NOT_OPEN: Final = "was not called, because this task explores and the operation is not open to that. "
+"""In the error of a call from which an exploring task was kept."""
 
 
 class Use(msgspec.Struct, frozen=True):
@@ -327,6 +349,13 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def calls(self) -> tuple[Call, ...]:
         return tuple(call for turn in self.turns for call in turn.calls)
+
+    @property
+    def kept_back(self) -> bool:
+        """Whether it was kept from a call because it explored."""
+        return any(
+            call.error is not None and call.response is None and NOT_OPEN in call.error for call in self.calls
+        )
 
     @property
     def prompts(self) -> tuple[str, ...]:

@@ -152,8 +152,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     one, from the share that explores (the project's `explore_percent`)."""
     max_turns: Count = 12
     """Turns of one task."""
-    max_turn_tokens: Count = 512
-    """Tokens generated in one turn."""
+    max_turn_tokens: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    """Tokens generated in one turn. 0: 512, and 4096 for hosted models that think."""
     max_task_tokens: Count = 8192
     """Tokens generated in one task."""
     max_task_calls: Count = 200

@@ -26,11 +26,16 @@ class ScriptedChatModel:
         self.max_tokens: list[int] = []
         self.stop_strings: list[tuple[str, ...]] = []
         self.lost = Tokens()
+        self._thoughts: list[str] = []  # that it has answered with
         self._answers, self._script, self._context_length = list(answers), script, context_length
 
     @property
     def context_length(self) -> int | None:
         return self._context_length
+
+    @property
+    def thinks(self) -> bool:
+        return any(self._thoughts)
 
     async def answer(
         self,
@@ -48,6 +53,7 @@ class ScriptedChatModel:
             raise said
         if isinstance(said, str):
             said = ChatAnswer(text=said, tokens=Tokens(prompt=PROMPT_TOKENS, generated=GENERATED_TOKENS))
+        self._thoughts.append(said.thought)
         ends = [place for stop in stop_strings if (place := said.text.find(stop)) >= 0]
         if not ends:
             return said

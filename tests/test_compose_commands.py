@@ -14,10 +14,12 @@ import pytest
 
 from tests.compose_file import PASSWORDS, read, service
 from tests.compose_processes import ComposeProcesses, grace_seconds
+from tests.odd_endpoint import OddEndpoint, said
 
 STARTED = {"migrate", "api", "runner", "worker", "model-server", "demo-apis"}
 SAME_COMMAND = {"worker-gpu": "worker", "embeddings": "model-server"}
 TESTED_ELSEWHERE = {"postgres", "redis", "vllm", "vllm-cpu"}
+_CODE = "```python\napis.supervisor.complete_task(answer=42)\n```\n"
 APPS = ("calendar", "contacts", "files", "mail", "music", "notes", "payments", "supervisor", "todo")
 
 
@@ -63,6 +65,27 @@ async def test_the_commands_start_a_server_that_executes_a_task_and_a_run(
         assert "own work is no exam" in ended["failure"], "the worker claimed it, and found nothing to examine on"
     for name in list(composed.running):
         assert await composed.stop(name) < grace_seconds(name), f"Docker would kill {name}"
+
+
+@pytest.mark.slow
+async def test_a_hosted_model_is_named_in_the_file_and_executes_a_task(composed: ComposeProcesses) -> None:
+    ports, endpoint = composed.ports, OddEndpoint(lambda _: said(_CODE))
+    async with endpoint.listening() as url:
+        composed.values |= {"SAGE_MODEL_URL": url, "SAGE_MODEL": "wise-1", "SAGE_MODEL_KEY": "sk-of-the-endpoint"}
+        await composed.run("migrate")
+        await composed.start("model-server", ports["engine"])
+        await composed.start("api", ports["api"])
+        await composed.start("runner")
+        await composed.until_healthy("model-server", ports["engine"])
+        await composed.until_healthy("api", ports["api"])
+        key = (await composed.run("api", "sage", "keys", "create-admin")).strip()
+        async with _client(ports["api"], key) as client:
+            await _post(client, "/v1/projects", {"name": "demo"})
+            body = {"instruction": "say what it is", "project": "demo"}
+            task = await _ended(client, f"/v1/tasks/{(await _post(client, '/v1/tasks', body))['id']}")
+    assert (task["state"], task["answer"], task["release"]["model"]) == ("done", 42, "wise-1")
+    assert endpoint.requests[-1]["model"] == "wise-1"
+    assert endpoint.headers[-1]["authorization"] == "Bearer sk-of-the-endpoint"
 
 
 async def test_the_embeddings_service_serves_embeddings(composed: ComposeProcesses) -> None:

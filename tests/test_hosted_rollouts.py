@@ -14,11 +14,15 @@ from app.agent.prompt_full import Full
 from app.agent.prompt_profiles import PROFILES, prompt_hash
 from app.agent.rollout_loop import Agent, ResumeState, hosted_agent, run_rollout
 from app.engine.hosted.chat_model import ChatAnswer, Tokens
+from app.engine.hosted.client import OpenAiChatModel
+from app.engine.hosted.probe import probe
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import EngineError
 from app.records import CountedTokens, Policy, Stop, Trajectory, Turn, hosted
 from app.sandbox.forked_sandbox import ForkedSandbox
+from app.settings import Settings
 from tests.ledger import Ledger
+from tests.odd_endpoint import OddEndpoint, said
 from tests.rollout_bench import DONE, TASK, WRITE
 from tests.scripted_chat import GENERATED_TOKENS, PROMPT_TOKENS, Said, ScriptedChatModel
 from tests.scripted_engine import ScriptedEngine, block, byte_tokenizer
@@ -93,6 +97,44 @@ async def test_limits_of_tokens_hold_for_what_a_hosted_model_generates(bench: Ho
     trajectory = await bench.run(*[idle] * 9, limits=limits)
     assert (trajectory.stop, len(trajectory.turns)) == (Stop.TOKEN_LIMIT, 3)
     assert bench.model.max_tokens == [25, 20, 10]
+
+
+async def test_a_hosted_model_that_thinks_has_more_tokens_for_a_turn_unless_the_settings_say_how_many(
+    bench: HostedBench,
+) -> None:
+    thinking = ChatAnswer(text=block("pass"), thought="hm")
+    with every_row() as row:
+        for given, first, expected in (
+            ({}, thinking, [512, 4096]),
+            ({}, block("pass"), [512, 512]),
+            ({"SAGE_MAX_TURN_TOKENS": "0"}, thinking, [512, 4096]),
+            ({"SAGE_MAX_TURN_TOKENS": "512"}, thinking, [512, 512]),
+            ({"SAGE_MAX_TURN_TOKENS": "6000"}, thinking, [6000, 6000]),
+            ({"SAGE_MAX_TASK_TOKENS": "3000"}, thinking, [512, 3000]),
+        ):
+            with row(str(given), str(first)[:20]):
+                await bench.run(first, block(DONE), limits=RolloutLimits.of(Settings.from_env(given)))
+                assert bench.model.max_tokens == expected
+    local = replace(bench.local, limits=RolloutLimits.of(Settings()))
+    assert local.turn_tokens == 512
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "tags", "parts"])
+async def test_the_probe_finds_out_that_a_model_thinks_before_its_first_turn(
+    bench: HostedBench, field: str
+) -> None:
+    code = block(DONE)
+    answers = {
+        "tags": said(f"<think>hm</think>{code}"),
+        "parts": said([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": code}]),
+    }
+    endpoint = OddEndpoint(lambda _: answers.get(field) or said(code, **{field: "hm"}))
+    async with endpoint.listening() as url, OpenAiChatModel(url, "wise-1") as model:
+        model.abilities = await probe(model)
+        agent = hosted_agent(replace(bench.local, limits=RolloutLimits.of(Settings())), model)
+        async with bench.ledger.client() as client:
+            await run_rollout(agent, TASK, POLICY, bench.ledger.gateway(client))
+    assert endpoint.requests[-1]["max_tokens"] == 4096
 
 
 async def test_a_rollout_ends_before_the_context_of_a_hosted_model_is_full(bench: HostedBench) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import exams, models, releases, training_data, trajectories
 from app.db.models import TaskState
 from app.errors import InvalidError
-from app.records import BASE, Stop
+from app.records import BASE, NOT_OPEN, Call, CallResponse, Stop
 from app.run_settings import RunKind
 from tests.read_served import best, pair, read, rewards, rollouts, staleness
 from tests.rows import project_row
@@ -234,6 +234,18 @@ async def test_samples_of_another_temperature_than_1_are_only_imitated(shop: Ser
     with pytest.raises(InvalidError, match=r"2 wrong_temperature\): .*SAGE_TEMPERATURE=1"):
         await read(shop)
     assert len((await best(shop)).trajectories) == 1
+
+
+async def test_attempts_that_exploration_kept_from_a_call_are_not_learned_from(shop: ServedProject) -> None:
+    """Or runs would teach the policy that such calls are in vain."""
+    error = f"PermissionError: mail.send_mail {NOT_OPEN}"
+    kept = Call(seq=0, turn=0, api="mail.send_mail", arguments={}, error=error)
+    said = msgspec.structs.replace(kept, error=f"ApiError: {NOT_OPEN}", response=CallResponse(status=400))
+    for score, call in ((1.0, kept), (0.0, kept), (1.0, said), (0.0, said)):
+        turn = msgspec.structs.replace(shop.turn(), calls=(call,))
+        await shop.rollout(await shop.task(score), turn)
+    found = await read(shop)
+    assert (found.data.trajectories, found.data.dropped) == (2, {"kept_back": 2})
 
 
 async def test_without_a_success_there_is_nothing_to_imitate(shop: ServedProject) -> None:

@@ -50,6 +50,7 @@ async def test_a_logged_run_leaves_an_adapter_and_a_candidate_that_says_what_to_
     } <= recorder.metrics[3].keys()
     assert (result.data["trajectories"], result.data["dropped"]) == (10, {"unscored": 1})
     assert await shop.learned(job) == ("base", 10)
+    assert await shop.rate(job) == 1e-4
     [row] = await shop.adapters()
     assert (row.hash, row.base, row.rank, row.run_id) == (result.adapter, shop.settings.model, 4, job.id)
     assert row.project_id == shop.project_id

@@ -114,6 +114,11 @@ class TrainingProject:
             run = await runs.get(session, job.id)
             return run.started_from, await session.scalar(tasks) or 0
 
+    async def rate(self, job: Job) -> float | None:
+        """At which a run learns, as it was recorded."""
+        async with self.sessions() as session:
+            return (await runs.get(session, job.id)).learning_rate
+
     async def adapters(self) -> list[models.Adapter]:
         async with self.sessions() as session:
             return list(await session.scalars(select(models.Adapter)))

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 
@@ -11,6 +11,8 @@ from app.records import Stop, Turn
 from app.sandbox.protocol import RunStop, SessionLimits
 from app.settings import Settings
 
+TURN_TOKENS: Final = 512
+THINKING_TURN_TOKENS: Final = 4096  # with fewer, many a thought would end before its code
 _SETUP_CPU_SECONDS = 60  # of a session: to define the offered skills
 _IN_TURN = re.compile(r"<turn \d+>")  # in a traceback, as the name of a file
 
@@ -19,7 +21,8 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Each limit has its own `Stop`."""
 
     turns: int = 12
-    turn_tokens: int = 512  # generated in one turn
+    turn_tokens: int = TURN_TOKENS  # generated in one turn
+    thinking_turn_tokens: int | None = None  # in one of a hosted model that thinks; None: as many
     task_tokens: int = 8192  # generated in all turns
     calls: int = 200  # to live APIs; the gateway refuses further ones
     errors: int = 8  # turns whose code raised or was stopped
@@ -33,7 +36,8 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
         """The limits that a deployment sets for each task."""
         return cls(
             turns=settings.max_turns,
-            turn_tokens=settings.max_turn_tokens,
+            turn_tokens=settings.max_turn_tokens or TURN_TOKENS,
+            thinking_turn_tokens=settings.max_turn_tokens or THINKING_TURN_TOKENS,
             task_tokens=settings.max_task_tokens,
             calls=settings.max_task_calls,
             seconds=settings.max_task_seconds,

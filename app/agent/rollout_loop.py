@@ -51,6 +51,13 @@ class Agent:
         served = self.served_length()
         return self.tokenizer.max_length if served is None else min(self.tokenizer.max_length, served)
 
+    @property
+    def turn_tokens(self) -> int:
+        """Generated in one turn at most, as far as it is known that a hosted model thinks."""
+        thinking = self.limits.thinking_turn_tokens
+        thinks = self.hosted is not None and self.hosted.thinks
+        return thinking if thinks and thinking is not None else self.limits.turn_tokens
+
     @cached_property
     def prompt_hash(self) -> str:
         return prompt_hash(self.profile, None if self.hosted else self.tokenizer)
@@ -193,8 +200,7 @@ class _Rollout:
         return end
 
     async def _sample(self, room: int | None) -> Turn:
-        limits = self._agent.limits
-        most = min(limits.turn_tokens, limits.tokens_left(self.turns))
+        most = min(self._agent.turn_tokens, self._agent.limits.tokens_left(self.turns))
         started = time.monotonic()
         with phase(Phase.ENGINE), self._during_generation():
             turn = await self._conversation.sample(

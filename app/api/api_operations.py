@@ -46,12 +46,15 @@ class OperationPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     hidden: bool | UnsetType | None = UNSET
     safe: bool | UnsetType | None = UNSET
     approval: Approval | UnsetType | None = UNSET
+    explore: bool | UnsetType | None = UNSET
 
 
 class OperationState(msgspec.Struct, frozen=True, kw_only=True):
     """An operation, and what a person has `set` for it. One that is `gone` is no longer in the document.
 
-    `approval` says which calls wait for a person: null leaves it to the project's rules and to `risk`.
+    `approval` says which calls wait for a person: null leaves it to the project's rules and to `risk`. `explore`
+    says whether tasks that explore may make calls that change something: null leaves it to the project's
+    `explore_writes`.
     """
 
     name: str
@@ -63,6 +66,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True):
     safe: bool | None
     risk: Risk | None
     approval: str | None
+    explore: bool | None
     gone: bool = False
     set: list[str]
 
@@ -79,6 +83,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True):
             safe=traits.safe,
             risk=traits.risk,
             approval=traits.approval,
+            explore=traits.explore,
             set=[] if override is None else _set_fields(override),
         )
 
@@ -95,6 +100,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True):
             safe=override.safe,
             risk=None,
             approval=override.approval,
+            explore=override.explore,
             gone=True,
             set=_set_fields(override),
         )

@@ -1,7 +1,7 @@
 """A training run in responses."""
 
 from datetime import datetime
-from typing import Self
+from typing import Literal, Self
 from uuid import UUID
 
 import msgspec
@@ -10,7 +10,7 @@ from app.api.columns import columns
 from app.api.console_links import console_path
 from app.db import models
 from app.records import Json, RunPart
-from app.run_settings import RunKind
+from app.run_settings import RunKind, RunSettings
 
 
 class RunLinks(msgspec.Struct, frozen=True):
@@ -71,6 +71,31 @@ class StepView(msgspec.Struct, frozen=True):
         return cls(row.index, row.metrics, row.created_at)
 
 
+class RunUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the steps of a run may take the policy.
+
+    `lr` is the learning rate in force: that of the run's `setting`, or else what its `model` or, for `sft`, its
+    `kind` has (`lr_from`), and then null until the run learns.
+    """
+
+    lr: float | None
+    lr_from: Literal["setting", "model", "kind"]
+    max_kl: float | None  #: nats a token that a step may lead from the policy that sampled; 0: any; null: `sft`
+
+    @classmethod
+    def of(cls, run: models.TrainingRun) -> Self | None:
+        """None for a run that trains nothing."""
+        if run.kind is RunKind.EXAM:
+            return None
+        supervised, own = run.kind is RunKind.SFT, run.settings.get("lr") or None
+        source: Literal["model", "kind"] = "kind" if supervised else "model"
+        return cls(
+            lr=own or run.learning_rate,
+            lr_from="setting" if own else source,
+            max_kl=None if supervised else run.settings.get("max_kl", RunSettings().max_kl),
+        )
+
+
 class RunView(RunSummary, frozen=True, kw_only=True):
     """A run with its settings, the metrics of its last step, and its result: adapter, release, decision, and the
     `evidence` of the gate. That of a run of kind `exam` has the `releases`, each with its `figures` and the
@@ -78,6 +103,7 @@ class RunView(RunSummary, frozen=True, kw_only=True):
     """
 
     settings: dict[str, Json]
+    update: RunUpdate | None  #: null for kind `exam`
     last_step: StepView | None
     result: dict[str, Json] | None
     links: RunLinks
@@ -87,6 +113,7 @@ class RunView(RunSummary, frozen=True, kw_only=True):
         return RunView(
             project=project,
             settings=run.settings,
+            update=RunUpdate.of(run),
             last_step=StepView.of(last_step) if last_step else None,
             result=run.result,
             links=RunLinks.of(run.id),

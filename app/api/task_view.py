@@ -181,6 +181,10 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
     waits_for: str | None  #: the limit of its project that keeps it from starting
     variables: dict[str, Json]
     use_skills: bool
+    exploration: models.Exploration | None
+    """Whether it was sampled at temperature 1 for learning: with all calls (`writes`), or without those that are
+    not open to exploration (`reads`), before one of which it began again without (`stopped`). `no`: it was not to.
+    null: it was not chosen, or has not begun."""
     skill_run: SkillRun | None  #: the call that it makes, instead of having the agent work
     check: str | None
     overruled_score: float | None  #: of another source, which counts for less
@@ -217,6 +221,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
             waits_for=waits_for,
             variables=task.variables,
             use_skills=task.use_skills,
+            exploration=task.exploration,
             skill_run=None if task.skill_run is None else msgspec.convert(task.skill_run, SkillRun),
             check=task.check_code,
             overruled_score=task.overruled_score,

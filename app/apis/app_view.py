@@ -45,6 +45,7 @@ class OperationTraits(msgspec.Struct, frozen=True):
     former_names: tuple[str, ...] = ()
     shape: str = ""
     approval: ApprovalMode | None = None
+    explore: bool | None = None
 
     @classmethod
     def of(cls, operation: Operation, fingerprint: str, key: str, shape: str) -> Self:
@@ -61,6 +62,7 @@ class OperationTraits(msgspec.Struct, frozen=True):
             operation.former_names,
             shape,
             operation.approval,
+            operation.explore,
         )
 
 

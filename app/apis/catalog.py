@@ -86,6 +86,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
     idempotent: bool = False  # repeating a call changes nothing more, though it is not read-only
     risk: Risk | None = None  # `x-risk` of the document
     approval: ApprovalMode | None = None  # set by a person, instead of `risk`
+    explore: bool | None = None  # set by a person: whether exploring tasks may change something by it
     returns: dict[str, Json] = {}  # JSON Schema of the success response, references resolved
     answers: DocumentedAnswers = DocumentedAnswers()
     security: Security | None = None  # if it differs from the app's

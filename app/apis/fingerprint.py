@@ -15,6 +15,7 @@ _UNSEEN: Final[dict[str, Json]] = {
     "former_names": (),
     "tags": (),
     "approval": None,
+    "explore": None,
 }
 _WORDS: Final = frozenset({"title", "summary", "description"})
 

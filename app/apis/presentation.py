@@ -20,6 +20,7 @@ class OperationOverride(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     hidden: bool = False
     safe: bool | None = None
     approval: ApprovalMode | None = None
+    explore: bool | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -104,4 +105,4 @@ def _overridden(operation: Operation, override: OperationOverride) -> Operation:
         operation = msgspec.structs.replace(operation, summary=summary, description=text)
     if override.safe is not None:
         operation = msgspec.structs.replace(operation, declared_safe=override.safe)
-    return msgspec.structs.replace(operation, approval=override.approval)
+    return msgspec.structs.replace(operation, approval=override.approval, explore=override.explore)

@@ -34,7 +34,7 @@ _LISTING = Listing(
     ),
 )
 
-_STATES = listing_of("name", "method", "path", "hidden", "safe", "approval", "set", "gone")
+_STATES = listing_of("name", "method", "path", "hidden", "safe", "approval", "explore", "set", "gone")
 _CHANGES = listing_of("created_at", "applied", "added", "removed", "changed", "eased")
 _OPERATIONS = listing_of("method", "path", "signature", items="operations")
 _WAITS = {
@@ -210,6 +210,7 @@ def list_operations(session: "ServerSession", name: str, project: str | None) ->
 @click.option(
     "--approval", type=click.Choice(["always", "write", "first", "never"]), help="which calls wait for a person"
 )
+@click.option("--explore/--no-explore", default=None, help="whether tasks that explore may change something by it")
 @click.option("--reset", is_flag=True, help="undo what is set and not given here, so that the document decides")
 def change_operation(
     session: "ServerSession", name: str, operation: str, project: str | None, *, reset: bool, **given: Any

@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     help="file of Python that scores the task: it has `answer` and sets `score`",
 )
 @click.option("--skills/--no-skills", "use_skills", default=True, show_default=True, help="offer it skills")
+@click.option(
+    "--explore/--no-explore",
+    default=True,
+    show_default=True,
+    help="let it be sampled at temperature 1 for learning, if it is chosen to",
+)
 @click.option("--follow/--no-follow", default=True, show_default=True, help="follow it to its end")
 @click.option("--quiet", is_flag=True, help="print only the answer")
 def run(

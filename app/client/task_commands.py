@@ -13,7 +13,7 @@ from app.client.listing import Listing, age, value_text
 from app.client.options import page_options, project_option, server_command
 from app.client.release_lookup import release_id
 from app.project.score_source import GRADES, in_words
-from app.records import Stop
+from app.records import Stop, explored
 
 if TYPE_CHECKING:
     from app.client.server_session import ServerSession
@@ -123,10 +123,11 @@ def _in_utc(time: datetime) -> str:
 
 
 def _with_names(task: Mapping[str, Any]) -> dict[str, Any]:
-    """With the names of its skills alone, and without links and ranks."""
+    """With the names of its skills alone, in words whether it explored, and without links and ranks."""
     skills = {
         kind: ", ".join(f"{each['name']} v{each['version']}" for each in of)
         for kind, of in task["skills"].items()
         if kind != "selection"
     }
-    return {name: value for name, value in task.items() if name != "links"} | {"skills": skills}
+    shown = {name: value for name, value in task.items() if name not in ("links", "exploration")}
+    return shown | {"skills": skills, "explored": explored(task.get("exploration"))}

@@ -37,6 +37,7 @@ class OperationFields(msgspec.Struct, frozen=True, kw_only=True):
     hidden: bool = False
     safe: bool | None = None
     approval: Approval | None = None
+    explore: bool | None = None
 
     def patch(self) -> OperationPatch:
         return OperationPatch(**msgspec.structs.asdict(self))
@@ -110,11 +111,12 @@ async def _page(
 
 def _entered(override: OperationOverride) -> Mapping[str, str]:
     """What is set, as the fields of the form have it."""
-    safe = {None: "", True: "true", False: "false"}[override.safe]
+    chosen = {None: "", True: "true", False: "false"}
     return {
         "name": override.name,
         "description": override.description,
         "hidden": "true" if override.hidden else "",
-        "safe": safe,
+        "safe": chosen[override.safe],
         "approval": override.approval or "",
+        "explore": chosen[override.explore],
     }

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Db
 from app.api.dependencies import NotifyWorkers
+from app.api.run_view import RunUpdate
 from app.api.runs import cancel_run, retry_run
 from app.api.sse import EventBatch, event_stream
 from app.console.csv_file import csv_file
@@ -95,6 +96,7 @@ def _values(run: models.TrainingRun, steps: Any) -> dict[str, Any]:
     warnings = [(each.index, text) for each in steps for text in each.metrics.get("warnings", [])]
     return {
         "run": run,
+        "update": RunUpdate.of(run),
         "open": run.state in _OPEN,
         "last": steps[-1] if steps else None,
         "charts": run_charts(steps),

@@ -56,6 +56,7 @@ class NewTaskFields(msgspec.Struct, frozen=True, kw_only=True):
     priority: Priority = 0
     variables: Annotated[str, msgspec.Meta(max_length=100_000, pattern=r"^[^\x00]*$")] = ""
     without_skills: bool = False
+    without_exploring: bool = False
 
 
 class TaskPages(Controller):
@@ -194,6 +195,7 @@ def _submission(fields: NewTaskFields, project: str) -> Submission:
         priority=fields.priority,
         variables=_variables(fields.variables),
         use_skills=not fields.without_skills,
+        explore=not fields.without_exploring,
     )
 
 

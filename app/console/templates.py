@@ -13,7 +13,7 @@ from app.console.assets import asset_url
 from app.console.code import code_block, json_block
 from app.console.navigation import NAVIGATION
 from app.project.score_source import GRADES, in_words
-from app.records import shown_model, what_to_do
+from app.records import explored, shown_model, what_to_do
 from app.security.visible_text import visible
 
 _DIRECTORY = Path(__file__).parent / "templates"
@@ -48,6 +48,7 @@ def _environment() -> Environment:
         "score": formats.score,
         "money": formats.money,
         "in_words": in_words,
+        "explored": explored,
         "size": formats.size,
         "signed": formats.signed,
         "when": formats.when,

@@ -45,8 +45,15 @@ class Traces(msgspec.Struct, frozen=True):
     readers: set[UUID]  # the runs that read the tasks themselves, and may keep a copy
 
 
-async def record(session: AsyncSession, run_id: UUID, started_from: str, task_ids: Collection[UUID]) -> bool:
-    """Record the model that a run continues and the served tasks that it learns from. Safe to repeat.
+async def record(
+    session: AsyncSession,
+    run_id: UUID,
+    started_from: str,
+    task_ids: Collection[UUID],
+    learning_rate: float | None = None,
+) -> bool:
+    """Record the model that a run continues, at which rate, and the served tasks that it learns from. Safe to
+    repeat.
 
     Until the transaction ends, the tasks cannot be erased. False, and nothing is recorded: some were erased since
     they were read.
@@ -55,7 +62,8 @@ async def record(session: AsyncSession, run_id: UUID, started_from: str, task_id
     found = (await session.scalars(there)).all()
     if len(found) < len(set(task_ids)):
         return False
-    await session.execute(update(_run).where(_run.id == run_id).values(started_from=started_from))
+    begun = {"started_from": started_from, "learning_rate": learning_rate}
+    await session.execute(update(_run).where(_run.id == run_id).values(begun))
     rows = select(literal(run_id), _task.id).where(in_array(_task.id, found))
     await session.execute(insert(_learned).from_select(["run_id", "task_id"], rows).on_conflict_do_nothing())
     return True

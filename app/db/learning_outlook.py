@@ -89,7 +89,7 @@ def _unsampled(percent: float, project: ProjectSettings, week: _Week) -> list[st
     if not week.explored and week.stopped >= _ENOUGH and not project.explore_writes:
         return [
             f"none of {week.stopped} tasks that explored and were scored did so to its end: all wanted to change "
-            "something, which exploring tasks do only with explore_writes"
+            "something, which exploring tasks do only by operations that are open to it, or with explore_writes"
         ]
     return []
 

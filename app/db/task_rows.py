@@ -41,9 +41,9 @@ class Exploration(StrEnum):
     """Whether a task is sampled at temperature 1, for runs to learn from, and what it may call then."""
 
     NO = "no"
-    READS = "reads"  # what changes nothing
-    WRITES = "writes"  # all that tasks may
-    STOPPED = "stopped"  # it explored by reading, wanted more, and began again without
+    READS = "reads"  # what changes nothing, and operations that are opened to exploration
+    WRITES = "writes"  # all that tasks may, but operations that are closed to it
+    STOPPED = "stopped"  # it explored, wanted more, and began again without
 
 
 TASK_MOVES = {

@@ -81,6 +81,7 @@ class TrainingRun(Entity, Leased):
     steps: Mapped[int] = mapped_column(default=0)  # in total; 0: not known yet
     part: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # records.RunPart, while it runs
     started_from: Mapped[str | None]  # "base" or an adapter's hash; NULL until it has read what it learns from
+    learning_rate: Mapped[float | None]  # in force; NULL until then
     erased: Mapped[bool] = mapped_column(default=False, server_default=false())  # it read a task that is deleted
     failure: Mapped[str | None]  # "InvalidError: what happened, and what to do"
     result: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))

@@ -95,7 +95,7 @@ async def explore(session: AsyncSession, task_id: UUID, owner: str, how: models.
 
 
 async def begin_again(session: AsyncSession, task_id: UUID, owner: str, event: events.NewEvent) -> None:
-    """Forget the turns and calls of a task that explored and has only read. It explores no more.
+    """Forget the turns and calls of a task that explored and has changed nothing. It explores no more.
 
     Raises ConflictError if the task has another owner.
     """

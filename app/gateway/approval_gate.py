@@ -49,6 +49,11 @@ class ApprovalGate:
         if not _changed_nothing(call):
             self._changes[call.seq] = call.api
 
+    @property
+    def has_changes(self) -> bool:
+        """Whether a call may have changed something."""
+        return bool(self._changes)
+
     def wants(self, operation: Operation) -> bool:
         """Whether the rules have each call of the operation wait for a person."""
         return self._rules.wants(operation.api, safe=operation.safe, **_known(operation))

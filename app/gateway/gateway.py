@@ -31,7 +31,7 @@ from app.gateway.request_secrets import RequestSecrets
 from app.gateway.retry_after import Patience
 from app.gateway.skill_guard import SkillGuard
 from app.gateway.wire_request import GoingOut
-from app.records import Call, Json
+from app.records import NOT_OPEN, Call, Json
 from app.sandbox.protocol import Answer, EnteredSkill
 from app.security.secret_values import SecretValues
 from app.telemetry.phases import Attributes, Phase, phase, span
@@ -41,17 +41,21 @@ _NOTHING_DONE = (
     "no API was called, and no answer given, so the task goes on. Make the calls that it asks for, and give what "
     "it asks for as the answer. If there is nothing to do, complete it again in the next turn"
 )
+_GO_ON = (
+    "It would be refused again, so do not try it again or by another way. Do what else the task asks for; if that "
+    "is not all, complete it with status='fail' and say in the answer what was not done"
+)
 _STOPPED = "TimeoutError: the code was stopped before the answer came: whether the call arrived is not known"
 _NOT_SENT = "TimeoutError: the code was stopped before the call was sent"
 
 
 class ExplorationEndedError(Exception):
-    """A task that explores, or may only read, wants to make a call that may change something, or that a person has
-    to approve.
+    """A task that explores, or may only read, and has changed nothing yet wants to make a call that is not open to
+    it, which may change something or needs a person's approval.
     """
 
     def __init__(self, api: str) -> None:
-        super().__init__(f"{api} is not for tasks that only read")
+        super().__init__(f"{api} is not open to this task")
         self.api = api
 
 
@@ -60,12 +64,13 @@ class Gateway:
 
     `instruction`, that of the task, says what to show of a long document, `variables` fill the servers' URLs,
     `allowed` decides which "app.operation" may be called, `read_only` permits only safe operations that need no
-    approval, `explores` ends the rollout at any other, `approvals` decides which calls wait for a person,
-    `may_end_idle` whether the first turn may complete the task without a call or an answer, and `max_calls` limits
-    the calls sent. Safe calls are repeated after a `Retry-After` that ends within
-    `patience` seconds. With a `recording` none is sent, and one that it cannot answer is in doubt. Look-ups and
-    the completion of the task are answered here: they are neither counted nor recorded. `secrets` collects what
-    must not be stored in the clear. `callers` are the senders of protocols that are not plain HTTP.
+    approval, `is_open` says which others do not end the rollout, or fail once it has changed something,
+    `approvals` decides which calls wait for a person, `may_end_idle` whether the first turn may complete the task
+    without a call or an answer, and `max_calls` limits the calls sent. Safe calls are repeated after a
+    `Retry-After` that ends within `patience` seconds. With a `recording` none is sent, and one that it cannot
+    answer is in doubt. Look-ups and the completion of the task are answered here: they are neither counted nor
+    recorded. `secrets` collects what must not be stored in the clear. `callers` are the senders of protocols that
+    are not plain HTTP.
     """
 
     def __init__(  # noqa: PLR0913 - the only way out, with many rules
@@ -80,7 +85,7 @@ class Gateway:
         allowed: Callable[[str], bool] | None = None,
         approvals: ApprovalGate | None = None,
         read_only: bool = False,
-        explores: bool = False,
+        is_open: Callable[[Operation], bool] | None = None,
         may_end_idle: bool = False,
         max_calls: int = 200,
         timeout: float = 30,
@@ -97,7 +102,7 @@ class Gateway:
         self._allowed = allowed
         self._approvals = approvals
         self._read_only = read_only
-        self._explores = explores
+        self._is_open = is_open
         self._may_end_idle = may_end_idle
         self._max_calls = max_calls
         self._recording = recording
@@ -164,8 +169,7 @@ class Gateway:
         """Call "app.operation". Raises HostError: TypeError, ValidationError, ApiError, CallLimit, and so on.
 
         Raises ApprovalWantedError, which ends the session, for a call that nobody has decided on yet, and
-        ExplorationEndedError, which does so too, for one that a task which explores, or may only read, does not
-        make.
+        ExplorationEndedError, which does so too, for one that is not open to a task which has changed nothing.
         """
         app, operation = await self._find(api)
         arguments = bind(operation, args, kwargs)
@@ -290,7 +294,7 @@ class Gateway:
         if self._allowed is not None and not self._allowed(operation.api):
             raise HostError("PermissionError", f"{operation.api} may not be called here")
         waits = self._approvals is not None and self._approvals.wants(operation)
-        if self._explores and (waits or not operation.safe):
+        if self._is_closed(operation) and not (self._approvals is not None and self._approvals.has_changes):
             raise ExplorationEndedError(operation.api)
         if self._read_only and not operation.safe:
             self.would_write = self.would_write or operation.api
@@ -304,12 +308,19 @@ class Gateway:
             self.call_limit_hit = True
             raise HostError("CallLimit", f"all {self._max_calls} API calls of this task are used up")
 
+    def _is_closed(self, operation: Operation) -> bool:
+        if self._is_open is None or self._is_open(operation):
+            return False
+        return not operation.safe or (self._approvals is not None and self._approvals.wants(operation))
+
     def _note_change(self, operation: Operation, call: Call) -> None:
         if self._approvals is not None and not operation.safe:
             self._approvals.note(call)
 
     async def _refusal(self, operation: Operation, call: Call, url: str) -> str | None:
-        """Why a person does not want the call; None to send it. Raises ApprovalWantedError."""
+        """Why the call is not sent; None to send it. Raises ApprovalWantedError."""
+        if self._is_closed(operation):
+            return f"{operation.api} {NOT_OPEN}{_GO_ON}"
         if self._approvals is None:
             return None
         try:
@@ -326,7 +337,7 @@ class Gateway:
         return answered
 
     async def _refuse(self, call: Call, refusal: str) -> Call:
-        """Record a call that a person refused, so that it is not asked for again when the code is run again."""
+        """Record a call that is not sent, so that it is not asked for again when the code is run again."""
         refused = msgspec.structs.replace(call, error=f"PermissionError: {refusal}", sent=False)
         if self._journal is not None:
             await self._journal.begin(call, repeatable=True)

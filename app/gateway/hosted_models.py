@@ -140,6 +140,10 @@ class _Counting:
         return self._model.lost
 
     @property
+    def thinks(self) -> bool:
+        return self._model.thinks
+
+    @property
     def due(self) -> Tokens:
         """What was not charged yet."""
         return self._answered + self.lost - self._charged
@@ -178,6 +182,10 @@ class _Noted:
     @property
     def lost(self) -> Tokens:
         return self._model.lost
+
+    @property
+    def thinks(self) -> bool:
+        return self._model.thinks
 
     async def answer(
         self,

@@ -99,8 +99,9 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     kind `logged` learn from these alone. null: 25 while a schedule of such runs is enabled, else 0.
     """
     explore_writes: bool = False
-    """Whether exploring tasks may make calls that change something. If not, one that wants to begins again without
-    exploring; until then it has only read.
+    """Whether exploring tasks may make calls that change something, but by operations for which `explore` is set
+    to false. If not, they do so only by those for which it is true: one that wants more begins again without
+    exploring.
     """
 
     # Canaries and watches

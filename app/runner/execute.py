@@ -34,7 +34,7 @@ from app.run_settings import TRAINED_TEMPERATURE
 from app.runner.check_report import CheckReport, run_check
 from app.runner.condemned import recorded_trajectory, unrecorded_failure_of
 from app.runner.counted_calls import counted_calls
-from app.runner.exploration import exploration_of
+from app.runner.exploration import exploration_of, is_open
 from app.runner.mask_trajectory import masked
 from app.runner.measurement import SpansOf, count_end, count_score, measured
 from app.runner.outcome import judged, outcome_of, tell_end, unchecked
@@ -234,7 +234,7 @@ class TaskExecutor:
     async def _explored(
         self, row: models.Task, context: TaskContext, journal: TaskJournal, owner: str
     ) -> Trajectory:
-        """The rollout, of a task that explores if it was chosen to and as long as it only reads.
+        """The rollout, of a task that explores if it was chosen to, until it wants a call that is not open to it.
 
         Raises InvalidError for one that may only read and wants more: whatever it went on to answer, it would not
         have done what it was to do.
@@ -300,7 +300,7 @@ class TaskExecutor:
                 partial(self._is_proven, row.project_id),
             ),
             read_only=read_only or row.repairs is not None or row.reads_only,
-            explores=journal is not None and (row.exploration is Exploration.READS or row.reads_only),
+            is_open=None if journal is None else partial(is_open, row),
             may_end_idle=row.skill_run is not None,  # its only turn
             max_calls=self.agent.limits.calls,
             timeout=self.settings.api_timeout_seconds,

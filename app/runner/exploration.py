@@ -5,7 +5,11 @@ user must not pay for these with a change that cannot be undone. At the first ca
 attempt is thrown away, and the task begins again as if it had never explored. That loses nothing, since all it did
 was to read. To go on from there at another temperature would, as the answers of its earlier turns were drawn by
 chance, and to answer the call with an error would leave it to the policy to try again. A project whose APIs can
-stand it opens them with `explore_writes`; then no attempt is thrown away.
+stand it opens all of them with `explore_writes`, or single operations.
+
+A task that has changed something by an operation that is open cannot begin again, or the change would be made
+twice: there, a call that is closed raises an error. Such an attempt is not learned from, or runs would teach the
+policy that these calls are in vain.
 
 Runs then learn from the attempts that did not come to change anything. Their rewards are relative to the mean of
 their group, so that the gradient is that of the reward among these: it moves the policy neither towards changing
@@ -15,6 +19,7 @@ things nor away from it.
 from hashlib import blake2b
 from uuid import UUID
 
+from app.apis.catalog import Operation
 from app.db import models
 from app.db.models import Exploration
 from app.project.project_settings import explored_percent
@@ -42,3 +47,15 @@ def exploration_of(row: models.Task, context: TaskContext) -> Exploration | None
     if row.exploration is not None or other or not is_chosen(row.id, percent):
         return None
     return Exploration.WRITES if context.settings.explore_writes else Exploration.READS
+
+
+def is_open(row: models.Task, operation: Operation) -> bool:
+    """Whether the task may call the operation also where that changes something, or waits for a person."""
+    if row.reads_only:
+        return False
+    match row.exploration:
+        case Exploration.READS:
+            return operation.explore is True
+        case Exploration.WRITES:
+            return operation.explore is not False
+    return True

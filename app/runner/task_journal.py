@@ -160,7 +160,10 @@ class TaskJournal(RolloutHooks):
         self._take_unwritten()
         self._outgoing = None
         self._lost.clear()
-        text = f"it explored, at temperature 1, until it was about to call {ended.api}, and begins again without"
+        text = (
+            f"it explored, at temperature 1, until it was about to call {ended.api}, which is not open to that, "
+            "and begins again without"
+        )
         async with self._sessions.begin() as session:
             event = events.NewEvent("remark", {"text": text})
             await turns.begin_again(session, self._task.id, self._owner, event)

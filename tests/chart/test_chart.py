@@ -18,6 +18,9 @@ ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-chart" / "bin" / "python"
 VERSIONS = ["1.27", "1.37"]
 VALUES: dict[str, Any] = {"secret": "sage", "settings": {"ENGINE_URLS": "http://vllm-pods:8000"}}
+HOSTED: dict[str, Any] = VALUES | {
+    "settings": {"SAGE_MODEL_URL": "https://api.example.com/v1", "SAGE_MODEL": "wise-1"}
+}
 FULL: dict[str, Any] = VALUES | {
     "settings": VALUES["settings"]
     | {
@@ -86,7 +89,7 @@ def full() -> Rendered:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("values", [VALUES, FULL], ids=["least", "all"])
+@pytest.mark.parametrize("values", [VALUES, FULL, HOSTED], ids=["least", "all", "hosted"])
 def test_the_chart_passes_helms_linter_and_fits_kubernetes_schemas(values: dict[str, Any], version: str) -> None:
     found = examined(values, version=version)
     assert (found.get("error"), found["findings"], found["faults"]) == (None, [], [])
@@ -159,6 +162,25 @@ def test_secrets_are_references_and_settings_are_those_of_the_server(full: Rende
             assert "env" not in container
 
 
+def test_a_hosted_model_needs_no_model_server_of_ones_own_and_its_key_is_in_the_secret(plain: Rendered) -> None:
+    hosted = rendered(HOSTED)
+    settings = Settings.from_env(hosted.one("ConfigMap")["data"])
+    assert (settings.model_url, settings.model) == ("https://api.example.com/v1", "wise-1")
+    service = hosted.one("Service", "model-server")
+    assert settings.engine_urls == f"http://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
+    pod = hosted.one("Deployment", "model-server")["spec"]["template"]
+    [container] = pod["spec"]["containers"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert f"--model={settings.local_model}" in container["command"]
+    assert "envFrom" not in container, "it needs no secret"
+    allowed = hosted.one("NetworkPolicy", "model-server")["spec"]["ingress"][0]["from"]
+    for part, peer in zip(("api", "runner", "worker"), allowed, strict=True):
+        labels = hosted.one("Deployment", part)["spec"]["template"]["metadata"]["labels"]
+        assert peer["podSelector"]["matchLabels"].items() <= labels.items()
+    kinds = [(each["kind"], each["metadata"]["name"]) for each in plain.objects]
+    assert not any("model-server" in name for _, name in kinds)
+
+
 def test_a_change_of_settings_restarts_pods() -> None:
     changed = deepcopy(VALUES)
     changed["settings"]["SAGE_LOG_LEVEL"] = "debug"
@@ -203,6 +225,8 @@ def test_only_the_api_is_reached_and_no_pod_reaches_what_is_blocked(plain: Rende
             {"settings": VALUES["settings"] | {"DATABASE_URL": "postgresql://x"}},
             "settings.DATABASE_URL: put it in",
         ),
+        ({"settings": HOSTED["settings"] | {"SAGE_MODEL_KEY": "sk"}}, "settings.SAGE_MODEL_KEY: put it in"),
+        ({"settings": {"SAGE_MODEL_URL": "https://api.example.com/v1"}}, "settings.SAGE_MODEL: name the model at"),
         ({"settings": VALUES["settings"] | {"SAGE_PORT": "9000"}}, "settings.SAGE_PORT: the chart sets it"),
         ({"settings": VALUES["settings"] | {"SAGE_RUNNERS": 3}}, "/settings/SAGE_RUNNERS"),
         ({"runner": {"replicas": -1}}, "/runner/replicas"),

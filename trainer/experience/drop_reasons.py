@@ -22,6 +22,7 @@ class DropReason(StrEnum):
     EMPTY = "empty"  # the policy sampled no token
     BAD_LOGPROBS = "bad_logprobs"  # not finite
     WRONG_TEMPERATURE = "wrong_temperature"  # not 1, so the logprobs are not those of the sampling distribution
+    KEPT_BACK = "kept_back"  # exploring, it was kept from a call that is not open to that
     NO_PEERS = "no_peers"  # no other task to compare it with
     EQUAL_REWARDS = "equal_rewards"  # its whole group earned the same
     BEYOND_STEPS = "beyond_steps"  # the run has no step left for its group
@@ -54,8 +55,10 @@ ADVICE = {
     DropReason.EMPTY: "look at the trajectories: the model generated nothing",
     DropReason.BAD_LOGPROBS: "check the model server: it reported logprobs that are not finite",
     DropReason.WRONG_TEMPERATURE: (
-        "let more tasks explore: raise explore_percent, set explore_writes, or serve with SAGE_TEMPERATURE=1"
+        "let more tasks explore: raise explore_percent, open operations to exploration or set explore_writes, or "
+        "serve with SAGE_TEMPERATURE=1"
     ),
+    DropReason.KEPT_BACK: "open to exploration what such tasks change, or nothing of it",
     DropReason.NO_PEERS: "serve several tasks of one kind, or give them the same `scenario`",
     DropReason.EQUAL_REWARDS: (
         "wait for tasks that succeed as well as fail; at temperature 0 identical tasks give identical rollouts"

@@ -73,11 +73,13 @@ async def read_best(
 
 
 def _check_on_policy(task: ScoredTask, max_staleness: int) -> ScoredTask:
-    """The task, marked unusable if its samples are too stale or of another temperature."""
+    """The task, marked unusable if its samples are too stale, of another temperature, or misled by a refusal."""
     if task.unusable is not None:
         return task
     if task.staleness > max_staleness:
         return msgspec.structs.replace(task, unusable=DropReason.STALE)
     if task.trajectory.temperature != TRAINED_TEMPERATURE:
         return msgspec.structs.replace(task, unusable=DropReason.WRONG_TEMPERATURE)
+    if task.trajectory.kept_back:
+        return msgspec.structs.replace(task, unusable=DropReason.KEPT_BACK)
     return task

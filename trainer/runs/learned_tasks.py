@@ -13,7 +13,7 @@ from trainer.runs.start_adapter import name_of
 def recorder(
     job: Job, progress: RunProgress, sessions: Sessions, start: Path | None
 ) -> Callable[[Collection[UUID]], Awaitable[bool]]:
-    """A function that records the tasks, and the adapter that the run continues, before it learns from them.
+    """A function that records the tasks, the adapter that the run continues and its rate, before it learns.
 
     It returns False, and records none, if a task was erased since it was read: then read again. Raises what
     `progress` raises.
@@ -22,6 +22,6 @@ def recorder(
     async def record(task_ids: Collection[UUID]) -> bool:
         async with sessions.begin() as session:
             await progress.hold(session)
-            return await learning.record(session, job.id, name_of(start), task_ids)
+            return await learning.record(session, job.id, name_of(start), task_ids, job.settings.lr)
 
     return record

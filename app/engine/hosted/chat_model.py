@@ -58,6 +58,11 @@ class ChatModel(Protocol):
         """What requests that brought no answer have used so far, as their endpoint may have billed them."""
         ...
 
+    @property
+    def thinks(self) -> bool:
+        """Whether thoughts were seen."""
+        ...
+
     async def answer(
         self,
         messages: Sequence[Message],

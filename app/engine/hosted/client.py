@@ -27,6 +27,7 @@ import openai
 import structlog
 
 from app.engine.hosted.chat_model import MAX_BROKEN, ChatAnswer, Tokens
+from app.engine.hosted.streamed_answer import is_streamed, whole_answer
 from app.engine.thoughts import CLOSED_THOUGHT, OPEN_THOUGHT
 from app.engine.tokenizer import Message
 from app.errors import EngineError, EngineRefusalError, HostError, NoConnectionError
@@ -57,6 +58,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 8.0  # seconds between attempts
 _CONNECT_SECONDS = 10.0
 _IDLE_SECONDS = 2.0  # servers close an idle connection after 5 s or more: no request meets that
 _NAMES_LIMIT = re.compile(r"max_(completion_)?tokens")
+_NAMES_STREAM = re.compile(r"\bstream(ing|ed)?\b")
+_NAMES_STREAM_USAGE = re.compile(r"stream_options|include_usage")
 _NAMES_SYSTEM = re.compile(r"\bsystem['\"`]?\W+(role|messages?|prompts?)\b|roles?\b.*\bsystem\b")
 _NOT_KNOWN = re.compile(
     r"support|unknown|unrecogni[sz]ed|unexpected|permitted|allowed|accept|extra|deprecated|invalid param"
@@ -75,6 +78,8 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     system: bool = True  # it takes messages of the system, which otherwise begin the user's first one
     thoughts: Thoughts = "none"  # where they stand: in a field beside the text, in parts of it, or between tags
     usage: bool = True  # it counts tokens
+    streams: bool = False  # it answers only in a stream
+    stream_usage: bool = True  # it counts tokens in one where it is asked to
     context: int | None = None  # tokens of prompt and answer together; None: it does not say
 
 
@@ -130,13 +135,21 @@ class Request(msgspec.Struct, frozen=True):
             body[abilities.limit] = self.max_tokens
         if self.stop_strings and abilities.stops and abilities.thoughts == "none":
             body["stop"] = list(self.stop_strings[:_MAX_STOPS])
+        if abilities.streams:
+            body["stream"] = True
+            if abilities.stream_usage:
+                body["stream_options"] = {"include_usage": True}
         return body
 
     def without(self, refused: str, abilities: Abilities, known: Abilities) -> Abilities | None:
-        """Without the parameter that a refusal names, or with the other name of the limit, once: `known` is what
-        the first try went by.
+        """Without the parameter that a refusal names, in a stream where it asks for one, or with the other name of
+        the limit, once: `known` is what the first try went by.
         """
         text = refused.lower()
+        if abilities.streams and abilities.stream_usage and _NAMES_STREAM_USAGE.search(text):
+            return msgspec.structs.replace(abilities, stream_usage=False)
+        if _NAMES_STREAM.search(text) and not abilities.streams:
+            return msgspec.structs.replace(abilities, streams=True)
         if "temperature" in text and abilities.temperature:
             return msgspec.structs.replace(abilities, temperature=False)
         if re.search(r"\bstop\b", text) and "stop" in self.body("", abilities):
@@ -237,6 +250,10 @@ class OpenAiChatModel:
         """Tokens of a conversation at most, prompt included, as far as the endpoint told."""
         return self.abilities.context
 
+    @property
+    def thinks(self) -> bool:
+        return self.abilities.thoughts != "none"
+
     async def get(self, url: str) -> Json:
         """The JSON at an address of the same server. Raises as `answer`, after one try."""
         reply = await self._sent(url)
@@ -274,7 +291,8 @@ class OpenAiChatModel:
             raise
         decoded: Json = None
         try:
-            decoded = self._decoded(reply)
+            streamed = is_streamed(reply.content)  # a long one takes a second
+            decoded = await asyncio.to_thread(self._decoded, reply) if streamed else self._decoded(reply)
             return self._read(decoded, request.messages)
         except EngineError:
             if (used := _counted(decoded)) is None and not _is_put_off(decoded):
@@ -371,9 +389,11 @@ class OpenAiChatModel:
 
     def _decoded(self, reply: httpx.Response) -> Json:
         try:
+            if is_streamed(reply.content):
+                return whole_answer(reply.content)
             return decode_json(reply.content, max_values=_MAX_VALUES, max_depth=_MAX_DEPTH)
         except JsonError as error:
-            if reply.content.lstrip().startswith(b"{"):
+            if reply.content.lstrip().startswith(b"{") or is_streamed(reply.content):
                 raise _BrokenError(f"{self.url} broke its answer off ({error}): try again") from error
             raise self._alien(str(error)) from error
 
