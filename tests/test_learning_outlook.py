@@ -36,12 +36,10 @@ async def outlook_of(
         await projects.change_settings(session, owner.id, project)
         for (source, exploration), count in (scored or {}).items():
             for _ in range(count):
-                task = await tasks.submit(
-                    session, owner.id, tasks.NewTask(instruction="x", exploration=exploration)
-                )
-                ended = {"finished_at": datetime.now(UTC) - timedelta(days=days_ago), "score": 1.0}
-                of_task = update(models.Task).where(models.Task.id == task.id)
-                await session.execute(of_task.values(**ended, score_source=source))
+                await tasks.submit(session, owner.id, tasks.NewTask(instruction="x", exploration=exploration))
+            ended = {"finished_at": datetime.now(UTC) - timedelta(days=days_ago), "score": 1.0}
+            open_tasks = update(models.Task).where(models.Task.project_id == owner.id, models.Task.score.is_(None))
+            await session.execute(open_tasks.values(**ended, score_source=source))
         new = schedules.NewSchedule(every_scored_tasks=300, every_hours=hours, settings=RunSettings(**run or {}))
         return await learning_outlook.outlook(session, await schedules.put(session, owner.id, new), serving)
 

@@ -55,18 +55,20 @@ _SIGNED_IN = "No password, key or token is needed, and none can be looked up: ev
 async def test_who_looks_for_a_password_that_there_is_not_is_told_that_none_is_needed(
     bare_sandbox: ForkedSandbox,
 ) -> None:
-    apis = {"supervisor": ["complete_task"], "mail": ["send", "list_mails"], "letters": ["log_in", "list_letters"]}
+    signed_in = {"supervisor": ["complete_task"], "mail": ["send", "list_mails"]}
+    signing_in = {**signed_in, "letters": ["log_in", "list_letters"]}
     table = [
-        ("apis.supervisor.show_passwords()", _SIGNED_IN),
-        ("apis.supervisor.show_account_passwords()['mail']", _SIGNED_IN),
-        ("apis.mail.login(username='me')", _SIGNED_IN),
-        ("apis.mail.get_access_token()", _SIGNED_IN),
-        ("apis.mail.log_in(password='x')", ". apis.letters has it."),
-        ("apis.letters.login(password='x')", ". Did you mean 'log_in'?"),
-        ("apis.supervisor.list_authors()", ": it has complete_task. "),
+        (signed_in, "apis.supervisor.show_passwords()", _SIGNED_IN),
+        (signed_in, "apis.supervisor.show_account_passwords()['mail']", _SIGNED_IN),
+        (signed_in, "apis.mail.login(username='me')", _SIGNED_IN),
+        (signed_in, "apis.mail.get_access_token()", _SIGNED_IN),
+        (signed_in, "apis.supervisor.list_authors()", ": it has complete_task. "),
+        (signing_in, "apis.supervisor.show_passwords()", ": it has complete_task. "),
+        (signing_in, "apis.mail.log_in(password='x')", ". apis.letters has it."),
+        (signing_in, "apis.letters.login(password='x')", ". Did you mean 'log_in'?"),
     ]
     with every_row() as row:
-        for code, said in table:
+        for apis, code, said in table:
             with row(code):
                 session = await bare_sandbox.open(apis, _call, SessionLimits())
                 seen = await session.run(code)

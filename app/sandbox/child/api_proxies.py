@@ -77,9 +77,16 @@ class AppProxy:
         if operation is None:
             hint = self._elsewhere(name) or _nearest(name, self._operations)
             if not hint:
-                hint = (_every(name, self._operations) or ".") + (_SIGNED_IN if _SIGNS_IN.search(name) else "")
+                hint = (_every(name, self._operations) or ".") + self._signed_in(name)
             raise _unknown(f"apis.{self._name} has no operation", name, self._lookup, hint)
         return operation
+
+    def _signed_in(self, name: str) -> str:
+        """For who looks for a password where no app has anything of the kind."""
+        if not _SIGNS_IN.search(name):
+            return ""
+        known = (each for proxy in self._apps.values() for each in proxy._operations)
+        return "" if any(map(_SIGNS_IN.search, known)) else _SIGNED_IN
 
     def _elsewhere(self, name: str) -> str:
         """The other apps that have an operation of that name."""
