@@ -243,6 +243,7 @@ async def test_what_a_request_without_an_answer_may_have_cost_is_counted_or_esti
         (Reply({"choices": [], "usage": COUNTED}), BILLED),
         (Reply({"choices": []}), Tokens(prompt=3, estimated=True)),
         (Reply('{"choices": ['), Tokens(prompt=3, generated=4, estimated=True)),
+        (Reply('data: {"choices": []}\n\ndata: {"choices": [\n\n'), Tokens(prompt=3, generated=2, estimated=True)),
         (Reply("<html>"), Tokens(prompt=3, estimated=True)),
         (Reply({"error": {"message": "upstream broke", "code": 502}}), Tokens(prompt=3, estimated=True)),
         (Reply({"error": "odd", "usage": COUNTED}), BILLED),

@@ -646,6 +646,8 @@ def _is_put_off(reply: Json) -> bool:
 
 def _written(reply: Json, body: bytes) -> int:
     """The characters that an endpoint wrote in an answer that is none, or not whole."""
+    if reply is None and is_streamed(body):
+        return body.count(b"data:") * _CHARS_PER_TOKEN  # about a token each
     if reply is None:
         return len(body) if body.lstrip().startswith(b"{") else 0
     try:
