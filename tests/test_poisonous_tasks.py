@@ -53,7 +53,7 @@ async def rows(sessions: Sessions) -> list[models.Task]:
         return list(await session.scalars(select(models.Task).order_by(models.Task.created_at)))
 
 
-@pytest.mark.parametrize(("poison", "watchdog"), [("burn", 5), ("abort", 60)])
+@pytest.mark.parametrize(("poison", "watchdog"), [pytest.param("burn", 5, marks=pytest.mark.slow), ("abort", 60)])
 async def test_a_task_that_stops_its_runners_fails_and_those_beside_it_end(
     committed: Sessions, database_url: str, tmp_path: Path, poison: str, watchdog: int
 ) -> None:

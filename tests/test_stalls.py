@@ -74,7 +74,13 @@ def written(ledger: Ledger) -> Counter[str]:
 
 
 @pytest.mark.parametrize(
-    ("moment", "elsewhere"), [("", False), ("committed", False), ("committed", True), ("sent", False)]
+    ("moment", "elsewhere"),
+    [
+        pytest.param("", False, marks=pytest.mark.slow),
+        ("committed", False),
+        pytest.param("committed", True, marks=pytest.mark.slow),
+        ("sent", False),
+    ],
 )
 async def test_a_stalled_runner_sends_and_reports_nothing_of_a_task_that_has_ended_meanwhile(
     committed: Sessions, database_url: str, tmp_path: Path, moment: str, elsewhere: bool
