@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,9 +13,13 @@ from sqlalchemy import Connection, NullPool, create_engine, make_url, text
 from app.db import embedded_postgres
 from app.db.database import full_url
 from app.db.migrate import migrate
+from app.errors import DatabaseError
 
 RUN = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()  # the process all workers come from
-_DIRECTORY = Path(tempfile.gettempdir()) / f"sage-test-{RUN}" / "postgres"  # a short path: it holds a socket
+_MEMORY = Path("/dev/shm")  # files that come and go cost a file system more than most queries do
+_ROOM = 4 << 30
+_PARENT = _MEMORY if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).total > _ROOM else Path(tempfile.gettempdir())
+_DIRECTORY = _PARENT / f"sage-test-{RUN}" / "postgres"  # a short path: it holds a socket
 _MIGRATED = f"migrated_{RUN}"
 
 
@@ -24,6 +28,7 @@ def start() -> str:
     given = os.environ.get("TEST_DATABASE_URL")
     if given:
         return full_url(given)
+    _remove_left()
     url = embedded_postgres.start(_DIRECTORY)
     with _connection(url) as connection:
         for setting in ("fsync", "full_page_writes", "synchronous_commit"):  # durability is not needed
@@ -40,6 +45,15 @@ def stop() -> None:
     else:
         embedded_postgres.stop(_DIRECTORY)
         shutil.rmtree(_DIRECTORY.parent, ignore_errors=True)
+
+
+def _remove_left() -> None:
+    """What runs left that were killed."""
+    for left in _PARENT.glob("sage-test-*"):
+        if not Path("/proc", left.name.rpartition("-")[2]).exists():
+            with suppress(DatabaseError):
+                embedded_postgres.stop(left / "postgres")
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def empty_database(server_url: str) -> Iterator[str]:
@@ -62,7 +76,7 @@ def migrated_database(server_url: str) -> Iterator[str]:
 def _new_database(server_url: str, template: str) -> Iterator[str]:
     name = f"test_{uuid4().hex[:12]}"
     with _connection(server_url) as connection:
-        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}"))
+        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy"))
     yield _named(server_url, name)
     with _connection(server_url) as connection:
         connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
