@@ -1,6 +1,7 @@
 """The calls that the gateway answers itself: look-ups in the documents, and the answer of a completed task."""
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
@@ -23,6 +24,8 @@ _LOOK_UPS: Final[dict[str, Callable[..., Json]]] = {
     "search": api_docs.search,
 }
 _LEAST = 300  # characters of a look-up, however many a turn makes
+_READ_CHARS = 10_000  # of an argument
+_ROOMS = 1_000  # look-ups whose next pages go on where the first ended
 
 
 class LookUps:
@@ -34,7 +37,9 @@ class LookUps:
         self._instruction = instruction
         self._turn = -1
         self._left = 0
-        self._rooms: dict[str, Room] = {}  # that the first page of a look-up had: the others begin where it ended
+        self._rooms: dict[
+            bytes, Room
+        ] = {}  # that the first page of a look-up had: the others begin where it ended
 
     async def answer(self, operation: Operation, arguments: Mapping[str, Json], turn: int) -> Json:
         """Computed in a thread: in a large document a look-up takes a second, which other tasks do not wait for.
@@ -43,13 +48,27 @@ class LookUps:
         if turn != self._turn:
             self._turn, self._left = turn, self.chars
         room = Room(max(self._left, _LEAST), self._instruction)
-        asked = repr((operation.name, sorted((name, each) for name, each in arguments.items() if name != "page")))
-        if arguments.get("page", 1) == 1:
-            self._rooms[asked] = room
-        look_up = partial(_LOOK_UPS[operation.name], self._catalog, **arguments)
+        read = {name: each[:_READ_CHARS] if isinstance(each, str) else each for name, each in arguments.items()}
+        asked = _digest(operation, read)
+        if read.get("page", 1) == 1:
+            self._remember(asked, room)
+        look_up = partial(_LOOK_UPS[operation.name], self._catalog, **read)
         found = await asyncio.to_thread(look_up, room=self._rooms.get(asked, room))
         self._left -= len(found if isinstance(found, str) else repr(found)) + 1
         return found
+
+    def _remember(self, asked: bytes, room: Room) -> None:
+        """As one of the latest."""
+        self._rooms.pop(asked, None)
+        self._rooms[asked] = room
+        if len(self._rooms) > _ROOMS:
+            del self._rooms[next(iter(self._rooms))]
+
+
+def _digest(operation: Operation, arguments: Mapping[str, Json]) -> bytes:
+    """Identify a look-up, whatever page of it."""
+    exact = repr((operation.name, sorted((name, each) for name, each in arguments.items() if name != "page")))
+    return hashlib.sha256(exact.encode("utf-8", "surrogatepass")).digest()
 
 
 def checked_answer(answer: Json) -> Json:

@@ -6,6 +6,7 @@ the bits that they could tell. Once a skill has met a secret, only counters and 
 no marks.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Set
 from typing import NamedTuple
@@ -20,6 +21,7 @@ _BITS_OF_STEP = 6
 _BITS_OF_LETTER = 5  # which is one of some thirty: of blanks, cases and empty values
 _FLAGS = "TF"
 _VALUES = 100_000  # that are put in order, of one answer
+_NAME_CHARS = 100  # of a field, by which it is known
 
 
 class Place(NamedTuple):
@@ -39,14 +41,14 @@ class SmallValues:
         self._in_field: Counter[tuple[str, str]] = Counter()
         self._last: dict[Place, float] = {}
         self._steps: dict[Place, float] = {}
-        self._forms: dict[Place, str] = {}
+        self._forms: dict[Place, bytes] = {}  # their hashes
 
     def read(self, origin: str, value: Json) -> None:
         """Record an answer, or what the skill was given."""
         self._secrets.note(origin, {}, value)
         for name, number in _numbers(value):
             if number not in self._order and abs(number) < SMALL:
-                field = origin, name
+                field = origin, name[:_NAME_CHARS]
                 self._order[number] = field, self._in_field[field]
                 self._in_field[field] += 1
 
@@ -85,8 +87,9 @@ class SmallValues:
 
     def bits_of_form(self, place: Place, form: str) -> int:
         """The same for an argument's form, see `ValueOrigins.form_of`. That of the last call costs nothing."""
-        known, self._forms[place] = self._forms.get(place), form
-        return 0 if form == known else sum(1 if letter in _FLAGS else _BITS_OF_LETTER for letter in form)
+        digest = hashlib.sha256(form.encode("utf-8", "surrogatepass")).digest()
+        known, self._forms[place] = self._forms.get(place), digest
+        return 0 if digest == known else sum(1 if letter in _FLAGS else _BITS_OF_LETTER for letter in form)
 
     def spend(self, bits: int) -> bool:
         """Whether there are as many left."""

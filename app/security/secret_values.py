@@ -37,6 +37,8 @@ _COMMON = re.compile(
     re.IGNORECASE,
 )
 _MIN_LENGTH = 4
+_TOLD_CHARS = 4 << 20  # of the texts that calls have called secrets, kept to compare with
+_ENTRY_CHARS = 100  # that one counts as besides
 _IDS = frozenset({"context_ids", "sampled_ids", "logprobs"})
 
 T = TypeVar("T")
@@ -47,12 +49,14 @@ class SecretValues:
 
     Every spelling of `SpellingSearch` is found. Where there are too many secrets to look for, each text counts as
     one. `own` are the secrets of the task and its project, `told` those that only a call has called one, by where
-    they come from.
+    they come from, up to a size: `cut` says that there were more.
     """
 
     def __init__(self, mask: str = MASK) -> None:
         self.own: dict[str, str] = {}
         self.told: dict[str, str] = {}
+        self.cut = False
+        self._told_left = _TOLD_CHARS
         self._mask = mask
         self._search = SpellingSearch()
 
@@ -83,9 +87,15 @@ class SecretValues:
 
     def _note(self, texts: Sequence[str], origin: str) -> None:
         for text in texts:
-            if text not in self.own and text not in self.told:
+            if text in self.own or text in self.told:
+                continue
+            self._search.add(text)
+            size = len(text) + _ENTRY_CHARS
+            if size <= self._told_left:
+                self._told_left -= size
                 self.told[text] = origin
-                self._search.add(text)
+            else:
+                self.cut = True
 
     def note_call(self, call: Call) -> None:
         self.note(call.api, call.arguments, call.result)

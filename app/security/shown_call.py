@@ -14,6 +14,7 @@ from app.security.secret_values import SecretValues, is_telling
 
 _MOST = 100_000  # characters that a person can be shown
 _REMARKS = 20
+_NOT_COMPARED = "more was called a secret than can be compared with these arguments"
 
 
 class ShownCall(msgspec.Struct, frozen=True):
@@ -38,7 +39,7 @@ def shown_call(arguments: Mapping[str, Json], secrets: SecretValues) -> ShownCal
         written = _text(value)
         found = {origin: text for text, origin in secrets.told.items() if _text(text)[1:-1] in written}
         remarks += [f"{name} holds what was {origin} as a secret" for origin in found]
-    return ShownCall(shown, remarks[:_REMARKS])
+    return ShownCall(shown, remarks[:_REMARKS] + ([_NOT_COMPARED] if secrets.cut else []))
 
 
 def unshowable(arguments: Mapping[str, Json]) -> str | None:
