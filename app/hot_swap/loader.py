@@ -42,6 +42,7 @@ _CHECK_SECONDS = 60.0  # between checks of the active releases, since a notifica
 _RETRY_SECONDS = 10.0  # while one of them is not loaded
 _QUESTION = (Message("user", "Answer with the word ready."),)  # to a hosted model, before it serves
 _ANSWER_TOKENS = 32
+_ANSWER_SECONDS = 50.0  # whoever activates a release waits for it, behind proxies that often wait for 60
 _ATTEMPTS = 3  # at a completion whose adapter was unloaded in between
 
 
@@ -54,11 +55,15 @@ class AdapterLoader:
         sessions: Sessions,
         files: AdapterDirectory,
         open_hosted: OpenHosted | None = None,
+        *,
+        answer_seconds: float = _ANSWER_SECONDS,
     ) -> None:
+        """`answer_seconds` are what a hosted model has before it serves, retries included."""
         self._engine = engine
         self._sessions = sessions
         self._files = files
         self._open_hosted = open_hosted
+        self._answer_seconds = answer_seconds
         self._loaded: set[str] = set()  # a hint: servers answer 404 where it is wrong
         self._load_errors: dict[str, str] = {}  # by active adapter that cannot be loaded
         self._wanted: set[str] = set()  # models of active releases, as last read
@@ -145,11 +150,17 @@ class AdapterLoader:
     async def _ask(self, model: str, model_id: UUID) -> SwapReport:
         assert self._open_hosted is not None, "a release has a hosted model"
         began = time.perf_counter()
-        async with self._open_hosted(model_id) as opened:
-            await opened.answer(_QUESTION, max_tokens=_ANSWER_TOKENS, temperature=0.0)
         async with self._sessions() as session:
             entry = await session.get(models.HostedModel, model_id)
         endpoint = f"{entry.model} at {entry.url}" if entry else ""
+        async with self._open_hosted(model_id) as opened:
+            try:
+                async with asyncio.timeout(self._answer_seconds):
+                    await opened.answer(_QUESTION, max_tokens=_ANSWER_TOKENS, temperature=0.0)
+            except TimeoutError:
+                raise EngineError(
+                    f"{endpoint} did not answer within {self._answer_seconds:g} s: is it overloaded? Try again"
+                ) from None
         return SwapReport(model=model, seconds=time.perf_counter() - began, endpoint=endpoint)
 
     async def restore(self, replica: Replica) -> None:

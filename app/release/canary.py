@@ -12,7 +12,6 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import audit, canaries, models, projects, releases, skill_withdrawals
-from app.db.advisory_locks import swap_lock
 from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
 from app.records import Json
@@ -39,24 +38,20 @@ async def begin(
 ) -> models.Release:
     """Load its weights on the model servers, then pin new tasks to it.
 
-    Raises as `canaries.begin`, what `check` raises, and as `Promoter.load_weights` if a server refuses: then
-    nothing changes. ConflictError also while another release of the project is being activated.
+    Raises as `canaries.begin`, what `check` raises, and as `Promoter.loaded`: then nothing changes.
     """
     async with sessions() as session:
         release = await releases.get(session, release_id)
         await canaries.check_can_begin(session, release, percent, allow_rejected=allow_rejected)
-    async with swap_lock(sessions, release.project_id, release.number):
-        async with sessions() as session:  # another process may have begun it first
-            release = await releases.get(session, release_id)
-            if check is not None:
-                check(release)
-            overridden = await canaries.check_can_begin(session, release, percent, allow_rejected=allow_rejected)
-        report = await promoter.load_weights(release, actor)
-        async with sessions.begin() as session:
-            canary = await canaries.begin(session, release_id, percent, allow_rejected=allow_rejected)
-            detail = {"percent": percent, "swap": report, **overriding(overridden)}
-            await audit.add(session, canary.project_id, canary.id, actor, AuditAction.CANARY_BEGAN, detail)
-            return canary
+    async with promoter.loaded(release, actor) as report, sessions.begin() as session:
+        release = await releases.get(session, release_id)  # another process may have begun it first
+        if check is not None:
+            check(release)
+        overridden = await canaries.check_can_begin(session, release, percent, allow_rejected=allow_rejected)
+        canary = await canaries.begin(session, release_id, percent, allow_rejected=allow_rejected)
+        detail = {"percent": percent, "swap": report, **overriding(overridden)}
+        await audit.add(session, canary.project_id, canary.id, actor, AuditAction.CANARY_BEGAN, detail)
+        return canary
 
 
 async def end(

@@ -1,6 +1,7 @@
 """Activates releases: model servers load and verify the weights, then the rows change in one transaction."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Protocol
 from uuid import UUID
 
@@ -12,7 +13,7 @@ from app.db.advisory_locks import swap_lock
 from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
 from app.errors import AdapterError, ConflictError, EngineError
-from app.records import Json, Probe
+from app.records import Json, Probe, hosted_id
 from app.release import activation, manifest
 from app.release.activation import ActivationChanges
 from app.release.manifest import SkillsMode
@@ -62,17 +63,18 @@ class Promoter:
     ) -> models.Release:
         """New tasks are pinned to it when this returns, and the swap is in the audit log. Safe to repeat.
 
-        Raises NotFoundError, ConflictError while another release of the project is being activated and for a
-        rejected one (unless `allow_rejected`), what `check` raises, and AdapterError or EngineError if the servers
-        cannot load or verify it: then nothing has changed but the audit log.
+        Raises NotFoundError, ConflictError while another release of the project is being activated, if one was
+        while a hosted model was asked, and for a rejected one (unless `allow_rejected`), what `check` raises, and
+        AdapterError or EngineError if the servers cannot load or verify it: then nothing has changed but the audit
+        log.
         """
         async with self._sessions() as session:
             release = await releases.get(session, release_id)
             await releases.check_can_serve(session, release, allow_rejected=allow_rejected)
+            before = await releases.find_active(session, release.project_id)
         if release.state is ReleaseState.ACTIVE:
             return release
-        async with swap_lock(self._sessions, release.project_id, release.number):
-            report = await self.load_weights(release, actor)
+        async with self.loaded(release, actor) as report:
             async with self._sessions.begin() as session:
                 row = await releases.locked(session, release_id)
                 if row.state is ReleaseState.ACTIVE:  # another process was first
@@ -80,6 +82,7 @@ class Promoter:
                 previous = await releases.find_active(session, release.project_id)
                 if check is not None:
                     check(row, previous)
+                _check_unmoved(row, before, previous)
                 if on_changes is not None:
                     on_changes(await activation.changes_of(session, row, previous, skills))
                 overridden = await releases.check_can_serve(session, row, allow_rejected=allow_rejected)
@@ -94,6 +97,17 @@ class Promoter:
                 await session.refresh(row)
             return row
 
+    @asynccontextmanager
+    async def loaded(self, release: models.Release, actor: str) -> AsyncIterator[Json]:
+        """The report of the swap, while no other release of the project can be activated.
+
+        A hosted model is asked before: nothing else waits for an endpoint that may be silent. Raises ConflictError
+        while another release is being activated, and as `load_weights`.
+        """
+        asked = await self.load_weights(release, actor) if hosted_id(release.model) is not None else None
+        async with swap_lock(self._sessions, release.project_id, release.number):
+            yield await self.load_weights(release, actor) if asked is None else asked
+
     async def load_weights(self, release: models.Release, actor: str) -> Json:
         """The report of the swap. Raises AdapterError or EngineError, after writing it to the audit log."""
         async with self._sessions() as session:
@@ -107,6 +121,16 @@ class Promoter:
                 await audit.add_once(session, *about, detail)
             raise
         return msgspec.to_builtins(report)
+
+
+def _check_unmoved(release: models.Release, before: models.Release | None, active: models.Release | None) -> None:
+    """Raises ConflictError if another release, such as a roll-back, serves than when a hosted model was asked."""
+    if hosted_id(release.model) is None or active is None or (before is not None and before.id == active.id):
+        return
+    raise ConflictError(
+        f"release {active.number} was activated while the hosted model of release {release.number} was asked: "
+        "activate it again if it is to serve"
+    )
 
 
 def check_baseline(release: models.Release, active: models.Release | None) -> None:
