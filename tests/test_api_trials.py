@@ -1,5 +1,6 @@
 """The trial of an API: the server asks the model about it, and knows the answers."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -7,17 +8,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx
 import msgspec
 import pytest
-from sqlalchemy import event, func, select, update
+from sqlalchemy import delete, event, func, select, update
 
 from app.api.scope_check import ScopeCheck
 from app.apis.document_reader import DocumentReader
-from app.db import models, releases
+from app.db import api_trials, apis, models, releases
 from app.db.clock import from_now
 from app.db.database import Sessions
+from app.db.models import TrialState
 from app.engine.model_scope import ModelScope
 from app.errors import EngineError
 from app.runner.retention_loop import RetentionLoop
@@ -28,6 +31,7 @@ from tests.desk_service import Desk, able, saying, served, unable
 from tests.http_server import served as served_api
 from tests.ledger import Ledger
 from tests.ledger_project import LedgerProject, until
+from tests.lock_waits import waits_for_a_lock
 from tests.sage_command import SageCommand
 from tests.scripted_engine import Script, ScriptedEngine, block, byte_tokenizer
 from tests.support.every_row import every_row
@@ -385,6 +389,66 @@ async def test_an_api_may_be_added_without_a_trial(trying: Trying) -> None:
         assert trying.desk.calls == []
         assert (await trying.api.client.post("/v1/apis/desk/trial")).status_code == 202
         await until(lambda: trying.is_done(5))
+
+
+async def _other_document(trying: Trying) -> None:
+    """The trials that have ended are due again."""
+    values = {"state": TrialState.DONE, "inputs": "another", "finished_at": from_now(-60)}
+    async with trying.project.sessions.begin() as session:
+        await session.execute(update(models.ApiTrial).values(values))
+
+
+async def test_a_trial_that_is_switched_off_while_it_becomes_due_stays_off(trying: Trying) -> None:
+    await trying.add()
+    sessions, project = trying.project.sessions, trying.api.demo.id
+
+    async def look() -> None:
+        async with sessions.begin() as session:
+            await api_trials.look(session, "seed", 0.0)
+
+    async def renew() -> None:
+        async with sessions.begin() as session:
+            await api_trials.renew(session, project, api, wanted=None)
+
+    async with sessions() as session:
+        api = (await apis.get(session, project, "desk")).id
+    with every_row() as row:
+        for other in (look, renew):
+            with row(other.__name__):
+                await _other_document(trying)
+                async with sessions.begin() as session:
+                    await api_trials.renew(session, project, api, wanted=False)
+                    late = asyncio.create_task(other())
+                    await until(partial(waits_for_a_lock, sessions))
+                await late
+                assert (await trying.shown())["state"] == "off"
+
+
+async def test_whoever_looks_for_trials_locks_them_in_one_order(trying: Trying) -> None:
+    sessions, ids = trying.project.sessions, [UUID(int=number) for number in (9, 5, 1)]
+    for name in "abc":
+        await trying.add(name=name)
+    async with sessions.begin() as session:
+        await session.execute(delete(models.ApiTrial))
+        for name, api in zip("abc", ids, strict=True):
+            await session.execute(update(models.Api).where(models.Api.name == name).values(id=api))
+        await api_trials.look(session, "seed", 0.0)
+    await _other_document(trying)
+
+    async def look() -> None:
+        async with sessions.begin() as session:
+            await api_trials.look(session, "seed", 0.0)
+
+    locked = select(models.ApiTrial).with_for_update(nowait=True)
+    async with sessions.begin() as session:
+        await session.scalars(locked.where(models.ApiTrial.api_id == ids[-1]))
+        late = asyncio.create_task(look())
+        await until(partial(waits_for_a_lock, sessions))
+        assert len((await session.scalars(locked)).all()) == 3, "it holds none of the others while it waits"
+    await late
+    async with sessions() as session:
+        states = (await session.scalars(select(models.ApiTrial.state))).all()
+    assert states == [TrialState.WAITING] * 3
 
 
 async def test_a_trial_at_which_processes_die_is_given_up(trying: Trying) -> None:

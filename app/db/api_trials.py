@@ -36,6 +36,9 @@ _ANEW: dict[str, Any] = {
 }
 
 
+_IS_ON = _trial.state != TrialState.OFF
+
+
 class TriedTurn(msgspec.Struct, frozen=True):
     """A turn of the agent that answered a question: what it wrote, and what it was shown; both may be cut."""
 
@@ -87,13 +90,11 @@ async def renew(
     session: AsyncSession, project_id: UUID, api_id: UUID, *, wanted: bool | None = None
 ) -> models.ApiTrial:
     """Let the API be tried, again if it was. One that is not `wanted` stays off until it is; None: as before."""
-    former = await of_api(session, api_id) if wanted is None else None
-    if former is not None and former.state is TrialState.OFF:
-        return former
     off = {**_ANEW, "state": TrialState.OFF, "finished_at": func.clock_timestamp()}
     values = {**(off if wanted is False else _ANEW), "next_at": func.clock_timestamp()}
     stored = insert(_trial).values(api_id=api_id, project_id=project_id, **values)
-    await session.execute(stored.on_conflict_do_update(index_elements=["api_id"], set_=values))
+    where = _IS_ON if wanted is None else None
+    await session.execute(stored.on_conflict_do_update(index_elements=["api_id"], set_=values, where=where))
     return await session.get_one(_trial, api_id, populate_existing=True)
 
 
@@ -104,7 +105,7 @@ async def look(session: AsyncSession, model: str, pause: float) -> None:
     now = _present(model).subquery()
     other = and_(
         _trial.finished_at < from_now(-pause),
-        _trial.state != TrialState.OFF,
+        _IS_ON,
         _trial.inputs.is_distinct_from(now.c.inputs),
     )
     connected = and_(
@@ -116,10 +117,14 @@ async def look(session: AsyncSession, model: str, pause: float) -> None:
         select(now.c.api_id, now.c.project_id)
         .outerjoin(_trial, _trial.api_id == now.c.api_id)
         .where(or_(_trial.api_id.is_(None), other, connected))
+        .order_by(now.c.api_id)  # the order in which the rows are locked
     )
     queued = insert(_trial).from_select(["api_id", "project_id"], due)
     again = {**_ANEW, "next_at": func.clock_timestamp()}
-    await session.execute(queued.on_conflict_do_update(index_elements=["api_id"], set_=again))
+    still = and_(
+        _IS_ON, _trial.finished_at.is_not(None)
+    )  # others may have switched it off, or begun it, meanwhile
+    await session.execute(queued.on_conflict_do_update(index_elements=["api_id"], set_=again, where=still))
 
 
 async def any_due(session: AsyncSession) -> bool:
@@ -194,7 +199,7 @@ async def of_api(session: AsyncSession, api_id: UUID) -> models.ApiTrial | None:
 async def forget(session: AsyncSession, project_id: UUID, until: datetime) -> None:
     """Keep, of trials that ended until then, nothing but which answers were right."""
     ended = select(_trial).where(_trial.project_id == project_id, _trial.finished_at <= until)
-    for row in await session.scalars(ended.with_for_update()):
+    for row in await session.scalars(ended.order_by(_trial.api_id).with_for_update()):
         kept = [Tried(question=_FORGOTTEN, right=None, correct=each["correct"]) for each in row.questions]
         row.questions = _stored(kept)
 
