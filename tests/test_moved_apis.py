@@ -223,6 +223,86 @@ async def test_a_credential_that_is_stored_while_the_former_one_is_renewed_stays
                     assert (now.authorized, now.failure) == (True, None)
 
 
+STORING: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "a credential": ("PUT", "/v1/apis/mail/credentials/login", {"client_id": "us", "access_token": KEY}),
+    "a principal's": ("PUT", "/v1/apis/mail/credentials/login?principal=iris", {"client_id": "us"}),
+    "a token": ("PATCH", "/v1/apis/mail", {"bearer_token": KEY}),
+    "a bound secret": ("PATCH", "/v1/apis/mail", {"bind": {"pin": "secret:pin"}}),
+    "a consent that begins": ("GET", "/v1/apis/mail/authorize?scheme=login", {}),
+    "a consent that ends": ("GET", "/oauth/callback?code=c", {}),
+}
+
+
+async def test_a_secret_that_is_stored_while_its_api_moves_is_refused(
+    api: ApiApp, internet: SmallInternet
+) -> None:
+    internet._answers = {"/token": found(b'{"access_token": "former-token", "token_type": "bearer"}')}
+    with every_row() as row:
+        for what, (method, path, body) in STORING.items():
+            with row(what):
+                await put(api, document=_with_consent("http://mail.test/v1"), credentials=_client())
+                state = await _state(api)
+                if path.startswith("/oauth"):
+                    path += f"&state={state}"
+                async with api.sessions() as moving:
+                    moved = update(models.Api).values(secrets_for="http://evil.test:80")
+                    await moving.execute(moved.where(models.Api.name == "mail"))
+                    late = asyncio.create_task(api.client.request(method, path, json=body or None))
+                    await until(lambda: waits_for_a_lock(api.sessions))
+                    await moving.commit()
+                answer = await late
+                assert answer.status_code == 409, answer.text
+                assert "mail was moved meanwhile, to http://evil.test:80. Look at that address" in answer.text
+                async with api.sessions() as session:
+                    mail = await apis.get(session, api.demo.id, "mail", document=False)
+                    stored = await api_credentials.of_api(session, mail.id)
+                    values = [keys_of(session).decrypt(each.value or "") for each in stored]
+                assert (len(stored), mail.token, mail.bind) == (1, None, {})
+                assert not [each for each in values if "former-token" in each or KEY in each]
+                await api.client.delete("/v1/apis/mail")
+
+
+async def test_an_api_moves_with_no_secret_that_is_stored_meanwhile(api: ApiApp) -> None:
+    await put(api)
+    async with api.sessions() as storing:
+        seen = await apis.get(storing, api.demo.id, "mail", document=False)
+        mail = await apis.hold(storing, api.demo.id, "mail", apis.place_of(seen))
+        value = json.dumps({"value": KEY})
+        await api_credentials.put(storing, mail.id, "tokenAuth", "", kind="apiKey", value=value, authorized=True)
+        late = asyncio.create_task(put(api, 400, document=document("http://evil.test/v1")))
+        await until(lambda: waits_for_a_lock(api.sessions))
+        await storing.commit()
+    assert "which would get the stored credentials of tokenAuth" in await late
+
+
+async def test_a_consent_that_began_before_an_api_moved_brings_nothing(api: ApiApp) -> None:
+    await put(api, document=_with_consent("http://mail.test/v1"), credentials=_client())
+    state = await _state(api, principal="iris")
+    await put(api, document=_with_consent("http://mail.test/v2"), credentials=_client())
+    kept = await _state(api, principal="iris")
+    await put(api, document=_with_consent("http://evil.test/v1"), credentials=_client())
+    for each in (state, kept):
+        answer = await api.client.get("/oauth/callback", params={"code": "c", "state": each})
+        assert (answer.status_code, "this address was used, or is too old" in answer.text) == (400, True)
+
+
+def _with_consent(server: str) -> dict[str, Any]:
+    urls = {"authorizationUrl": "http://mail.test/consent", "tokenUrl": "http://mail.test/token"}
+    schemes = {"login": {"type": "oauth2", "flows": {"authorizationCode": {**urls, "scopes": {}}}}}
+    return document(server) | {"components": {"securitySchemes": schemes}, "security": [{"login": []}]}
+
+
+def _client() -> dict[str, Any]:
+    return {"login": {"client_id": "us", "client_secret": "known"}}
+
+
+async def _state(api: ApiApp, **whose: str) -> str:
+    """Of a consent that a person has begun."""
+    answer = await api.client.get("/v1/apis/mail/authorize", params={"scheme": "login", **whose})
+    assert answer.status_code == 200, answer.text
+    return str(httpx.URL(answer.json()["url"]).params["state"])
+
+
 def _with_login(server: str) -> dict[str, Any]:
     flows = {"clientCredentials": {"tokenUrl": "http://mail.test/token", "scopes": {}}}
     schemes = {"securitySchemes": {"login": {"type": "oauth2", "flows": flows}}}

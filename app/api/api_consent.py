@@ -46,19 +46,20 @@ async def connect_api(
 ) -> ConsentView:
     """Where a person consents. `base_url` is that of this server; the only scheme need not be named.
 
-    Raises NotFoundError, InvalidError, TokenError.
+    Raises NotFoundError, InvalidError, TokenError, and ConflictError if the API is moved meanwhile.
     """
     base_url = base_url.rstrip("/")
     row = await apis.get(session, owner.id, place.api, document=False)
+    seen = apis.place_of(row)
     usable = await api_credentials.usable(session, row.id, place.principal)
     hint = ""
     if place.scheme in ("", OAUTH) and OAUTH not in usable:
         app = await read_api(document_reader, session, row, row.bind)
         known = app.schemes.get(OAUTH)
         made = None if known is None else await new_client(http_client, known, known.scopes, base_url)
-        row = await apis.get(session, owner.id, place.api, document=False)  # it may be gone
         if made is not None:
             prepared = await prepare(OAUTH, made, app.schemes, app.default_url, http_client)
+            row = await apis.hold(session, owner.id, place.api, seen)
             await prepared.store(session, row.id, "")
         elif known is not None and known.reads_documents:
             hint = "; or set SAGE_PUBLIC_URL to an https address, where its authorization server finds one"
@@ -67,8 +68,9 @@ async def connect_api(
     if not _may_ask(credential):
         known = (await read_api(document_reader, session, row, row.bind)).schemes.get(found.scheme)
         credential = await _registered_again(http_client, known, credential, base_url)
-        row = await apis.get(session, owner.id, place.api, document=False)
+        row = await apis.hold(session, owner.id, place.api, seen)
         found = await _to_connect(session, row, place)
+    await apis.hold(session, owner.id, place.api, seen)
     callback = f"{base_url}{CALLBACK_PATH}"
     url, expires_at = await begin_consent(session, found, credential, place.principal, callback)
     await session.commit()

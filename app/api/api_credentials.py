@@ -50,7 +50,7 @@ class CredentialController(Controller):
     @put(
         "/credentials/{scheme:str}",
         summary="Store credentials of an API",
-        responses=problems(400, 401, 403, 404),
+        responses=problems(400, 401, 403, 404, 409),
     )
     async def store_credentials(  # noqa: PLR0913 - the parameters of the route
         self,
@@ -90,7 +90,7 @@ class CredentialController(Controller):
         owner = await find_project(session, access, project)
         await delete_credential(session, access, owner, CredentialPlace(name, scheme, principal))
 
-    @get("/authorize", summary="Connect an API by OAuth", responses=problems(400, 401, 403, 404))
+    @get("/authorize", summary="Connect an API by OAuth", responses=problems(400, 401, 403, 404, 409))
     async def authorize(  # noqa: PLR0913 - the parameters of the route
         self,
         name: FromPath[str],
@@ -121,12 +121,13 @@ async def store_credential(
     http_client: httpx.AsyncClient,
     document_reader: DocumentReader,
 ) -> CredentialView:
-    """Raises NotFoundError, InvalidError that names the field."""
+    """Raises NotFoundError, InvalidError that names the field, ConflictError if the API is moved meanwhile."""
     name, scheme, principal = place
     row = await apis.get(session, owner.id, name, document=False)
+    seen = apis.place_of(row)
     app = await read_api(document_reader, session, row, row.bind)
     prepared = await prepare(scheme, data, app.schemes, app.default_url, http_client)
-    row = await apis.get(session, owner.id, name, document=False)  # it may be gone
+    row = await apis.hold(session, owner.id, name, seen)
     stored = await prepared.store(session, row.id, principal)
     await _audit(session, owner.id, access, AuditAction.SECRET_STORED, name, scheme, principal)
     await session.commit()

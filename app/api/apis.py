@@ -97,7 +97,7 @@ class ApiController(Controller):
         "/{name:str}",
         opt={"scope": "admin"},
         summary="Change the token or the bindings of an API",
-        responses=problems(400, 401, 403, 404),
+        responses=problems(400, 401, 403, 404, 409),
     )
     async def change(
         self,
@@ -166,6 +166,8 @@ async def register_api(
         bind=request.bind,
         presentation=msgspec.to_builtins(app.presentation),
     )
+    if before and before["secrets_for"] != app.server:
+        await api_credentials.end_attempts(session, row.id)
     stored = await _complete(session, access, row, before, data, prepared)
     await manifest.update_tools(session, serving, [data.name], access.actor)
     if former is not None and former.app is not None and former.app.digest != app.digest:
@@ -188,11 +190,12 @@ async def change_api(
     data: ApiPatch,
     document_reader: DocumentReader,
 ) -> ApiView:
-    """Raises NotFoundError, InvalidError for bindings that do not fit."""
+    """Raises NotFoundError, InvalidError for bindings that do not fit, ConflictError if it is moved meanwhile."""
     row = await apis.get(session, owner.id, name, document=False)
+    place = apis.place_of(row)
     bind = row.bind if data.bind is UNSET else dict(data.bind or {})
     app = await read_api(document_reader, session, row, bind)
-    row = await apis.get(session, owner.id, name, document=False)  # it may be gone
+    row = await apis.hold(session, owner.id, name, place)
     before = apis.about(row)
     if data.bind is not UNSET:
         row.bind = bind

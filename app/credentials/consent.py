@@ -64,7 +64,7 @@ async def end_consent(
     """Get and store the tokens. Raises InvalidError for a state that is unknown, was used, or is too old, and for
     an `issuer` that is not the one that was asked (RFC 9207).
 
-    Raises TokenError if the authorization server gives none.
+    Raises TokenError if the authorization server gives none, and ConflictError if the API is moved meanwhile.
     """
     async with sessions.begin() as session:
         attempt = await api_credentials.take_attempt(session, state)
@@ -72,7 +72,9 @@ async def end_consent(
         if attempt is None or row is None:
             raise InvalidError("this address was used, or is too old: ask for another one")
         credential = asked_for(session, row) if attempt.value is None else Credential.from_json(attempt.value)
-        credential_id, api_id, scheme, principal = row.id, row.api_id, row.scheme, row.principal
+        credential_id, scheme, principal = row.id, row.scheme, row.principal
+        api = await session.get_one(models.Api, row.api_id, options=[apis.WITHOUT_DOCUMENT])
+        project_id, name, place = api.project_id, api.name, apis.place_of(api)
     if issuer and credential.issuer and not issuers_match(issuer, credential.issuer):
         raise InvalidError(f"the answer is of {issuer[:200]}, and not of {credential.issuer}, which was asked")
     try:
@@ -85,11 +87,11 @@ async def end_consent(
 
     async def store() -> None:
         async with sessions.begin() as session:
+            held = await apis.hold(session, project_id, name, place)
             await api_credentials.end_attempt(session, credential_id, value=value, expires_at=tokens.expires_at)
-            await mcp_changes.mark_connected(session, api_id)
-            api = await session.get_one(models.Api, api_id, options=[apis.WITHOUT_DOCUMENT])
-            detail: dict[str, Json] = {"name": f"{api.name}.{scheme}", "principal": principal, "by": "consent"}
-            await audit.add(session, api.project_id, None, "server", models.AuditAction.SECRET_STORED, detail)
+            await mcp_changes.mark_connected(session, held.id)
+            detail: dict[str, Json] = {"name": f"{name}.{scheme}", "principal": principal, "by": "consent"}
+            await audit.add(session, project_id, None, "server", models.AuditAction.SECRET_STORED, detail)
 
     await retry_while_unavailable(store)  # a code is good for one use
 

@@ -227,6 +227,12 @@ async def begin_attempt(
     )
 
 
+async def end_attempts(session: AsyncSession, api_id: UUID) -> None:
+    """What people have begun to consent to brings nothing any more: it was for another server."""
+    of_api = select(_row.id).where(_row.api_id == api_id)
+    await session.execute(sql_delete(_attempt).where(_attempt.credential_id.in_(of_api)))
+
+
 class Attempt(NamedTuple):
     """A person was sent to an authorization server. `value` is what was asked for, None for the stored one."""
 

@@ -53,11 +53,12 @@ async def put(  # noqa: PLR0913 - the columns of a row
     return await get(session, project_id, name, document=not as_text)
 
 
-async def find(session: AsyncSession, project_id: UUID, name: str) -> models.Api | None:
+async def find(session: AsyncSession, project_id: UUID, name: str, *, lock: bool = False) -> models.Api | None:
     """An API without its document, as it is now; None if there is no such API."""
     query = select(models.Api).where(models.Api.project_id == project_id, models.Api.name == name)
     query = query.execution_options(populate_existing=True)
-    return await session.scalar(query.options(WITHOUT_DOCUMENT))
+    query = query.options(WITHOUT_DOCUMENT)
+    return await session.scalar(query.with_for_update(key_share=True) if lock else query)
 
 
 def state_of(row: models.Api) -> object:
@@ -72,10 +73,31 @@ def about(row: models.Api) -> dict[str, Json]:
 
 
 async def check_unchanged(session: AsyncSession, project_id: UUID, name: str, seen: object) -> None:
-    """Raises ConflictError unless the API has the `state_of` that was seen."""
-    row = await find(session, project_id, name)
+    """Raises ConflictError unless the API has the `state_of` that was seen. It stays so: it is locked."""
+    row = await find(session, project_id, name, lock=True)
     if row is None or state_of(row) != seen:
         raise ConflictError(f"{name} was changed meanwhile; try again")
+
+
+def place_of(row: models.Api) -> object:
+    """The API, and the server that its secrets are for: what `hold` compares."""
+    return row.id, row.secrets_for
+
+
+async def hold(session: AsyncSession, project_id: UUID, name: str, place: object) -> models.Api:
+    """The API, without its document, locked for a secret to be stored: it cannot be moved until then.
+
+    Raises NotFoundError, and ConflictError unless it is at the `place_of` which the secret was given for.
+    """
+    row = await find(session, project_id, name, lock=True)
+    if row is None:
+        raise _unknown(name)
+    if place_of(row) != place:
+        raise ConflictError(
+            f"nothing was stored: {name} was moved meanwhile, to {row.secrets_for or row.server or row.source}. "
+            "Look at that address, and try again if it may have the secret"
+        )
+    return row
 
 
 async def secrets_for(session: AsyncSession, api_id: UUID) -> str | None:
