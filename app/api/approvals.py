@@ -61,14 +61,16 @@ class ApprovalPage(msgspec.Struct, frozen=True):
 class ApprovalView(ApprovalSummary, frozen=True, kw_only=True):
     """`arguments` are those of the call; only a call with exactly these is made. While it waits, secrets are shown
     by length and origin, and `remarks` name the arguments that hold what an API returned as a secret. Once it is
-    decided, all of these are masked. `because` says why the call waits, and `before` are the calls that the task
-    made before it."""
+    decided, all of these are masked. `failure` is why they cannot be read, where the key is missing that they were
+    encrypted with: such a call can only be refused. `because` says why the call waits, and `before` are the calls
+    that the task made before it."""
 
     instruction: str  #: of the task
     principal: str
     turn: int
     arguments: dict[str, Json]
     remarks: list[str]
+    failure: str | None
     because: str
     before: list[CallBefore]
 
@@ -83,6 +85,7 @@ class ApprovalView(ApprovalSummary, frozen=True, kw_only=True):
             links=ConsoleLinks.of("approvals", row.id),
             arguments=shown.arguments,
             remarks=shown.remarks,
+            failure=shown.failure,
             because=before.because,
             before=before.calls,
             **columns(row, ApprovalSummary, "project", "links"),

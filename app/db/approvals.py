@@ -15,7 +15,7 @@ from app.db.clock import from_now
 from app.db.database import execute, keys_of
 from app.db.models import ApprovalState, AuditAction
 from app.db.page import Page, read_page
-from app.errors import ConflictError, NotFoundError
+from app.errors import ConflictError, NotFoundError, SettingError
 from app.project.approval import ApprovalDecision, ApprovalRequest
 from app.records import Json
 from app.security.shown_call import ShownCall
@@ -110,13 +110,16 @@ async def before(session: AsyncSession, row: models.Approval) -> BeforeApproval:
 
 
 def shown(session: AsyncSession, row: models.Approval) -> ShownCall:
-    """What a person decides by; once somebody has, and for one of an earlier version, the masked arguments.
-
-    Raises SettingError if it cannot be decrypted here.
+    """What a person decides by; once somebody has, and for one of an earlier version, the masked arguments. So for
+    one that cannot be decrypted here, with a `failure`.
     """
     if row.shown is None:
         return ShownCall(row.arguments)
-    return msgspec.json.decode(keys_of(session).decrypt(row.shown), type=ShownCall)
+    try:
+        sealed = keys_of(session).decrypt(row.shown)
+    except SettingError as error:
+        return ShownCall(row.arguments, failure=f"what it would send cannot be read: {error}. Or refuse it")
+    return msgspec.json.decode(sealed, type=ShownCall)
 
 
 async def waiting(session: AsyncSession, task_id: UUID) -> models.Approval | None:
@@ -147,7 +150,11 @@ async def page(
 async def decide(
     session: AsyncSession, approval: models.Approval, state: ApprovalState, actor: str, reason: str = ""
 ) -> models.Approval:
-    """Approve or refuse a call, and let its task continue. Raises ConflictError if it is decided or expired."""
+    """Approve or refuse a call, and let its task continue. Raises ConflictError if it is decided or expired, and
+    to approve one that cannot be read.
+    """
+    if state is ApprovalState.APPROVED and (failure := shown(session, approval).failure) is not None:
+        raise ConflictError(f"approval {approval.id} cannot be given: {failure}")
     await session.execute(select(models.Task.id).where(models.Task.id == approval.task_id).with_for_update())
     in_time = _approval.expires_at > func.clock_timestamp()
     decided = await _settle(session, approval.id, state, actor, reason, in_time)

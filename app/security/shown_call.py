@@ -18,10 +18,13 @@ _NOT_COMPARED = "more was called a secret than can be compared with these argume
 
 
 class ShownCall(msgspec.Struct, frozen=True):
-    """`remarks` name the arguments that hold what was returned as a secret."""
+    """`remarks` name the arguments that hold what was returned as a secret; `failure` is why only masked
+    arguments can be shown.
+    """
 
     arguments: dict[str, Json]
     remarks: list[str] = []
+    failure: str | None = None
 
 
 def shown_call(arguments: Mapping[str, Json], secrets: SecretValues) -> ShownCall:
