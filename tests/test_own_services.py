@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -108,6 +108,56 @@ async def test_an_own_service_is_looked_up_once_for_each_connection() -> None:
     network = PublicNetwork(resolve, private=True, own=own)
     assert len(await network._open_addresses("tickets.test", 443)) == 3
     assert asked == ["tickets.test", "sage.test"]
+
+
+async def test_behind_an_ingress_this_server_is_closed_by_its_name_and_other_apis_are_open() -> None:
+    """Whatever has a name of its own is what the ingress leads that name to."""
+    ingress, here = "10.0.0.9", next(iter(addresses_here()), "127.0.0.1")
+    own_names = [
+        "sage.corp.test",
+        "sage.corp.test.",
+        "SAGE.corp.test",
+        "sage",
+        "sage.corp",
+        "sage.corp.test.corp.test",
+    ]
+    addresses = ["10.0.0.9", "10.0.0.9.", "0x0a000009", "167772169", "::ffff:10.0.0.9", "ingress.default.svc"]
+
+    async def openings(public_url: str, at: str) -> set[str]:
+        async def resolve(host: str, port: int) -> Sequence[str]:  # noqa: ARG001
+            return [f"::ffff:{at}" if ":" in host else at]
+
+        settings = Settings(public_url=public_url)
+        own = OwnServices(tuple(each for each in OwnServices.of(settings).services if each.port == 443))
+        found = set()
+        for host in [*own_names, *addresses, "tickets.corp.test", "sage-2.corp.test"]:
+            with suppress(HostError):
+                await PublicNetwork(resolve, private=True, own=own)._open_addresses(host, 443)
+                found.add(host)
+        return found
+
+    others = {"tickets.corp.test", "sage-2.corp.test"}
+    assert await openings("https://sage.corp.test", ingress) == others
+    assert await openings("https://SAGE.corp.test.", ingress) == others
+    assert {each.host for each in OwnServices.of(Settings(public_url="https://Säge.test")).services} >= {
+        httpx.URL("https://säge.test").raw_host.decode()
+    }
+    assert not await openings("https://sage.corp.test", here), "what is on this machine may be this server"
+    with every_row() as row:
+        for direct in ("https://sage.prod.svc.cluster.local", "https://sage", f"https://{ingress}"):
+            with row(direct):
+                assert not await openings(direct, ingress)
+
+
+def test_other_services_are_closed_by_address_whatever_their_names() -> None:
+    settings = Settings(
+        public_url="https://sage.corp.test",
+        engine_urls="http://gpu.corp.test:8000",
+        database_url="postgresql://db.corp.test/sage",
+        broker_url="redis://queue.corp.test/0",
+    )
+    shared = [each.host for each in OwnServices.of(settings).services if each.shared]
+    assert shared == ["sage.corp.test"]
 
 
 async def test_link_local_addresses_are_closed_in_every_spelling() -> None:

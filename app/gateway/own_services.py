@@ -1,9 +1,12 @@
 """The services of this deployment, as its settings name them: closed to the calls of tasks, wherever they run."""
 
+import socket
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple, Self
 from urllib.parse import urlsplit
 
+import httpx
 import msgspec
 from psycopg.conninfo import conninfo_to_dict
 
@@ -22,14 +25,25 @@ _PORTS: Final = {
     "amqps": 5671,
 }
 _HERE: Final = ("", "0.0.0.0", "::")
+_IN_CLUSTER: Final = (".svc", ".cluster.local")  # names of Kubernetes' services
 
 
 class Service(NamedTuple):
-    """`name` is a part of an error."""
+    """`name` is a part of an error. At the address of a `shared` one, as of an ingress or a load balancer, there
+    may be others, which requests reach by their host names.
+    """
 
     host: str
     port: int
     name: str
+    shared: bool = False
+
+    def is_named(self, host: str) -> bool:
+        return _bare(host) == self.host
+
+    def may_be(self, host: str) -> bool:
+        """Whether a host at the same address may be this one: not if it has a full name of its own."""
+        return not self.shared or not is_full_name(host) or _is_part(_bare(host), self.host)
 
 
 class OwnServices(msgspec.Struct, frozen=True):
@@ -50,7 +64,8 @@ class OwnServices(msgspec.Struct, frozen=True):
 
 def _services(settings: Settings) -> Iterator[Service]:
     yield Service(_named(settings.host), settings.port, "this server")
-    yield from _of_urls(urls_in(settings.public_url), "this server")
+    for service in _of_urls(urls_in(settings.public_url), "this server"):
+        yield service._replace(shared=is_full_name(service.host))
     if settings.metrics_port:
         for number in range(settings.runner_count):
             yield Service(_named(settings.host), settings.metrics_port + number, "the metrics")
@@ -96,5 +111,33 @@ def _of_database(url: str) -> Iterator[Service]:
             yield Service(_named(host), int(port or 5432), "the database")
 
 
+def is_full_name(host: str) -> bool:
+    """Whether a host is a name with a domain: no address, however it is spelled, and no service of a cluster.
+
+    >>> [is_full_name(host) for host in ("api.test", "api", "api.default.svc", "0xa.0.0.9", "167772169")]
+    [True, False, False, False, False]
+    """
+    name = _bare(host)
+    try:
+        socket.inet_aton(name)
+    except (OSError, UnicodeError):
+        return "." in name and ":" not in name and not name.endswith(_IN_CLUSTER)
+    return False
+
+
+def _is_part(one: str, other: str) -> bool:
+    """Whether one name is the other without its last parts, which the resolver's search list may add."""
+    return one.startswith(f"{other}.") or other.startswith(f"{one}.")
+
+
+def _bare(host: str) -> str:
+    return host.lower().rstrip(".")
+
+
 def _named(host: str) -> str:
-    return "localhost" if host in _HERE else host.lower()
+    """As connections name it: in ASCII."""
+    if host.isascii():
+        return "localhost" if host in _HERE else _bare(host)
+    with suppress(httpx.InvalidURL):  # there is no connection to such a name
+        return _bare(httpx.URL(f"http://{host}").raw_host.decode())
+    return host

@@ -42,7 +42,8 @@ class PublicNetwork(httpcore.AsyncNetworkBackend):
     """Looks a host up once for each connection, checks all its addresses and connects to the first that answers.
 
     What the name resolves to later has no effect. Host header, TLS and the reuse of connections go by the name.
-    With `private`, private addresses are open. Link-local ones and the services `own` never are.
+    With `private`, private addresses are open. Link-local ones and the services `own` never are: by name, and by
+    address, but for other names at the address that a `shared` one has on another machine.
     """
 
     def __init__(
@@ -99,7 +100,8 @@ class PublicNetwork(httpcore.AsyncNetworkBackend):
         if not (self._private or is_public(address)):
             return f"at the private address {address}"
         for service, places in own:
-            if host.lower().rstrip(".") == service.host or _leads_to(places, _inner(address)):
+            inner = _inner(address)
+            if service.is_named(host) or (_leads_to(places, inner) and (service.may_be(host) or _is_here(inner))):
                 return f"at {address}, where {service.name} is"
         return None
 
