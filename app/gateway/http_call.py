@@ -19,6 +19,7 @@ from app.untrusted.http_body import BodyError, BodySizeError, read_into
 
 MAX_ANSWER_BYTES = 3 << 20  # fits into a frame of the sandbox
 REDIRECTS = frozenset({300, 301, 302, 303, 307, 308})
+_READ_AT_ONCE = 1 << 16  # bytes of an answer, without a thread: a hostile one takes a second
 _HOPS = 5
 _REFRESH = re.compile(r"\s*[\d.]*\s*[;,]?\s*url\s*=\s*[\"']?([^\"'\s]{1,2000})", re.IGNORECASE)
 _ADDRESS_CHARS = 500  # of a redirect, in messages
@@ -49,9 +50,10 @@ class HttpCaller:
         if request.certificate is not None:
             extensions = extensions | {CERTIFICATE: request.certificate}
         try:
-            answer = finite(await self._follow(request, extensions, end))
-            _check(request, answer)
-            return Answer(value_of(answer), answer.status, answer.headers, remark=answer.remark)
+            answer = await self._follow(request, extensions, end)
+            if len(answer.body) <= _READ_AT_ONCE:
+                return _result(request, answer)
+            return await asyncio.to_thread(_result, request, answer)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             reason = str(error) or type(error).__name__
             raise NoConnectionError(f"the server cannot be reached: {reason}") from error
@@ -128,6 +130,13 @@ class HttpCaller:
         if isinstance(error, TimeoutError | httpx.TimeoutException):
             return f"it did not end within {self._timeout:g} seconds"
         return f"it {error}" if isinstance(error, BodyError) else f"the connection broke: {error}"
+
+
+def _result(request: WireRequest, answer: ReadResponse) -> Answer:
+    """Raises HostError for an answer that is no result."""
+    answer = finite(answer)
+    _check(request, answer)
+    return Answer(value_of(answer), answer.status, answer.headers, remark=answer.remark)
 
 
 def _refresh(response: httpx.Response) -> str | None:

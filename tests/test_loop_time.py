@@ -1,0 +1,74 @@
+"""Large texts of others cost the event loop little: they are read beside it, or fast."""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from time import process_time
+from types import FrameType
+
+import httpx
+import pytest
+
+from app.errors import HostError
+from app.gateway import answer_value, event_stream
+from app.gateway.http_call import HttpCaller
+from app.gateway.wire_request import WireRequest
+from app.security.visible_text import visible
+from tests.raw_server import raw_server
+from tests.support.every_row import every_row
+
+MANY = 50_000
+BODIES = {
+    "numbers that JSON lacks": ("application/json", b"[" + b"NaN," * MANY + b"1]"),
+    "JSON in another character set": ("application/json; charset=cp1252", b'["\xe9"' + b",1" * MANY + b"]"),
+    "no JSON": ("application/json", b"[" * 4 * MANY),
+    "events": ("text/event-stream", b"data: {}\n\n" * MANY),
+    "text": ("text/plain; charset=utf-16", b"ab" * 2 * MANY),
+    "an error": ("application/json", b'{"a": "' + b"x" * 4 * MANY),
+}
+UNSEEN = ("\0", "\u200b", "\U000e0041", "\ufe0f", "a\ufe0f", "\r", "\u200bé", "\x1bé\r")
+
+
+@contextmanager
+def functions_of_this_thread(*modules: object) -> Iterator[set[str]]:
+    """The names of the modules' functions that this thread enters."""
+    files = {getattr(module, "__file__", "") for module in modules}
+    entered: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename in files:
+            entered.add(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        yield entered
+    finally:
+        sys.setprofile(None)
+
+
+async def test_a_large_answer_is_read_beside_the_loop_whatever_it_is() -> None:
+    with every_row() as row:
+        for kind, (content_type, body) in BODIES.items():
+            with row(kind):
+                status = b"400 No" if kind == "an error" else b"200 OK"
+                head = b"HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
+                answer = head % (status, content_type.encode(), len(body)) + body
+                async with raw_server(answer) as url, httpx.AsyncClient() as client:
+                    request = WireRequest("GET", url, {})
+                    with functions_of_this_thread(answer_value, event_stream) as entered, suppress(HostError):
+                        await HttpCaller(client, timeout=60).send(request)
+                assert entered <= {"is_success", "media_type"}
+
+
+@pytest.mark.parametrize("unseen", UNSEEN)
+def test_characters_that_cannot_be_seen_take_no_function_of_python_each(unseen: str) -> None:
+    text = unseen * (1_000_000 // len(unseen))
+
+    def seconds(work: Callable[[str], object]) -> float:
+        started = process_time()
+        work(text)
+        return process_time() - started
+
+    each = min(seconds(lambda text: re.sub(r"(?s:.)", lambda found: found[0], text)) for _ in range(3))
+    assert min(seconds(visible) for _ in range(3)) < each
