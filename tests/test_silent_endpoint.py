@@ -41,7 +41,8 @@ class Silent(ScriptedChatModel):
     """Answers nothing."""
 
     async def _next(self, _: Sequence[Message]) -> str:
-        return await asyncio.Event().wait() or ""
+        await asyncio.Event().wait()
+        return ""
 
 
 class Project:

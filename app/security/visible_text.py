@@ -17,8 +17,8 @@ _RANGES = (
 )
 _UNSEEN: Final = {
     code: chr(code).encode("unicode_escape").decode()
-    for first, last in _RANGES.split(" ")
-    for code in range(ord(first), ord(last) + 1)
+    for each in _RANGES.split(" ")
+    for code in range(ord(each[0]), ord(each[1]) + 1)
 }
 _RETURN = re.compile(r"\r(?!\n)")
 _NO_EMOJI = re.compile(r"(?<![^\x00-\x7f])\ufe0f|(?<=\w)\ufe0f|(?<=\ufe0f)\ufe0f")  # not after a symbol
