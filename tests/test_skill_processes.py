@@ -3,6 +3,8 @@
 import asyncio
 from datetime import UTC, datetime
 
+import msgspec
+
 from app.records import Use
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import RunStop
@@ -45,6 +47,17 @@ async def test_calls_of_apis_are_known_to_come_from_the_skill_with_its_arguments
     ]
     (call,) = seen.skill_calls
     assert (call.name, call.returned, call.error, call.arguments["who"]) == ("two", True, None, "iris")
+
+
+async def test_the_records_of_a_run_have_few_arguments_in_all(sandbox: ForkedSandbox) -> None:
+    skills = {"same": "def same(**more: str) -> int:\n    return len(more)\n"}
+    code = "large = {f'n{n}': 'x' * 1_990 for n in range(50)}\nfor _ in range(30):\n    same(**large)"
+    (seen,) = await run_turns(sandbox, skills, code)
+    assert seen.error is None
+    assert [(use.function, use.calls) for use in seen.uses] == [("same", 30)]
+    sizes = [len(msgspec.json.encode(each.arguments)) for each in seen.skill_calls]
+    assert (len(sizes), sizes[0] > 90_000, sizes[-1], seen.skill_calls[-1].exact) == (30, True, 2, False)
+    assert sum(sizes) < 1_200_000
 
 
 async def test_a_skill_whose_process_dies_fails_its_call_and_starts_anew(sandbox: ForkedSandbox) -> None:

@@ -26,6 +26,7 @@ class SessionRun:
         self.entered: Counter[str] = Counter()  # calls of skills
         self.returned: Counter[str] = Counter()  # those that returned, and called an API
         self.skill_calls: list[SkillCall] = []  # records of the first ones
+        self.recorded_bytes = 0  # of arguments in them
         self.killed: RunStop | None = None
         self.why = "the process died"
         self.overrun = ""  # why the process of the latest skill was killed, if it was

@@ -27,6 +27,7 @@ _MAX_RECORDS = 500  # calls of skills in one run that are recorded one by one
 _MAX_OPENED = 50  # processes in one run
 _RECORD_BYTES = 2_000  # of an argument in a record
 _RECORD_ARGUMENTS = 50  # of a call in a record
+_RECORDED_BYTES = 1 << 20  # of arguments in the records of one run, after which they have none
 _READ_AT_ONCE = 1 << 16  # bytes of arguments, read without a thread
 
 Spawn = Callable[[], Awaitable[ConfinedProcess]]
@@ -69,7 +70,9 @@ class SkillProcesses:
         if isinstance(end, ReturnedMessage) and run.calls > calls:
             run.returned[function.name] += 1
         if len(run.skill_calls) < _MAX_RECORDS:
-            run.skill_calls.append(_record(skill, end, time.perf_counter() - started))
+            kept = _RECORD_ARGUMENTS if run.recorded_bytes < _RECORDED_BYTES else 0
+            run.skill_calls.append(record := _record(skill, end, time.perf_counter() - started, kept))
+            run.recorded_bytes += len(msgspec.json.encode(record.arguments))
         return _answer(end, [run.cpu_of_skills() - before, run.chars_left, end.slept])
 
     async def _relay(
@@ -143,8 +146,8 @@ def _bind(
     return bound | {name: rest for name, kind in parameters if kind == "args"}
 
 
-def _record(skill: EnteredSkill, end: SkillEnd, seconds: float) -> SkillCall:
-    first = islice(skill.arguments.items(), _RECORD_ARGUMENTS)
+def _record(skill: EnteredSkill, end: SkillEnd, seconds: float, arguments_kept: int) -> SkillCall:
+    first = islice(skill.arguments.items(), arguments_kept)
     arguments = {name[:100]: _cut(value) for name, value in first}
     return SkillCall(
         name=skill.name,
