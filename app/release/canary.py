@@ -40,14 +40,18 @@ async def begin(
 
     Raises as `canaries.begin`, what `check` raises, and as `Promoter.loaded`: then nothing changes.
     """
-    async with sessions() as session:
+
+    async def checked(session: AsyncSession) -> tuple[models.Release, models.Release | None]:
+        """The release, and one whose rejection is overridden."""
         release = await releases.get(session, release_id)
-        await canaries.check_can_begin(session, release, percent, allow_rejected=allow_rejected)
-    async with promoter.loaded(release, actor) as report, sessions.begin() as session:
-        release = await releases.get(session, release_id)  # another process may have begun it first
         if check is not None:
             check(release)
-        overridden = await canaries.check_can_begin(session, release, percent, allow_rejected=allow_rejected)
+        return release, await canaries.check_can_begin(session, release, percent, allow_rejected=allow_rejected)
+
+    async with sessions() as session:
+        release, _ = await checked(session)
+    async with promoter.loaded(release, actor) as report, sessions.begin() as session:
+        _, overridden = await checked(session)  # another process may have begun it first
         canary = await canaries.begin(session, release_id, percent, allow_rejected=allow_rejected)
         detail = {"percent": percent, "swap": report, **overriding(overridden)}
         await audit.add(session, canary.project_id, canary.id, actor, AuditAction.CANARY_BEGAN, detail)
