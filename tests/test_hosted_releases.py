@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from sqlalchemy import text
+from sqlalchemy import func, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.prompt_profiles import hosted_prompt
@@ -244,6 +244,40 @@ async def test_no_release_is_made_of_a_model_that_is_being_removed_or_becomes_an
         proposing = asyncio.create_task(propose(api, hosted="claude"))
         await _waits(api)
     assert (await proposing).status_code == 404
+
+
+async def test_a_model_on_which_tasks_run_or_wait_is_not_removed(api: ApiApp) -> None:
+    """Also a task that is being claimed meanwhile."""
+    await hosted_entry(api.sessions, api.demo.id)
+    release = (await propose(api, hosted="claude")).json()["id"]
+    await activate(api, release)
+    task = (await api.client.post("/v1/tasks", json={"instruction": "hello"})).json()["id"]
+    async with api.sessions.begin() as session:
+        claimed = await task_queue.claim(session, "host:1 a", 60)
+        assert claimed is not None
+        assert (str(claimed.id), str(claimed.release_id)) == (task, release)
+        await activate(api, await _first(api))
+        removing = asyncio.create_task(api.client.delete("/v1/hosted-models/claude"))
+        await _waits(api)
+    refused = await removing
+    assert (refused.status_code, "1 task still runs, or waits, on the model claude" in refused.text) == (409, True)
+    async with api.sessions.begin() as session:
+        await session.execute(update(models.Task).values(state="cancelled", finished_at=func.now()))
+    assert (await api.client.delete("/v1/hosted-models/claude")).status_code == 204
+
+
+async def test_the_name_of_a_removed_model_stays_with_its_releases_and_their_tasks(api: ApiApp) -> None:
+    await hosted_entry(api.sessions, api.demo.id)
+    release = (await propose(api, hosted="claude")).json()["id"]
+    task = (await api.client.post("/v1/tasks", json={"instruction": "hello"})).json()["id"]
+    async with api.sessions.begin() as session:
+        ended = {"state": "cancelled", "finished_at": func.now(), "release_id": UUID(release)}
+        await session.execute(update(models.Task).values(**ended))
+    await _remove(api.sessions, api.demo.id)
+    await hosted_entry(api.sessions, api.demo.id)  # another one of this name
+    shown = (await api.client.get(f"/v1/releases/{release}")).json()
+    served = (await api.client.get(f"/v1/tasks/{task}")).json()["release"]
+    assert (shown["model"], served["model"]) == ("claude (removed)", "claude (removed)")
 
 
 def test_a_release_of_another_model_is_known_by_its_own_name() -> None:

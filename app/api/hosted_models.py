@@ -180,7 +180,8 @@ class HostedModelController(Controller):
 
     @delete("/{name:str}", summary="Remove a hosted model", responses=problems(400, 401, 403, 404, 409))
     async def remove(self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None) -> None:
-        """Refused while a release serves with it. Its key is deleted."""
+        """Refused while a release serves with it, or a task runs on it or waits for it. Its key is deleted; its
+        name stays with its releases."""
         owner = await find_project(session, access, project)
         await remove_hosted(session, access, owner, name)
 
@@ -258,7 +259,7 @@ async def probe_hosted(
 
 
 async def remove_hosted(session: AsyncSession, access: Access, owner: models.Project, name: str) -> None:
-    """Audited. Raises NotFoundError, and ConflictError while a release serves with it."""
+    """Audited. Raises NotFoundError, and ConflictError while it is in use."""
     row = await hosted_models.delete(session, owner.id, name)
     await audit.add(session, owner.id, None, access.actor, AuditAction.HOSTED_REMOVED, hosted_models.about(row))
     await session.commit()

@@ -81,7 +81,7 @@ def probe_model(context: click.Context, session: "ServerSession", name: str, pro
 @click.argument("name")
 @project_option
 def remove_model(session: "ServerSession", name: str, project: str | None) -> None:
-    """Remove a hosted model, unless a release serves with it. Its key is deleted."""
+    """Remove a hosted model, unless a release serves with it, or a task runs on it. Its key is deleted."""
     gone = session.server.request("DELETE", f"/v1/hosted-models/{name}", project=project)
     session.confirm(gone, f"removed the model {name}")
 

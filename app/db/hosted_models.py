@@ -78,10 +78,17 @@ async def change(session: AsyncSession, row: models.HostedModel, **columns: Any)
 
 
 async def delete(session: AsyncSession, project_id: UUID, name: str) -> models.HostedModel:
-    """Raises NotFoundError, and ConflictError while a release serves with it."""
+    """Its name stays with its releases. Raises NotFoundError, and ConflictError while a release serves with it, or
+    tasks are to be done with it: what they cost is counted by its prices.
+    """
     row = await get(session, project_id, name, lock=True)
     if used := await _releases(session, row.id, *releases.SERVING):
         raise ConflictError(f"release {used[0]} serves with the model {name}: activate another release first")
+    if left := await _unfinished(session, row.id):
+        tasks = "1 task still runs, or waits," if left == 1 else f"{left} tasks still run, or wait,"
+        raise ConflictError(f"{tasks} on the model {name}: cancel what should not end, and try again after that")
+    release = models.Release
+    await session.execute(update(release).where(release.model == hosted(row.id)).values(removed_model=name))
     await session.delete(row)
     await session.flush()
     return row
@@ -155,3 +162,12 @@ async def _releases(session: AsyncSession, model_id: UUID, *states: ReleaseState
     release = models.Release
     query = select(release.number).where(release.model == hosted(model_id), release.state.in_(states))
     return (await session.scalars(query.order_by(release.number.desc()))).all()
+
+
+async def _unfinished(session: AsyncSession, model_id: UUID) -> int:
+    """The tasks that wait for it, or run on it, once whoever is pinning one to its releases has done so."""
+    release, task = models.Release, models.Task
+    of_it = select(release.id).where(release.model == hosted(model_id))
+    ids = (await session.scalars(of_it.order_by(release.id).with_for_update())).all()
+    counted = select(func.count()).where(in_array(task.release_id, ids), task.finished_at.is_(None))
+    return await session.scalar(counted) or 0

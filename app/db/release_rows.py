@@ -62,6 +62,7 @@ class Release(Entity):
         .correlate_except(HostedModel)
         .scalar_subquery()
     )
+    removed_model: Mapped[str | None]  # the name that its hosted model had until it was removed
     skills: Mapped[str | None] = mapped_column(ForeignKey("skill_sets.hash"), index=True)
     tools: Mapped[str | None] = mapped_column(ForeignKey("tool_sets.hash"), index=True)
     prompt: Mapped[str | None]  # hash of the templates that the policy reads
@@ -81,7 +82,7 @@ class Release(Entity):
     @property
     def policy(self) -> str:
         """As people know its model: by the name of a hosted one."""
-        return self.hosted or self.model
+        return self.hosted or (f"{self.removed_model} (removed)" if self.removed_model else self.model)
 
 
 class SkillSet(Base):
