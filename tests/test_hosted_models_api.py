@@ -224,7 +224,9 @@ async def test_what_a_model_is_asked_for_is_charged_once_each_minute_and_on_leav
 
     async def spent() -> float:
         async with api.sessions() as session:
-            return (await usage.of_today(session, api.demo.id)).cost
+            today = await usage.of_today(session, api.demo.id)
+            assert (today.other_cost, today.prompt_tokens) == (today.cost, 0), "it was for no task"
+            return today.cost
 
     opened = HostedModels().open(api.sessions, row.id)
     async with opened_models.charged(opened, api.sessions, api.demo.id, "run", row.id) as model:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.db import releases, task_queue
+from app.db import releases, task_queue, usage
 from app.db.database import Sessions
 from app.db.models import Task, TaskState
 from app.records import hosted
@@ -37,12 +37,18 @@ async def test_pages_and_views_name_the_hosted_model_and_say_what_it_cost(api: A
         release = await releases.propose(session, api.demo.id, hosted(entry.id))
         await releases.activate(session, release.id)
     paid = await ended_task(api, 0.0123)
+    async with api.sessions.begin() as session:
+        await usage.add(session, api.demo.id, 1, cost=0.5, other_cost=0.5)  # as of a trial
     pages = {
         f"/console/tasks/{paid.id}": ("claude-sonnet-4", "<dt>Cost</dt>", "0.012"),
         f"/console/releases/{release.id}": ("Hosted model", "claude-sonnet-4"),
         "/console/tasks?project=demo": ("Cost", "cost 0.012 in all, without those"),
-        "/console/usage?project=demo": ("Cost of hosted models today", "Cost by day", "0.012"),
-        "/console?project=demo": ("Hosted models cost", "0.012"),
+        "/console/usage?project=demo": (
+            "Cost of hosted models today, 0.5 of it for no task",
+            "Cost by day",
+            "0.51",
+        ),
+        "/console?project=demo": ("Hosted models cost", "0.51"),
     }
     with every_row() as row:
         for address, texts in pages.items():
@@ -53,5 +59,7 @@ async def test_pages_and_views_name_the_hosted_model_and_say_what_it_cost(api: A
     view = (await api.client.get(f"/v1/tasks/{paid.id}")).json()
     assert (view["release"]["model"], view["cost"], view["prompt_tokens"]) == ("claude-sonnet-4", 0.0123, 1200)
     assert "<dt>Cost</dt>" not in await read_page(api, f"/console/tasks/{free.id}", "tasks")
+    today = (await api.client.get("/v1/projects/demo/usage")).json()["today"]
+    assert (today["cost"], today["other_cost"]) == (pytest.approx(0.5123), 0.5)
     listed = (await api.client.get("/v1/tasks")).json()["tasks"]
     assert [each["cost"] for each in listed] == [0.0123, None]

@@ -216,6 +216,7 @@ async def test_a_task_whose_models_answers_break_off_fails_with_the_reason_and_w
     assert (today.failed, today.turns) == (1, 1)
     assert (today.prompt_tokens, today.generated_tokens) == (PROMPT_TOKENS + 120, GENERATED_TOKENS + 6)
     assert today.cost == pytest.approx(COST / 2 + (3 * 120 + 15 * 6) / 1e6)
+    assert today.other_cost == 0
 
 
 async def test_answers_that_break_off_before_a_postponement_count_as_those_after_it(

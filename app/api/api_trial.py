@@ -34,6 +34,7 @@ class TriedView(msgspec.Struct, frozen=True, kw_only=True):
     stop: str | None
     detail: str
     calls: int  #: to APIs
+    tokens: int  #: that the model read and generated
     turns: Sequence[TriedTurn] = ()  #: of the agent; at `/v1/apis/{name}/trial` alone
 
     @classmethod
@@ -46,6 +47,7 @@ class TriedView(msgspec.Struct, frozen=True, kw_only=True):
             stop=tried.stop,
             detail=tried.detail,
             calls=tried.calls,
+            tokens=tried.tokens,
             turns=tried.turns if turns else (),
         )
 

@@ -138,7 +138,7 @@ def show_trial(session: "ServerSession", name: str, project: str | None, *, agai
         session.server.request("POST", path, project=project)
         _wait(session, name, project)
     trial = session.server.request("GET", path, project=project)
-    session.show(trial, lambda shown: {"trial": summary_of(shown)}, table=QUESTIONS)
+    session.show(trial, _trial_fields, table=QUESTIONS)
 
 
 @apis.command("approve")
@@ -238,6 +238,12 @@ def _wait(session: "ServerSession", name: str, project: str | None) -> None:
     more = [] if project is None else ["--project", project]
     path, command = f"/v1/apis/{name}/trial", shlex.join(["sage", "apis", "trial", name, *more])
     wait_for_trial(lambda: session.server.request("GET", path, project=project), command)
+
+
+def _trial_fields(trial: Mapping[str, Any]) -> dict[str, Any]:
+    tokens = sum(each["tokens"] for each in trial["questions"])
+    shown: dict[str, Any] = {"trial": summary_of(trial)}
+    return {**shown, "tokens": tokens} if tokens else shown
 
 
 def _result(trial: Mapping[str, Any]) -> str:

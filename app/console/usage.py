@@ -89,12 +89,17 @@ def _row(usage: UsageView, own: Limits, name: str, stored: int | None) -> LimitR
     }
     return LimitRow(
         name=name,
-        label=_LABELS[name],
+        label=_LABELS[name] + (_other(usage.today) if name == "cost_per_day" else ""),
         limit=getattr(usage.limits, name),
         used=used.get(name),
         own=getattr(own, name) is not None,
         show=_FORMATS.get(name, formats.count),
     )
+
+
+def _other(today: UsageCounts) -> str:
+    """The part of the cost that no list of tasks shows."""
+    return f", {formats.money(today.other_cost)} of it for no task (trials, exams, …)" if today.other_cost else ""
 
 
 def _charts(days: list[UsageOfDay]) -> Iterator[tuple[str, list[str], ColumnChart]]:

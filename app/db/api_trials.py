@@ -56,6 +56,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     stop: str | None = None  #: why the agent stopped
     detail: str = ""
     calls: int = 0  #: to the APIs
+    tokens: int = 0  #: that the model read and generated
     turns: tuple[TriedTurn, ...] = ()
     about: dict[str, Json] = {}  # the `trial_questions.Question`
 

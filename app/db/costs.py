@@ -27,11 +27,13 @@ async def charge(
     *,
     of_task: bool = False,
 ) -> None:
-    """Count for its project what a hosted model cost, and no end of a task counts. Tokens only count `of_task`."""
+    """Count for its project what a hosted model cost, and no end of a task counts. Tokens only count `of_task`;
+    what was not for one is told apart.
+    """
     cost = await _of_tokens(session, model_id, read, generated) or 0
-    tokens = {"prompt_tokens": read, "generated_tokens": generated} if of_task else {}
-    if cost or any(tokens.values()):
-        await usage.add(session, project_id, usage.writer_of(owner), cost=cost, **tokens)
+    more = {"prompt_tokens": read, "generated_tokens": generated} if of_task else {"other_cost": cost}
+    if cost or any(more.values()):
+        await usage.add(session, project_id, usage.writer_of(owner), cost=cost, **more)
 
 
 async def _of_tokens(session: AsyncSession, model_id: UUID, read: int, generated: int) -> float | None:

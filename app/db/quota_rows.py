@@ -38,4 +38,5 @@ class ProjectUsage(Base):
     generated_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
     calls: Mapped[int] = mapped_column(BigInteger, server_default="0")
     prompt_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    cost: Mapped[float] = mapped_column(server_default="0")  # of tasks whose price is known
+    cost: Mapped[float] = mapped_column(server_default="0")  # of hosted models whose price is known
+    other_cost: Mapped[float] = mapped_column(server_default="0")  # the part of it that was for no task

@@ -34,6 +34,9 @@ class UsageCounts(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int = 0
     cost: float = 0.0
     """Of hosted models whose prices are known, in their unit."""
+    other_cost: float = 0.0
+    """The part of `cost` that was for no task: for trials, exams, shadows, judges and experts. Their tokens do not
+    count above."""
 
 
 class UsageOfDay(UsageCounts, frozen=True, kw_only=True):

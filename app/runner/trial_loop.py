@@ -275,6 +275,7 @@ class _Trial:
             stop=shown.stop,
             detail=shown.detail,
             calls=len(shown.calls),
+            tokens=shown.prompt_tokens + shown.generated_tokens,
             turns=tuple(TriedTurn(each.full_text[:_CHARS], each.observation[:_CHARS]) for each in shown.turns),
         )
 
