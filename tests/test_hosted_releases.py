@@ -260,7 +260,8 @@ async def test_a_model_on_which_tasks_run_or_wait_is_not_removed(api: ApiApp) ->
         removing = asyncio.create_task(api.client.delete("/v1/hosted-models/claude"))
         await _waits(api)
     refused = await removing
-    assert (refused.status_code, "1 task still runs, or waits, on the model claude" in refused.text) == (409, True)
+    why = f"tasks still run on the model claude, or wait for it: let these end, or cancel them: {task}"
+    assert (refused.status_code, why in refused.text) == (409, True)
     async with api.sessions.begin() as session:
         await session.execute(update(models.Task).values(state="cancelled", finished_at=func.now()))
     assert (await api.client.delete("/v1/hosted-models/claude")).status_code == 204

@@ -16,6 +16,7 @@ from app.errors import ConflictError, NotFoundError
 from app.records import Json, hosted, hosted_id
 
 _row = models.HostedModel
+_SHOWN = 3  # tasks that an error names
 
 
 async def add(
@@ -85,8 +86,10 @@ async def delete(session: AsyncSession, project_id: UUID, name: str) -> models.H
     if used := await _releases(session, row.id, *releases.SERVING):
         raise ConflictError(f"release {used[0]} serves with the model {name}: activate another release first")
     if left := await _unfinished(session, row.id):
-        tasks = "1 task still runs, or waits," if left == 1 else f"{left} tasks still run, or wait,"
-        raise ConflictError(f"{tasks} on the model {name}: cancel what should not end, and try again after that")
+        which = ", ".join(map(str, left[:_SHOWN])) + (f" and {len(left) - _SHOWN} more" if left[_SHOWN:] else "")
+        raise ConflictError(
+            f"tasks still run on the model {name}, or wait for it: let these end, or cancel them: {which}"
+        )
     release = models.Release
     await session.execute(update(release).where(release.model == hosted(row.id)).values(removed_model=name))
     await session.delete(row)
@@ -164,10 +167,10 @@ async def _releases(session: AsyncSession, model_id: UUID, *states: ReleaseState
     return (await session.scalars(query.order_by(release.number.desc()))).all()
 
 
-async def _unfinished(session: AsyncSession, model_id: UUID) -> int:
+async def _unfinished(session: AsyncSession, model_id: UUID) -> Sequence[UUID]:
     """The tasks that wait for it, or run on it, once whoever is pinning one to its releases has done so."""
     release, task = models.Release, models.Task
     of_it = select(release.id).where(release.model == hosted(model_id))
     ids = (await session.scalars(of_it.order_by(release.id).with_for_update())).all()
-    counted = select(func.count()).where(in_array(task.release_id, ids), task.finished_at.is_(None))
-    return await session.scalar(counted) or 0
+    unfinished = select(task.id).where(in_array(task.release_id, ids), task.finished_at.is_(None))
+    return (await session.scalars(unfinished.order_by(task.created_at))).all()
