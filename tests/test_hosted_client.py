@@ -162,6 +162,12 @@ async def test_what_is_no_answer_is_an_error_that_says_why() -> None:
         ),
         (refused("Forbidden", 403), r"refuses the key \(403", True),
         (refused("The model `wise-1` does not exist", 404), r"has no model 'wise-1' \(404: The model", True),
+        (
+            refused("File Not Found", 404),
+            r"there are no chat completions at this URL \(404: File",
+            True,
+        ),
+        (refused("wise-1: Not Found", 404), r"has no model 'wise-1' \(404: wise-1", True),
         (refused("no such role"), r"refuses to answer \(400: no such role\)", True),
         (Reply("plain text", 400), r"refuses to answer \(400: plain text\)", True),
         (Reply({"detail": "Not good"}, 422), r"refuses to answer \(422: Not good\)", True),

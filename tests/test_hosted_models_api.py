@@ -91,6 +91,7 @@ async def test_an_added_model_is_probed_and_listed_without_its_key(api: ApiApp, 
         "streams": False,
         "stream_usage": True,
         "context": None,
+        "lists": "",
     }
     assert added["probed_at"] is not None
     listed = await api.client.get("/v1/hosted-models")
@@ -125,6 +126,16 @@ async def test_an_endpoint_that_refuses_is_an_error_with_its_reason_and_nothing_
                 assert answer.status_code == 400
                 assert reason in str(problem(answer))
     assert (await api.client.get("/v1/hosted-models")).json() == []
+
+
+async def test_an_endpoint_that_takes_any_name_is_added_with_a_remark(
+    api: ApiApp, url: str, provider: Provider
+) -> None:
+    provider.pages = {"/v1/models": Reply({"data": [{"id": "tiny.gguf"}]})}
+    assert (await add(api, url))["remark"] == "the endpoint lists only tiny.gguf: another model may answer"
+    provider.pages = {"/v1/models": Reply({"data": [{"id": "wise-1"}]})}
+    probed = await api.client.post("/v1/hosted-models/wise/probe")
+    assert probed.json()["remark"] is None
 
 
 async def test_a_change_is_probed_and_what_is_left_out_stays(api: ApiApp, url: str, provider: Provider) -> None:

@@ -91,6 +91,23 @@ async def test_a_model_that_is_not_there_is_named_with_those_that_are() -> None:
         await found(endpoint, "gpt")
 
 
+async def test_names_that_an_endpoint_lists_without_the_models_are_known() -> None:
+    rows: list[tuple[str, tuple[str, ...], str]] = [
+        ("another", ("tiny.gguf",), "tiny.gguf"),
+        ("many", ("f", "e", "d", "c", "b", "a"), "a, b, c, d, e and 1 more"),
+        ("itself", ("tiny", "wise-1"), ""),
+        ("a tag", ("wise-1:latest",), ""),
+        ("a folder", ("models/wise-1",), ""),
+        ("nothing", (), ""),
+    ]
+    with every_row() as row:
+        for name, names, expected in rows:
+            endpoint = OddEndpoint(counting)
+            endpoint.pages = {"/v1/models": listing(*names)}
+            with row(name):
+                assert (await found(endpoint)).lists == expected
+
+
 async def test_a_bad_key_or_a_dead_server_ends_it_at_once() -> None:
     endpoint = OddEndpoint(lambda _: refused("Incorrect API key", 401))
     endpoint.pages = {"/v1/models": refused("Incorrect API key", 401)}

@@ -65,7 +65,9 @@ class HostedModelPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class HostedModelView(msgspec.Struct, frozen=True, kw_only=True):
-    """`failure` is why the latest request or probe failed; null: it did not."""
+    """`failure` is why the latest request or probe failed; null: it did not. `remark` says that the endpoint lists
+    other models alone, so that one of them may answer in its place.
+    """
 
     name: str
     project: str
@@ -77,16 +79,18 @@ class HostedModelView(msgspec.Struct, frozen=True, kw_only=True):
     abilities: Abilities
     probed_at: datetime | None
     failure: str | None
+    remark: str | None
     created_at: datetime
     links: ConsoleLinks
 
     @classmethod
     def of(cls, row: models.HostedModel, project: str) -> Self:
         return cls(
-            **columns(row, cls, "project", "has_key", "abilities", "links"),
+            **columns(row, cls, "project", "has_key", "abilities", "remark", "links"),
             project=project,
             has_key=row.key is not None,
-            abilities=msgspec.convert(row.abilities or {}, Abilities),
+            abilities=(can := msgspec.convert(row.abilities or {}, Abilities)),
+            remark=can.remark,
             links=ConsoleLinks.to("/console/models", project),
         )
 

@@ -120,4 +120,4 @@ def _fields(found: Mapping[str, Any]) -> dict[str, Any]:
     shown = {name: found[name] for name in ("name", "project", "url", "model", "has_key", "price_in", "price_out")}
     shown |= {"context": can["context"] or "unknown", "thoughts": can["thoughts"], "token limit": can["limit"]}
     shown |= {"temperature": can["temperature"], "stop strings": can["stops"], "counts tokens": can["usage"]}
-    return {**shown, "failure": found["failure"]} if found["failure"] else shown
+    return shown | {name: found[name] for name in ("remark", "failure") if found[name]}

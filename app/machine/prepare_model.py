@@ -73,5 +73,6 @@ async def _probed(settings: Settings) -> Abilities:
         except EngineError as error:
             raise SettingError(str(error)) from error
     length = f"{found.context:,} tokens" if found.context else "it does not say how long its context is"
-    click.echo(f"model {model} at {url}: it answers; {length}")
+    remark = f"; {found.remark}" if found.remark else ""
+    click.echo(f"model {model} at {url}: it answers; {length}{remark}")
     return found

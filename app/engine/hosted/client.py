@@ -81,6 +81,12 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     streams: bool = False  # it answers only in a stream
     stream_usage: bool = True  # it counts tokens in one where it is asked to
     context: int | None = None  # tokens of prompt and answer together; None: it does not say
+    lists: str = ""  # names in its list of models, if that of its model is not among them
+
+    @property
+    def remark(self) -> str | None:
+        """That another model than the named one may answer, as some servers take any name."""
+        return f"the endpoint lists only {self.lists}: another model may answer" if self.lists else None
 
 
 class Remedies(msgspec.Struct, frozen=True):
@@ -420,9 +426,13 @@ class OpenAiChatModel:
                 f"{self.url} refuses the key ({status}: {reason}): {self._remedies.key}", status
             )
         if status == HTTPStatus.NOT_FOUND:
-            return EngineRefusalError(
-                f"{self.url} has no model {self.model!r} (404: {reason}): {self._remedies.model}", status
-            )
+            if code in _STATUS_OF_CODE or "model" in reason.lower() or self.model in reason:
+                missing = f"{self.url} has no model {self.model!r} (404: {reason}): {self._remedies.model}"
+            else:
+                missing = (
+                    f"{self.url}: there are no chat completions at this URL (404: {reason}): {self._remedies.url}"
+                )
+            return EngineRefusalError(missing, status)
         if code in _NO_MONEY or (400 <= status < 500 and status not in _TRANSIENT):
             return EngineRefusalError(f"{self.url} refuses to answer ({status}: {reason})", status)
         unable = f"{self.url} is unable to answer ({status}: {reason})"

@@ -41,7 +41,10 @@ async def probe(model: OpenAiChatModel) -> Abilities:
         raise EngineError(
             f"{model.url} did not answer the probe within {_SECONDS:g} s: if it loads the model first, try again"
         ) from error
-    return msgspec.structs.replace(model.abilities, stops=model.abilities.stops and stops, context=context)
+    names = _names(listed)
+    lists = "" if _is_among(model.model, names) else _some(names)
+    stops = model.abilities.stops and stops
+    return msgspec.structs.replace(model.abilities, stops=stops, context=context, lists=lists)
 
 
 async def _listed(model: OpenAiChatModel) -> list[dict[str, Any]]:
@@ -61,12 +64,25 @@ async def _ends_at_stops(model: OpenAiChatModel, listed: list[dict[str, Any]]) -
     try:
         found = await model.raw_answer(_COUNT)
     except EngineRefusalError as refusal:
-        names = [str(row["id"]) for row in listed if row.get("id")]
+        names = _names(listed)
         if not names or model.model in names or refusal.code in {401, 403}:
             raise
         hint = did_you_mean(model.model, names) or f"it has {_some(names)}"
         raise EngineRefusalError(f"{refusal}; {hint}", refusal.code) from refusal
     return not any(stop in found.answer.text for stop in _COUNT.stop_strings)
+
+
+def _names(listed: list[dict[str, Any]]) -> list[str]:
+    return [str(row["id"])[:100] for row in listed if row.get("id")]
+
+
+def _is_among(name: str, names: list[str]) -> bool:
+    """Also by the short names that Ollama and Google take.
+
+    >>> [_is_among(name, ["wise:latest", "models/wiser"]) for name in ("wise", "wise:latest", "wiser", "wisest")]
+    [True, True, True, False]
+    """
+    return any(name in (each, each.removesuffix(":latest"), each.removeprefix("models/")) for each in names)
 
 
 async def _context(model: OpenAiChatModel, listed: list[dict[str, Any]]) -> int | None:
