@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from app.adapters.store import AdapterStore
-from app.db import hosted_models, releases
+from app.db import hosted_models, projects, releases
 from app.db.database import Sessions
 from app.gateway.hosted_models import HostedModels
+from app.machine.up import kept_models
 from app.records import hosted_id
 from app.release.first_release import FirstRelease
 from app.settings import Settings
@@ -80,6 +81,25 @@ async def test_what_a_start_found_out_is_known_of_all_projects(
         two = await first.create_project(session, "two")
         found = [(await hosted_models.get(session, each.id, "wise-1")).abilities for each in (one, two)]
     assert found == [{"context": 4096}] * 2
+
+
+async def test_a_start_names_the_projects_that_go_on_with_another_model(
+    committed: Sessions, url: str, tmp_path: Path
+) -> None:
+    store = AdapterStore(tmp_path)
+    async with committed.begin() as session:
+        for name, model in (("its", "wise-1"), ("older", "wise-0")):
+            await FirstRelease(None, tmp_path, store, base="seed", hosted=(url, model)).create_project(
+                session, name
+            )
+        await projects.create(session, "bare")
+        kept = [(name, each.policy) for name, each in await hosted_models.others(session, url, "wise-1")]
+        assert kept == [("bare", "base"), ("older", "wise-0")]
+    settings = Settings(data_dir=tmp_path, model_url=url, model="wise-1")
+    said = kept_models(settings, kept)
+    assert said.startswith(
+        "projects that go on with another model: bare with seed, older with wise-0. New projects"
+    )
 
 
 async def up(directory: Path, **settings: str) -> tuple[int, str]:

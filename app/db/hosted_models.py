@@ -124,6 +124,14 @@ async def serving(session: AsyncSession) -> Sequence[models.HostedModel]:
     return (await session.scalars(select(_row).where(which).order_by(_row.created_at))).all()
 
 
+async def others(session: AsyncSession, url: str, model: str) -> Sequence[tuple[str, models.Release]]:
+    """The active releases with another model than this one at a URL, each after the name of its project."""
+    same = await session.scalars(select(_row.id).where(_row.url == url, _row.model == model))
+    theirs = {hosted(each) for each in same}
+    served = await releases.serving(session)
+    return [each for each in served if each[1].state is ReleaseState.ACTIVE and each[1].model not in theirs]
+
+
 async def known(session: AsyncSession, url: str, model: str) -> dict[str, Any] | None:
     """The abilities of a model at a URL, by the latest probe for any project."""
     same = select(_row.abilities).where(_row.url == url, _row.model == model, _row.abilities.is_not(None))

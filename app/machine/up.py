@@ -4,7 +4,7 @@ import asyncio
 import os
 import shlex
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -25,10 +25,13 @@ from app.machine.prepare_model import prepare_model
 from app.machine.supervise import Supervisor
 from app.ports import Port, base_url, check_ports
 from app.python_process import python_module
+from app.records import BASE, shown_model
 from app.release.first_release import FirstRelease
 from app.security.admin_key_file import admin_key_file, noted_place, read_admin_key, write_admin_key
 from app.setting_lists import urls_in
 from app.settings import Settings
+
+_SHOWN = 10  # projects that a line names
 
 
 def up(settings: Settings) -> None:
@@ -160,6 +163,20 @@ async def _ensure_project(settings: Settings, url: str, abilities: Abilities | N
             async with database.sessions.begin() as session:
                 known = msgspec.to_builtins(abilities)
                 await hosted_models.renew(session, settings.model_url, settings.model, known)
+                kept = await hosted_models.others(session, settings.model_url, settings.model)
+            if kept:
+                click.echo(kept_models(settings, [(name, release.policy) for name, release in kept]))
+
+
+def kept_models(settings: Settings, kept: Sequence[tuple[str, str]]) -> str:
+    """Which projects, named with their models, go on with another model than that of the settings."""
+    of = {BASE: settings.local_model}
+    which = ", ".join(f"{name} with {shown_model(of.get(model, model))}" for name, model in kept[:_SHOWN])
+    more = f" and {len(kept) - _SHOWN} more" if kept[_SHOWN:] else ""
+    return (
+        f"projects that go on with another model: {which}{more}. New projects get {settings.model}; for another "
+        "one: sage models add, then sage releases --hosted NAME --activate --project PROJECT"
+    )
 
 
 async def _keep_first_key(url: str, data_dir: Path) -> bool:
