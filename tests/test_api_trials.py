@@ -23,10 +23,12 @@ from app.db.database import Sessions
 from app.db.models import TrialState
 from app.engine.model_scope import ModelScope
 from app.errors import EngineError
+from app.records import hosted
 from app.runner.retention_loop import RetentionLoop
 from app.runner.trial_loop import ApiTrials
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.api_app import ApiApp, open_api_app
+from tests.console_pages import read_page
 from tests.desk_service import Desk, able, saying, served, unable
 from tests.http_server import served as served_api
 from tests.ledger import Ledger
@@ -183,6 +185,16 @@ async def test_tasks_say_what_the_trial_found(trying: Trying) -> None:
     await trying.ended(unable)
     [remark] = await remarks()
     assert remark.startswith("desk: the model answered 0 of 5 questions right")
+    trying.project.tokenizer = msgspec.structs.replace(trying.project.tokenizer, card={})
+    [remark] = await remarks()
+    assert remark.startswith("desk: the model answered 0 of 5 questions right")
+    active = await _serve(trying, "base")
+    async with trying.project.sessions.begin() as session:
+        asked_another = await releases.propose(session, trying.api.demo.id, "a" * 32)
+        await session.execute(update(models.ApiTrial).values(release_id=asked_another.id))
+    assert await remarks() == []
+    async with trying.project.sessions.begin() as session:
+        await session.execute(update(models.ApiTrial).values(release_id=active.id))
     await trying.api.client.post("/v1/apis/desk/trial")
     await trying.ended(able)
     assert await remarks() == []
@@ -359,11 +371,84 @@ async def test_it_is_repeated_for_another_document_or_other_weights_and_not_for_
             assert active is not None
             release.tools, release.prompt = active.tools, active.prompt
         await until(lambda: trying.is_done(5))
+        shown = await trying.shown()
+        assert (shown["release"], shown["model"], shown["outdated_by"]) == (release.number, "a" * 64, None)
     trying.desk.version = "2"
     change = await trying.api.client.post("/v1/apis/desk/refresh")
     assert change.json()["change"]["applied"]
     async with trying.trials(unable):
         await until(lambda: trying.is_done(0))
+
+
+async def _serve(trying: Trying, model: str) -> models.Release:
+    """Another release, with the same tools."""
+    async with trying.project.sessions.begin() as session:
+        active = await releases.find_active(session, trying.api.demo.id)
+        assert active is not None
+        release = await releases.propose(session, trying.api.demo.id, model)
+        release = await releases.activate(session, release.id, allow_rejected=True)
+        release.tools, release.prompt = active.tools, active.prompt
+    return release
+
+
+async def test_a_result_of_a_release_that_serves_no_more_says_so_and_blames_nobody(trying: Trying) -> None:
+    async def warned() -> str:
+        return str((await trying.api.client.get("/readyz")).json()["warnings"].get("model", ""))
+
+    await trying.add()
+    shown = await trying.ended(unable)
+    assert (shown["model"], shown["outdated_by"]) == ("base", None)
+    assert "cannot be used yet" in await warned()
+    was, now = shown["release"], (await _serve(trying, "a" * 32)).number
+    shown = await trying.shown()
+    assert (shown["release"], shown["outdated_by"], shown["remark"]) == (was, now, None)
+    assert (await warned()) == (
+        "1 of 1 APIs that were tried could not be used by a release that serves no more: they are tried again soon"
+    )
+    page = " ".join((await read_page(trying.api, "/console/apis/desk", "admin")).split())
+    assert f"questions answered right by release {was} (base)" in page
+    assert f"<strong>Outdated:</strong> release {now} serves now" in page
+    async with served_api(trying.api) as client:
+        shell = SageCommand(trying.api, str(client.base_url))
+        said = f"0 of 5 right by release {was}, outdated: release {now} serves now, and is tried soon"
+        assert said in flat((await shell.run("apis trial", "desk")).out)
+    await _serve(trying, "base")
+    assert (await trying.shown())["outdated_by"] is None
+
+
+async def test_a_release_of_other_weights_is_tried_within_minutes(trying: Trying) -> None:
+    await trying.add()
+    await trying.ended(unable)
+    await _serve(trying, "a" * 32)
+    async with trying.project.sessions.begin() as session:
+        await session.execute(update(models.ApiTrial).values(finished_at=from_now(-100)))
+    engine = ScriptedEngine(trying.project.tokenizer, script=able)
+    executor = trying.project.executor(engine)
+    async with ApiTrials(trying.project.sessions, executor, owner="me", pause=0.05):
+        await until(lambda: trying.is_done(5))
+
+
+async def test_a_hosted_model_that_fails_is_not_advised_to_be_added(trying: Trying) -> None:
+    await trying.add()
+    await trying.ended(unable)
+    async with trying.project.sessions.begin() as session:
+        row = models.HostedModel(
+            project_id=trying.api.demo.id, name="wise", url="http://x.test", model="w", trusted=False
+        )
+        session.add(row)
+        await session.flush()
+    release = await _serve(trying, hosted(row.id))
+    async with trying.project.sessions.begin() as session:
+        await session.execute(update(models.ApiTrial).values(release_id=release.id))
+    shown = await trying.shown()
+    assert (shown["model"], shown["remark"].partition(":")[0]) == (
+        "wise",
+        "the hosted model wise answered 0 of 5 questions right, so it cannot use this API yet",
+    )
+    warned = (await trying.api.client.get("/readyz")).json()["warnings"]["model"]
+    for text in (shown["remark"], warned):
+        assert "try a larger hosted model" in text
+        assert "add a hosted model" not in text
 
 
 async def test_it_waits_while_a_task_does_and_goes_on_where_it_was(trying: Trying) -> None:
@@ -504,7 +589,10 @@ async def test_adding_an_api_on_a_terminal_waits_for_its_trial(trying: Trying) -
         assert "5/5" in (await shell.run("apis list")).out
         async with trying.trials(unable):
             code, shown = await dialog(shell, ["apis", "trial", "desk", "--again"], {})
-        assert (code, "0 of 5 right: the model answered 0 of 5 questions right" in flat(shown)) == (0, True)
+        assert (
+            code,
+            re.search(r"0 of 5 right by release \d+: the model answered 0 of 5", flat(shown)) is not None,
+        ) == (0, True)
 
 
 async def test_nobody_has_to_wait_for_a_trial(trying: Trying) -> None:

@@ -29,14 +29,20 @@ Trial = Mapping[str, Any]
 
 def summary_of(trial: Trial) -> str:
     """
-    >>> new = {"state": "waiting", "right": 0, "asked": 0, "reason": None, "remark": None}
-    >>> summary_of(new), summary_of({**new, "state": "done", "right": 4, "asked": 5})
-    ('waiting', '4 of 5 right')
+    >>> new = {"state": "waiting", "right": 0, "asked": 0, "reason": None, "remark": None, "release": None}
+    >>> summary_of(new), summary_of({**new, "state": "done", "right": 4, "asked": 5, "release": 2})
+    ('waiting', '4 of 5 right by release 2')
+    >>> summary_of({**new, "state": "done", "right": 4, "asked": 5, "release": 2, "outdated_by": 3})
+    '4 of 5 right by release 2, outdated: release 3 serves now, and is tried soon'
     >>> summary_of({**new, "state": "not_tried", "reason": "it has no credentials yet"})
     'not tried: it has no credentials yet'
     """
     score = f"{trial['right']} of {trial['asked']} right"
-    said = {"done": score, "running": f"running, {score} so far" if trial["asked"] else "running"}
+    if trial.get("release") is not None:
+        score += f" by release {trial['release']}"
+    old = trial.get("outdated_by")
+    text_of_done = score if old is None else f"{score}, outdated: release {old} serves now, and is tried soon"
+    said = {"done": text_of_done, "running": f"running, {score} so far" if trial["asked"] else "running"}
     text = said.get(trial["state"], trial["state"].replace("_", " "))
     more = trial["remark"] or trial["reason"]
     return f"{text}: {more}" if more else str(text)

@@ -107,7 +107,13 @@ async def check_trials(database: Database) -> AsyncIterator[Finding]:
     async with reading(database.sessions) as session:
         tried = (await api_trials.scores(session)).values()
     for each in tried:
-        if (remark := trial_remark(*each.score)) is not None:
+        remark = trial_remark(*each.score)
+        if remark is not None and each.made is not None and each.is_outdated:
+            remark = (
+                f"release {each.made.release} answered 0 of {each.score.asked} questions right, and release "
+                f"{each.made.outdated_by} serves now: it is tried again soon"
+            )
+        if remark is not None:
             yield Finding("warning", "APIs", f"{each.name} of project {each.project}: {remark}")
     if usable := sum(bool(each.score.right) for each in tried):
         yield Finding("ok", "APIs", f"{usable} of {len(tried)} that were tried can be used")

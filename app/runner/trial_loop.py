@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Self
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import msgspec
 import structlog
@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 _PAUSE = 2.0  # seconds between polls
 _LOOK = 15.0  # between looks for what is due: a new API queues its trial itself
-_AGAIN = 600.0  # until another release, or model, makes an API be tried again: two of them may take turns
+_AGAIN = 60.0  # until another release, or model, makes an API be tried again: two of them may take turns
 _LATER = 60.0  # until a trial goes on that could not
 _LIMITED = 900.0  # until a project's limit is looked at again
 _ATTEMPTS = 3
@@ -153,7 +153,7 @@ class ApiTrials:
 
     async def _try(self, row: models.ApiTrial, api: models.Api) -> None:
         context = await self._executor.context(row.project_id, None, serves=True)
-        goes_on = await self._begin(row)
+        goes_on = await self._begin(row, context.policy.release)
         app = context.catalog.apps.get(api.name)
         if app is None:
             raise NotTriedError("it is not among the APIs of the active release")
@@ -178,10 +178,10 @@ class ApiTrials:
             raise NotTriedError("what it was asked about changed meanwhile")
         await self._end(row, api, TrialState.DONE, answered)
 
-    async def _begin(self, row: models.ApiTrial) -> bool:
+    async def _begin(self, row: models.ApiTrial, release: UUID | None = None) -> bool:
         """Whether it goes on with the questions that it has."""
         async with self._sessions.begin() as session:
-            return await api_trials.begin(session, row, self._model)
+            return await api_trials.begin(session, row, self._model, release)
 
     async def _questions(self, trial: "_Trial") -> list[Question]:
         """Raises NotTriedError if there are none."""
