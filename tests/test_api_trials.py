@@ -261,7 +261,6 @@ async def test_an_api_is_not_tried_for_a_reason(trying: Trying) -> None:
             "nothing to ask: its answers hold nothing short that could be asked for",
             {"tickets": [], "agents": [], "account": {"note": long}},
         ),
-        ("its operation list_agents failed: ", {"fails_after": 0}),
         ("it has no credentials yet", {"token": "a-token-of-the-desk", "fails_after": 1_000_000}),
     ]
     with every_row() as row:
@@ -274,6 +273,55 @@ async def test_an_api_is_not_tried_for_a_reason(trying: Trying) -> None:
                 shown = await trying.ended(unable)
                 assert (shown["state"], shown["asked"], shown["remark"]) == ("not_tried", 0, None)
                 assert shown["reason"].startswith(reason)
+
+
+async def _due_now(trying: Trying) -> None:
+    async with trying.project.sessions.begin() as session:
+        await session.execute(update(models.ApiTrial).values(next_at=from_now(0)))
+
+
+async def _attempts(trying: Trying) -> list[Any]:
+    """How often its API failed, and in how many seconds it is tried again."""
+    pause = func.extract("epoch", models.ApiTrial.next_at - func.clock_timestamp())
+    async with trying.project.sessions() as session:
+        row = (await session.execute(select(models.ApiTrial.attempt, models.ApiTrial.owner, pause))).one()
+    return [row[0] if row[1] is None else 0, float(row[2])]
+
+
+async def test_an_api_that_is_down_is_tried_later_before_it_is_given_up(trying: Trying) -> None:
+    trying.desk.fails_after = 0
+    await trying.add()
+
+    async def has_failed(times: int) -> bool:
+        return (await _attempts(trying))[0] == times and (await trying.shown())["reason"] is not None
+
+    for times, longest in ((1, 60), (2, 600)):
+        async with trying.trials(able):
+            await until(partial(has_failed, times))
+        shown = await trying.shown()
+        assert shown["state"] == "waiting"
+        assert shown["reason"].startswith("its operation list_agents failed: ")
+        assert longest / 2 < (await _attempts(trying))[1] <= longest
+        await _due_now(trying)
+    shown = await trying.ended(able)
+    assert (shown["state"], shown["asked"], shown["remark"]) == ("not_tried", 0, None)
+    async with served_api(trying.api) as client:
+        shell = SageCommand(trying.api, str(client.base_url))
+        for command in (("apis trial", "desk"), ("apis show", "desk")):
+            out = flat((await shell.run(*command)).out)
+            assert "not tried: its operation list_agents failed" in out
+            assert "sage apis trial desk --again" in out
+    assert "sage apis trial desk --again" in await read_page(trying.api, "/console/apis/desk", "admin")
+    trying.desk.fails_after = 1_000_000
+    await trying.api.client.post("/v1/apis/desk/trial")
+    assert (await trying.ended(able))["right"] == 5
+
+
+async def test_an_api_that_refuses_is_not_tried_later(trying: Trying) -> None:
+    trying.desk.fails_after, trying.desk.failure = 0, 400
+    await trying.add()
+    shown = await trying.ended(able)
+    assert (shown["state"], "400" in shown["reason"]) == ("not_tried", True)
 
 
 async def test_an_api_that_fails_meanwhile_is_asked_about_the_rest_later(trying: Trying) -> None:
@@ -292,15 +340,14 @@ async def test_an_api_that_fails_meanwhile_is_asked_about_the_rest_later(trying:
         return row.attempt == times and row.owner is None and row.reason is not None
 
     await trying.add()
-    for times in (1, 2, 3):
+    for times in (1, 2):
         async with trying.trials(falls_over):
             await until(partial(has_failed, times))
         shown = await trying.shown()
         assert (shown["state"], shown["right"], shown["asked"]) == ("waiting", 2, 5)
         assert shown["reason"].startswith("2 of 5 asked; then its operation "), shown["questions"]
         assert "500" in shown["reason"]
-        async with trying.project.sessions.begin() as session:
-            await session.execute(update(models.ApiTrial).values(next_at=from_now(0)))
+        await _due_now(trying)
     ended = await trying.ended(falls_over)
     assert (ended["state"], ended["right"], ended["asked"]) == ("not_tried", 2, 5)
     assert ended["reason"] == shown["reason"]

@@ -253,6 +253,16 @@ async def scores(session: AsyncSession, project_id: UUID | None = None) -> dict[
     return found
 
 
+async def not_tried(session: AsyncSession) -> Sequence[tuple[str, str, str]]:
+    """The APIs that could not be tried: name, project, and why."""
+    query = select(_api.name, models.Project.name, func.coalesce(_trial.reason, ""))
+    query = query.join(_trial, _trial.api_id == _api.id).join(models.Project, models.Project.id == _api.project_id)
+    rows = await session.execute(
+        query.where(_trial.state == TrialState.NOT_TRIED).order_by(models.Project.name, _api.name)
+    )
+    return [(name, project, reason) for name, project, reason in rows]
+
+
 def _stored(tried: Sequence[Tried]) -> Json:
     return msgspec.to_builtins(list(tried))
 
