@@ -1,7 +1,7 @@
 """The immutable values that packages exchange. No I/O, no torch."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Literal, TypeAlias
@@ -60,14 +60,24 @@ _WHAT_TO_DO: Final[Mapping[str, str]] = {
 }
 
 
-def what_to_do(stop: str | None, score: float | None) -> str | None:
+_TOO_WEAK: Final = (*LIMITS, Stop.NO_CODE, Stop.NOTHING_DONE)  # how tasks end whose model cannot use the APIs
+
+
+def what_to_do(stop: str | None, score: float | None, unusable: Sequence[str] = ()) -> str | None:
     """What a person does about a task that ended so: the same in REST, CLI and console. None: nothing.
+
+    `unusable` are the APIs of the project that its model was tried with, if it could use none of them.
 
     >>> what_to_do("turn_limit", None)
     'Ask for less in one task, or have the server allow more turns.'
     >>> what_to_do("completed", 1.0), what_to_do(None, None)
     (None, None)
+    >>> what_to_do("turn_limit", None, ["desk"])
+    'Its model answered no question right in the trial of desk: let a larger model serve, and send it again.'
     """
+    if unusable and stop in _TOO_WEAK:
+        of = f"trial{'' if len(unusable) == 1 else 's'} of {', '.join(unusable)}"
+        return f"Its model answered no question right in the {of}: let a larger model serve, and send it again."
     return None if stop is None or (stop == Stop.COMPLETED and score is not None) else _WHAT_TO_DO.get(stop)
 
 

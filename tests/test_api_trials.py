@@ -1,6 +1,7 @@
 """The trial of an API: the server asks the model about it, and knows the answers."""
 
 import asyncio
+import html
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -23,7 +24,7 @@ from app.db.database import Sessions
 from app.db.models import TrialState
 from app.engine.model_scope import ModelScope
 from app.errors import EngineError
-from app.records import hosted
+from app.records import Stop, hosted, what_to_do
 from app.runner.retention_loop import RetentionLoop
 from app.runner.trial_loop import ApiTrials
 from app.sandbox.forked_sandbox import ForkedSandbox
@@ -198,6 +199,32 @@ async def test_tasks_say_what_the_trial_found(trying: Trying) -> None:
     await trying.api.client.post("/v1/apis/desk/trial")
     await trying.ended(able)
     assert await remarks() == []
+
+
+async def test_a_task_that_a_weak_model_gave_up_says_so_first(trying: Trying) -> None:
+    async def advice(script: Script) -> tuple[str, str, str, str]:
+        """In REST, in its last event, in the console's list of failing kinds, and on the terminal."""
+        task_id = await trying.project.submit("tidy up")
+        async with trying.project.runner(ScriptedEngine(trying.project.tokenizer, script=script)):
+            await trying.project.ended(task_id)
+        [done] = [data for kind, data in await trying.project.events(task_id) if kind == "done"]
+        view = (await trying.api.client.get(f"/v1/tasks/{task_id}")).json()
+        async with served_api(trying.api) as client:
+            shell = SageCommand(trying.api, str(client.base_url))
+            told = flat((await shell.run("tasks", str(task_id))).out)
+        home = await read_page(trying.api, "/console", "admin")
+        return view["what_to_do"], done["what_to_do"], html.unescape(home), told
+
+    idle = saying("apis.supervisor.complete_task()")
+    usual, weak = str(what_to_do(Stop.NOTHING_DONE, None)), str(what_to_do(Stop.NOTHING_DONE, None, ["desk"]))
+    await trying.add()
+    for expected, script in ((weak, unable), (usual, able)):
+        await trying.api.client.post("/v1/apis/desk/trial")
+        await trying.ended(script)
+        rest, event, home, told = await advice(idle)
+        assert (rest, event) == (expected, expected)
+        assert expected in home
+        assert expected in told
 
 
 async def test_whoever_wants_only_the_counts_of_trials_does_not_read_their_turns(trying: Trying) -> None:

@@ -253,6 +253,15 @@ async def scores(session: AsyncSession, project_id: UUID | None = None) -> dict[
     return found
 
 
+async def unusable(session: AsyncSession, project_id: UUID, release_id: UUID | None = None) -> list[str]:
+    """The APIs that the model of this release, or of the active one, was tried with, if it could use none."""
+    this = _release.id == release_id if release_id else _release.state == ReleaseState.ACTIVE
+    model = await session.scalar(select(_release.model).where(_release.project_id == project_id, this))
+    tried = (await scores(session, project_id)).values()
+    tried = [each for each in tried if each.made is not None and each.made.model == model and each.score.asked > 1]
+    return [] if any(each.score.right for each in tried) else [each.name for each in tried]
+
+
 async def not_tried(session: AsyncSession) -> Sequence[tuple[str, str, str]]:
     """The APIs that could not be tried: name, project, and why."""
     query = select(_api.name, models.Project.name, func.coalesce(_trial.reason, ""))
