@@ -24,7 +24,7 @@ class Stop(StrEnum):
     CONTEXT_FULL = "context_full"
     CALL_LIMIT = "call_limit"  # API calls
     ERROR_LIMIT = "error_limit"  # turns whose code raised
-    STUCK = "stuck"  # the same code again, with the same error
+    STUCK = "stuck"  # the same code again with the same error, or the same turn again and again
     WALL_LIMIT = "wall_limit"  # seconds
     CANCELLED = "cancelled"
     IN_DOUBT = "in_doubt"  # what a call has changed is not known, and it is not safe to repeat
@@ -46,7 +46,7 @@ _WHAT_TO_DO: Final[Mapping[str, str]] = {
     Stop.COMPLETED: "Check its answer and score it: skills and training runs learn from scores.",
     Stop.NOTHING_DONE: "Say in the instruction what to look up or change, and by which API, and send it again.",
     Stop.NO_CODE: "Read what the model said: it may be the answer, or a question that a new instruction answers.",
-    Stop.STUCK: "Read why its last turn was refused each time, and say in a new instruction how to go on instead.",
+    Stop.STUCK: "Read what its last turn led to each time, and say in a new instruction how to go on instead.",
     Stop.TURN_LIMIT: "Ask for less in one task, or have the server allow more turns.",
     Stop.TOKEN_LIMIT: "Ask for less in one task, or have the server allow more generated tokens.",
     Stop.CONTEXT_FULL: "Ask for less in one task, or for fewer rows at once, or serve a model with more context.",
