@@ -242,7 +242,8 @@ async def of_project(session: AsyncSession, project_id: UUID) -> dict[UUID, Show
 async def scores(session: AsyncSession, project_id: UUID | None = None) -> dict[UUID, TriedApi]:
     """Of the trials that are done, by API; None: of all projects."""
     done = [_trial.state == TrialState.DONE, *([] if project_id is None else [_trial.project_id == project_id])]
-    query = _made(select(_api.id, _api.name, models.Project.name, _trial.correct, _trial.asked))
+    columns: Select[Any] = select(_api.id, _api.name, models.Project.name, _trial.correct, _trial.asked)
+    query = _made(columns)
     query = query.join(models.Project, models.Project.id == _trial.project_id).where(*done)
     rows = await session.execute(query.order_by(models.Project.name, _api.name))
     found: dict[UUID, TriedApi] = {}
@@ -257,8 +258,8 @@ async def unusable(session: AsyncSession, project_id: UUID, release_id: UUID | N
     """The APIs that the model of this release, or of the active one, was tried with, if it could use none."""
     this = _release.id == release_id if release_id else _release.state == ReleaseState.ACTIVE
     model = await session.scalar(select(_release.model).where(_release.project_id == project_id, this))
-    tried = (await scores(session, project_id)).values()
-    tried = [each for each in tried if each.made is not None and each.made.model == model and each.score.asked > 1]
+    known = (await scores(session, project_id)).values()
+    tried = [each for each in known if each.made is not None and each.made.model == model and each.score.asked > 1]
     return [] if any(each.score.right for each in tried) else [each.name for each in tried]
 
 
