@@ -242,8 +242,7 @@ async def of_project(session: AsyncSession, project_id: UUID) -> dict[UUID, Show
 async def scores(session: AsyncSession, project_id: UUID | None = None) -> dict[UUID, TriedApi]:
     """Of the trials that are done, by API; None: of all projects."""
     done = [_trial.state == TrialState.DONE, *([] if project_id is None else [_trial.project_id == project_id])]
-    columns: Select[Any] = select(_api.id, _api.name, models.Project.name, _trial.correct, _trial.asked)
-    query = _made(columns)
+    query = _made(select(_api.id, _api.name, models.Project.name, _trial.correct, _trial.asked))
     query = query.join(models.Project, models.Project.id == _trial.project_id).where(*done)
     rows = await session.execute(query.order_by(models.Project.name, _api.name))
     found: dict[UUID, TriedApi] = {}
@@ -277,7 +276,7 @@ def _stored(tried: Sequence[Tried]) -> Json:
     return msgspec.to_builtins(list(tried))
 
 
-def _made(query: Select[Any]) -> Select[Any]:
+def _made(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
     """With the columns of `Made`, of trials and their APIs."""
     was, now = aliased(_release), aliased(_release)
     had, has = aliased(_tools), aliased(_tools)
