@@ -1,7 +1,7 @@
 """The immutable values that packages exchange. No I/O, no torch."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Literal, TypeAlias
@@ -24,7 +24,7 @@ class Stop(StrEnum):
     CONTEXT_FULL = "context_full"
     CALL_LIMIT = "call_limit"  # API calls
     ERROR_LIMIT = "error_limit"  # turns whose code raised
-    STUCK = "stuck"  # the same code again, with the same error
+    STUCK = "stuck"  # the same code again with the same error, or the same turn again and again
     WALL_LIMIT = "wall_limit"  # seconds
     CANCELLED = "cancelled"
     IN_DOUBT = "in_doubt"  # what a call has changed is not known, and it is not safe to repeat
@@ -46,7 +46,7 @@ _WHAT_TO_DO: Final[Mapping[str, str]] = {
     Stop.COMPLETED: "Check its answer and score it: skills and training runs learn from scores.",
     Stop.NOTHING_DONE: "Say in the instruction what to look up or change, and by which API, and send it again.",
     Stop.NO_CODE: "Read what the model said: it may be the answer, or a question that a new instruction answers.",
-    Stop.STUCK: "Read why its last turn was refused each time, and say in a new instruction how to go on instead.",
+    Stop.STUCK: "Read what its last turn led to each time, and say in a new instruction how to go on instead.",
     Stop.TURN_LIMIT: "Ask for less in one task, or have the server allow more turns.",
     Stop.TOKEN_LIMIT: "Ask for less in one task, or have the server allow more generated tokens.",
     Stop.CONTEXT_FULL: "Ask for less in one task, or for fewer rows at once, or serve a model with more context.",
@@ -60,14 +60,24 @@ _WHAT_TO_DO: Final[Mapping[str, str]] = {
 }
 
 
-def what_to_do(stop: str | None, score: float | None) -> str | None:
+_TOO_WEAK: Final = (*LIMITS, Stop.NO_CODE, Stop.NOTHING_DONE)  # how tasks end whose model cannot use the APIs
+
+
+def what_to_do(stop: str | None, score: float | None, unusable: Sequence[str] = ()) -> str | None:
     """What a person does about a task that ended so: the same in REST, CLI and console. None: nothing.
+
+    `unusable` are the APIs of the project that its model was tried with, if it could use none of them.
 
     >>> what_to_do("turn_limit", None)
     'Ask for less in one task, or have the server allow more turns.'
     >>> what_to_do("completed", 1.0), what_to_do(None, None)
     (None, None)
+    >>> what_to_do("turn_limit", None, ["desk"])
+    'Its model answered no question right in the trial of desk: let a larger model serve, and send it again.'
     """
+    if unusable and stop in _TOO_WEAK:
+        of = f"trial{'' if len(unusable) == 1 else 's'} of {', '.join(unusable)}"
+        return f"Its model answered no question right in the {of}: let a larger model serve, and send it again."
     return None if stop is None or (stop == Stop.COMPLETED and score is not None) else _WHAT_TO_DO.get(stop)
 
 

@@ -40,6 +40,7 @@ class Desk:
     page_size: int = 0  # 0: all at once
     token: str = ""  # that calls need; "": none
     fails_after: int = 1_000_000  # calls
+    failure: int = 500  # the status after that
     version: str = "1"
     calls: list[str] = field(default_factory=list)
     written: int = 0
@@ -86,7 +87,7 @@ class Desk:
         if self.token and sent != f"Bearer {self.token}":
             return 401, {"message": "who are you?"}
         if len(self.calls) > self.fails_after:
-            return 500, {"message": "the desk is closed"}
+            return self.failure, {"message": "the desk is closed"}
         if method == "POST":
             self.written += 1
             return 201, {}

@@ -1,6 +1,7 @@
 """The trial of an API: the server asks the model about it, and knows the answers."""
 
 import asyncio
+import html
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -23,10 +24,12 @@ from app.db.database import Sessions
 from app.db.models import TrialState
 from app.engine.model_scope import ModelScope
 from app.errors import EngineError
+from app.records import Stop, hosted, what_to_do
 from app.runner.retention_loop import RetentionLoop
 from app.runner.trial_loop import ApiTrials
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.api_app import ApiApp, open_api_app
+from tests.console_pages import read_page
 from tests.desk_service import Desk, able, saying, served, unable
 from tests.http_server import served as served_api
 from tests.ledger import Ledger
@@ -183,9 +186,45 @@ async def test_tasks_say_what_the_trial_found(trying: Trying) -> None:
     await trying.ended(unable)
     [remark] = await remarks()
     assert remark.startswith("desk: the model answered 0 of 5 questions right")
+    trying.project.tokenizer = msgspec.structs.replace(trying.project.tokenizer, card={})
+    [remark] = await remarks()
+    assert remark.startswith("desk: the model answered 0 of 5 questions right")
+    active = await _serve(trying, "base")
+    async with trying.project.sessions.begin() as session:
+        asked_another = await releases.propose(session, trying.api.demo.id, "a" * 32)
+        await session.execute(update(models.ApiTrial).values(release_id=asked_another.id))
+    assert await remarks() == []
+    async with trying.project.sessions.begin() as session:
+        await session.execute(update(models.ApiTrial).values(release_id=active.id))
     await trying.api.client.post("/v1/apis/desk/trial")
     await trying.ended(able)
     assert await remarks() == []
+
+
+async def test_a_task_that_a_weak_model_gave_up_says_so_first(trying: Trying) -> None:
+    async def advice(script: Script) -> tuple[str, str, str, str]:
+        """In REST, in its last event, in the console's list of failing kinds, and on the terminal."""
+        task_id = await trying.project.submit("tidy up")
+        async with trying.project.runner(ScriptedEngine(trying.project.tokenizer, script=script)):
+            await trying.project.ended(task_id)
+        [done] = [data for kind, data in await trying.project.events(task_id) if kind == "done"]
+        view = (await trying.api.client.get(f"/v1/tasks/{task_id}")).json()
+        async with served_api(trying.api) as client:
+            shell = SageCommand(trying.api, str(client.base_url))
+            told = flat((await shell.run("tasks", str(task_id))).out)
+        home = await read_page(trying.api, "/console", "admin")
+        return view["what_to_do"], done["what_to_do"], html.unescape(home), told
+
+    idle = saying("apis.supervisor.complete_task()")
+    usual, weak = str(what_to_do(Stop.NOTHING_DONE, None)), str(what_to_do(Stop.NOTHING_DONE, None, ["desk"]))
+    await trying.add()
+    for expected, script in ((weak, unable), (usual, able)):
+        await trying.api.client.post("/v1/apis/desk/trial")
+        await trying.ended(script)
+        rest, event, home, told = await advice(idle)
+        assert (rest, event) == (expected, expected)
+        assert expected in home
+        assert expected in told
 
 
 async def test_whoever_wants_only_the_counts_of_trials_does_not_read_their_turns(trying: Trying) -> None:
@@ -249,7 +288,6 @@ async def test_an_api_is_not_tried_for_a_reason(trying: Trying) -> None:
             "nothing to ask: its answers hold nothing short that could be asked for",
             {"tickets": [], "agents": [], "account": {"note": long}},
         ),
-        ("its operation list_agents failed: ", {"fails_after": 0}),
         ("it has no credentials yet", {"token": "a-token-of-the-desk", "fails_after": 1_000_000}),
     ]
     with every_row() as row:
@@ -262,6 +300,55 @@ async def test_an_api_is_not_tried_for_a_reason(trying: Trying) -> None:
                 shown = await trying.ended(unable)
                 assert (shown["state"], shown["asked"], shown["remark"]) == ("not_tried", 0, None)
                 assert shown["reason"].startswith(reason)
+
+
+async def _due_now(trying: Trying) -> None:
+    async with trying.project.sessions.begin() as session:
+        await session.execute(update(models.ApiTrial).values(next_at=from_now(0)))
+
+
+async def _attempts(trying: Trying) -> list[Any]:
+    """How often its API failed, and in how many seconds it is tried again."""
+    pause = func.extract("epoch", models.ApiTrial.next_at - func.clock_timestamp())
+    async with trying.project.sessions() as session:
+        row = (await session.execute(select(models.ApiTrial.attempt, models.ApiTrial.owner, pause))).one()
+    return [row[0] if row[1] is None else 0, float(row[2])]
+
+
+async def test_an_api_that_is_down_is_tried_later_before_it_is_given_up(trying: Trying) -> None:
+    trying.desk.fails_after = 0
+    await trying.add()
+
+    async def has_failed(times: int) -> bool:
+        return (await _attempts(trying))[0] == times and (await trying.shown())["reason"] is not None
+
+    for times, longest in ((1, 60), (2, 600)):
+        async with trying.trials(able):
+            await until(partial(has_failed, times))
+        shown = await trying.shown()
+        assert shown["state"] == "waiting"
+        assert shown["reason"].startswith("its operation list_agents failed: ")
+        assert longest / 2 < (await _attempts(trying))[1] <= longest
+        await _due_now(trying)
+    shown = await trying.ended(able)
+    assert (shown["state"], shown["asked"], shown["remark"]) == ("not_tried", 0, None)
+    async with served_api(trying.api) as client:
+        shell = SageCommand(trying.api, str(client.base_url))
+        for command in (("apis trial", "desk"), ("apis show", "desk")):
+            out = flat((await shell.run(*command)).out)
+            assert "not tried: its operation list_agents failed" in out
+            assert "sage apis trial desk --again" in out
+    assert "sage apis trial desk --again" in await read_page(trying.api, "/console/apis/desk", "admin")
+    trying.desk.fails_after = 1_000_000
+    await trying.api.client.post("/v1/apis/desk/trial")
+    assert (await trying.ended(able))["right"] == 5
+
+
+async def test_an_api_that_refuses_is_not_tried_later(trying: Trying) -> None:
+    trying.desk.fails_after, trying.desk.failure = 0, 400
+    await trying.add()
+    shown = await trying.ended(able)
+    assert (shown["state"], "400" in shown["reason"]) == ("not_tried", True)
 
 
 async def test_an_api_that_fails_meanwhile_is_asked_about_the_rest_later(trying: Trying) -> None:
@@ -280,15 +367,14 @@ async def test_an_api_that_fails_meanwhile_is_asked_about_the_rest_later(trying:
         return row.attempt == times and row.owner is None and row.reason is not None
 
     await trying.add()
-    for times in (1, 2, 3):
+    for times in (1, 2):
         async with trying.trials(falls_over):
             await until(partial(has_failed, times))
         shown = await trying.shown()
         assert (shown["state"], shown["right"], shown["asked"]) == ("waiting", 2, 5)
         assert shown["reason"].startswith("2 of 5 asked; then its operation "), shown["questions"]
         assert "500" in shown["reason"]
-        async with trying.project.sessions.begin() as session:
-            await session.execute(update(models.ApiTrial).values(next_at=from_now(0)))
+        await _due_now(trying)
     ended = await trying.ended(falls_over)
     assert (ended["state"], ended["right"], ended["asked"]) == ("not_tried", 2, 5)
     assert ended["reason"] == shown["reason"]
@@ -316,7 +402,7 @@ async def test_the_answers_of_a_trial_go_with_the_document_that_they_are_about(t
     async with trying.project.sessions.begin() as session:
         old = {"question": "about another document", "right": 1, "correct": True}
         await session.execute(update(models.ApiTrial).values(questions=[old], inputs="of another document"))
-    trying.desk.fails_after = 0
+    trying.desk.fails_after, trying.desk.failure = 0, 400
     shown = await trying.ended(able)
     assert (shown["state"], shown["asked"], shown["questions"]) == ("not_tried", 0, [])
 
@@ -359,11 +445,84 @@ async def test_it_is_repeated_for_another_document_or_other_weights_and_not_for_
             assert active is not None
             release.tools, release.prompt = active.tools, active.prompt
         await until(lambda: trying.is_done(5))
+        shown = await trying.shown()
+        assert (shown["release"], shown["model"], shown["outdated_by"]) == (release.number, "a" * 64, None)
     trying.desk.version = "2"
     change = await trying.api.client.post("/v1/apis/desk/refresh")
     assert change.json()["change"]["applied"]
     async with trying.trials(unable):
         await until(lambda: trying.is_done(0))
+
+
+async def _serve(trying: Trying, model: str) -> models.Release:
+    """Another release, with the same tools."""
+    async with trying.project.sessions.begin() as session:
+        active = await releases.find_active(session, trying.api.demo.id)
+        assert active is not None
+        release = await releases.propose(session, trying.api.demo.id, model)
+        release = await releases.activate(session, release.id, allow_rejected=True)
+        release.tools, release.prompt = active.tools, active.prompt
+    return release
+
+
+async def test_a_result_of_a_release_that_serves_no_more_says_so_and_blames_nobody(trying: Trying) -> None:
+    async def warned() -> str:
+        return str((await trying.api.client.get("/readyz")).json()["warnings"].get("model", ""))
+
+    await trying.add()
+    shown = await trying.ended(unable)
+    assert (shown["model"], shown["outdated_by"]) == ("base", None)
+    assert "cannot be used yet" in await warned()
+    was, now = shown["release"], (await _serve(trying, "a" * 32)).number
+    shown = await trying.shown()
+    assert (shown["release"], shown["outdated_by"], shown["remark"]) == (was, now, None)
+    assert (await warned()) == (
+        "1 of 1 APIs that were tried could not be used by a release that serves no more: they are tried again soon"
+    )
+    page = " ".join((await read_page(trying.api, "/console/apis/desk", "admin")).split())
+    assert f"questions answered right by release {was} (base)" in page
+    assert f"<strong>Outdated:</strong> release {now} serves now" in page
+    async with served_api(trying.api) as client:
+        shell = SageCommand(trying.api, str(client.base_url))
+        said = f"0 of 5 right by release {was}, outdated: release {now} serves now, and is tried soon"
+        assert said in flat((await shell.run("apis trial", "desk")).out)
+    await _serve(trying, "base")
+    assert (await trying.shown())["outdated_by"] is None
+
+
+async def test_a_release_of_other_weights_is_tried_within_minutes(trying: Trying) -> None:
+    await trying.add()
+    await trying.ended(unable)
+    await _serve(trying, "a" * 32)
+    async with trying.project.sessions.begin() as session:
+        await session.execute(update(models.ApiTrial).values(finished_at=from_now(-100)))
+    engine = ScriptedEngine(trying.project.tokenizer, script=able)
+    executor = trying.project.executor(engine)
+    async with ApiTrials(trying.project.sessions, executor, owner="me", pause=0.05):
+        await until(lambda: trying.is_done(5))
+
+
+async def test_a_hosted_model_that_fails_is_not_advised_to_be_added(trying: Trying) -> None:
+    await trying.add()
+    await trying.ended(unable)
+    async with trying.project.sessions.begin() as session:
+        row = models.HostedModel(
+            project_id=trying.api.demo.id, name="wise", url="http://x.test", model="w", trusted=False
+        )
+        session.add(row)
+        await session.flush()
+    release = await _serve(trying, hosted(row.id))
+    async with trying.project.sessions.begin() as session:
+        await session.execute(update(models.ApiTrial).values(release_id=release.id))
+    shown = await trying.shown()
+    assert (shown["model"], shown["remark"].partition(":")[0]) == (
+        "wise",
+        "the hosted model wise answered 0 of 5 questions right, so it cannot use this API yet",
+    )
+    warned = (await trying.api.client.get("/readyz")).json()["warnings"]["model"]
+    for text in (shown["remark"], warned):
+        assert "try a larger hosted model" in text
+        assert "add a hosted model" not in text
 
 
 async def test_it_waits_while_a_task_does_and_goes_on_where_it_was(trying: Trying) -> None:
@@ -504,7 +663,10 @@ async def test_adding_an_api_on_a_terminal_waits_for_its_trial(trying: Trying) -
         assert "5/5" in (await shell.run("apis list")).out
         async with trying.trials(unable):
             code, shown = await dialog(shell, ["apis", "trial", "desk", "--again"], {})
-        assert (code, "0 of 5 right: the model answered 0 of 5 questions right" in flat(shown)) == (0, True)
+        assert (
+            code,
+            re.search(r"0 of 5 right by release \d+: the model answered 0 of 5", flat(shown)) is not None,
+        ) == (0, True)
 
 
 async def test_nobody_has_to_wait_for_a_trial(trying: Trying) -> None:

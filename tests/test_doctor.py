@@ -217,11 +217,18 @@ async def test_an_api_that_the_model_cannot_use_is_a_warning(patient: Patient, c
             api = await apis.put(session, project.id, name, source="upload", document={}, digest=name)
             trial = await api_trials.renew(session, project.id, api.id)
             trial.state, trial.questions = TrialState.DONE, [{"correct": correct}, {"correct": False}]
+        api = await apis.put(session, project.id, "shop", source="upload", document={}, digest="shop")
+        trial = await api_trials.renew(session, project.id, api.id)
+        trial.state, trial.reason = TrialState.NOT_TRIED, "its lists are empty"
     async with open_database(patient.env["DATABASE_URL"]) as database:
         found = [(each.verdict, each.text) async for each in check_trials(database)]
     assert found[0][0] == "warning"
     assert found[0][1].startswith(f"desk of project {project.name}: the model answered 0 of 2 questions")
-    assert found[1:] == [("ok", "1 of 2 that were tried can be used")]
+    again = f"`sage apis trial shop --again --project {project.name}` tries it again"
+    assert found[1:] == [
+        ("warning", f"shop of project {project.name} was not tried: its lists are empty: {again}"),
+        ("ok", "1 of 2 that were tried can be used"),
+    ]
     code, parts = await patient.examined()
     assert code == 0
     assert "APIs" in parts

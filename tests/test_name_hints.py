@@ -49,10 +49,10 @@ async def test_an_undefined_name_is_answered_with_what_it_could_have_been(bare_s
                 assert last.startswith(compact.splitlines()[-1])
 
 
-_SIGNED_IN = "No password, key or token is needed, and none can be looked up: every call is signed in outside"
+_SIGNED_IN = "No password, key or token can be looked up: if an API needs one, it is added to every call outside"
 
 
-async def test_who_looks_for_a_password_that_there_is_not_is_told_that_none_is_needed(
+async def test_who_looks_for_a_password_that_there_is_not_is_told_that_none_can_be_looked_up(
     bare_sandbox: ForkedSandbox,
 ) -> None:
     signed_in = {"supervisor": ["complete_task"], "mail": ["send", "list_mails"]}

@@ -99,6 +99,8 @@ async def test_an_agent_that_repeats_a_failing_turn_is_not_asked_again(bench: Be
         "in a row": ([failing, failing], 2),
         "an unknown name": ([block("x = 1"), block("add_entry()"), block("add_entry()")], 3),
         "a call that cannot be sent": ([refused, refused], 2),
+        "no error": ([block("print(1)")] * 3, 3),
+        "no error, after others": ([block("x = 1"), *[block("print(x)")] * 3], 4),
         "with turns in between": ([failing, block("1 / 1"), failing, block("2 / 0"), failing], 5),
     }
     for name, (turns, count) in stuck.items():
@@ -107,7 +109,10 @@ async def test_an_agent_that_repeats_a_failing_turn_is_not_asked_again(bench: Be
     others = {
         "other code": [failing, block("2 / 0"), failing, block("3 / 0")],
         "another error": [block("1 / n"), block("n = 0\n1 / n"), block("1 / n"), block("n = 1")],
-        "no error": [block("print(1)")] * 4,
+        "no error, twice": [block("print(1)")] * 2,
+        "no error, with turns in between": [block("print(1)"), block("print(1)"), block("print(2)")] * 3,
+        "another result": [block("n = 0"), *[block("n += 1\nprint(n)")] * 4],
+        "other words": [f"{word}\n{block('print(1)')}" for word in ("First.", "Again.", "Once more.", "Now.")],
     }
     for name, turns in others.items():
         assert (name, (await bench.run(*turns, block(DONE))).stop) == (name, Stop.COMPLETED)
@@ -125,7 +130,7 @@ async def test_a_spent_session_budget_is_the_call_limit(bench: Bench) -> None:
 
 async def test_max_tokens_shrink_before_the_context_is_full(bench: Bench, tmp_path: Path) -> None:
     bench.tokenizer = byte_tokenizer(tmp_path / "short", max_length=300)
-    trajectory = await bench.run(*[block("print('x' * 40)")] * 9)
+    trajectory = await bench.run(*(block(f"print('{number}' * 40)") for number in range(9)))
     assert trajectory.stop == Stop.CONTEXT_FULL
     assert "300 tokens" in trajectory.detail
     assert bench.engine.samplings[0].max_tokens == 300 - len(trajectory.turns[0].context_ids)
@@ -133,7 +138,8 @@ async def test_max_tokens_shrink_before_the_context_is_full(bench: Bench, tmp_pa
 
 
 async def test_model_servers_may_take_less_than_the_model_and_tell_so_late(bench: Bench) -> None:
-    engine, told = ScriptedEngine(bench.tokenizer, *[block("print('x' * 40)")] * 9), iter([None])
+    turns = (block(f"print('{number}' * 40)") for number in range(9))
+    engine, told = ScriptedEngine(bench.tokenizer, *turns), iter([None])
     limits, longest = RolloutLimits(), lambda: next(told, 300)
     agent = Agent(engine, bench.tokenizer, Compact(), bench.sandbox, limits, served_length=longest)
     async with bench.ledger.client() as client:

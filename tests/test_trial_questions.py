@@ -176,6 +176,17 @@ def test_secrets_personal_fields_and_long_texts_are_not_asked_for() -> None:
                 )
 
 
+def test_a_masked_value_is_not_asked_for() -> None:
+    with every_row() as row:
+        for masked in ("********", "xxxxxxxx", "••••", "****-1234", "--", "<hidden>"):
+            with row(masked):
+                assert questions(desk(), [Seen(Read("list_agents"), {"plan": masked})]) == []
+                rows = [{"id": each, "plan": masked if each > 1 else "pro"} for each in range(1, 6)]
+                made = questions(desk(), [Seen(Read("list_tickets"), rows)])
+                assert masked not in str([(each.text, each.right) for each in made])
+    assert len(questions(desk(), [Seen(Read("list_agents"), {"plan": "pro"})])) == 1
+
+
 def test_nothing_is_asked_of_what_holds_nothing() -> None:
     nothing: list[Any] = [[], {"data": []}, {}, "a text", None, {"data": {"items": []}}, {"id": None}]
     with every_row() as row:

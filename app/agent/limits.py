@@ -26,7 +26,8 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     task_tokens: int = 8192  # generated in all turns
     calls: int = 200  # to live APIs; the gateway refuses further ones
     errors: int = 8  # turns whose code raised or was stopped
-    repeats: int = 3  # such turns with the same code and observation; two in a row where no API refused a call
+    repeats: int = 3  # such turns with the same code and observation; two in a row where no API refused a call;
+    # and turns in a row that are the same word for word, with the same observation, even if nothing failed
     seconds: float = 300.0
     counts_generation: bool = True  # whether `seconds` run while the engine generates, or waits for its turn to
     session: SessionLimits = SessionLimits()
@@ -65,6 +66,7 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
             (self._is_stuck(turns), Stop.STUCK),
             (sum(turn.failed for turn in turns) >= self.errors, Stop.ERROR_LIMIT),
             (len(turns) >= self.turns, Stop.TURN_LIMIT),
+            (self._goes_round(turns), Stop.STUCK),
         )
         return next((stop for is_reached, stop in limits if is_reached), None)
 
@@ -80,6 +82,15 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
         in_a_row = len(turns) > 1 and turns[-2].failed and failures[-2] == failures[-1]
         refused = any(call.error is not None for call in last.calls)
         return failures.count(failures[-1]) >= self.repeats or (in_a_row and not refused)
+
+    def _goes_round(self, turns: Sequence[Turn]) -> bool:
+        """An agent that writes the same, and sees the same, again and again does not stop by itself either."""
+        last = [_words_and_result(turn) for turn in turns[-self.repeats :]]
+        return len(last) == self.repeats and len(set(last)) == 1
+
+
+def _words_and_result(turn: Turn) -> tuple[str, str]:
+    return turn.full_text, _IN_TURN.sub("", turn.observation)
 
 
 def _code_and_error(turn: Turn) -> tuple[str | None, str]:

@@ -13,8 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.access import Caller, Db, find_project
 from app.api.problem import problems
 from app.api.validation import ProjectName
-from app.db import api_trials, apis, models
-from app.db.api_trials import Tried, TriedTurn
+from app.db import api_trials, apis
+from app.db.api_trials import ShownTrial, Tried, TriedTurn
 from app.engine.model_scope import trial_remark
 from app.records import Json
 
@@ -60,11 +60,14 @@ class TrialSummary(msgspec.Struct, frozen=True, kw_only=True):
     asked: int
     reason: str | None  #: why it was not tried, or waits
     remark: str | None  #: what to do, if the model cannot use the API
+    release: int | None  #: the number of the release that was asked; null before, and where it is gone
+    model: str | None  #: that of the release; a hosted one by its name
+    outdated_by: int | None  #: the release that serves now, if it may answer otherwise: it will be asked, too
     finished_at: datetime | None
 
     @classmethod
-    def of(cls, row: models.ApiTrial | None) -> "TrialSummary":
-        return TrialSummary(**_fields(row))
+    def of(cls, trial: ShownTrial | None) -> "TrialSummary":
+        return TrialSummary(**_fields(trial))
 
 
 class TrialView(TrialSummary, frozen=True, kw_only=True):
@@ -76,9 +79,9 @@ class TrialView(TrialSummary, frozen=True, kw_only=True):
     questions: list[TriedView]
 
     @classmethod
-    def full(cls, row: models.ApiTrial | None, *, turns: bool = False) -> "TrialView":
-        tried = [] if row is None else api_trials.tried_of(row)
-        return TrialView(questions=[TriedView.of(each, turns=turns) for each in tried], **_fields(row))
+    def full(cls, trial: ShownTrial | None, *, turns: bool = False) -> "TrialView":
+        tried = [] if trial is None else api_trials.tried_of(trial.row)
+        return TrialView(questions=[TriedView.of(each, turns=turns) for each in tried], **_fields(trial))
 
 
 class ApiTrialController(Controller):
@@ -109,19 +112,24 @@ class ApiTrialController(Controller):
         return TrialView.full(await renew_trial(session, owner.id, name))
 
 
-async def renew_trial(session: AsyncSession, project_id: UUID, name: str) -> models.ApiTrial:
+async def renew_trial(session: AsyncSession, project_id: UUID, name: str) -> ShownTrial:
     """Raises NotFoundError."""
     api = await apis.get(session, project_id, name, document=False)
     row = await api_trials.renew(session, project_id, api.id, wanted=True)
     await session.commit()
-    return row
+    return ShownTrial(row)
 
 
-def _fields(row: models.ApiTrial | None) -> dict[str, Json]:
-    if row is None:  # the runner finds the API
-        return {"state": "waiting", "right": 0, "asked": 0, "reason": None, "remark": None, "finished_at": None}
-    score = api_trials.score_of(row)
+def _fields(trial: ShownTrial | None) -> dict[str, Json]:
+    if trial is None:  # the runner finds the API
+        nothing = dict.fromkeys(("reason", "remark", "release", "model", "outdated_by", "finished_at"))
+        return {"state": "waiting", "right": 0, "asked": 0, **nothing}
+    row, made = trial
+    score = trial.score
     return {
+        "release": None if made is None else made.release,
+        "model": None if made is None else made.hosted or made.model,
+        "outdated_by": None if made is None or row.finished_at is None else made.outdated_by,
         "state": "running" if api_trials.is_under_way(row) else row.state.value,
         "right": row.correct,
         "asked": row.asked,

@@ -15,6 +15,7 @@ from app.apis.app_view import AppView, OperationView
 from app.apis.catalog import LeftOut
 from app.apis.naming import Naming
 from app.db import models
+from app.db.api_trials import ShownTrial
 from app.records import Json
 from app.release.tool_documents import presentation_of
 
@@ -41,7 +42,7 @@ class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
     trial: TrialSummary
 
     @classmethod
-    def of(cls, row: models.Api, project: str, trial: models.ApiTrial | None) -> "ApiSummary":
+    def of(cls, row: models.Api, project: str, trial: ShownTrial | None) -> "ApiSummary":
         return ApiSummary(
             project=project,
             trial=TrialSummary.of(trial),
@@ -75,7 +76,7 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
         project: str,
         app: AppView,
         stored: Iterable[models.ApiCredential],
-        trial: models.ApiTrial | None,
+        trial: ShownTrial | None,
         remarks: Sequence[str] = (),
     ) -> "ApiView":
         return ApiView(

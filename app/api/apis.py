@@ -30,6 +30,7 @@ from app.apis.server_remark import server_remark
 from app.credentials.document_fetch import check_server
 from app.credentials.prepared import PreparedCredential, prepare
 from app.db import api_credentials, api_trials, apis, audit, mcp_changes, models, releases
+from app.db.api_trials import ShownTrial
 from app.db.models import AuditAction
 from app.engine.model_scope import ModelScope
 from app.errors import ApiDocumentError
@@ -240,14 +241,14 @@ async def _complete(
 
 async def _trial(
     session: AsyncSession, row: models.Api, before: dict[str, Json], data: ApiRequest
-) -> models.ApiTrial | None:
+) -> ShownTrial | None:
     """The trial of an API that was put: a new one, if it reads otherwise than before, or if that is wanted."""
     now = apis.about(row)
     same = all(before.get(each) == now[each] for each in ("digest", "presentation", "server"))
     if same and data.trial is UNSET:
         return await api_trials.of_api(session, row.id)
     wanted = None if data.trial is UNSET else data.trial
-    return await api_trials.renew(session, row.project_id, row.id, wanted=wanted)
+    return ShownTrial(await api_trials.renew(session, row.project_id, row.id, wanted=wanted))
 
 
 class _Former(msgspec.Struct, frozen=True):
@@ -304,10 +305,10 @@ async def _remarks(
     data: ApiRequest,
     app: AppView,
     model_scope: ModelScope,
-    trial: models.ApiTrial | None,
+    trial: ShownTrial | None,
     client: httpx.AsyncClient,
 ) -> list[str]:
-    score = None if trial is None else api_trials.score_of(trial)
+    score = None if trial is None else trial.score
     tried = {} if score is None else {data.name: score}
     remarks = [model_scope.remark({data.name: [each.name for each in app.operations]}, tried)]
     if not app.operations:

@@ -11,7 +11,7 @@ from app.apis.document_reader import DocumentReader
 from app.db import api_trials, apis, manifests, models, releases
 from app.db.api_trials import TriedApi
 from app.db.database import TRANSIENT, Sessions
-from app.engine.model_scope import ADVICE, ModelScope, trial_remark
+from app.engine.model_scope import ADVICE, LARGER, ModelScope, trial_remark
 from app.errors import AppError
 from app.loop import Loop
 
@@ -87,13 +87,23 @@ class ScopeCheck:
 
 def _failed_trials(tried: Collection[TriedApi]) -> str:
     failed = [each for each in tried if trial_remark(*each.score) is not None]
-    if not failed:
-        return ""
-    asked = sum(each.score.asked for each in failed)
-    return (
-        f"{len(failed)} of {len(tried)} APIs that were tried cannot be used yet, the model answered 0 of {asked} "
-        f"questions about them right: {ADVICE}"
-    )
+    said, now = [], [each for each in failed if not each.is_outdated]
+    for advice, of in (
+        (ADVICE, [each for each in now if each.score.hosted is None]),
+        (LARGER, [each for each in now if each.score.hosted is not None]),
+    ):
+        if asked := sum(each.score.asked for each in of):
+            can = "cannot be used yet" if asked > len(of) else "can perhaps not be used"
+            said.append(
+                f"{len(of)} of {len(tried)} APIs that were tried {can}, the model answered 0 of {asked} questions "
+                f"about them right: {advice}"
+            )
+    if old := len(failed) - len(now):
+        said.append(
+            f"{old} of {len(tried)} APIs that were tried could not be used by a release that serves no more: they "
+            "are tried again soon"
+        )
+    return "; ".join(said)
 
 
 def _version(row: models.Api) -> _Version:

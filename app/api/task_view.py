@@ -11,6 +11,7 @@ from app.api.columns import columns
 from app.api.console_links import console_path
 from app.apis.credentials import mask_call
 from app.db import (
+    api_trials,
     approvals,
     doubts,
     events,
@@ -191,7 +192,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
     lowest_score: float | None  #: of all that sources and people gave; null, as the highest: at most one was given
     highest_score: float | None
     verification: VerificationView | None
-    what_to_do: str | None  #: by a person, about how it ended
+    what_to_do: str | None = None  #: by a person, about how it ended
     cancel_requested: bool
     attempt: int
     prompt_hash: str | None  #: of the prompt that it began under
@@ -228,7 +229,6 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
             lowest_score=task.lowest_score,
             highest_score=task.highest_score,
             verification=VerificationView.of(verification) if verification else None,
-            what_to_do=what_to_do(task.stop, task.score),
             cancel_requested=task.cancel_requested,
             attempt=task.attempt,
             prompt_hash=task.prompt,
@@ -249,9 +249,15 @@ async def view_task(session: AsyncSession, task: models.Task, limits: Limits) ->
         limit = await quotas.exhausted(session, project, limits)
     asked = await verifications.of_task(session, task.id)
     used = await skills_of(session, task.id)
+    unusable = await api_trials.unusable(session, task.project_id, task.release_id) if task.stop else ()
     view = TaskView.full(task, project.name, used, release, approval, limit, asked)
     remarks = [each["text"] for each in await events.of_kind(session, task.id, "remark")]
-    return msgspec.structs.replace(view, remarks=remarks, in_doubt=await _in_doubt(session, task))
+    return msgspec.structs.replace(
+        view,
+        what_to_do=what_to_do(task.stop, task.score, unusable),
+        remarks=remarks,
+        in_doubt=await _in_doubt(session, task),
+    )
 
 
 async def _in_doubt(session: AsyncSession, task: models.Task) -> CallInDoubt | None:

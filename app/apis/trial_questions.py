@@ -46,6 +46,7 @@ _DULL: Final = word_set(
 _NOT_NOUNS: Final = word_set("api rest rpc json all index latest me")
 _VERSION: Final = re.compile(r"v\d+(\.\d+)*")
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
+_MASKED: Final = re.compile(r"[*•●#]{3}|[<\[](hidden|masked|redacted)[>\]]", re.IGNORECASE)
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]")
 
 IsSecret = Callable[[str], bool]
@@ -302,7 +303,7 @@ class _About:
                 yield name
 
     def _is_shown(self, value: Json) -> bool:
-        return not (isinstance(value, str) and self._is_secret(value))
+        return not (isinstance(value, str) and (_is_masked(value) or self._is_secret(value)))
 
     def _others(self, field: str, right: Json) -> tuple[str, ...]:
         values = (each.get(field) for each in self._seen.rows)
@@ -361,6 +362,17 @@ def _is_plain(value: Json) -> bool:
     if isinstance(value, str):
         return 0 < len(value.strip()) <= _CHARS and value.isprintable() and "://" not in value
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
+
+
+def _is_masked(text: str) -> bool:
+    """Whether it stands for something hidden, or for nothing: one sign over and over, or no letter or digit.
+
+    >>> [_is_masked(each) for each in ("********", "xxxx", "****1234", "[Redacted]", "n/a", "lamp", "777", "a")]
+    [True, True, True, True, False, False, False, False]
+    """
+    plain = text.strip()
+    is_one_sign = len(plain) > 2 and len(set(plain.casefold())) == 1 and not plain.isdigit()
+    return is_one_sign or _MASKED.search(plain) is not None or not any(map(str.isalnum, plain))
 
 
 def _is_id(name: str) -> bool:

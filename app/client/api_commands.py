@@ -138,7 +138,7 @@ def show_trial(session: "ServerSession", name: str, project: str | None, *, agai
         session.server.request("POST", path, project=project)
         _wait(session, name, project)
     trial = session.server.request("GET", path, project=project)
-    session.show(trial, _trial_fields, table=QUESTIONS)
+    session.show(trial, lambda shown: _trial_fields(shown, name), table=QUESTIONS)
 
 
 @apis.command("approve")
@@ -237,12 +237,12 @@ def remove_api(session: "ServerSession", name: str, project: str | None) -> None
 def _wait(session: "ServerSession", name: str, project: str | None) -> None:
     more = [] if project is None else ["--project", project]
     path, command = f"/v1/apis/{name}/trial", shlex.join(["sage", "apis", "trial", name, *more])
-    wait_for_trial(lambda: session.server.request("GET", path, project=project), command)
+    wait_for_trial(lambda: session.server.request("GET", path, project=project), name, command)
 
 
-def _trial_fields(trial: Mapping[str, Any]) -> dict[str, Any]:
+def _trial_fields(trial: Mapping[str, Any], name: str) -> dict[str, Any]:
     tokens = sum(each["tokens"] for each in trial["questions"])
-    shown: dict[str, Any] = {"trial": summary_of(trial)}
+    shown: dict[str, Any] = {"trial": summary_of(trial, name)}
     return {**shown, "tokens": tokens} if tokens else shown
 
 
@@ -280,7 +280,7 @@ def _document(place: str) -> dict[str, str]:
 
 def _show(session: "ServerSession", api: Mapping[str, Any], project: str | None) -> None:
     """The API with its operations, and which of its credentials are missing."""
-    short = {"credentials": states(api["credentials"]), "trial": summary_of(api["trial"])}
+    short = {"credentials": states(api["credentials"]), "trial": summary_of(api["trial"], api["name"])}
     session.show(api, lambda shown: {**shown, **short}, table=_OPERATIONS)
     if not session.as_json:
         show_missing(api, project)

@@ -122,8 +122,9 @@ def _done(event: ServerEvent) -> Iterator[Text]:
     yield Text(f"{data['state']}{stop}{score}: {spent}", "bold green" if data["state"] == "done" else "bold red")
     if data["failure"]:
         yield Text(visible(data["failure"]), "red")
-    if data["stop_reason"] != Stop.COMPLETED and (advice := what_to_do(data["stop_reason"], data["score"])):
-        yield Text(advice)
+    advice = data.get("what_to_do") or what_to_do(data["stop_reason"], data["score"])
+    if data["stop_reason"] != Stop.COMPLETED and advice:
+        yield Text(visible(advice))
 
 
 def _remark(event: ServerEvent) -> Iterator[Text]:

@@ -15,7 +15,18 @@ from app.console import learning
 from app.console.csv_file import csv_file
 from app.console.learning import Learning
 from app.console.visit import Visit, Visitor, page
-from app.db import approvals, models, quotas, releases, skill_savings, skills, task_outcomes, tasks, usage
+from app.db import (
+    api_trials,
+    approvals,
+    models,
+    quotas,
+    releases,
+    skill_savings,
+    skills,
+    task_outcomes,
+    tasks,
+    usage,
+)
 from app.db.models import ApprovalState, ReleaseState, SkillState
 from app.db.skill_savings import ScenarioSavings
 from app.db.task_outcomes import FailingKind
@@ -37,6 +48,7 @@ class Wanted(msgspec.Struct, frozen=True):
     quarantined: list[models.Skill] = []
     all_quarantined: int = 0
     failing: list[FailingKind] = []
+    unusable: list[str] = []  # the APIs that were tried, if the model that serves can use none of them
     feedback: list[WantedFeedback] = []
 
 
@@ -88,6 +100,7 @@ async def _wanted(session: AsyncSession, visit: Visit) -> Wanted:
     held = skills.SkillFilter(project_id=owner, state=SkillState.QUARANTINED)
     found: dict[str, Any] = {
         "failing": await task_outcomes.failing_kinds(session, owner, _SHOWN),
+        "unusable": await api_trials.unusable(session, owner),
         "feedback": await wanted_feedback(session, owner, _SHOWN),
     }
     if visit.allows("approvals"):

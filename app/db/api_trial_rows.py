@@ -32,6 +32,9 @@ class ApiTrial(Due):
     state: Mapped[TrialState] = mapped_column(default=TrialState.WAITING)
     reason: Mapped[str | None]
     inputs: Mapped[str | None]  # hash of the document, the weights, the prompt and the model it was begun with
+    release_id: Mapped[UUID | None] = mapped_column(  # whose model was asked
+        ForeignKey("releases.id", ondelete="SET NULL"), index=True
+    )
     credentials: Mapped[str | None]  # the names of those that there were
     questions: Mapped[list[Any]] = mapped_column(JSONB, default=list)  # `api_trials.Tried`: with turns, up to a MB
     # PostgreSQL counts them at each write, so that no list of trials reads them

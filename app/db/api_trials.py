@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Select, Text, and_, case, cast, exists, func, literal, or_, select, update
+from sqlalchemy import ColumnElement, Select, Text, and_, case, cast, exists, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import defer
+from sqlalchemy.orm import aliased, defer
 
 from app.db import models
 from app.db.clock import from_now
@@ -28,6 +28,7 @@ _FORGOTTEN = "no longer kept"
 _ANEW: dict[str, Any] = {
     "state": TrialState.WAITING,
     "reason": None,
+    "release_id": None,
     "questions": [],
     "finished_at": None,
     "attempt": 0,
@@ -62,10 +63,37 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialScore(NamedTuple):
-    """How many questions of a trial were answered right."""
+    """How many questions of a trial were answered right, and by which hosted model, if by one."""
 
     right: int
     asked: int
+    hosted: str | None = None
+
+
+class Made(NamedTuple):
+    """The release that a trial was made with: its number and its model, as releases and as people name it.
+    `outdated_by` is the number of the one that serves now, if that may answer otherwise.
+    """
+
+    release: int
+    model: str
+    hosted: str | None
+    outdated_by: int | None
+
+
+class ShownTrial(NamedTuple):
+    """A trial. `made` is None for one that has not begun, or that an earlier version of this server made."""
+
+    row: models.ApiTrial
+    made: Made | None = None
+
+    @property
+    def score(self) -> TrialScore | None:
+        """None for one that is not done, or outdated."""
+        row, made = self
+        if row.state is not TrialState.DONE or (made is not None and made.outdated_by is not None):
+            return None
+        return TrialScore(row.correct, row.asked, None if made is None else made.hosted)
 
 
 class TriedApi(NamedTuple):
@@ -74,17 +102,15 @@ class TriedApi(NamedTuple):
     name: str
     project: str
     score: TrialScore
+    made: Made | None
+
+    @property
+    def is_outdated(self) -> bool:
+        return self.made is not None and self.made.outdated_by is not None
 
 
 def tried_of(row: models.ApiTrial) -> list[Tried]:
     return msgspec.convert(row.questions, list[Tried])
-
-
-def score_of(row: models.ApiTrial) -> TrialScore | None:
-    """None for a trial that is not done."""
-    if row.state is not TrialState.DONE:
-        return None
-    return TrialScore(row.correct, row.asked)
 
 
 async def renew(
@@ -138,19 +164,19 @@ async def claim(session: AsyncSession, owner: str, seconds: float) -> models.Api
     return await _queue.claim_due(session, owner, seconds, per_project=1)
 
 
-async def begin(session: AsyncSession, row: models.ApiTrial, model: str) -> bool:
-    """Record what the trial begins with. Whether it has begun with the same before, and has questions; those about
-    something else are dropped.
+async def begin(session: AsyncSession, row: models.ApiTrial, model: str, release: UUID | None = None) -> bool:
+    """Record what the trial begins with, under this release; None: the active one. Whether it has begun with the
+    same before, and has questions; those about something else are dropped.
     """
-    now = _present(model).where(_api.id == row.api_id).subquery()
-    inputs, credentials = (await session.execute(select(now.c.inputs, now.c.credentials))).one_or_none() or (
-        "",
-        "",
-    )
+    now = _present(model, release).where(_api.id == row.api_id).subquery()
+    found = await session.execute(select(now.c.inputs, now.c.credentials, now.c.release_id))
+    inputs, credentials, release_id = found.one_or_none() or ("", "", None)
     goes_on = row.inputs == inputs and bool(row.questions)
     began = update(_trial).where(_queue.held(row.owner or "", _queue.same(row)))
     questions = row.questions if goes_on else []
-    await session.execute(began.values(inputs=inputs, credentials=credentials, questions=questions))
+    await session.execute(
+        began.values(inputs=inputs, credentials=credentials, release_id=release_id, questions=questions)
+    )
     return goes_on
 
 
@@ -192,9 +218,11 @@ async def hand_back(session: AsyncSession, process: str) -> None:
     await _queue.hand_back_unsent(session, process)
 
 
-async def of_api(session: AsyncSession, api_id: UUID) -> models.ApiTrial | None:
+async def of_api(session: AsyncSession, api_id: UUID) -> ShownTrial | None:
     """As it is now."""
-    return await session.get(_trial, api_id, populate_existing=True)
+    query = _made(select(_trial)).where(_trial.api_id == api_id)
+    row = (await session.execute(query.execution_options(populate_existing=True))).one_or_none()
+    return None if row is None else ShownTrial(row[0], _as_made(row[1:]))
 
 
 async def forget(session: AsyncSession, project_id: UUID, until: datetime) -> None:
@@ -205,37 +233,83 @@ async def forget(session: AsyncSession, project_id: UUID, until: datetime) -> No
         row.questions = _stored(kept)
 
 
-async def of_project(session: AsyncSession, project_id: UUID) -> dict[UUID, models.ApiTrial]:
+async def of_project(session: AsyncSession, project_id: UUID) -> dict[UUID, ShownTrial]:
     """By API, without their questions."""
-    query = select(_trial).where(_trial.project_id == project_id)
-    rows = await session.scalars(query.options(defer(_trial.questions, raiseload=True)))
-    return {row.api_id: row for row in rows}
+    query = _made(select(_trial)).where(_trial.project_id == project_id)
+    rows = await session.execute(query.options(defer(_trial.questions, raiseload=True)))
+    return {row.api_id: ShownTrial(row, _as_made(made)) for row, *made in rows}
 
 
 async def scores(session: AsyncSession, project_id: UUID | None = None) -> dict[UUID, TriedApi]:
     """Of the trials that are done, by API; None: of all projects."""
     done = [_trial.state == TrialState.DONE, *([] if project_id is None else [_trial.project_id == project_id])]
-    query = select(_api.id, _api.name, models.Project.name, _trial.correct, _trial.asked)
-    query = query.join(_trial, _trial.api_id == _api.id)
-    query = query.join(models.Project, models.Project.id == _api.project_id).where(*done)
+    query = _made(select(_api.id, _api.name, models.Project.name, _trial.correct, _trial.asked))
+    query = query.join(models.Project, models.Project.id == _trial.project_id).where(*done)
     rows = await session.execute(query.order_by(models.Project.name, _api.name))
-    return {api_id: TriedApi(name, project, TrialScore(*score)) for api_id, name, project, *score in rows}
+    found: dict[UUID, TriedApi] = {}
+    for api_id, name, project, right, asked, *about in rows:
+        made = _as_made(about)
+        score = TrialScore(right, asked, None if made is None else made.hosted)
+        found[api_id] = TriedApi(name, project, score, made)
+    return found
+
+
+async def unusable(session: AsyncSession, project_id: UUID, release_id: UUID | None = None) -> list[str]:
+    """The APIs that the model of this release, or of the active one, was tried with, if it could use none."""
+    this = _release.id == release_id if release_id else _release.state == ReleaseState.ACTIVE
+    model = await session.scalar(select(_release.model).where(_release.project_id == project_id, this))
+    known = (await scores(session, project_id)).values()
+    tried = [each for each in known if each.made is not None and each.made.model == model and each.score.asked > 1]
+    return [] if any(each.score.right for each in tried) else [each.name for each in tried]
+
+
+async def not_tried(session: AsyncSession) -> Sequence[tuple[str, str, str]]:
+    """The APIs that could not be tried: name, project, and why."""
+    query = select(_api.name, models.Project.name, func.coalesce(_trial.reason, ""))
+    query = query.join(_trial, _trial.api_id == _api.id).join(models.Project, models.Project.id == _api.project_id)
+    rows = await session.execute(
+        query.where(_trial.state == TrialState.NOT_TRIED).order_by(models.Project.name, _api.name)
+    )
+    return [(name, project, reason) for name, project, reason in rows]
 
 
 def _stored(tried: Sequence[Tried]) -> Json:
     return msgspec.to_builtins(list(tried))
 
 
-def _present(model: str) -> Select[Any]:
-    """Each API that its project's active release has, with what its trial depends on."""
-    parts = (
-        _tools.documents[_api.name].astext,
-        cast(_tools.presentations[_api.name], Text),
-        _release.model,
-        _release.prompt,
-        model,
+def _made(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
+    """With the columns of `Made`, of trials and their APIs."""
+    was, now = aliased(_release), aliased(_release)
+    had, has = aliased(_tools), aliased(_tools)
+    parts = zip(_asked_with(was, had), _asked_with(now, has), strict=True)
+    is_other = or_(*(before.is_distinct_from(after) for before, after in parts))
+    active = and_(now.project_id == _trial.project_id, now.state == ReleaseState.ACTIVE)
+    return (
+        query.add_columns(was.number, was.model, was.hosted, case((is_other, now.number)))
+        .select_from(_trial)
+        .join(_api, _api.id == _trial.api_id)
+        .outerjoin(was, was.id == _trial.release_id)
+        .outerjoin(had, had.hash == was.tools)
+        .outerjoin(now, active)
+        .outerjoin(has, has.hash == now.tools)
     )
+
+
+def _as_made(columns: Sequence[Any]) -> Made | None:
+    return None if columns[0] is None else Made(*columns)
+
+
+def _asked_with(release: Any, tools: Any) -> tuple[ColumnElement[Any], ...]:
+    """What of a release decides how its trial of an API ends."""
+    document, presentation = tools.documents[_api.name].astext, cast(tools.presentations[_api.name], Text)
+    return document, presentation, release.model, release.prompt
+
+
+def _present(model: str, release: UUID | None = None) -> Select[Any]:
+    """Each API that this release, or its project's active one, has, with what its trial depends on."""
+    parts = (*_asked_with(_release, _tools), model)
     text = func.concat_ws(" ", *(func.coalesce(part, "-") for part in parts))
+    of_release = _release.state == ReleaseState.ACTIVE if release is None else _release.id == release
     held = (_credential.api_id == _api.id, _credential.principal == "", _credential.value.is_not(None))
     names = func.string_agg(_credential.scheme, aggregate_order_by(literal(" "), _credential.scheme))
     schemes = select(names).where(*held, _credential.authorized).scalar_subquery()
@@ -244,10 +318,11 @@ def _present(model: str) -> Select[Any]:
         select(
             _api.id.label("api_id"),
             _api.project_id,
+            _release.id.label("release_id"),
             func.encode(func.sha256(func.convert_to(text, "UTF8")), "hex").label("inputs"),
             func.concat_ws(" ", token, schemes).label("credentials"),
         )
-        .join(_release, and_(_release.project_id == _api.project_id, _release.state == ReleaseState.ACTIVE))
+        .join(_release, and_(_release.project_id == _api.project_id, of_release))
         .join(_tools, _tools.hash == _release.tools)
         .where(_tools.documents[_api.name].astext.is_not(None))
     )

@@ -106,9 +106,19 @@ async def check_trials(database: Database) -> AsyncIterator[Finding]:
     """Whether the model can use the APIs of projects, by their trials."""
     async with reading(database.sessions) as session:
         tried = (await api_trials.scores(session)).values()
+        not_tried = await api_trials.not_tried(session)
     for each in tried:
-        if (remark := trial_remark(*each.score)) is not None:
+        remark = trial_remark(*each.score)
+        if remark is not None and each.made is not None and each.is_outdated:
+            remark = (
+                f"release {each.made.release} answered 0 of {each.score.asked} questions right, and release "
+                f"{each.made.outdated_by} serves now: it is tried again soon"
+            )
+        if remark is not None:
             yield Finding("warning", "APIs", f"{each.name} of project {each.project}: {remark}")
+    for name, project, reason in not_tried:
+        again = f"`sage apis trial {name} --again --project {project}` tries it again"
+        yield Finding("warning", "APIs", f"{name} of project {project} was not tried: {reason}: {again}")
     if usable := sum(bool(each.score.right) for each in tried):
         yield Finding("ok", "APIs", f"{usable} of {len(tried)} that were tried can be used")
 

@@ -11,21 +11,29 @@ ADVICE = (
     "add a hosted model (`sage models add`) and let it serve the project, or set SAGE_MODEL to a larger model "
     "(`sage models list` shows some)"
 )
+LARGER = "try a larger hosted model (`sage models add`), and let it serve the project"
 _CARD_FIELD = "made_for_apis"
-_NONE: Mapping[str, tuple[int, int]] = {}
+_NONE: Mapping[str, tuple[int, int, str | None]] = {}
 _ANY_FORM = "full"  # the prompt profile of models that were not trained by us
 _NAMES = "api_names"  # in whose lessons operations had these names: "readable", or "operation_id"
 
 
-def trial_remark(right: int, asked: int) -> str | None:
-    """What to tell about an API whose trial ended so; None if the model can use it.
+def trial_remark(right: int, asked: int, hosted: str | None = None) -> str | None:
+    """What to tell about an API whose trial ended so, with the `hosted` model of this name, if with one; None if
+    the model can use it. One question alone proves little.
 
     >>> trial_remark(1, 5), str(trial_remark(0, 5)).partition(":")[0]
     (None, 'the model answered 0 of 5 questions right, so it cannot use this API yet')
+    >>> trial_remark(0, 1, "wise")  # doctest: +ELLIPSIS
+    'the hosted model wise answered 0 of 1 questions right, so perhaps it cannot use this API, though only one ...'
     """
     if right or not asked:
         return None
-    return f"the model answered 0 of {asked} questions right, so it cannot use this API yet: {ADVICE}"
+    who, advice = ("the model", ADVICE) if hosted is None else (f"the hosted model {hosted}", LARGER)
+    said = f"{who} answered 0 of {asked} questions right, so"
+    if asked == 1:
+        return f"{said} perhaps it cannot use this API, though only one question could be made: {advice}"
+    return f"{said} it cannot use this API yet: {advice}"
 
 
 class ModelScope(msgspec.Struct, frozen=True):
@@ -56,10 +64,10 @@ class ModelScope(msgspec.Struct, frozen=True):
         return sorted(name for name, operations in apis.items() if self._is_other(name, operations))
 
     def remark(
-        self, apis: Mapping[str, Collection[str]], tried: Mapping[str, tuple[int, int]] = _NONE
+        self, apis: Mapping[str, Collection[str]], tried: Mapping[str, tuple[int, int, str | None]] = _NONE
     ) -> str | None:
         """What to tell about a project with these APIs; None if the model may serve them all. Of one that was
-        `tried`, given with how many questions were answered right, and of how many, it tells that instead.
+        `tried`, given as for `trial_remark`, it tells that instead.
 
         >>> scope = ModelScope("seed", {"mail": {"send", "list"}, "notes": ()})
         >>> scope.remark({"billing": ["pay"]}).partition(":")[0]

@@ -5,11 +5,11 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import events, task_queue, task_secrets
+from app.db import api_trials, events, models, task_queue, task_secrets
 from app.db.models import TaskState
 from app.errors import SandboxError
 from app.judge import NamedJudge, ask_judge
-from app.records import LIMITS, Stop, Trajectory
+from app.records import LIMITS, Stop, Trajectory, what_to_do
 from app.runner.mask_trajectory import masked
 from app.security.secret_values import SecretValues
 from app.telemetry.phases import Phase, phase
@@ -24,6 +24,10 @@ async def tell_end(
     """Append the last event, and mask those that came before a secret was known."""
     await task_secrets.mask(session, task_id, secrets)
     data: dict[str, object] = msgspec.to_builtins(outcome)
+    if outcome.stop is not None:
+        task = await session.get_one(models.Task, task_id)
+        unusable = await api_trials.unusable(session, task.project_id, task.release_id)
+        data["what_to_do"] = what_to_do(outcome.stop, outcome.score, unusable)
     await events.append(session, task_id, "done", data)
 
 

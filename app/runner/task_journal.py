@@ -119,16 +119,18 @@ class TaskJournal(RolloutHooks):
     async def begin_attempt(
         self, agent: Agent, model: str, policy: Policy, apis: Mapping[str, Collection[str]]
     ) -> None:
-        """Report, as events, that `model`, as SAGE_MODEL names it, was not made for the project's APIs, given with
-        their operations, as far as they were not tried, and that the task goes on under another prompt than it
-        began under. A hosted policy was made for any, and its task begins under a prompt of its own.
+        """Report, as events, which of the project's APIs, given with their operations, the policy could not use in
+        their trials or, as far as they were not tried, that `model`, as SAGE_MODEL names it, was not made for; and
+        that the task goes on under another prompt than it began under. A hosted policy was made for any, and its
+        task begins under a prompt of its own.
         """
-        scope = ModelScope.of(model, agent.tokenizer.card)
-        if hosted_id(policy.model) is not None:
+        is_hosted = hosted_id(policy.model) is not None
+        scope = ModelScope() if is_hosted else ModelScope.of(model, agent.tokenizer.card)
+        if is_hosted:
             async with self._sessions.begin() as session:
                 began = await task_queue.record_prompt(session, self._task.id, self._owner, hosted_prompt())
             self._task.prompt = began
-        elif scope.others(apis) and (remark := scope.remark(apis, await self._tried())) is not None:
+        if (remark := scope.remark(apis, await self._tried(policy.model))) is not None:
             async with self._sessions.begin() as session:
                 await task_queue.hold(session, self._task.id, self._owner)
                 if not await events.has(session, self._task.id, "remark"):
@@ -141,10 +143,11 @@ class TaskJournal(RolloutHooks):
             await task_queue.hold(session, self._task.id, self._owner)
             await events.append(session, self._task.id, "prompt", {"was": was, "now": now})
 
-    async def _tried(self) -> dict[str, api_trials.TrialScore]:
+    async def _tried(self, model: str) -> dict[str, api_trials.TrialScore]:
+        """By this model of releases."""
         async with self._sessions() as session:
             found = await api_trials.scores(session, self._task.project_id)
-        return {each.name: each.score for each in found.values()}
+        return {each.name: each.score for each in found.values() if each.made is None or each.made.model == model}
 
     @timed(Phase.JOURNAL)
     async def explore(self, how: Exploration) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Self
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import msgspec
 import structlog
@@ -44,8 +44,9 @@ log = structlog.get_logger(__name__)
 
 _PAUSE = 2.0  # seconds between polls
 _LOOK = 15.0  # between looks for what is due: a new API queues its trial itself
-_AGAIN = 600.0  # until another release, or model, makes an API be tried again: two of them may take turns
+_AGAIN = 60.0  # until another release, or model, makes an API be tried again: two of them may take turns
 _LATER = 60.0  # until a trial goes on that could not
+_GROWS = 10  # times as long, after each attempt at which its API failed
 _LIMITED = 900.0  # until a project's limit is looked at again
 _ATTEMPTS = 3
 _GRACE = 120.0  # of a lease, beyond one rollout
@@ -55,6 +56,7 @@ _BYTES = 256 << 10  # of an answer that questions are made from
 _CHARS = 4_000  # of what is kept of a turn, twice
 _UNAUTHORIZED = (401, 403)
 _GONE = (404, 410)
+_BUSY = (408, 425, 429)
 _NO_CREDENTIALS = "it has no credentials yet"
 
 
@@ -153,7 +155,7 @@ class ApiTrials:
 
     async def _try(self, row: models.ApiTrial, api: models.Api) -> None:
         context = await self._executor.context(row.project_id, None, serves=True)
-        goes_on = await self._begin(row)
+        goes_on = await self._begin(row, context.policy.release)
         app = context.catalog.apps.get(api.name)
         if app is None:
             raise NotTriedError("it is not among the APIs of the active release")
@@ -178,10 +180,10 @@ class ApiTrials:
             raise NotTriedError("what it was asked about changed meanwhile")
         await self._end(row, api, TrialState.DONE, answered)
 
-    async def _begin(self, row: models.ApiTrial) -> bool:
+    async def _begin(self, row: models.ApiTrial, release: UUID | None = None) -> bool:
         """Whether it goes on with the questions that it has."""
         async with self._sessions.begin() as session:
-            return await api_trials.begin(session, row, self._model)
+            return await api_trials.begin(session, row, self._model, release)
 
     async def _questions(self, trial: "_Trial") -> list[Question]:
         """Raises NotTriedError if there are none."""
@@ -209,9 +211,14 @@ class ApiTrials:
             )
 
     async def _wait(self, row: models.ApiTrial, api: models.Api, cause: str, *, counts: bool = False) -> None:
+        if counts and row.attempt >= _ATTEMPTS:
+            await self._begin(row)  # or it would be due again
+            await self._end(row, api, TrialState.NOT_TRIED, reason=cause)
+            return
         log.warning("the trial of an API waits", api=api.name, cause=cause)
+        pause = _LATER * _GROWS ** (row.attempt - 1) if counts else _LATER
         async with self._sessions.begin() as session:
-            await api_trials.go_on_later(session, row, _LATER, cause=cause, counts=counts)
+            await api_trials.go_on_later(session, row, pause, cause=cause, counts=counts)
 
 
 class _Trial:
@@ -241,7 +248,8 @@ class _Trial:
             error, bare = failures[0], not (credentials or has_token)
             if bare and isinstance(error, RefusalError) and error.status in _UNAUTHORIZED:
                 raise NotTriedError(_NO_CREDENTIALS)
-            raise NotTriedError(self._failed(reads[0], error))
+            failed = self._failed(reads[0], error)
+            raise NotTriedError(failed) if _is_final(error) else ApiFailedError(failed)
         seen += (await self._read_all(further_reads(self.app, seen)))[0]
         made = trial_questions.questions(self.app, seen, lambda text: self._secrets.mask(text) != text)
         if not made:
@@ -339,6 +347,12 @@ class _Trial:
         """What is kept of an answer, which may be anything."""
         text = msgspec.json.encode(answer).decode()
         return answer if len(text) <= _CHARS else f"{text[:_CHARS]}…"
+
+
+def _is_final(error: HostError) -> bool:
+    """Whether an API that failed so would fail again: it refused the call, and not because it was busy."""
+    status = error.status if isinstance(error, RefusalError) else None
+    return status is not None and 400 <= status < 500 and status not in _BUSY
 
 
 def _asked(question: Question) -> Tried:

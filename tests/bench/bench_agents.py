@@ -117,7 +117,7 @@ def _ours(turns: int, tasks: int, url: str) -> float:
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,  # as a runner of the server
     ):
         tokenizer = byte_tokenizer(Path(folder) / "model", max_length=1 << 20)
-        limits = RolloutLimits(turns=turns, task_tokens=1 << 20, calls=1000, seconds=3600)
+        limits = RolloutLimits(turns=turns, repeats=turns + 1, task_tokens=1 << 20, calls=1000, seconds=3600)
         client = httpx.AsyncClient()
         catalog = Catalog({"ledger": Ledger().app(url or "http://none.test")})
         sandbox = runner.run(ForkedSandbox().__aenter__())

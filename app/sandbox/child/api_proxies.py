@@ -15,7 +15,7 @@ _SIGNS_IN = re.compile(
     r"(?:^|_)(?:passwords?|credentials?|secrets|(?:access_)?tokens?|api_keys?|log_?in|sign_?in|authenticate)(?:_|$)"
 )
 _SIGNED_IN = (
-    " No password, key or token is needed, and none can be looked up: every call is signed in outside this"
+    " No password, key or token can be looked up: if an API needs one, it is added to every call outside this"
     " session. Go on with the apps that there are, and leave such arguments out."
 )
 _COMPARED = 5_000  # names
