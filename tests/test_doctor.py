@@ -8,7 +8,18 @@ import pytest
 from sqlalchemy import text, update
 
 from app.adapters.bundled_adapter import BundledAdapter
-from app.db import api_trials, apis, embedded_postgres, environments, models, releases, runners, schedules, secrets
+from app.db import (
+    api_trials,
+    apis,
+    embedded_postgres,
+    environments,
+    hosted_models,
+    models,
+    releases,
+    runners,
+    schedules,
+    secrets,
+)
 from app.db.clock import from_now
 from app.db.database import Sessions, open_database
 from app.db.migrate import migrate
@@ -16,6 +27,7 @@ from app.db.models import TrialState
 from app.doctor.database_checks import check_trials, skew_finding
 from app.doctor.examine import examine
 from app.machine.data_dir_lock import lock_data_dir
+from app.machine.running_settings import noted_settings
 from app.plugins.installed_environments import EnvironmentInfo
 from app.settings import Settings
 from tests.engine_process import engine_process
@@ -273,3 +285,26 @@ def test_clocks_that_differ_are_reported_beyond_what_the_round_trip_hides(
     skew: float, trip: float, verdict: str
 ) -> None:
     assert skew_finding(skew, trip).verdict == verdict
+
+
+async def test_the_model_is_that_of_the_running_server_whatever_this_terminal_has_set(
+    patient: Patient, committed: Sessions, tmp_path: Path
+) -> None:
+    """Its key is in no file: a hosted model that needs it is not asked."""
+    url = f"{NOWHERE}/v1"
+    async with committed.begin() as session:
+        project = await project_row(session)
+        row = await hosted_models.add(session, project.id, "wise", None, url=url, model="wise-1", trusted=True)
+        await releases.activate(session, (await hosted_models.propose(session, project.id, row.name)).id)
+    served = Settings.from_env(
+        patient.env | {"SAGE_MODEL": "wise-1", "SAGE_MODEL_URL": url, "SAGE_MODEL_KEY": "mellon"}
+    )
+    other = {"SAGE_MODEL": "smollm2-135m", "ENGINE_URLS": NOWHERE}
+    with lock_data_dir(tmp_path), noted_settings(served):
+        assert b"mellon" not in (tmp_path / "up.json").read_bytes()
+        _, found = await patient.examined(**other)
+    assert found["model"] == f"ok: wise-1 at {url}"
+    assert found["embeddings"].startswith("ok: ")
+    assert "set SAGE_MODEL_KEY here" in found["model endpoint"]
+    _, found = await patient.examined(**other)
+    assert "smollm2-135m" in found["model"], "it has ended"

@@ -41,8 +41,10 @@ async def check_engines(settings: Settings, tokenizer: ChatTokenizer) -> AsyncIt
         yield Finding("warning", "model server", out)
 
 
-async def check_hosted(settings: Settings, database: Database) -> AsyncIterator[Finding]:
-    """Probes the hosted models that serve."""
+async def check_hosted(
+    settings: Settings, database: Database, *, key_elsewhere: bool = False
+) -> AsyncIterator[Finding]:
+    """Probes the hosted models that serve. With `key_elsewhere`, only the server has that of the settings' own."""
     try:
         rules, keys = HostedModels.of(settings), KeyRing.open(settings)
     except SettingError:  # others report it
@@ -50,6 +52,10 @@ async def check_hosted(settings: Settings, database: Database) -> AsyncIterator[
     async with database.sessions() as session:
         served = await hosted_models.serving(session)
     for row in served:
+        if key_elsewhere and rules.names(row):
+            text = f"{row.url} was not asked: set SAGE_MODEL_KEY here to what the running server has"
+            yield Finding("warning", "model endpoint", text)
+            continue
         try:
             key = rules.key_of(row, keys)
             async with rules.connect(row.url, row.model, key, trusted=row.trusted, patience=0) as model:

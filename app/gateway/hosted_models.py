@@ -47,10 +47,13 @@ class HostedModels(msgspec.Struct, frozen=True):
 
     def key_of(self, row: models.HostedModel, keys: KeyRing) -> str:
         """ "" without one. Raises SettingError if it cannot be decrypted."""
-        is_named = row.trusted and row.key is None and (row.url, row.model) == (self.url, self.model)
-        if is_named or row.key is None:
-            return self.key if is_named else ""
+        if row.key is None:
+            return self.key if self.names(row) else ""
         return keys.decrypt(row.key)
+
+    def names(self, row: models.HostedModel) -> bool:
+        """Whether it is the settings' own model, with their key."""
+        return row.trusted and row.key is None and (row.url, row.model) == (self.url, self.model)
 
     @asynccontextmanager
     async def open(self, sessions: Sessions, model_id: UUID, patience: float = 120.0) -> AsyncIterator[ChatModel]:
