@@ -1,6 +1,7 @@
 """What /readyz checks besides services: the disks, the runners by part, and the loops of this process."""
 
 from collections.abc import Mapping, Sequence
+from shlex import quote
 
 from app.api.health import ReadinessCheck
 from app.api.http_server import Shutdown
@@ -72,8 +73,8 @@ async def hosted_failures(sessions: Sessions) -> str:
     """
     async with sessions() as session:
         failed = await hosted_models.failing(session)
-    ids = ", ".join(map(str, failed))
-    return f"hosted models of projects {ids} failed: `sage models hosted` says why" if failed else ""
+    said = [f"of project {name} fails: `sage models hosted --project {quote(name)}` says why" for name in failed]
+    return "; ".join(f"a hosted model {each}" for each in said)
 
 
 async def _check_loops(sessions: Sessions, part: str) -> str:
