@@ -95,7 +95,7 @@ async def _live(sessions: Sessions) -> Sequence[models.RunnerProcess]:
     except TRANSIENT as error:
         raise RunnerError("unknown while the database does not answer") from error
     if not live:
-        raise RunnerError("no runner has reported for some seconds: start one with `sage runner`, or read its log")
+        raise RunnerError(f"{runners.NONE_LIVE}: start one with `sage runner`, or read its log")
     if not (staying := [each for each in live if not each.draining]):
         raise RunnerError("all runners are shutting down: start another with `sage runner`")
     return staying
