@@ -161,7 +161,9 @@ async def test_the_result_takes_the_place_of_what_the_model_was_made_for(trying:
     assert not any("made for" in each for each in (await trying.add())["remarks"])
     await trying.api.client.post("/v1/apis/desk/trial")
     await trying.ended(unable)
-    assert (await warned()).startswith("1 of 1 APIs that were tried cannot be used yet, the model answered 0 of 5")
+    assert (await warned()).startswith(
+        "1 of 1 API tried cannot be used yet, as the model answered 0 of 5 questions right: "
+    )
     assert any("desk: the model answered 0 of 5 questions" in each for each in (await trying.add())["remarks"])
 
 

@@ -14,6 +14,7 @@ from app.db.database import TRANSIENT, Sessions
 from app.engine.model_scope import ADVICE, ModelScope, trial_remark
 from app.errors import AppError
 from app.loop import Loop
+from app.plural import numbered
 
 log = structlog.get_logger(__name__)
 
@@ -91,8 +92,8 @@ def _failed_trials(tried: Collection[TriedApi]) -> str:
         return ""
     asked = sum(each.score.asked for each in failed)
     return (
-        f"{len(failed)} of {len(tried)} APIs that were tried cannot be used yet, the model answered 0 of {asked} "
-        f"questions about them right: {ADVICE}"
+        f"{len(failed)} of {numbered(len(tried), 'API')} tried cannot be used yet, as the model answered 0 of "
+        f"{numbered(asked, 'question')} right: {ADVICE}"
     )
 
 
