@@ -67,10 +67,12 @@ class Patient:
         return code, {each.part: f"{each.verdict}: {each.text}" for each in findings}
 
     async def printed(self) -> tuple[int, dict[str, str]]:
-        """The same, of the command."""
+        """The same, of the command, which prints nothing else."""
         code, out, err = await run("-m", "app.cli", "doctor", env=self.env)
         assert "Traceback" not in err, err
-        lines = [line for line in out.splitlines() if line.startswith(("ok ", "warning ", "fault "))]
+        *lines, summary = out.splitlines()
+        assert all(line.startswith(("ok ", "warning ", "fault ")) for line in lines), out
+        assert summary.endswith(("warnings", "1 warning"))
         return code, {line[9:24].strip(): f"{line[:9].strip()}: {line[24:]}" for line in lines}
 
 
@@ -94,8 +96,9 @@ async def test_a_sound_deployment_has_no_fault(patient: Patient) -> None:
     code, found = await patient.printed()
     assert [text for text in found.values() if text.startswith("fault")] == []
     assert code == 0
+    assert ": embedded server 0." in found["model server"]
     assert "sees the adapter directory" in found["model server"]
-    assert found["runners"] == "ok: 1 work, on 1 hosts"
+    assert found["runners"] == "ok: 1 works, on 1 host"
     assert found["workers"] == "ok: gpu1"
     assert found["database"].startswith("ok: PostgreSQL ")
     assert {
@@ -162,7 +165,7 @@ async def test_a_router_is_proved_with_the_servers_behind_it(
         await releases.activate(session, candidate.id)
     code, found = await patient.examined(SAGE_ENGINE_ROUTER_URL=engine, SAGE_ENGINE_MODEL="org/model")
     assert code == 0
-    assert found["router"] == f"ok: {engine} passes on token ids and logprobs, 1 model servers behind it"
+    assert found["router"] == f"ok: {engine} passes on token ids and logprobs, 1 model server behind it"
     assert found["adapters"].startswith("warning: a restarted model server cannot load these by itself: " + name)
     assert "SAGE_ENGINE_MODEL" in found["adapters"]
 

@@ -3,11 +3,13 @@ database of a stopped `sage up` runs while it is looked at.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
 
 import click
 import msgspec
+import structlog
 from sqlalchemy.exc import DBAPIError
 
 from app.db import embedded_postgres
@@ -26,7 +28,11 @@ from app.settings import Settings
 
 
 def examine_deployment(settings: Settings) -> bool:
-    """Print each finding as it comes, and a summary. Returns whether there is no fault."""
+    """Print each finding as it comes, and a summary. Returns whether there is no fault.
+
+    Nothing else is printed: what checks log, their findings say.
+    """
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
     async def collect() -> list[Finding]:
         found = []
