@@ -28,11 +28,12 @@ class Listing(msgspec.Struct, frozen=True):
     def table_of(self, answer: Any) -> tuple[Sequence[str], list[Sequence[object]]]:
         """The head and the rows."""
         found = answer if self.items is None else answer[self.items]
-        rows = [self.row(each) for each in found]
+        rows: list[Sequence[object]] = [self.row(each) for each in found]
         if not self.by_project or len({each["project"] for each in found}) < 2:
             return self.head, rows
-        named = [(first, each["project"], *more) for (first, *more), each in zip(rows, found, strict=True)]
-        return [self.head[0], "project", *self.head[1:]], named
+        projects = [each["project"] for each in found]
+        named = [(first, project, *more) for (first, *more), project in zip(rows, projects, strict=True)]
+        return [self.head[0], "project", *self.head[1:]], list(named)
 
 
 def listing_of(*fields: str, items: str | None = None) -> Listing:

@@ -35,7 +35,7 @@ _LISTING = Listing(
 )
 
 
-class _TaskId(click.ParamType):
+class _TaskId(click.ParamType[UUID]):
     name = "uuid"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> UUID:
