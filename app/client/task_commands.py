@@ -35,9 +35,7 @@ _LISTING = Listing(
 )
 
 
-class _TaskId(click.ParamType[UUID]):
-    name = "uuid"
-
+class _TaskId(click.types.UUIDParameterType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> UUID:
         try:
             return value if isinstance(value, UUID) else UUID(value)
