@@ -9,7 +9,7 @@ from uuid import UUID
 from app.agent.limits import RolloutLimits
 from app.db import models, releases
 from app.db.database import Sessions
-from app.engine.hosted.chat_model import ChatModel, OpenHosted
+from app.engine.hosted.chat_model import ChatModel, OpenTelling, Told
 from app.records import hosted
 from app.runner.execute import TaskExecutor
 from app.runner.runner import Runner, RunnerOptions
@@ -17,11 +17,11 @@ from tests.ledger_project import OPTIONS, LedgerProject
 from tests.scripted_engine import ScriptedEngine
 
 
-def always(model: ChatModel) -> OpenHosted:
+def always(model: ChatModel) -> OpenTelling:
     """Opens this one, whichever is asked for."""
 
     @asynccontextmanager
-    async def opened(_: UUID) -> AsyncIterator[ChatModel]:
+    async def opened(_: UUID, /, *, told: Told | None = None) -> AsyncIterator[ChatModel]:  # noqa: ARG001
         yield model
 
     return opened

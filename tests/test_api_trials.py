@@ -164,7 +164,9 @@ async def test_the_result_takes_the_place_of_what_the_model_was_made_for(trying:
     assert not any("made for" in each for each in (await trying.add())["remarks"])
     await trying.api.client.post("/v1/apis/desk/trial")
     await trying.ended(unable)
-    assert (await warned()).startswith("1 of 1 APIs that were tried cannot be used yet, the model answered 0 of 5")
+    assert (await warned()).startswith(
+        "1 of 1 API tried cannot be used yet, as the model answered 0 of 5 questions right: "
+    )
     assert any("desk: the model answered 0 of 5 questions" in each for each in (await trying.add())["remarks"])
 
 
@@ -477,7 +479,7 @@ async def test_a_result_of_a_release_that_serves_no_more_says_so_and_blames_nobo
     shown = await trying.shown()
     assert (shown["release"], shown["outdated_by"], shown["remark"]) == (was, now, None)
     assert (await warned()) == (
-        "1 of 1 APIs that were tried could not be used by a release that serves no more: they are tried again soon"
+        "1 of 1 API tried could not be used by a release that serves no more: they are tried again soon"
     )
     page = " ".join((await read_page(trying.api, "/console/apis/desk", "admin")).split())
     assert f"questions answered right by release {was} (base)" in page

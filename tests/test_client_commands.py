@@ -24,7 +24,7 @@ from app.security.admin_key_file import noted_place, write_admin_key
 from tests.api_app import open_api_app
 from tests.http_server import served
 from tests.ledger import Ledger
-from tests.rows import new_skill, task_row
+from tests.rows import new_skill, project_row, task_row
 from tests.sage_command import SageCommand
 from tests.test_hosted_models_api import KEY, Provider
 
@@ -64,6 +64,28 @@ async def test_tasks_are_listed_filtered_shown_and_cancelled(shell: SageCommand)
     assert "cancelled" in (await shell.run("tasks", str(first), "--cancel")).out
     unknown = await shell.run("tasks", str(uuid4()), "--cancel")
     assert (unknown.code, unknown.err.startswith("Error: no task has the id ")) == (6, True)
+
+
+async def test_tasks_of_several_projects_name_theirs(shell: SageCommand) -> None:
+    first = await shell.api.submit("count my mails")
+    assert "project" not in (await shell.run("tasks")).out.splitlines()[0]
+    async with shell.api.sessions.begin() as session:
+        other = await project_row(session)
+    second = await shell.api.submit("count my mails", project=other.name)
+    lines = [line.split()[:2] for line in (await shell.run("tasks")).out.splitlines()]
+    assert lines == [["id", "project"], [str(second), other.name], [str(first), "demo"]]
+    for command in ("score 0000 solved", "tasks 0000"):
+        wrong = await shell.run(*command.split())
+        assert (wrong.code, "'0000' is no id of a task: `sage tasks` lists them" in wrong.err) == (2, True)
+
+
+async def test_a_url_without_its_scheme_is_told_from_a_file(shell: SageCommand, tmp_path: Path) -> None:
+    for place in ("localhost:9100/openapi.json", "10.0.0.7:80", "example.com/openapi.json", "host:80/v1"):
+        wrong = await shell.run("apis add", "x", place)
+        assert (wrong.code, "a URL begins with http:// or https://" in wrong.err) == (2, True), wrong.err
+    for place in ("nothing.json", str(tmp_path / "nothing.json"), "./docs/nothing.json"):
+        wrong = await shell.run("apis add", "x", place)
+        assert (wrong.code, "cannot be read" in wrong.err) == (2, True), wrong.err
 
 
 async def test_an_ended_task_is_scored_in_words_or_by_a_number(shell: SageCommand) -> None:
@@ -176,12 +198,15 @@ async def test_adding_an_api_says_which_of_its_calls_wait_for_a_person(shell: Sa
     file, change = tmp_path / "ledger.json", "Change it: sage apis approve ledger MODE"
     file.write_text(json.dumps(Ledger().document("http://ledger.test")))
     added = await shell.run("apis add", "ledger", str(file))
-    assert added.err.splitlines()[-1] == (
+    approval, trial = added.err.splitlines()[-2:]
+    assert trial == "the model is asked about it; see the trial with:  sage apis trial ledger"
+    assert added.out.count("add_entry(text, ") == 1, "operations are in the table alone"
+    assert approval == (
         "approval document: calls that its document marks as a risk wait for a person; after 10 changes of one "
         f"task the next one does. {change}"
     )
     again = await shell.run("apis add", "ledger", str(file), "--approve", "first")
-    assert again.err.splitlines()[-1].startswith("approval first: an operation's first change waits for a person")
+    assert again.err.splitlines()[-2].startswith("approval first: an operation's first change waits for a person")
     stricter = await shell.run("apis approve", "ledger", "write")
     assert stricter.out == f"approval write: each change waits for a person. {change}\n"
     assert (await shell.run("apis approve", "ledger")).out == stricter.out
@@ -329,4 +354,4 @@ def test_the_commands_know_all_states_and_scopes() -> None:
 
 def test_ids_are_checked_before_the_server_is_asked() -> None:
     ended = CliRunner().invoke(main, ["tasks", "none"], env={"SAGE_KEY": "x", "SAGE_URL": "http://127.0.0.1:9"})
-    assert (ended.exit_code, "'none' is not a valid UUID" in ended.output) == (2, True)
+    assert (ended.exit_code, "'none' is no id of a task" in ended.output) == (2, True)

@@ -8,7 +8,18 @@ import pytest
 from sqlalchemy import text, update
 
 from app.adapters.bundled_adapter import BundledAdapter
-from app.db import api_trials, apis, embedded_postgres, environments, models, releases, runners, schedules, secrets
+from app.db import (
+    api_trials,
+    apis,
+    embedded_postgres,
+    environments,
+    hosted_models,
+    models,
+    releases,
+    runners,
+    schedules,
+    secrets,
+)
 from app.db.clock import from_now
 from app.db.database import Sessions, open_database
 from app.db.migrate import migrate
@@ -16,6 +27,7 @@ from app.db.models import TrialState
 from app.doctor.database_checks import check_trials, skew_finding
 from app.doctor.examine import examine
 from app.machine.data_dir_lock import lock_data_dir
+from app.machine.running_settings import noted_settings
 from app.plugins.installed_environments import EnvironmentInfo
 from app.settings import Settings
 from tests.engine_process import engine_process
@@ -55,10 +67,12 @@ class Patient:
         return code, {each.part: f"{each.verdict}: {each.text}" for each in findings}
 
     async def printed(self) -> tuple[int, dict[str, str]]:
-        """The same, of the command."""
+        """The same, of the command, which prints nothing else."""
         code, out, err = await run("-m", "app.cli", "doctor", env=self.env)
         assert "Traceback" not in err, err
-        lines = [line for line in out.splitlines() if line.startswith(("ok ", "warning ", "fault "))]
+        *lines, summary = out.splitlines()
+        assert all(line.startswith(("ok ", "warning ", "fault ")) for line in lines), out
+        assert summary.endswith(("warnings", "1 warning"))
         return code, {line[9:24].strip(): f"{line[:9].strip()}: {line[24:]}" for line in lines}
 
 
@@ -82,8 +96,9 @@ async def test_a_sound_deployment_has_no_fault(patient: Patient) -> None:
     code, found = await patient.printed()
     assert [text for text in found.values() if text.startswith("fault")] == []
     assert code == 0
+    assert ": embedded server 0." in found["model server"]
     assert "sees the adapter directory" in found["model server"]
-    assert found["runners"] == "ok: 1 work, on 1 hosts"
+    assert found["runners"] == "ok: 1 works, on 1 host"
     assert found["workers"] == "ok: gpu1"
     assert found["database"].startswith("ok: PostgreSQL ")
     assert {
@@ -150,7 +165,7 @@ async def test_a_router_is_proved_with_the_servers_behind_it(
         await releases.activate(session, candidate.id)
     code, found = await patient.examined(SAGE_ENGINE_ROUTER_URL=engine, SAGE_ENGINE_MODEL="org/model")
     assert code == 0
-    assert found["router"] == f"ok: {engine} passes on token ids and logprobs, 1 model servers behind it"
+    assert found["router"] == f"ok: {engine} passes on token ids and logprobs, 1 model server behind it"
     assert found["adapters"].startswith("warning: a restarted model server cannot load these by itself: " + name)
     assert "SAGE_ENGINE_MODEL" in found["adapters"]
 
@@ -280,3 +295,26 @@ def test_clocks_that_differ_are_reported_beyond_what_the_round_trip_hides(
     skew: float, trip: float, verdict: str
 ) -> None:
     assert skew_finding(skew, trip).verdict == verdict
+
+
+async def test_the_model_is_that_of_the_running_server_whatever_this_terminal_has_set(
+    patient: Patient, committed: Sessions, tmp_path: Path
+) -> None:
+    """Its key is in no file: a hosted model that needs it is not asked."""
+    url = f"{NOWHERE}/v1"
+    async with committed.begin() as session:
+        project = await project_row(session)
+        row = await hosted_models.add(session, project.id, "wise", None, url=url, model="wise-1", trusted=True)
+        await releases.activate(session, (await hosted_models.propose(session, project.id, row.name)).id)
+    served = Settings.from_env(
+        patient.env | {"SAGE_MODEL": "wise-1", "SAGE_MODEL_URL": url, "SAGE_MODEL_KEY": "mellon"}
+    )
+    other = {"SAGE_MODEL": "smollm2-135m", "ENGINE_URLS": NOWHERE}
+    with lock_data_dir(tmp_path), noted_settings(served):
+        assert b"mellon" not in (tmp_path / "up.json").read_bytes()
+        _, found = await patient.examined(**other)
+    assert found["model"] == f"ok: wise-1 at {url}"
+    assert found["embeddings"].startswith("ok: ")
+    assert "set SAGE_MODEL_KEY here" in found["model endpoint"]
+    _, found = await patient.examined(**other)
+    assert "smollm2-135m" in found["model"], "it has ended"

@@ -80,13 +80,19 @@ async def test_the_events_show_the_calls_and_the_output_of_a_check(project: Ledg
 
 @pytest.mark.parametrize(
     ("check", "error"),
-    [("print('looking')\n1 / 0", "ZeroDivisionError"), ("print('looking')\nscore = 7", "between 0")],
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("score = 7", "it set `score` to 7, which must lie between 0 and 1"),
+        ("scor = 1", "it must set `score`, to a number from 0 to 1"),
+        ("total = 1\nscore = totel", "NameError: name 'totel' is not defined. Hint: did you mean total?"),
+        ("score = zzqqx(answer)", "NameError: name 'zzqqx' is not defined"),
+    ],
 )
 async def test_a_check_that_breaks_says_why(project: LedgerProject, check: str, error: str) -> None:
-    _, events = await run(project, check_code=check)
+    _, events = await run(project, check_code=f"print('looking')\n{check}")
     [failed] = [data for kind, data in events if kind == "check"]
     assert (failed["status"], failed["output"], failed["score"]) == ("failed", "looking\n", None)
-    assert error in failed["error"]
+    assert failed["error"] == f"the check failed, so it scores 0: {error}"
 
 
 async def test_a_task_knows_why_each_skill_was_offered_or_not(project: LedgerProject) -> None:

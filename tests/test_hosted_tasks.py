@@ -18,6 +18,7 @@ from app.apis.document_reader import DocumentReader
 from app.console.timeline import fold
 from app.db import (
     events,
+    hosted_models,
     models,
     projects,
     releases,
@@ -39,7 +40,7 @@ from app.runner.shadow import ShadowRunner
 from app.runner.shadow_candidates import request_shadows
 from tests.hosted_project import hosted_entry, hosted_executor, hosted_runner, serve_hosted
 from tests.ledger_project import OPTIONS, LedgerProject, until
-from tests.odd_endpoint import OddEndpoint, refused, said
+from tests.odd_endpoint import OddEndpoint, Reply, refused, said
 from tests.scripted_chat import GENERATED_TOKENS, PROMPT_TOKENS, Said, ScriptedChatModel
 from tests.scripted_engine import ScriptedEngine, block
 
@@ -285,6 +286,32 @@ async def test_a_shadow_whose_models_answers_break_off_fails_and_what_it_asked_f
     async with project.sessions() as session:
         today = await usage.of_today(session, project.id)
     assert today.cost == pytest.approx((3 * (50 + 120) + 15 * (5 + 6)) / 1e6)
+
+
+async def test_a_task_that_waits_for_its_model_says_why_once_until_it_answers(project: LedgerProject) -> None:
+    """And the model's entry does, while the request is still tried again."""
+    busy = Reply({"error": {"message": "no more credit"}}, 503)
+    endpoint = OddEndpoint(lambda _: busy)
+    async with real_runner(project, endpoint):
+        task_id = await project.submit(use_skills=False)
+
+        async def waits_and_says_so() -> bool:
+            async with project.sessions() as session:
+                told = await events.of_kind(session, task_id, "remark")
+            return bool(told) and len(endpoint.requests) > 4
+
+        await until(waits_and_says_so)
+        async with project.sessions() as session:
+            assert len(await hosted_models.failing(session)) == 1
+        endpoint.replies = [WRITTEN, busy, busy, busy, said(DONE)]
+        assert (await project.ended(task_id)).state is TaskState.DONE
+    async with project.sessions() as session:
+        told = [each["text"] for each in await events.of_kind(session, task_id, "remark")]
+        assert await hosted_models.failing(session) == ()
+    assert len(told) == 2, "one before the first answer, one before the second"
+    assert len(set(told)) == 1
+    assert told[0].startswith("waiting for the hosted model: http://")
+    assert "503: no more credit" in told[0]
 
 
 async def test_tasks_of_a_hosted_policy_never_explore(project: LedgerProject) -> None:

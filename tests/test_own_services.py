@@ -261,4 +261,4 @@ async def test_a_projects_key_reads_neither_this_server_nor_its_model_server(
             for url, what in ((base, "this server"), (model, "a model server")):
                 answer = await client.post("/v1/apis", json={"name": "own", "url": f"{url}/schema/openapi.json"})
                 assert answer.status_code == 400, answer.text
-                assert f"where {what} is, which is closed to calls" in answer.json()["detail"]
+                assert f"127.0.0.1 is where {what} is, which is closed to calls" in answer.json()["detail"]

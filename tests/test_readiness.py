@@ -10,21 +10,23 @@ from structlog.testing import capture_logs
 
 from app.api import health
 from app.api.http_server import Shutdown
-from app.api.readiness import readiness_checks
-from app.db import runners
+from app.api.readiness import hosted_failures, readiness_checks
+from app.db import releases, runners
 from app.db.database import Sessions, open_database
 from app.db.disk_space import DiskSpace
 from app.db.notifications import NotificationListener
 from app.engine.dispatcher import Occupancy
 from app.loop import Loop, faults_by_part
+from app.records import hosted
 from app.runner.presence import RunnerPresence
 from app.runner.process_limits import MemoryWatch
 from app.runner.runner import Runner
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from tests.api_app import ApiApp, open_api_app
+from tests.hosted_project import hosted_entry
 from tests.ledger_project import LedgerProject, until
-from tests.rows import runner_report
+from tests.rows import project_row, runner_report
 
 NOWHERE = "postgresql://127.0.0.1:9/none"
 
@@ -42,6 +44,22 @@ async def not_ready(api: ApiApp) -> dict[str, str]:
     faulty = {part: state for part, state in body["components"].items() if state != "ready"}
     assert body["ready"] is not bool(faulty)
     return faulty
+
+
+async def test_the_project_whose_hosted_model_fails_is_named_with_the_command_that_says_why(
+    committed: Sessions,
+) -> None:
+    async with committed.begin() as session:
+        project = await project_row(session)
+    entry = await hosted_entry(committed, project.id, failure="no more credit")
+    assert await hosted_failures(committed) == "", "no release has it"
+    async with committed.begin() as session:
+        release = await releases.propose(session, project.id, hosted(entry.id))
+        await releases.activate(session, release.id)
+    name = project.name
+    assert await hosted_failures(committed) == (
+        f"a hosted model of project {name} fails: `sage models hosted --project {name}` says why"
+    )
 
 
 async def report(api: ApiApp, id: str, **values: object) -> None:

@@ -96,8 +96,9 @@ async def test_what_the_check_did_is_told(demo: ApprovingProject, shell: SageCom
     told = ended.err.splitlines()
     called = next(line for line in told if line.startswith("  check:"))
     assert called.startswith("  check:  ledger.list_entries()  0.")
-    assert told[told.index(called) + 1 :][:2] == ["check: failed, 1 calls", "looking"]
-    assert "check: unscored, 0 calls" in broken.err
+    assert told[told.index(called) + 1 :][:2] == ["check: failed, 1 call", "looking"]
+    assert "check: broken, 0 calls" in broken.err
+    assert "the check failed, so it scores 0: ZeroDivisionError: division by zero" in broken.err
     assert "ZeroDivisionError" in broken.err
     assert "{" not in ended.err + broken.err
 

@@ -111,8 +111,8 @@ async def test_the_sandbox_says_whether_projects_share_limits() -> None:
         inside = "sage-project-desk" in _cgroup_of(session._process.fork.pid)
         await session.close()
     why_not = _why_not()
-    shared = "with" if why_not is None else f"without ({why_not})"
-    assert said.endswith(f", {shared} limits of memory and processes per project")
+    limits = "limits of memory and processes per project"
+    assert said.endswith(f", with {limits}" if why_not is None else f", without {limits} ({why_not})")
     assert inside == (why_not is None)
 
 

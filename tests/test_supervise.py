@@ -27,9 +27,11 @@ asked = []
 class Handler(h.BaseHTTPRequestHandler):
     def do_GET(self):
         asked.append(self.path)  # at least 0.1 s apart
+        runners = "no runner has reported for some seconds: start one" if len(asked) <= 28 else "ready"
         engine = "is down" if len(asked) <= 12 else "is slow" if len(asked) <= 20 else "ready"
-        report = {{"ready": False, "components": {{"database": "ready", "engine": engine}}}}
-        self.send_response(200 if engine == "ready" else 503)
+        states = {{"database": "ready", "engine": engine, "runners": runners, "claims": runners}}
+        report = {{"ready": False, "components": states}}
+        self.send_response(200 if engine == runners == "ready" else 503)
         self.end_headers()
         self.wfile.write(json.dumps(report).encode())
 h.HTTPServer(("127.0.0.1", {port}), Handler).serve_forever()
@@ -196,8 +198,11 @@ async def test_what_a_slow_child_waits_for_is_reported_and_again_when_it_changes
     await supervisor.start([msgspec.structs.replace(slow, starts_with="loading seed, 7 MB")])
     await supervisor.ready()
     await supervisor.stop()
-    expected = [f"waiting for child (loading seed, 7 MB): {url}: 503 engine: is {how}" for how in ("down", "slow")]
-    assert [line for line in capfd.readouterr().out.splitlines() if " 503 " in line] == expected
+    none = "runners, claims: no runner has reported for some seconds: start one"
+    waits = f"waiting for child (loading seed, 7 MB): {url}: 503"
+    expected = [f"{waits} engine: is {how}; {none}" for how in ("down", "slow")]
+    told = [line for line in capfd.readouterr().out.splitlines() if " 503 " in line or "runners" in line]
+    assert told == [*expected, "waiting for the runners"]
 
 
 async def test_a_child_is_ready_when_its_url_answers_200(supervisor: Supervisor) -> None:

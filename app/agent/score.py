@@ -10,10 +10,12 @@ import structlog
 from app.errors import InvalidError, SandboxError
 from app.gateway.gateway import Gateway
 from app.records import Json
+from app.sandbox.hints import HINT, NO_FUNCTIONS
 from app.sandbox.protocol import Observation, Sandbox, Session, SessionLimits
 
 log = structlog.get_logger(__name__)
 
+_READ = "print(float(score)) if 'score' in globals() else None"
 _TRIES = 3
 _PAUSE_SECONDS = 1.0  # before another try, for a machine that cannot start a session now
 _PIECE_CHARS = 20_000  # of the answer in one run, which the largest message holds whatever the characters
@@ -39,12 +41,12 @@ async def score(
         for piece in _binding(answer):
             await _run(session, piece)
         await _run(session, code, output)
-        printed = await _run(session, "print(float(score))")
+        printed = await _run(session, _READ)
     finally:
         await session.close()
     value = _number(printed.stdout)
     if not 0 <= value <= 1:
-        raise InvalidError(f"the check set score to {value}: it must lie between 0 and 1")
+        raise _broken(f"it set `score` to {value:g}, which must lie between 0 and 1")
     return value
 
 
@@ -74,8 +76,8 @@ async def _run(session: Session, code: str, output: list[str] | None = None) -> 
     if output is not None:
         output.append(observation.stdout)
     if observation.error is not None or not observation.alive:
-        last = (observation.error or "").strip().rpartition("\n")[2]
-        raise InvalidError(f"the check failed: {last or observation.stop}")
+        last = (observation.error or "").strip().rpartition("\n")[2].removesuffix(f"{HINT}{NO_FUNCTIONS}")
+        raise _broken(last or observation.stop)
     return observation
 
 
@@ -83,4 +85,8 @@ def _number(printed: str) -> float:
     try:
         return float(printed.strip().rpartition("\n")[2])
     except ValueError:
-        raise InvalidError("the check failed: it left no number in score") from None
+        raise _broken("it must set `score`, to a number from 0 to 1") from None
+
+
+def _broken(reason: str) -> InvalidError:
+    return InvalidError(f"the check failed, so it scores 0: {reason}")

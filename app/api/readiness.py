@@ -1,6 +1,7 @@
 """What /readyz checks besides services: the disks, the runners by part, and the loops of this process."""
 
 from collections.abc import Mapping, Sequence
+from shlex import quote
 
 from app.api.health import ReadinessCheck
 from app.api.http_server import Shutdown
@@ -72,8 +73,8 @@ async def hosted_failures(sessions: Sessions) -> str:
     """
     async with sessions() as session:
         failed = await hosted_models.failing(session)
-    ids = ", ".join(map(str, failed))
-    return f"hosted models of projects {ids} failed: `sage models hosted` says why" if failed else ""
+    said = [f"of project {name} fails: `sage models hosted --project {quote(name)}` says why" for name in failed]
+    return "; ".join(f"a hosted model {each}" for each in said)
 
 
 async def _check_loops(sessions: Sessions, part: str) -> str:
@@ -94,7 +95,7 @@ async def _live(sessions: Sessions) -> Sequence[models.RunnerProcess]:
     except TRANSIENT as error:
         raise RunnerError("unknown while the database does not answer") from error
     if not live:
-        raise RunnerError("no runner has reported for some seconds: start one with `sage runner`, or read its log")
+        raise RunnerError(f"{runners.NONE_LIVE}: start one with `sage runner`, or read its log")
     if not (staying := [each for each in live if not each.draining]):
         raise RunnerError("all runners are shutting down: start another with `sage runner`")
     return staying

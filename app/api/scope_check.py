@@ -14,6 +14,7 @@ from app.db.database import TRANSIENT, Sessions
 from app.engine.model_scope import ADVICE, LARGER, ModelScope, trial_remark
 from app.errors import AppError
 from app.loop import Loop
+from app.plural import numbered
 
 log = structlog.get_logger(__name__)
 
@@ -95,13 +96,13 @@ def _failed_trials(tried: Collection[TriedApi]) -> str:
         if asked := sum(each.score.asked for each in of):
             can = "cannot be used yet" if asked > len(of) else "can perhaps not be used"
             said.append(
-                f"{len(of)} of {len(tried)} APIs that were tried {can}, the model answered 0 of {asked} questions "
-                f"about them right: {advice}"
+                f"{len(of)} of {numbered(len(tried), 'API')} tried {can}, as the model answered 0 of "
+                f"{numbered(asked, 'question')} right: {advice}"
             )
     if old := len(failed) - len(now):
         said.append(
-            f"{old} of {len(tried)} APIs that were tried could not be used by a release that serves no more: they "
-            "are tried again soon"
+            f"{old} of {numbered(len(tried), 'API')} tried could not be used by a release that serves no more: "
+            "they are tried again soon"
         )
     return "; ".join(said)
 

@@ -1,9 +1,11 @@
 """`sage apis`."""
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -44,6 +46,7 @@ _WAITS = {
     "always": "each call waits for a person",
     "document": "calls that its document marks as a risk wait for a person",
 }
+_NO_SCHEME = re.compile(r"[\w.-]+:\d+(/|$)|(localhost|[\w-]+(\.[\w-]+)+)/")
 _APPROVE = tuple(_WAITS)
 
 
@@ -275,13 +278,19 @@ def _document(place: str) -> dict[str, str]:
     if place.lower().startswith(("http://", "https://")):
         return {"url": place}
     about = "DOCUMENT, a URL or a file"
+    if _NO_SCHEME.match(place) and not Path(place).exists():
+        raise click.BadParameter(f"{about}: there is no file {place!r}; a URL begins with http:// or https://")
     return {"document": text_of_stdin(about) if place == "-" else text_of_file(place, about)}
 
 
 def _show(session: "ServerSession", api: Mapping[str, Any], project: str | None) -> None:
     """The API with its operations, and which of its credentials are missing."""
     short = {"credentials": states(api["credentials"]), "trial": summary_of(api["trial"], api["name"])}
-    session.show(api, lambda shown: {**shown, **short}, table=_OPERATIONS)
+    session.show(
+        api,
+        lambda shown: {name: value for name, value in shown.items() if name != "prompt_signatures"} | short,
+        table=_OPERATIONS,
+    )
     if not session.as_json:
         show_missing(api, project)
 

@@ -15,23 +15,32 @@ _UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 
 class Listing(msgspec.Struct, frozen=True):
     """The last column may be long. `items` names the rows in a page; None: the answer is the list itself.
-    `empty` is said of one without rows.
+    `empty` is said of one without rows. With `by_project`, rows of several projects name theirs, as the second
+    column.
     """
 
     head: Sequence[str]
     row: Callable[[Mapping[str, Any]], Sequence[object]]
     items: str | None = None
     empty: str = ""
+    by_project: bool = False
 
-    def rows_of(self, answer: Any) -> list[Sequence[object]]:
-        return [self.row(each) for each in (answer if self.items is None else answer[self.items])]
+    def table_of(self, answer: Any) -> tuple[Sequence[str], list[Sequence[object]]]:
+        """The head and the rows."""
+        found = answer if self.items is None else answer[self.items]
+        rows: list[Sequence[object]] = [self.row(each) for each in found]
+        if not self.by_project or len({each["project"] for each in found}) < 2:
+            return self.head, rows
+        projects = [each["project"] for each in found]
+        named = [(first, project, *more) for (first, *more), project in zip(rows, projects, strict=True)]
+        return [self.head[0], "project", *self.head[1:]], list(named)
 
 
 def listing_of(*fields: str, items: str | None = None) -> Listing:
     """A column for each field. A time is shown as an age.
 
-    >>> listing_of("name", "state").rows_of([{"name": "a", "state": None}])
-    [('a', '-')]
+    >>> listing_of("name", "state").table_of([{"name": "a", "state": None}])
+    (['name', 'state'], [('a', '-')])
     """
     head = ["age" if name == "created_at" else name.removesuffix("_at").replace("_", " ") for name in fields]
     return Listing(head, lambda row: tuple(_shown(name, row[name]) for name in fields), items)

@@ -30,8 +30,8 @@ class ServerSession:
         if self.as_json:
             show_json(answer)
             return
-        rows = listing.rows_of(answer)
-        show_table(listing.head, rows)
+        head, rows = listing.table_of(answer)
+        show_table(head, rows)
         if listing.empty and not rows:
             click.echo(listing.empty, err=True)
         if listing.items is not None and answer.get("next_cursor"):
@@ -54,7 +54,7 @@ class ServerSession:
         show_fields({name: value for name, value in shown.items() if name not in below})
         if table is not None:
             click.echo()
-            show_table(table.head, table.rows_of(answer))
+            show_table(*table.table_of(answer))
         if answer.get(code):
             console = terminal()
             console.print("", python_code(answer[code], console), soft_wrap=not console.is_terminal)

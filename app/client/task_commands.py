@@ -31,13 +31,22 @@ _LISTING = Listing(
         task["instruction"],
     ),
     "tasks",
+    by_project=True,
 )
+
+
+class _TaskId(click.types.UUIDParameterType):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> UUID:
+        try:
+            return value if isinstance(value, UUID) else UUID(value)
+        except ValueError:
+            self.fail(f"{value!r} is no id of a task: `sage tasks` lists them", param, ctx)
 
 
 @click.command()
 @server_command
 @project_option
-@click.argument("task", type=click.UUID, required=False)
+@click.argument("task", type=_TaskId(), required=False)
 @click.option(
     "--follow", is_flag=True, help="show what it did, and follow it to its end; exit codes as of `sage run`"
 )
@@ -90,7 +99,7 @@ def tasks(
 
 @click.command
 @server_command
-@click.argument("task", type=click.UUID)
+@click.argument("task", type=_TaskId())
 @click.argument("score", metavar="SCORE")
 @click.option("--comment", help="for whoever reads the task")
 def score(session: "ServerSession", task: UUID, score: str, comment: str | None) -> None:

@@ -11,6 +11,7 @@ from app.agent.action import extract_code, words_before_code
 from app.client.listing import arguments_text
 from app.client.sage_client import ServerEvent
 from app.client.terminal_output import python_code, terminal
+from app.plural import numbered
 from app.project.score_source import in_words
 from app.records import Stop, what_to_do
 from app.security.visible_text import visible
@@ -57,7 +58,9 @@ class TaskStory:
         """Its words, then its code."""
         text, code = data["text"], extract_code(data["text"])
         words = words_before_code(text)
-        self._console.print(Text(f"turn {data['turn'] + 1}, {data['tokens']} tokens", "bold"), soft_wrap=True)
+        self._console.print(
+            Text(f"turn {data['turn'] + 1}, {numbered(data['tokens'], 'token')}", "bold"), soft_wrap=True
+        )
         if words.strip():
             self._console.print(Text(visible(words.strip())), soft_wrap=True)
         if code is not None:
@@ -84,8 +87,8 @@ def _check(event: ServerEvent) -> Iterator[Text]:
     if data["status"] == "called":
         yield from (Text("  check:", "dim").append_text(line) for line in _call(event))
         return
-    result = in_words(data["score"])
-    yield Text(f"check: {result}, {data['calls']} calls", "red" if data["error"] else "yellow")
+    result = "broken" if data["error"] else in_words(data["score"])
+    yield Text(f"check: {result}, {numbered(data['calls'], 'call')}", "red" if data["error"] else "yellow")
     if data["output"].strip():
         yield Text(visible(data["output"].rstrip()), "dim")
     if data["error"]:
@@ -115,7 +118,8 @@ def _approval(event: ServerEvent) -> Iterator[Text]:
 def _done(event: ServerEvent) -> Iterator[Text]:
     data = event.data
     score = "" if data["score"] is None else f", {in_words(data['score'])}"
-    spent = f"{data['turns']} turns, {data['generated_tokens']} tokens, {data['calls']} calls"
+    counts = (("turns", "turn"), ("generated_tokens", "token"), ("calls", "call"))
+    spent = ", ".join(numbered(data[field], noun) for field, noun in counts)
     if data.get("cost") is not None:
         spent += f", cost {data['cost']:.4g}"
     stop = f" ({data['stop_reason']})" if data["stop_reason"] not in (None, "completed", data["state"]) else ""

@@ -54,9 +54,10 @@ def summary_of(trial: Trial, api: str) -> str:
 def wait_for_trial(look: Callable[[], Trial], api: str, command: str) -> None:
     """Tell on standard error, if that is a terminal, how the trial goes: to its end, or for a minute, or for ten
     seconds if it does not begin. Ctrl-C, or a server that does not answer, ends the wait alone. The `command`
-    shows it later.
+    shows it later, as is told where nothing waits.
     """
     if not sys.stderr.isatty():
+        click.echo(f"the model is asked about it; see the trial with:  {command}", err=True)
         return
     began, told = time.monotonic(), ""
     try:

@@ -23,6 +23,7 @@ _MEANINGS: Final = {
     "engine": "a model server can be used",
     "adapters": "the adapters of active releases can be loaded",
     "model": "the model can use the APIs of the projects, as far as it was tried",
+    "hosted models": "those that serve have answered their latest request",
     "process": "this API process is not shutting down",
     "runners": "a runner can execute tasks",
     "claims": "runners claim tasks",

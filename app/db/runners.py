@@ -28,6 +28,8 @@ _FORGET_SECONDS = 600.0  # after which the row of one that stopped reporting is 
 ESSENTIAL = CLAIMS, SANDBOX, DISK, HOST = "claims", "sandbox", "disk", "host"
 """Parts of a runner, in its `faults`, without which it claims no tasks."""
 
+NONE_LIVE = "no runner has reported for some seconds"
+
 _row = models.RunnerProcess
 
 

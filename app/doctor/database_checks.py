@@ -17,6 +17,7 @@ from app.db.pooler import NEEDS_DIRECT, is_pooled
 from app.doctor.finding import Finding, Verdict
 from app.engine.model_scope import trial_remark
 from app.errors import DatabaseError, SettingError, first_line
+from app.plural import numbered
 from app.security.encryption import KeyRing
 from app.settings import Settings
 
@@ -99,7 +100,7 @@ async def check_learning(database: Database, settings: Settings) -> AsyncIterato
                 yield Finding("warning", "learning", f"runs of project {project.name} learn nothing: {problem}")
             sound += not found.problems
     if sound:
-        yield Finding("ok", "learning", f"the schedules of {sound} projects have scores to learn from")
+        yield Finding("ok", "learning", f"{numbered(sound, 'schedule')} with scores to learn from")
 
 
 async def check_trials(database: Database) -> AsyncIterator[Finding]:
@@ -145,7 +146,8 @@ async def _connections(session: AsyncSession) -> Finding:
     allowed = int(await _ask(session, "SHOW max_connections"))
     count = len(await runners.live(session))
     needed = _API_CONNECTIONS + _RUNNER_CONNECTIONS * max(count, 1) + _WORKER_CONNECTIONS
-    text = f"the database allows {allowed}; one API, {max(count, 1)} runners and a worker may take {needed}"
+    users = f"one API, {numbered(max(count, 1), 'runner')} and a worker"
+    text = f"the database allows {allowed}; {users} may take {needed}"
     if allowed < needed:
         return Finding("warning", "connections", f"{text}: raise max_connections")
     return Finding("ok", "connections", text)
@@ -159,8 +161,9 @@ async def _runners(session: AsyncSession) -> list[Finding]:
     verdict: Verdict = "fault" if len(faulty) == len(live) else "warning"
     findings = [Finding(verdict, "runners", f"{each.host} (pid {each.pid}): {each.error}") for each in faulty]
     if len(faulty) < len(live):
-        hosts = len({each.host for each in live})
-        findings.append(Finding("ok", "runners", f"{len(live) - len(faulty)} work, on {hosts} hosts"))
+        sound, hosts = len(live) - len(faulty), len({each.host for each in live})
+        text = f"{sound} {'works' if sound == 1 else 'work'}, on {numbered(hosts, 'host')}"
+        findings.append(Finding("ok", "runners", text))
     return findings
 
 

@@ -14,6 +14,7 @@ from app.engine.tokenizer import ChatTokenizer
 from app.errors import AppError, EngineError, SettingError
 from app.gateway.hosted_models import HostedModels
 from app.hot_swap.adapter_directory import AdapterDirectory
+from app.plural import numbered
 from app.records import BASE
 from app.security.encryption import KeyRing
 from app.setting_lists import urls_in
@@ -27,11 +28,11 @@ async def check_engines(settings: Settings, tokenizer: ChatTokenizer) -> AsyncIt
             for found in await engine.check():
                 note = f"; not proved that it sees the adapter directory: {found.note}" if found.note else ""
                 loads = "" if found.note else ", sees the adapter directory"
-                text = f"{found.url}: vLLM {found.version}, {found.max_model_len} tokens{loads}{note}"
+                text = f"{found.url}: {found.server} {found.version}, {found.max_model_len} tokens{loads}{note}"
                 yield Finding("warning" if found.note else "ok", "model server", text)
             out = await engine.ready()
             if engine.router is not None:
-                behind = f"{len(engine.replicas)} model servers behind it"
+                behind = f"{numbered(len(engine.replicas), 'model server')} behind it"
                 text = f"{engine.router.replica.url} passes on token ids and logprobs, {behind}"
                 yield Finding("ok", "router", text)
         except (EngineError, SettingError) as error:
@@ -41,8 +42,10 @@ async def check_engines(settings: Settings, tokenizer: ChatTokenizer) -> AsyncIt
         yield Finding("warning", "model server", out)
 
 
-async def check_hosted(settings: Settings, database: Database) -> AsyncIterator[Finding]:
-    """Probes the hosted models that serve."""
+async def check_hosted(
+    settings: Settings, database: Database, *, key_elsewhere: bool = False
+) -> AsyncIterator[Finding]:
+    """Probes the hosted models that serve. With `key_elsewhere`, only the server has that of the settings' own."""
     try:
         rules, keys = HostedModels.of(settings), KeyRing.open(settings)
     except SettingError:  # others report it
@@ -50,6 +53,10 @@ async def check_hosted(settings: Settings, database: Database) -> AsyncIterator[
     async with database.sessions() as session:
         served = await hosted_models.serving(session)
     for row in served:
+        if key_elsewhere and rules.names(row):
+            text = f"{row.url} was not asked: set SAGE_MODEL_KEY here to what the running server has"
+            yield Finding("warning", "model endpoint", text)
+            continue
         try:
             key = rules.key_of(row, keys)
             async with rules.connect(row.url, row.model, key, trusted=row.trusted, patience=0) as model:

@@ -3,11 +3,13 @@ database of a stopped `sage up` runs while it is looked at.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
 
 import click
 import msgspec
+import structlog
 from sqlalchemy.exc import DBAPIError
 
 from app.db import embedded_postgres
@@ -20,12 +22,17 @@ from app.engine.tokenizer import ChatTokenizer
 from app.errors import DatabaseError, first_line
 from app.machine.data_dir_lock import DataDirLockedError, lock_data_dir
 from app.machine.local_database import use_stopped
+from app.machine.running_settings import RunningSettings
 from app.ports import base_url
 from app.settings import Settings
 
 
 def examine_deployment(settings: Settings) -> bool:
-    """Print each finding as it comes, and a summary. Returns whether there is no fault."""
+    """Print each finding as it comes, and a summary. Returns whether there is no fault.
+
+    Nothing else is printed: what checks log, their findings say.
+    """
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
     async def collect() -> list[Finding]:
         found = []
@@ -40,16 +47,13 @@ def examine_deployment(settings: Settings) -> bool:
 
 
 async def examine(settings: Settings) -> AsyncIterator[Finding]:
-    """Every finding, as it comes."""
-    model = host_checks.check_model(settings)
-    of_host = host_checks.check_disk(settings), host_checks.check_data_dir(settings)
-    packages = host_checks.check_packages(settings)
-    for finding in (model, *host_checks.check_variables(), *of_host, *packages):
-        yield finding
-    yield await asyncio.to_thread(host_checks.check_store, settings)
-    yield await asyncio.to_thread(host_checks.check_broker, settings)
-    yield await host_checks.check_sandbox(settings)
+    """Every finding, as it comes. Of the model and its servers, by the settings of a `sage up` that runs here."""
     up = _is_up(settings)
+    running = RunningSettings.find(settings.data_dir) if up else None
+    settings = running.apply(settings) if running else settings
+    model = host_checks.check_model(settings)
+    async for finding in _examine_host(settings, model):
+        yield finding
     if not up and not (settings.database_url and settings.engine_urls):
         yield Finding(
             "fault",
@@ -62,7 +66,7 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
     except (DatabaseError, DataDirLockedError) as error:
         yield Finding("fault", "database", str(error))
     else:
-        async for finding in _examine_database(url, settings, model):
+        async for finding in _examine_database(url, settings, model, running):
             yield finding
     finally:
         await asyncio.to_thread(stack.close)
@@ -72,10 +76,23 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
             yield finding
 
 
-async def _examine_database(url: str, settings: Settings, model: Finding) -> AsyncIterator[Finding]:
+async def _examine_host(settings: Settings, model: Finding) -> AsyncIterator[Finding]:
+    of_host = host_checks.check_disk(settings), host_checks.check_data_dir(settings)
+    packages = host_checks.check_packages(settings)
+    for finding in (model, *host_checks.check_variables(), *of_host, *packages):
+        yield finding
+    yield await asyncio.to_thread(host_checks.check_store, settings)
+    yield await asyncio.to_thread(host_checks.check_broker, settings)
+    yield await host_checks.check_sandbox(settings)
+
+
+async def _examine_database(
+    url: str, settings: Settings, model: Finding, running: RunningSettings | None
+) -> AsyncIterator[Finding]:
     if not url:
         return
     settings = msgspec.structs.replace(settings, database_url=url)
+    key_elsewhere = running is not None and running.has_model_key and not settings.model_key
     async with open_database(url) as database:
         usable = True
         try:
@@ -88,7 +105,7 @@ async def _examine_database(url: str, settings: Settings, model: Finding) -> Asy
                 findings = (
                     check_learning(database, settings),
                     check_trials(database),
-                    check_hosted(settings, database),
+                    check_hosted(settings, database, key_elsewhere=key_elsewhere),
                 )
                 for each in findings:
                     async for finding in each:

@@ -21,6 +21,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """The capabilities of a server beyond those that all need: token ids, raw logprobs, loading at runtime."""
 
     url: str
+    server: str = "vLLM"
     version: str
     max_model_len: int | None
     max_loras: int | None  # None: not reported yet

@@ -32,14 +32,15 @@ _OFF = re.compile(r"lora is not enabled", re.IGNORECASE)
 async def probe_capabilities(replica: Replica, requirements: ServerRequirements) -> Capabilities:
     """Raises SettingError that names the missing flag, EngineError where the server cannot be reached now."""
     try:
-        version = await replica.version()
+        known = await replica.version()
         length = await _length(replica)
         await _check_numbers(replica, length)
         await _check_loading(replica, requirements)
         rank, note = await _rank(replica, requirements)
         return Capabilities(
             url=replica.url,
-            version=version,
+            server=known.server,
+            version=known.version,
             max_model_len=length,
             max_loras=await _max_loras(replica, requirements),
             rank=rank,

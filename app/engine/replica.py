@@ -182,9 +182,9 @@ class Replica:
                     raise
         self._record_names(self.names - {name})
 
-    async def version(self) -> str:
+    async def version(self) -> VersionReply:
         answer: VersionReply = await self.ask("GET", "/version", VersionReply)
-        return answer.version
+        return answer
 
     async def ask(self, method: str, path: str, kind: Any, body: Any = None) -> Any:
         """Send one request and decode the reply as `kind`: see `send`. Raises ReplicaError after the timeout and

@@ -64,6 +64,7 @@ class ModelList(msgspec.Struct):
 
 class VersionReply(msgspec.Struct):
     version: str
+    server: str = "vLLM"  # an addition of the embedded server
 
 
 class _Embedding(msgspec.Struct):

@@ -12,7 +12,7 @@ import msgspec
 
 from app.db import costs, hosted_models, models
 from app.db.database import TRANSIENT, Sessions, keys_of
-from app.engine.hosted.chat_model import ChatAnswer, ChatModel, Tokens
+from app.engine.hosted.chat_model import ChatAnswer, ChatModel, Tokens, Told
 from app.engine.hosted.client import Abilities, OpenAiChatModel, Remedies, WithheldError, open_http
 from app.engine.tokenizer import Message
 from app.errors import EngineError
@@ -47,14 +47,20 @@ class HostedModels(msgspec.Struct, frozen=True):
 
     def key_of(self, row: models.HostedModel, keys: KeyRing) -> str:
         """ "" without one. Raises SettingError if it cannot be decrypted."""
-        is_named = row.trusted and row.key is None and (row.url, row.model) == (self.url, self.model)
-        if is_named or row.key is None:
-            return self.key if is_named else ""
+        if row.key is None:
+            return self.key if self.names(row) else ""
         return keys.decrypt(row.key)
 
+    def names(self, row: models.HostedModel) -> bool:
+        """Whether it is the settings' own model, with their key."""
+        return row.trusted and row.key is None and (row.url, row.model) == (self.url, self.model)
+
     @asynccontextmanager
-    async def open(self, sessions: Sessions, model_id: UUID, patience: float = 120.0) -> AsyncIterator[ChatModel]:
-        """What is found out about it, and its failures, are noted. `patience` are seconds of retries.
+    async def open(
+        self, sessions: Sessions, model_id: UUID, /, patience: float = 120.0, *, told: Told | None = None
+    ) -> AsyncIterator[ChatModel]:
+        """What is found out about it, and its failures, are noted, also while it is asked again, as is `told`.
+        `patience` are seconds of retries.
 
         Raises NotFoundError, or SettingError for a key that cannot be decrypted.
         """
@@ -73,7 +79,7 @@ class HostedModels(msgspec.Struct, frozen=True):
                 patience=patience,
                 has_answered=True,  # when it was added
             )
-            yield _Noted(model, sessions, row)
+            yield _Noted(model, sessions, row, told)
 
     @asynccontextmanager
     async def connect(
@@ -171,8 +177,11 @@ class _Counting:
 class _Noted:
     """A chat model of which the database learns what it can do, and why it fails until it answers again."""
 
-    def __init__(self, model: OpenAiChatModel, sessions: Sessions, row: models.HostedModel) -> None:
-        self._model, self._sessions, self._row = model, sessions, row
+    def __init__(
+        self, model: OpenAiChatModel, sessions: Sessions, row: models.HostedModel, told: Told | None
+    ) -> None:
+        self._model, self._sessions, self._row, self._told = model, sessions, row, told
+        model.told = self._retried
         self._noted: tuple[Abilities, str | None] = (model.abilities, row.failure)
 
     @property
@@ -206,6 +215,11 @@ class _Noted:
             raise
         await self._note(None)
         return found
+
+    async def _retried(self, failure: str) -> None:
+        await self._note(failure)
+        if self._told is not None:
+            await self._told(failure)
 
     async def _note(self, failure: str | None) -> None:
         now = (self._model.abilities, failure)

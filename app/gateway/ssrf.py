@@ -102,7 +102,8 @@ class PublicNetwork(httpcore.AsyncNetworkBackend):
         for service, places in own:
             inner = _inner(address)
             if service.is_named(host) or (_leads_to(places, inner) and (service.may_be(host) or _is_here(inner))):
-                return f"at {address}, where {service.name} is"
+                place = "" if host == str(address) else f"at {address}, "
+                return f"{place}where {service.name} is"
         return None
 
     async def _places_of(self, service: Service) -> set[Address]:

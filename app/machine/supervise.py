@@ -10,6 +10,7 @@ import click
 import httpx
 import msgspec
 
+from app.db import runners
 from app.errors import AppError
 from app.liveness import LivenessListener
 from app.loop import Loop
@@ -91,7 +92,8 @@ class Supervisor:
                     self._raise_if_one_died()
                     if missing != reported and clock() - began > self._quiet_seconds:
                         doing = f" ({kept.child.starts_with})" if kept.child.starts_with else ""
-                        click.echo(f"waiting for {kept.child.name}{doing}: {missing}")
+                        waits = f"{kept.child.name}{doing}: {missing}"
+                        click.echo(f"waiting for {'the runners' if missing == runners.NONE_LIVE else waits}")
                         reported = missing
                     await asyncio.sleep(0.1)
         except TimeoutError as error:
@@ -185,13 +187,24 @@ async def _not_ready(client: httpx.AsyncClient, url: str) -> str:
         answer = await client.get(url)
     except httpx.HTTPError as error:
         return f"{url}: {error or type(error).__name__}"
-    return "" if answer.status_code == httpx.codes.OK else f"{url}: {answer.status_code} {_summary(answer)}"
+    if answer.status_code == httpx.codes.OK:
+        return ""
+    summary = _summary(answer)
+    return summary if summary == runners.NONE_LIVE else f"{url}: {answer.status_code} {summary}"
 
 
 def _summary(answer: httpx.Response) -> str:
-    """The response in one line: of /readyz only the components that are not ready."""
+    """The response in one line: of /readyz only the components that are not ready, those with the same reason
+    together; only that no runner has reported, if that is all.
+    """
     try:
         components = msgspec.json.decode(answer.content, type=_ReadyzBody).components
     except (msgspec.DecodeError, UnicodeDecodeError):
         return " ".join(answer.text[:500].split())
-    return "; ".join(f"{name}: {state}" for name, state in components.items() if state != "ready")
+    by_reason: dict[str, list[str]] = {}
+    for name, state in components.items():
+        if state != "ready":
+            by_reason.setdefault(state, []).append(name)
+    if len(by_reason) == 1 and next(iter(by_reason)).startswith(runners.NONE_LIVE):
+        return runners.NONE_LIVE
+    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())

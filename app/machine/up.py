@@ -22,6 +22,7 @@ from app.machine.demo import PROJECT, DemoIndex, first_task, register_demo
 from app.machine.local_database import run_database
 from app.machine.logs import rotation
 from app.machine.prepare_model import prepare_model
+from app.machine.running_settings import noted_settings
 from app.machine.supervise import Supervisor
 from app.ports import Port, base_url, check_ports
 from app.python_process import python_module
@@ -39,7 +40,7 @@ def up(settings: Settings) -> None:
 
     A model of the catalogue that is not here is pulled before, and Ctrl-C ends that at once.
     """
-    with lock_data_dir(settings.data_dir):
+    with lock_data_dir(settings.data_dir), noted_settings(settings):
         check_ports(_ports(settings))
         click.echo(f"starting; data directory: {settings.data_dir.absolute()}")
         for remark in Settings.misnamed():

@@ -17,7 +17,7 @@ from app.credentials.stored_credentials import StoredCredentials
 from app.db import costs, models, offers, proven_calls, suspects, task_queue, trajectories
 from app.db.database import UNAVAILABLE, Sessions, direct, is_lost_connection, reading
 from app.db.models import Exploration, TaskState
-from app.engine.hosted.chat_model import OpenHosted, Tokens
+from app.engine.hosted.chat_model import OpenTelling, Tokens
 from app.errors import AppError, EngineError, InvalidError, SandboxError, first_line, public_text
 from app.gateway.approval_gate import ApprovalGate
 from app.gateway.gateway import ExplorationEndedError, Gateway
@@ -74,7 +74,7 @@ class TaskExecutor:
     spans_of: SpansOf | None = None  # of traced tasks
     mcp: McpServers | None = None  # None: none is called
     marks: SentMarks | None = None
-    open_hosted: OpenHosted | None = None  # None: no release has a hosted model
+    open_hosted: OpenTelling | None = None  # None: no release has a hosted model
 
     @cached_property
     def _explorer(self) -> Agent:
@@ -98,7 +98,7 @@ class TaskExecutor:
         assert self.open_hosted is not None, "a release has a hosted model"
         before = journal.used if journal else Tokens()
         recorded = (lambda: journal.used - before) if journal else None
-        opened = self.open_hosted(model_id)
+        opened = self.open_hosted(model_id, told=journal.on_silence if journal else None)
         async with charged(opened, self.sessions, row.project_id, owner, model_id, recorded) as model:
             yield hosted_agent(agent, model)
 

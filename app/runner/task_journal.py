@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,16 +28,16 @@ from app.db import (
     task_secrets,
     turns,
 )
-from app.db.database import Sessions, direct, reading, retry_while_unavailable
+from app.db.database import TRANSIENT, Sessions, direct, reading, retry_while_unavailable
 from app.db.models import Exploration
 from app.engine.hosted.chat_model import Tokens
 from app.engine.model_scope import ModelScope
-from app.errors import first_line
+from app.errors import ConflictError, first_line
 from app.gateway.call_journal import InDoubtError
 from app.gateway.gateway import ExplorationEndedError
 from app.gateway.skill_guard import SkillGuard
 from app.project.approval import ApprovalDecision, ApprovalRequest
-from app.records import Call, Offer, Policy, Turn, hosted_id
+from app.records import Call, Json, Offer, Policy, Turn, hosted_id
 from app.runner.database_contact import boot_time
 from app.runner.event_values import call_fields
 from app.runner.sent_marks import SentMarks
@@ -47,6 +48,7 @@ from app.telemetry.phases import Phase, timed
 log = structlog.get_logger(__name__)
 
 _BATCH_SECONDS = 1.0  # repeatable calls are held this long to be written in one batch
+_MOST_REMARKS = 20  # of a task, about a hosted model that does not answer
 _DIED = "its runner died or stalled"
 _CUT_OFF = "its runner was shut down, or lost the database,"
 _SENDING_SECONDS = 2.0  # for which nobody else can claim the task, from the confirmation of the claim on
@@ -80,6 +82,7 @@ class TaskJournal(RolloutHooks):
         self._owner = owner
         self._lost: dict[int, calls.JournalCall] = {}
         self._in_doubt = False  # a call of this attempt is
+        self._has_answered = False  # the policy, since it was last waited for
         self.used = Tokens()  # by the turns of a hosted model that this attempt recorded
         self._outgoing: _Outgoing | None = None  # the call in flight, if it must not be repeated
         self._unwritten: list[Call] = []  # calls that have returned and were repeatable, or not sent
@@ -143,6 +146,19 @@ class TaskJournal(RolloutHooks):
             await task_queue.hold(session, self._task.id, self._owner)
             await events.append(session, self._task.id, "prompt", {"was": was, "now": now})
 
+    async def on_silence(self, failure: str) -> None:
+        """Report, as an event, why the hosted model is asked again: the same reason once until it answers, in
+        whichever attempt.
+        """
+        remark: dict[str, Json] = {"text": self.secrets.mask(f"waiting for the hosted model: {failure}")}
+        with suppress(ConflictError, *TRANSIENT):  # the next write meets that, too
+            async with self._sessions.begin() as session:
+                await task_queue.hold(session, self._task.id, self._owner)
+                told = await events.of_kind(session, self._task.id, "remark")
+                if len(told) < _MOST_REMARKS and (self._has_answered or remark not in told[-1:]):
+                    await events.append(session, self._task.id, "remark", remark)
+            self._has_answered = False
+
     async def _tried(self, model: str) -> dict[str, api_trials.TrialScore]:
         """By this model of releases."""
         async with self._sessions() as session:
@@ -174,6 +190,7 @@ class TaskJournal(RolloutHooks):
 
     @timed(Phase.JOURNAL)
     async def on_sampled(self, index: int, turn: Turn) -> None:
+        self._has_answered = True
         data = {"turn": index, "text": turn.full_text, "tokens": turn.generated_tokens}
         data["context_tokens"] = turn.counted.prompt if turn.counted else len(turn.context_ids)
         about = self._task.id, self._owner, index, turn

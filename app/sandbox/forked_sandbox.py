@@ -101,8 +101,9 @@ class ForkedSandbox:
         why_not = self._why_no_bwrap
         namespaces = f"without bubblewrap ({why_not})" if why_not else "in bubblewrap namespaces"
         layers = f"forked CPython {self._zygote.python}, seccomp, uid {self._zygote.uid}, {namespaces}"
-        shared = "with" if self._groups else f"without ({self._why_no_groups})"
-        return f"sandbox: {layers}, {shared} limits of memory and processes per project"
+        why_no_groups = "" if self._groups else f" ({self._why_no_groups})"
+        shared = f"{'without' if why_no_groups else 'with'} limits of memory and processes per project"
+        return f"sandbox: {layers}, {shared}{why_no_groups}"
 
     async def open(
         self,

@@ -2,3 +2,4 @@
 
 NOTE = "Hint: "  # begins the note of an exception
 HINT = f". {NOTE}"
+NO_FUNCTIONS = "no function was given for this task"  # of a function that is not defined

@@ -127,7 +127,7 @@ async def show_metrics(request: Http) -> Response[bytes]:
 
 @get("/version")
 async def show_version() -> dict[str, str]:
-    return {"version": version("sage-server")}
+    return {"version": version("sage-server"), "server": "embedded server"}
 
 
 async def _single_chunk(service: EngineService, prepared: PreparedRequest) -> GenerationChunk:

@@ -1,6 +1,6 @@
 """A hosted model: an endpoint of chat completions, which takes messages and returns text, not tokens."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol, TypeAlias
 from uuid import UUID
@@ -81,5 +81,17 @@ class ChatModel(Protocol):
         ...
 
 
+Told: TypeAlias = Callable[[str], Awaitable[None]]
+"""Gets the reason of a failure after which a request is sent again, unless that is at once. Raises nothing."""
+
+
 OpenHosted: TypeAlias = Callable[[UUID], AbstractAsyncContextManager[ChatModel]]
 """Opens a hosted model by its id. Raises NotFoundError if its entry is gone."""
+
+
+class OpenTelling(Protocol):
+    """As `OpenHosted`, for whoever is to be told of failures while the model is asked again."""
+
+    def __call__(
+        self, model_id: UUID, /, *, told: Told | None = None
+    ) -> AbstractAsyncContextManager[ChatModel]: ...

@@ -26,7 +26,7 @@ import msgspec
 import openai
 import structlog
 
-from app.engine.hosted.chat_model import MAX_BROKEN, ChatAnswer, Tokens
+from app.engine.hosted.chat_model import MAX_BROKEN, ChatAnswer, Tokens, Told
 from app.engine.hosted.streamed_answer import is_streamed, whole_answer
 from app.engine.thoughts import CLOSED_THOUGHT, OPEN_THOUGHT
 from app.engine.tokenizer import Message
@@ -55,6 +55,7 @@ _MAX_VALUES, _MAX_DEPTH = 300_000, 60  # of its JSON
 _MAX_STOPS = 4  # OpenAI's limit
 _CHARS_PER_TOKEN = 4
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 8.0  # seconds between attempts
+_TOLD_SECONDS = 1.0  # a pause that is worth a word: the third in a row, or one that was asked for
 _CONNECT_SECONDS = 10.0
 _IDLE_SECONDS = 2.0  # servers close an idle connection after 5 s or more: no request meets that
 _NAMES_LIMIT = re.compile(r"max_(completion_)?tokens")
@@ -209,6 +210,7 @@ class OpenAiChatModel:
         self._own = open_http() if http is None else None
         self._http = http or self._own
         self.has_answered = has_answered
+        self.told: Told | None = None
         self.lost = Tokens()
 
     async def __aenter__(self) -> Self:
@@ -284,6 +286,8 @@ class OpenAiChatModel:
                         raise _given_up(error, broken, self.lost - lost) from error
                     raise
                 log.warning("a hosted model does not answer, retrying", cause=str(error), seconds=wait)
+                if self.told is not None and wait >= _TOLD_SECONDS:
+                    await self.told(str(error))
             await asyncio.sleep(wait)
             pause = min(pause * 2, _LONGEST_PAUSE)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from app.sandbox.child.api_proxies import Apis, operations_named
 from app.sandbox.child.subscript_hints import failed_node, last_frame
-from app.sandbox.hints import NOTE
+from app.sandbox.hints import NO_FUNCTIONS, NOTE
 
 _SHOWN = 3  # operations
 _LISTED = 300  # characters, of functions
@@ -57,6 +57,6 @@ def _defined(name: str, error: BaseException) -> str:
 
 def _of_functions(name: str, functions: Sequence[str]) -> str:
     if not functions:
-        return "no function was given for this task"
+        return NO_FUNCTIONS
     nearest = sorted(functions, key=lambda each: -difflib.SequenceMatcher(None, name, each).ratio())
     return f"the functions given for this task are {', '.join(nearest)}"[:_LISTED]
