@@ -189,7 +189,7 @@ async def test_a_hosted_model_does_tasks(tmp_path: Path) -> None:
             assert (await _ended(client, failed["id"]))["state"] == "failed"
             ready = await client.get("/readyz")
             warning = ready.json()["warnings"]["hosted models"]
-            assert warning.startswith("a hosted model of project demo fails: ")
+            assert warning.startswith("hosted models of 1 project fail: ")
             assert "no more credit" not in warning, "it is read without a key"
             assert "does not answer" in await _doctor(env)
 

@@ -1,7 +1,6 @@
 """What /readyz checks besides services: the disks, the runners by part, and the loops of this process."""
 
 from collections.abc import Mapping, Sequence
-from shlex import quote
 
 from app.api.health import ReadinessCheck
 from app.api.http_server import Shutdown
@@ -10,6 +9,7 @@ from app.db.database import TRANSIENT, Sessions
 from app.db.disk_space import DiskSpace
 from app.errors import AppError
 from app.loop import BACKGROUND, faults_by_part
+from app.plural import numbered
 
 
 class RunnerError(AppError):
@@ -67,14 +67,15 @@ async def check_part(sessions: Sessions, part: str) -> str:
 
 
 async def hosted_failures(sessions: Sessions) -> str:
-    """The projects whose hosted models failed at the latest request. No error: the next task may succeed.
+    """How many hosted models that serve failed at the latest request. No error: the next task may succeed.
 
-    Why they failed is the endpoint's text about an account, and what reads this needs no key.
+    Whose they are, and why they failed, is for keys: what reads this needs none.
     """
     async with sessions() as session:
-        failed = await hosted_models.failing(session)
-    said = [f"of project {name} fails: `sage models hosted --project {quote(name)}` says why" for name in failed]
-    return "; ".join(f"a hosted model {each}" for each in said)
+        failed = len(await hosted_models.failing(session))
+    if not failed:
+        return ""
+    return f"hosted models of {numbered(failed, 'project')} fail: `sage doctor` says which, and why"
 
 
 async def _check_loops(sessions: Sessions, part: str) -> str:
