@@ -203,6 +203,8 @@ async def _keys_and_secrets(walk: Walk) -> None:
         failed.state, failed.finished_at = models.TaskState.FAILED, failed.created_at
     await walk("POST /v1/hosted-models/{name:str}/tasks", {"tasks": "failed"}, name="wise")
     await walk("PATCH /v1/hosted-models/{name:str}", {"price_in": 1}, name="wise")
+    for task in (await walk.api.client.get("/v1/tasks", params={"state": "accepted"})).json()["tasks"]:
+        assert (await walk.api.client.post(f"/v1/tasks/{task['id']}/cancel")).is_success
     await walk("DELETE /v1/hosted-models/{name:str}", name="wise")
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -105,7 +106,7 @@ class SlowServer:
     """Gives up in time, as the wheel does, before there is a log, which it reads then."""
 
     def __init__(self, log: Path) -> None:
-        self.tries, self._log = 0, log
+        self.tries, self._log, self._lock = 0, log, nullcontext()
 
     def start(self) -> None:
         self.tries += 1

@@ -148,7 +148,7 @@ async def test_a_new_api_that_the_model_cannot_use_is_tried_and_warned_of(served
         assert (trial["state"], trial["right"], trial["asked"]) == ("done", 0, 5)
         assert all(each["turns"] for each in trial["questions"])
         ready = (await served.client.get("/readyz")).json()
-        assert "the model answered 0 of 5 questions about them right" in ready["warnings"]["model"]
+        assert "the model answered 0 of 5 questions right" in ready["warnings"]["model"]
         assert (await served.client.get("/v1/tasks")).json()["tasks"] == []
 
 
