@@ -1,6 +1,7 @@
 """Opens the hosted models of projects, within the network that whoever named their URL may reach."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from ssl import SSLContext
@@ -129,13 +130,11 @@ async def charged(
                 await charge(used)
 
 
-class _Counting:
-    """Counts the tokens of a chat model's requests. `charge` gets those of each minute."""
+class _Front(ABC):
+    """A chat model in front of another one."""
 
-    def __init__(self, model: ChatModel, charge: Callable[[Tokens], Awaitable[None]] | None) -> None:
-        self._model, self._charge = model, charge
-        self._answered = self._charged = Tokens()
-        self._charged_at = time.monotonic()
+    def __init__(self, model: ChatModel) -> None:
+        self._model = model
 
     @property
     def context_length(self) -> int | None:
@@ -149,11 +148,6 @@ class _Counting:
     def thinks(self) -> bool:
         return self._model.thinks
 
-    @property
-    def due(self) -> Tokens:
-        """What was not charged yet."""
-        return self._answered + self.lost - self._charged
-
     async def answer(
         self,
         messages: Sequence[Message],
@@ -162,9 +156,31 @@ class _Counting:
         temperature: float,
         stop_strings: Sequence[str] = (),
     ) -> ChatAnswer:
-        found = await self._model.answer(
-            messages, max_tokens=max_tokens, temperature=temperature, stop_strings=stop_strings
+        return await self._watch(
+            self._model.answer(messages, max_tokens=max_tokens, temperature=temperature, stop_strings=stop_strings)
         )
+
+    @abstractmethod
+    async def _watch(self, asked: Awaitable[ChatAnswer]) -> ChatAnswer:
+        """Wait for the other one's answer."""
+
+
+class _Counting(_Front):
+    """Counts the tokens of a chat model's requests. `charge` gets those of each minute."""
+
+    def __init__(self, model: ChatModel, charge: Callable[[Tokens], Awaitable[None]] | None) -> None:
+        super().__init__(model)
+        self._charge = charge
+        self._answered = self._charged = Tokens()
+        self._charged_at = time.monotonic()
+
+    @property
+    def due(self) -> Tokens:
+        """What was not charged yet."""
+        return self._answered + self.lost - self._charged
+
+    async def _watch(self, asked: Awaitable[ChatAnswer]) -> ChatAnswer:
+        found = await asked
         self._answered += found.tokens
         if self._charge is not None and time.monotonic() - self._charged_at > _CHARGE_SECONDS:
             due, self._charged_at = self.due, time.monotonic()
@@ -174,40 +190,20 @@ class _Counting:
         return found
 
 
-class _Noted:
+class _Noted(_Front):
     """A chat model of which the database learns what it can do, and why it fails until it answers again."""
 
     def __init__(
         self, model: OpenAiChatModel, sessions: Sessions, row: models.HostedModel, told: Told | None
     ) -> None:
-        self._model, self._sessions, self._row, self._told = model, sessions, row, told
+        super().__init__(model)
+        self._noting, self._sessions, self._row, self._told = model, sessions, row, told
         model.told = self._retried
         self._noted: tuple[Abilities, str | None] = (model.abilities, row.failure)
 
-    @property
-    def context_length(self) -> int | None:
-        return self._model.context_length
-
-    @property
-    def lost(self) -> Tokens:
-        return self._model.lost
-
-    @property
-    def thinks(self) -> bool:
-        return self._model.thinks
-
-    async def answer(
-        self,
-        messages: Sequence[Message],
-        *,
-        max_tokens: int,
-        temperature: float,
-        stop_strings: Sequence[str] = (),
-    ) -> ChatAnswer:
+    async def _watch(self, asked: Awaitable[ChatAnswer]) -> ChatAnswer:
         try:
-            found = await self._model.answer(
-                messages, max_tokens=max_tokens, temperature=temperature, stop_strings=stop_strings
-            )
+            found = await asked
         except WithheldError:  # of these messages
             raise
         except EngineError as error:
@@ -222,7 +218,7 @@ class _Noted:
             await self._told(failure)
 
     async def _note(self, failure: str | None) -> None:
-        now = (self._model.abilities, failure)
+        now = (self._noting.abilities, failure)
         if now == self._noted:
             return
         with suppress(*TRANSIENT):
