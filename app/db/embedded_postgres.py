@@ -31,7 +31,6 @@ def start(directory: Path, connections: int = 0) -> str:
     It outlives this process unless `stop` is called. Raises DatabaseError. Blocks for some seconds.
     """
     server = _server(directory)
-    _remove_stale_pid_file(server, directory)
     _wait_for(server, directory)
     socket = str(server.get_postmaster_info().socket_dir)
     try:
@@ -86,6 +85,7 @@ def _wait_for(server: Any, directory: Path) -> None:
     """Retry, because the wheel gives up after ten seconds; crash recovery or a busy machine may take longer."""
     deadline = time.monotonic() + _START_TIMEOUT
     while True:
+        _remove_stale_pid_file(server, directory)
         try:
             server.start()
             return
@@ -95,7 +95,6 @@ def _wait_for(server: Any, directory: Path) -> None:
                 cause = str(error.__context__ or error).replace("\n", " ")
                 advice = f"read {log}, then try again" if log.exists() else f"{cause}. Try again"
                 raise DatabaseError(f"PostgreSQL does not start in {directory}: {advice}") from error
-        _remove_stale_pid_file(server, directory)
         time.sleep(0.5)
 
 
