@@ -27,7 +27,7 @@ async def emptied_database(url: str) -> AsyncIterator[Database]:
     try:
         yield database
     finally:
-        if _checked_out(database):
+        if checked_out(database):
             await database.dispose()  # which leaves what a test holds to its end; it can be used again
     await _empty(database)
     _touched.discard(url)
@@ -39,7 +39,8 @@ def _opened(url: str) -> Database:
     return open_database(url, keys=TEST_KEYS)
 
 
-def _checked_out(database: Database) -> int:
+def checked_out(database: Database) -> int:
+    """The connections that somebody holds."""
     pool = database.engine.pool
     assert isinstance(pool, QueuePool)
     return pool.checkedout()

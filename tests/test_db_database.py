@@ -10,12 +10,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from sqlalchemy import NullPool, QueuePool, create_engine, make_url, text
+from sqlalchemy import NullPool, create_engine, make_url, text
 
 from app.db import embedded_postgres
 from app.db.database import UNAVAILABLE, Database, direct, full_url, open_database, reading
 from app.db.migrate import check_schema, migrate
 from app.errors import DatabaseError
+from tests.emptied_database import checked_out
 from tests.ledger_project import until
 
 
@@ -197,11 +198,5 @@ async def test_a_task_that_is_cancelled_at_any_moment_gives_its_connection_back(
             task.cancel()
             await asyncio.wait([task])
             cancelled += task.cancelled()
-            await until(lambda: _all_given_back(database))  # it is done beside the task
+            await until(lambda: checked_out(database) == 0)  # it is done beside the task
         assert cancelled > 10
-
-
-def _all_given_back(database: Database) -> bool:
-    pool = database.engine.pool
-    assert isinstance(pool, QueuePool)
-    return pool.checkedout() == 0
