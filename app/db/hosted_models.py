@@ -107,11 +107,9 @@ async def note(
     await session.execute(update(_row).where(*same).values(abilities=abilities, failure=failure))
 
 
-async def failing(session: AsyncSession) -> Sequence[str]:
-    """The names of the projects that a hosted model serves whose latest request failed."""
-    ids = {row.project_id for row in await serving(session) if row.failure is not None}
-    query = select(models.Project.name).where(in_array(models.Project.id, ids)).order_by(models.Project.name)
-    return (await session.scalars(query)).all() if ids else ()
+async def failing(session: AsyncSession) -> Sequence[UUID]:
+    """The projects that a hosted model serves whose latest request failed."""
+    return tuple({row.project_id for row in await serving(session) if row.failure is not None})
 
 
 async def serving(session: AsyncSession) -> Sequence[models.HostedModel]:

@@ -37,9 +37,8 @@ class LookUps:
         self._instruction = instruction
         self._turn = -1
         self._left = 0
-        self._rooms: dict[
-            bytes, Room
-        ] = {}  # that the first page of a look-up had: the others begin where it ended
+        # that the first page of a look-up had: the others begin where it ended
+        self._rooms = dict[bytes, Room]()
 
     async def answer(self, operation: Operation, arguments: Mapping[str, Json], turn: int) -> Json:
         """Computed in a thread: in a large document a look-up takes a second, which other tasks do not wait for.
