@@ -24,4 +24,4 @@ def engine_process(model_dir: Path, *options: str) -> Iterator[str]:
 
 
 def engine_command(*options: str) -> Sequence[str]:
-    return [sys.executable, "-W", "error", "-m", "app.engine.embedded", *options]
+    return [sys.executable, "-W", "error", "-m", "app.model_server", *options]

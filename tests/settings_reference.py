@@ -114,7 +114,7 @@ def _default(value: object) -> str:
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
-def _values(kind: types.Type) -> str:  # noqa: C901 - one case for each kind of type
+def _values(kind: types.Type) -> str:
     """In words: the choices, or the type and its bounds."""
     match kind:
         case types.Metadata():

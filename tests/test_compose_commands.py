@@ -36,7 +36,7 @@ async def composed(empty_database_url: str, tmp_path: Path) -> AsyncIterator[Com
 def test_every_service_is_started_below_or_listed_as_tested_elsewhere() -> None:
     assert set(read()["services"]) == STARTED | set(SAME_COMMAND) | TESTED_ELSEWHERE
     assert service("worker-gpu").argv == service("worker").argv
-    module = ["python", "-m", "app.engine.embedded"]
+    module = ["python", "-m", "app.model_server"]
     assert service("embeddings").argv[:3] == service("model-server").argv[:3] == module
 
 

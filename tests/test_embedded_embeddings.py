@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from app.engine.embedded.embeddings import EmbeddingModel
 from app.engine.http_engine import HttpEmbedder, HttpEngine
 from app.errors import EngineError, EngineRefusalError
+from app.model_server.embeddings import EmbeddingModel
 from tests.engine_process import engine_process
 from tests.tiny_model import make_model_dir
 

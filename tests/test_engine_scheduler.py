@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from app.engine.embedded.decoder import Decoder, load_model
-from app.engine.embedded.generation import Generation, GenerationChunk
-from app.engine.embedded.lora_layers import AdapterSet
-from app.engine.embedded.prefix_cache import as_ids
-from app.engine.embedded.prometheus import EngineMetrics
-from app.engine.embedded.scheduler import Scheduler
 from app.engine.protocol import Sampling
 from app.errors import ModelError
+from app.model_server.decoder import Decoder, load_model
+from app.model_server.generation import Generation, GenerationChunk
+from app.model_server.lora_layers import AdapterSet
+from app.model_server.prefix_cache import as_ids
+from app.model_server.prometheus import EngineMetrics
+from app.model_server.scheduler import Scheduler
 from tests.tiny_adapter import make_adapter, reference
 from tests.tiny_model import make_model_dir
 

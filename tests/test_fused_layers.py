@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from app.engine.embedded.decoder import Decoder, load_model
-from app.engine.embedded.fused_layers import FusedLayer
-from app.engine.embedded.joined_layers import HalfLinear, JoinedLinear, PackedLinear, fits_half
-from app.engine.embedded.lora_layers import AdapterSet
+from app.model_server.decoder import Decoder, load_model
+from app.model_server.fused_layers import FusedLayer
+from app.model_server.joined_layers import HalfLinear, JoinedLinear, PackedLinear, fits_half
+from app.model_server.lora_layers import AdapterSet
 from tests.tiny_adapter import make_adapter, plain_model, reference
 from tests.tiny_model import make_model_dir
 

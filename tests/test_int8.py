@@ -8,8 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from app.engine.embedded.decoder import MB, Decoder, load_model
-from app.engine.embedded.int8_layers import (
+from app.engine.model_memory import WeightFormat, served_needs, weights_in
+from app.engine.protocol import Sampling
+from app.errors import ModelError
+from app.model_server.decoder import MB, Decoder, load_model
+from app.model_server.int8_layers import (
     Int8Activations,
     Int8Embedding,
     Int8Linear,
@@ -18,13 +21,10 @@ from app.engine.embedded.int8_layers import (
     quantize,
     quantize_layers,
 )
-from app.engine.embedded.lora_layers import AdapterSet
-from app.engine.embedded.model_dtype import moved_mass, resolve_dtype
-from app.engine.embedded.prometheus import EngineMetrics
-from app.engine.embedded.scheduler import Scheduler
-from app.engine.model_memory import WeightFormat, served_needs, weights_in
-from app.engine.protocol import Sampling
-from app.errors import ModelError
+from app.model_server.lora_layers import AdapterSet
+from app.model_server.model_dtype import moved_mass, resolve_dtype
+from app.model_server.prometheus import EngineMetrics
+from app.model_server.scheduler import Scheduler
 from app.settings import EngineDtype
 from tests.engine_process import engine_process
 from tests.test_engine_scheduler import begin

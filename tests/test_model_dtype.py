@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from app.engine.embedded import model_dtype
-from app.engine.embedded.decoder import Decoder, load_model
-from app.engine.embedded.model_dtype import TOLERANCE, fast_bfloat16, moved_mass, product_seconds, resolve_dtype
+from app.model_server import model_dtype
+from app.model_server.decoder import Decoder, load_model
+from app.model_server.model_dtype import TOLERANCE, fast_bfloat16, moved_mass, product_seconds, resolve_dtype
 from tests.tiny_model import make_model_dir
 
 

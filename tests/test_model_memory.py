@@ -10,11 +10,6 @@ import pytest
 import torch
 
 from app.engine.available_memory import memory_available
-from app.engine.embedded import decoder
-from app.engine.embedded.decoder import Decoder
-from app.engine.embedded.device_memory import free_gpu_memory, report_exhaustion
-from app.engine.embedded.fused_layers import weight_format
-from app.engine.embedded.lora_layers import AdaptedLinear, AdapterSet
 from app.engine.model_memory import (
     WeightFormat,
     _shapes,
@@ -28,6 +23,11 @@ from app.engine.model_memory import (
     weights_in,
 )
 from app.errors import ModelError, ModelMemoryError
+from app.model_server import decoder
+from app.model_server.decoder import Decoder
+from app.model_server.device_memory import free_gpu_memory, report_exhaustion
+from app.model_server.fused_layers import weight_format
+from app.model_server.lora_layers import AdaptedLinear, AdapterSet
 from app.settings import Settings
 from tests.engine_process import engine_command
 from tests.support.every_row import every_row

@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from app.engine.embedded.decoder import Decoder, load_model
-from app.engine.embedded.generation import Generation
-from app.engine.embedded.kv_cache import BLOCK
+from app.model_server.decoder import Decoder, load_model
+from app.model_server.generation import Generation
+from app.model_server.kv_cache import BLOCK
 from tests.test_engine_scheduler import asking
 from tests.test_kv_memory import admitted, memory_of, run
 from tests.tiny_model import make_model_dir

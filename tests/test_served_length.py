@@ -7,13 +7,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, MistralConfig, Phi3Config
 
-from app.engine.embedded.decoder import Decoder, load_model
-from app.engine.embedded.lora_layers import AdapterSet
-from app.engine.embedded.prometheus import EngineMetrics
-from app.engine.embedded.scheduler import Scheduler
-from app.engine.embedded.schemas import CompletionRequest, ParameterError
-from app.engine.embedded.service import EngineService
 from app.engine.tokenizer import ChatTokenizer
+from app.model_server.decoder import Decoder, load_model
+from app.model_server.lora_layers import AdapterSet
+from app.model_server.prometheus import EngineMetrics
+from app.model_server.scheduler import Scheduler
+from app.model_server.schemas import CompletionRequest, ParameterError
+from app.model_server.service import EngineService
 from tests.tiny_model import write_tokenizer
 
 POSITIONS, WINDOW, SHORT = 256, 40, 50

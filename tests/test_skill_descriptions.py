@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from app.engine.embedded.embeddings import EmbeddingModel
 from app.engine.protocol import Vector
+from app.model_server.embeddings import EmbeddingModel
 from app.skills.descriptions import DescriptionIndex, document_of
 from app.skills.retrieval import fused
 from app.skills.skill_index import IndexedSkill, SkillIndex

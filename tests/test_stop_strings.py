@@ -11,13 +11,13 @@ from app.agent.prompt_compact import Compact
 from app.agent.prompt_full import Full
 from app.agent.prompt_profiles import Profile
 from app.agent.rollout_loop import Agent, run_rollout
-from app.engine.embedded.generation import GenerationChunk
-from app.engine.embedded.response import CompletionWriter
-from app.engine.embedded.schemas import CompletionRequest
-from app.engine.embedded.service import PreparedRequest
-from app.engine.embedded.stop_strings import StopStrings
 from app.engine.protocol import Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer
+from app.model_server.generation import GenerationChunk
+from app.model_server.response import CompletionWriter
+from app.model_server.schemas import CompletionRequest
+from app.model_server.service import PreparedRequest
+from app.model_server.stop_strings import StopStrings
 from app.records import Policy, Trajectory
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.ledger import Ledger

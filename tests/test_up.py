@@ -21,7 +21,7 @@ from app.settings import Settings
 from tests.processes import command_of, descendants, free_ports, gone
 from tests.tiny_model import make_model_dir
 
-PROCESSES = ("app.engine.embedded", "app.cli demo-apis", "app.cli serve", "app.cli runner", "app.cli worker")
+PROCESSES = ("app.model_server", "app.cli demo-apis", "app.cli serve", "app.cli runner", "app.cli worker")
 RUNNERS = 3
 READY_SECONDS = 250  # more than `sage up` itself waits, which then says for what
 

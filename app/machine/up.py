@@ -78,7 +78,7 @@ def _services(settings: Settings) -> list[ChildProcess]:
     """The services that the API depends on."""
     env, services = _environment(settings, settings.database_url), []
     if not settings.engine_urls:
-        engine = [*python_module("app.engine.embedded", "--model", str(settings.model_dir))]
+        engine = [*python_module("app.model_server", "--model", str(settings.model_dir))]
         engine += ["--port", str(settings.engine_port), "--device", settings.engine_device]
         engine += ["--dtype", settings.engine_dtype]
         engine += ["--kv-mb", str(settings.engine_kv_mb), "--max-loras", str(settings.engine_adapters)]

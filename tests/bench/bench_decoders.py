@@ -29,11 +29,11 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from app.engine.embedded.decoder import Decoder, load_model
-from app.engine.embedded.kv_cache import BLOCK
-from app.engine.embedded.sampling import sample
-from app.engine.embedded.speculation import LookupDrafter, draft_lengths
 from app.engine.tokenizer import ChatTokenizer
+from app.model_server.decoder import Decoder, load_model
+from app.model_server.kv_cache import BLOCK
+from app.model_server.sampling import sample
+from app.model_server.speculation import LookupDrafter, draft_lengths
 
 _CONTEXT = range(400, 800)  # tokens before a turn
 _STREAMS = (1, 16)

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from app.engine.embedded.decoder import Decoder, load_model
-from app.engine.embedded.generation import Generation, GenerationChunk
-from app.engine.embedded.lora_layers import AdapterSet
-from app.engine.embedded.prometheus import EngineMetrics
-from app.engine.embedded.scheduler import Scheduler
 from app.engine.protocol import Sampling
+from app.model_server.decoder import Decoder, load_model
+from app.model_server.generation import Generation, GenerationChunk
+from app.model_server.lora_layers import AdapterSet
+from app.model_server.prometheus import EngineMetrics
+from app.model_server.scheduler import Scheduler
 
 SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"
 ROWS = (1, 8, 32)

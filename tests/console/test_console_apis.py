@@ -47,7 +47,7 @@ _DOCUMENT = {
 }
 
 
-async def test_an_api_is_added_by_a_file_given_credentials_tested_and_deleted(  # noqa: PLR0915  one story
+async def test_an_api_is_added_by_a_file_given_credentials_tested_and_deleted(
     check_page: CheckPage, tmp_path: Path
 ) -> None:
     file = tmp_path / "cups.json"

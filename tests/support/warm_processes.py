@@ -35,7 +35,7 @@ from typing import Any, NoReturn
 _MODULES = frozenset(
     {
         "app.cli",
-        "app.engine.embedded",
+        "app.model_server",
         "celery",
         "tests.chaos_engine",
         "tests.distributed_process",
@@ -50,13 +50,13 @@ _MODULES = frozenset(
         "trainer.worker.run_process",
     }
 )
-_CHILDLESS = frozenset({"app.engine.embedded", "trainer.engines.engine_child"})
+_CHILDLESS = frozenset({"app.model_server", "trainer.engines.engine_child"})
 _IMPORTED = (  # before the first fork
     "transformers.models.llama.modeling_llama",
     "transformers.models.qwen2.modeling_qwen2",
     "sentence_transformers",
     "app.asgi",
-    "app.engine.embedded.serve",
+    "app.model_server.serve",
     "app.standalone_runner",
     "trainer.demo.base_adapter.adapter_bootstrap",
     "trainer.demo.reproduce.trial",

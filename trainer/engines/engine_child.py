@@ -8,17 +8,17 @@ from pathlib import Path
 import click
 import torch
 
-from app.engine.embedded.decoder import Decoder, load_model
-from app.engine.embedded.lora_layers import AdapterSet
-from app.engine.embedded.model_dtype import resolve_dtype
-from app.engine.embedded.prometheus import EngineMetrics
-from app.engine.embedded.scheduler import SWITCH_INTERVAL, Scheduler
-from app.engine.embedded.schemas import CompletionRequest, LoadAdapterRequest
-from app.engine.embedded.serve import resolve_device
-from app.engine.embedded.service import EngineService
 from app.engine.protocol import Completion
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import AppError, ModelError
+from app.model_server.decoder import Decoder, load_model
+from app.model_server.lora_layers import AdapterSet
+from app.model_server.model_dtype import resolve_dtype
+from app.model_server.prometheus import EngineMetrics
+from app.model_server.scheduler import SWITCH_INTERVAL, Scheduler
+from app.model_server.schemas import CompletionRequest, LoadAdapterRequest
+from app.model_server.serve import resolve_device
+from app.model_server.service import EngineService
 from trainer.engines.engine_messages import (
     CancelRequest,
     EngineReply,

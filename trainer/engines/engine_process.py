@@ -18,7 +18,7 @@ _TIMEOUT = 120.0
 async def engine_process(model: Path, device: str) -> AsyncIterator[str]:
     """Yield its URL. Raises EngineError if it does not start."""
     process = await asyncio.create_subprocess_exec(
-        *python_module("app.engine.embedded", "--model", str(model), "--port", "0"),
+        *python_module("app.model_server", "--model", str(model), "--port", "0"),
         *("--device", device, "--embeddings", "none"),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,

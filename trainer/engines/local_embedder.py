@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 
-from app.engine.embedded.embeddings import EmbeddingModel
 from app.engine.protocol import Vector
+from app.model_server.embeddings import EmbeddingModel
 
 
 class LocalEmbedder:

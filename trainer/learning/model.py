@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.configuration_utils import PretrainedConfig
 
-from app.engine.embedded.device_memory import check_memory, has_own_memory, report_exhaustion
 from app.engine.model_memory import trained_needs
 from app.errors import ModelError, StorageError, first_line
+from app.model_server.device_memory import check_memory, has_own_memory, report_exhaustion
 from app.publish import publish
 from trainer.learning.batch import Batch
 from trainer.learning.liger import use_liger

@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from app.engine.embedded.model_dtype import resolve_dtype
+from app.model_server.model_dtype import resolve_dtype
 
 DtypeName = Literal["auto", "float32", "bfloat16"]
 

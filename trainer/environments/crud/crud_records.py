@@ -137,7 +137,7 @@ def expected_answer(plan: CrudPlan, index: int) -> str | int | None:
     return None
 
 
-def wanted_records(plan: CrudPlan, index: int) -> Records:  # noqa: C901 - one case for each goal
+def wanted_records(plan: CrudPlan, index: int) -> Records:
     """Those at the end. A new one has the id 0."""
     wanted, values, form = initial_records(plan, index), plan.values[index], plan.form
     records = wanted[plan.main.name, plan.collection]

@@ -5,10 +5,10 @@ from uuid import uuid4
 
 import msgspec
 
-from app.engine.embedded.generation import GenerationChunk
-from app.engine.embedded.schemas import CompletionChoice, CompletionRequest, CompletionResponse, Logprobs, Usage
-from app.engine.embedded.service import PreparedRequest
 from app.engine.tokenizer import ChatTokenizer
+from app.model_server.generation import GenerationChunk
+from app.model_server.schemas import CompletionChoice, CompletionRequest, CompletionResponse, Logprobs, Usage
+from app.model_server.service import PreparedRequest
 
 _REPLACEMENT = "\ufffd"  # decodes a character whose last bytes are still missing
 

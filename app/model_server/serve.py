@@ -11,16 +11,16 @@ import msgspec
 import torch
 import uvicorn
 
-from app.engine.embedded.decoder import MB, Decoder, load_model
-from app.engine.embedded.embeddings import EmbeddingModel
-from app.engine.embedded.lora_layers import AdapterSet
-from app.engine.embedded.model_dtype import resolve_dtype
-from app.engine.embedded.prometheus import EngineMetrics
-from app.engine.embedded.routes import create_app
-from app.engine.embedded.scheduler import SWITCH_INTERVAL, Scheduler
-from app.engine.embedded.service import EngineService
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import ModelError
+from app.model_server.decoder import MB, Decoder, load_model
+from app.model_server.embeddings import EmbeddingModel
+from app.model_server.lora_layers import AdapterSet
+from app.model_server.model_dtype import resolve_dtype
+from app.model_server.prometheus import EngineMetrics
+from app.model_server.routes import create_app
+from app.model_server.scheduler import SWITCH_INTERVAL, Scheduler
+from app.model_server.service import EngineService
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):

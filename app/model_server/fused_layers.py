@@ -10,10 +10,10 @@ from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 
-from app.engine.embedded.joined_layers import JoinedLinear, packing
-from app.engine.embedded.kv_cache import PagedCache
-from app.engine.embedded.model_dtype import saved_dtype
 from app.engine.model_memory import WeightFormat, is_fused
+from app.model_server.joined_layers import JoinedLinear, packing
+from app.model_server.kv_cache import PagedCache
+from app.model_server.model_dtype import saved_dtype
 
 _FUSED = (LlamaDecoderLayer, Qwen2DecoderLayer)
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from app.engine.embedded.generation import Generation, GenerationChunk
-from app.engine.embedded.lora_layers import BASE, AdapterSet
-from app.engine.embedded.scheduler import Scheduler
-from app.engine.embedded.schemas import CompletionRequest, LoadAdapterRequest, ParameterError, TokenLimits
-from app.engine.embedded.stop_strings import StopStrings
 from app.engine.protocol import Sampling
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import ConflictError, EngineError, InvalidError, NotFoundError
+from app.model_server.generation import Generation, GenerationChunk
+from app.model_server.lora_layers import BASE, AdapterSet
+from app.model_server.scheduler import Scheduler
+from app.model_server.schemas import CompletionRequest, LoadAdapterRequest, ParameterError, TokenLimits
+from app.model_server.stop_strings import StopStrings
 
 BASE_NAME = "base"
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.modeling_utils import AttentionInterface
 
-from app.engine.embedded.sampled_attention import SampledPositions, can_sample
 from app.errors import ModelError
+from app.model_server.sampled_attention import SampledPositions, can_sample
 
 ATTENTION = "paged_rows"
 BLOCK = 32

@@ -1,4 +1,4 @@
-"""`python -m app.engine.embedded`: serves one model over vLLM's HTTP API."""
+"""`python -m app.model_server`: serves one model over vLLM's HTTP API."""
 
 import socket
 from typing import get_args
@@ -36,7 +36,7 @@ def main(host: str, port: int, model: str, **options: object) -> None:
             tokenizer = ChatTokenizer.load(path)
             click.echo(loading(model, path), err=True)
             # Imported here because torch takes seconds, and a wrong option or directory should fail before.
-            from app.engine.embedded.serve import EngineOptions, serve  # noqa: PLC0415
+            from app.model_server.serve import EngineOptions, serve  # noqa: PLC0415
 
             sound = serve(EngineOptions(model=path, **options), tokenizer, listener)  # type: ignore[arg-type]
         except (ModelError, SettingError) as error:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from app.engine.embedded.prefix_cache import Ids, start_key
-from app.engine.embedded.speculation import LookupDrafter
-from app.engine.embedded.stop_strings import StopStrings
 from app.engine.protocol import Sampling
+from app.model_server.prefix_cache import Ids, start_key
+from app.model_server.speculation import LookupDrafter
+from app.model_server.stop_strings import StopStrings
 
 
 class GenerationChunk(msgspec.Struct, frozen=True):

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from app.engine.embedded.block_pool import BlockPool
-from app.engine.embedded.generation import Generation
-from app.engine.embedded.kv_cache import BLOCK, SINK, PagedCache
-from app.engine.embedded.prefix_cache import MIN_PREFIX, PrefixCache, as_ids, common_prefix
+from app.model_server.block_pool import BlockPool
+from app.model_server.generation import Generation
+from app.model_server.kv_cache import BLOCK, SINK, PagedCache
+from app.model_server.prefix_cache import MIN_PREFIX, PrefixCache, as_ids, common_prefix
 
 
 class PrefixMatch(msgspec.Struct, frozen=True):

@@ -10,14 +10,14 @@ from queue import Empty, SimpleQueue
 import torch
 from torch import Tensor
 
-from app.engine.embedded.decoder import Decoder
-from app.engine.embedded.generation import Generation
-from app.engine.embedded.kv_memory import KvMemory
-from app.engine.embedded.lora_layers import AdapterSet, LoraDelta
-from app.engine.embedded.prefix_cache import common_prefix
-from app.engine.embedded.prometheus import EngineMetrics
-from app.engine.embedded.sampling import sample
-from app.engine.embedded.speculation import LookupDrafter, draft_lengths
+from app.model_server.decoder import Decoder
+from app.model_server.generation import Generation
+from app.model_server.kv_memory import KvMemory
+from app.model_server.lora_layers import AdapterSet, LoraDelta
+from app.model_server.prefix_cache import common_prefix
+from app.model_server.prometheus import EngineMetrics
+from app.model_server.sampling import sample
+from app.model_server.speculation import LookupDrafter, draft_lengths
 
 MAX_ROWS = 64
 _PREFILL_TOKENS = 2048  # of one pass; between two decoding steps fewer than twice as many

@@ -12,11 +12,12 @@ from litestar.datastructures import State
 from litestar.response import Stream
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from app.engine.embedded.embeddings import EmbeddingModel
-from app.engine.embedded.generation import GenerationChunk
-from app.engine.embedded.prometheus import EngineMetrics
-from app.engine.embedded.response import CompletionWriter
-from app.engine.embedded.schemas import (
+from app.errors import AppError, InvalidError, NotFoundError
+from app.model_server.embeddings import EmbeddingModel
+from app.model_server.generation import GenerationChunk
+from app.model_server.prometheus import EngineMetrics
+from app.model_server.response import CompletionWriter
+from app.model_server.schemas import (
     CompletionRequest,
     EmbeddingRequest,
     ErrorInfo,
@@ -24,8 +25,7 @@ from app.engine.embedded.schemas import (
     LoadAdapterRequest,
     UnloadAdapterRequest,
 )
-from app.engine.embedded.service import BASE_NAME, EngineService, PreparedRequest
-from app.errors import AppError, InvalidError, NotFoundError
+from app.model_server.service import BASE_NAME, EngineService, PreparedRequest
 
 T = TypeVar("T")
 Http = Request[Any, Any, State]

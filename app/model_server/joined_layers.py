@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from app.engine.embedded.int8_layers import Int8Linear, PackedInt8Linear, can_pack
 from app.engine.model_memory import Packing
+from app.model_server.int8_layers import Int8Linear, PackedInt8Linear, can_pack
 
 _HALF_STEP = 2**-25  # of the smallest numbers in float16
 
