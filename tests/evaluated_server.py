@@ -35,11 +35,11 @@ from tests.office_instructions import asked_by
 from tests.recording_swapper import RecordingSwapper
 from tests.scripted_engine import ScriptedEngine, byte_tokenizer
 from trainer.environment import Scenario
-from trainer.environments.office.expert_script import ExpertScript
-from trainer.environments.office.scenarios import draw, site_of
-from trainer.environments.office.services import create_services
-from trainer.environments.office.site import Site
 from trainer.evaluation.over_rest import RestEvaluation
+from trainer.worlds.office.expert_script import ExpertScript
+from trainer.worlds.office.scenarios import draw, site_of
+from trainer.worlds.office.services import create_services
+from trainer.worlds.office.site import Site
 
 TOKEN = "the token of the demo APIs"
 SCENARIOS, SITES = 2, 2

@@ -23,10 +23,10 @@ from tests.promoted_releases import EVEN, GAIN, exam
 from tests.rows import project_row
 from tests.scripted_engine import Answer, Script, ScriptedEngine, block, byte_tokenizer
 from trainer.environment import Scenario, Split, Verdict
-from trainer.environments.office.office_environment import OfficeEnvironment, OfficeWorld
 from trainer.evaluation.gate_decision import GateRules
 from trainer.evaluation.paired import Evaluator
 from trainer.gate import CandidateAdapter, GateResult, evaluate_candidate
+from trainer.worlds.office.office_environment import OfficeEnvironment, OfficeWorld
 
 SCENARIOS = 4
 RULES = GateRules(min_scenarios=SCENARIOS)

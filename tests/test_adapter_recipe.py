@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from app.cli import main
 from app.errors import InvalidError
 from tests.small_adapter_build import small_model
-from trainer.demo.base_adapter.adapter_bootstrap import new_recipe
-from trainer.demo.base_adapter.adapter_recipe import (
+from trainer.worlds.base_adapter.adapter_bootstrap import new_recipe
+from trainer.worlds.base_adapter.adapter_recipe import (
     MIX,
     AdapterRecipe,
     MixPart,
@@ -18,9 +18,9 @@ from trainer.demo.base_adapter.adapter_recipe import (
     divide_scenarios,
     with_settings,
 )
-from trainer.demo.base_adapter.demonstration_files import plan_files
-from trainer.demo.recipe_file import claim_directory
-from trainer.demo.seed_policy.recipe import Recipe
+from trainer.worlds.base_adapter.demonstration_files import plan_files
+from trainer.worlds.recipe_file import claim_directory
+from trainer.worlds.seed_policy.recipe import Recipe
 
 RECIPE = AdapterRecipe(model="small", base="0")
 

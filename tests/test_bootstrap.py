@@ -19,12 +19,12 @@ from app.agent.prompt_profiles import choose_profile
 from app.cli import main
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import EngineError, InvalidError
-from trainer.demo.seed_policy.bootstrap import SeedPlan, bootstrap, prepare, teach
-from trainer.demo.seed_policy.chunks import make_chunks
-from trainer.demo.seed_policy.recipe import Recipe
-from trainer.demo.seed_policy.samples import load_samples
 from trainer.engines.engine_process import engine_process
 from trainer.evaluation.policy_metrics import PolicyMetrics
+from trainer.worlds.seed_policy.bootstrap import SeedPlan, bootstrap, prepare, teach
+from trainer.worlds.seed_policy.chunks import make_chunks
+from trainer.worlds.seed_policy.recipe import Recipe
+from trainer.worlds.seed_policy.samples import load_samples
 
 TINY = Recipe(hidden=32, heads=1, layers=1, mlp=32, drills=300, drill_steps=2, steps=3, tokens=2048)
 

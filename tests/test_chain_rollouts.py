@@ -15,10 +15,10 @@ from app.skills.in_memory_library import InMemoryLibrary
 from tests.evaluated_server import ExpertPolicy
 from tests.scripted_engine import Script, ScriptedEngine, block, byte_tokenizer
 from trainer.environment import Scenario
-from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.evaluation.local import evaluate_scenarios
 from trainer.evaluation.policy_metrics import measure
 from trainer.rollouts.episode import EpisodeRunner, scenario_chain
+from trainer.worlds.office.office_environment import OfficeEnvironment
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,12 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.chat_server import KEY, MODEL, ChatServer, chat_server
 from tests.trajectory_samples import sample_of
 from trainer.environment import Scenario
-from trainer.environments.office.expert_script import FLAWLESS
-from trainer.environments.office.office_environment import OfficeEnvironment
-from trainer.environments.office.scripted_rollouts import ScriptRunner, demonstrate
 from trainer.rollouts.expert import ExpertContext
 from trainer.sft_data.answer_tokens import UntokenizableError
 from trainer.sft_data.chat_expert import ChatExpert, load_expert
+from trainer.worlds.office.expert_script import FLAWLESS
+from trainer.worlds.office.office_environment import OfficeEnvironment
+from trainer.worlds.office.scripted_rollouts import ScriptRunner, demonstrate
 
 HELLO = [Message("user", "hello")]
 

@@ -8,17 +8,17 @@ import pytest
 
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
-from trainer.demo.seed_policy.bootstrap import prepare
-from trainer.demo.seed_policy.demonstrations import Demonstrations, Demonstrator
-from trainer.demo.seed_policy.recipe import MAX_LENGTH, Recipe
-from trainer.demo.seed_policy.samples import load_samples, save_samples
 from trainer.environment import Scenario
-from trainer.environments.office.distractors import distractors
-from trainer.environments.office.expert_script import Faults
-from trainer.environments.office.office_environment import OfficeEnvironment
-from trainer.environments.office.scenarios import place_at, site_of
-from trainer.environments.office.scripted_rollouts import ScriptRunner, demonstrate
-from trainer.environments.office.split import templates_of
+from trainer.worlds.office.distractors import distractors
+from trainer.worlds.office.expert_script import Faults
+from trainer.worlds.office.office_environment import OfficeEnvironment
+from trainer.worlds.office.scenarios import place_at, site_of
+from trainer.worlds.office.scripted_rollouts import ScriptRunner, demonstrate
+from trainer.worlds.office.split import templates_of
+from trainer.worlds.seed_policy.bootstrap import prepare
+from trainer.worlds.seed_policy.demonstrations import Demonstrations, Demonstrator
+from trainer.worlds.seed_policy.recipe import MAX_LENGTH, Recipe
+from trainer.worlds.seed_policy.samples import load_samples, save_samples
 
 
 @pytest.fixture(scope="module")

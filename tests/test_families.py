@@ -7,8 +7,8 @@ import pytest
 
 from app.records import Task
 from tests.bench.bench_families import labelled_tasks, measure_pairs
-from trainer.environments.office.places import Variety
 from trainer.experience.scenario_inference import Conduct, infer_scenarios
+from trainer.worlds.office.places import Variety
 
 
 @pytest.mark.parametrize("variety", ["", "-w"])

@@ -22,12 +22,12 @@ from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.retrieval import scenario as by_scenario
 from trainer.engines.subprocess_engine import subprocess_engine
 from trainer.environment import Scenario, Split, Verdict, World
-from trainer.environments.office.office_environment import OfficeEnvironment
-from trainer.environments.office.scripted_rollouts import LIMITS
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import Collected, GroupCollector, draw_chains
 from trainer.sage.advantages import compute_advantages
 from trainer.sage.reward import ChainStep, Reward, outcome, with_use_values
+from trainer.worlds.office.office_environment import OfficeEnvironment
+from trainer.worlds.office.scripted_rollouts import LIMITS
 
 SETTINGS = RunSettings(kind=RunKind.ROLLOUT, pairs=2, group=6, reward="tests.test_groups:recording")
 REWARDED: list[Sequence[ChainStep]] = []

@@ -9,10 +9,10 @@ import pytest
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.gym_rollouts import Gym, finished, plan, program, values
 from trainer.environment import Scenario
-from trainer.environments.gym.expert_programs import ProgramStyle
-from trainer.environments.gym.final_state import expected_answer
-from trainer.environments.gym.gym_environment import GymEnvironment
-from trainer.environments.gym.task_forms import ANSWERED, WRITING
+from trainer.worlds.gym.expert_programs import ProgramStyle
+from trainer.worlds.gym.final_state import expected_answer
+from trainer.worlds.gym.gym_environment import GymEnvironment
+from trainer.worlds.gym.task_forms import ANSWERED, WRITING
 
 pytestmark = pytest.mark.slow  # hundreds of whole tasks of the practice world
 

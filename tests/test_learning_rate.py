@@ -17,8 +17,8 @@ from tests.http_server import served
 from tests.sage_command import SageCommand
 from tests.served_scores import serve_scored
 from tests.support.every_row import every_row
-from trainer.demo.seed_policy import card
 from trainer.learning.learning_rate import with_learning_rate
+from trainer.worlds.seed_policy import card
 
 
 def test_the_seed_policy_names_its_rate_and_others_get_a_tenth_of_it(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ import pytest
 import uvicorn
 from litestar.testing import AsyncTestClient
 
-from trainer.environments.office.places import place_of
-from trainer.environments.office.scenarios import draw, place_at
-from trainer.environments.office.services import create_services
-from trainer.environments.office.site import Site
+from trainer.worlds.office.places import place_of
+from trainer.worlds.office.scenarios import draw, place_at
+from trainer.worlds.office.services import create_services
+from trainer.worlds.office.site import Site
 
 ADMIN = {"Authorization": "Bearer secret"}
 COUNT = "t12-s1-d0-0"  # how many mails from somebody

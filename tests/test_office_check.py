@@ -13,13 +13,13 @@ from app.records import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
 from tests.office_instructions import asked_by
-from trainer.environments.office.apps import PEOPLE
-from trainer.environments.office.check import can_check, check_of
-from trainer.environments.office.expert_script import ExpertScript
-from trainer.environments.office.office_environment import OfficeEnvironment, OfficeWorld
-from trainer.environments.office.scenarios import place_at, scenario
-from trainer.environments.office.split import templates_of
-from trainer.environments.office.task_templates import TEMPLATES, Template
+from trainer.worlds.office.apps import PEOPLE
+from trainer.worlds.office.check import can_check, check_of
+from trainer.worlds.office.expert_script import ExpertScript
+from trainer.worlds.office.office_environment import OfficeEnvironment, OfficeWorld
+from trainer.worlds.office.scenarios import place_at, scenario
+from trainer.worlds.office.split import templates_of
+from trainer.worlds.office.task_templates import TEMPLATES, Template
 
 _ENVIRONMENT = OfficeEnvironment()
 

@@ -7,9 +7,9 @@ import httpx
 from app.gateway.http_call import HttpCaller
 from app.gateway.wire_request import WireRequest
 from tests.support.every_row import every_row
-from trainer.environments.office.direct import DirectClient
-from trainer.environments.office.services import create_services
-from trainer.environments.office.worlds import Worlds
+from trainer.worlds.office.direct import DirectClient
+from trainer.worlds.office.services import create_services
+from trainer.worlds.office.worlds import Worlds
 
 DEMO = "/sites/0/worlds/demo"
 OperationCall = tuple[str, str, dict[str, Any]]

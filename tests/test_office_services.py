@@ -9,10 +9,10 @@ from litestar.testing import AsyncTestClient
 
 from app.apis.api_documents import parse_document
 from app.records import Json
-from trainer.environments.office.documents import APP_NAMES, document
-from trainer.environments.office.services import create_services
-from trainer.environments.office.site import Site
-from trainer.environments.office.worlds import Worlds
+from trainer.worlds.office.documents import APP_NAMES, document
+from trainer.worlds.office.services import create_services
+from trainer.worlds.office.site import Site
+from trainer.worlds.office.worlds import Worlds
 
 ADMIN = {"Authorization": "Bearer secret"}
 MAIL = {"login": "sign_in", "list": "browse_mails", "show": "get_mail", "prepare": "unlock_mail"}

@@ -6,9 +6,9 @@ import pytest
 
 from tests.office_instructions import asked_by
 from trainer.environment import Split
-from trainer.environments.office.apps import APPS
-from trainer.environments.office.split import templates_of
-from trainer.environments.office.task_templates import TEMPLATES, Template
+from trainer.worlds.office.apps import APPS
+from trainer.worlds.office.split import templates_of
+from trainer.worlds.office.task_templates import TEMPLATES, Template
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 

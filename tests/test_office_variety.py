@@ -5,12 +5,12 @@ from typing import get_args
 import pytest
 
 from trainer.environment import Split
-from trainer.environments.office.apps import APPS, GROUPS, PEOPLE, THRESHOLDS
-from trainer.environments.office.items import groups_of, items_of, matches
-from trainer.environments.office.places import Place, Variety, place_of
-from trainer.environments.office.scenarios import draw, place_at
-from trainer.environments.office.split import templates_of
-from trainer.environments.office.task_templates import TEMPLATES
+from trainer.worlds.office.apps import APPS, GROUPS, PEOPLE, THRESHOLDS
+from trainer.worlds.office.items import groups_of, items_of, matches
+from trainer.worlds.office.places import Place, Variety, place_of
+from trainer.worlds.office.scenarios import draw, place_at
+from trainer.worlds.office.split import templates_of
+from trainer.worlds.office.task_templates import TEMPLATES
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 

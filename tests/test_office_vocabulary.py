@@ -13,11 +13,11 @@ from app.sandbox.child.channel import HostChannel
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.office_instructions import asked_by
 from tests.office_rollouts import Office
-from trainer.environments.office.documents import APP_NAMES
-from trainer.environments.office.expert_script import ExpertScript, Faults
-from trainer.environments.office.office_environment import OfficeWorld, catalog_of
-from trainer.environments.office.task_templates import TEMPLATES
-from trainer.environments.office.vocabulary import vocabulary
+from trainer.worlds.office.documents import APP_NAMES
+from trainer.worlds.office.expert_script import ExpertScript, Faults
+from trainer.worlds.office.office_environment import OfficeWorld, catalog_of
+from trainer.worlds.office.task_templates import TEMPLATES
+from trainer.worlds.office.vocabulary import vocabulary
 
 WORD = re.compile(r"[A-Za-z_]\w*")
 CLUMSY = Faults(unprepared=0.5, page=0.5, synonym=0.5, inline=0.2)

@@ -15,11 +15,11 @@ from app.errors import InvalidError
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.tiny_model import write_tokenizer
 from trainer.environment import Environment, Scenario, open_environment
-from trainer.environments.crud.crud_environment import CrudEnvironment
-from trainer.environments.gym.gym_environment import GymEnvironment
 from trainer.rollouts.episode import Episode
 from trainer.rollouts.expert import ExpertContext, open_expert
 from trainer.sft_data.chat_records import read_records
+from trainer.worlds.crud.crud_environment import CrudEnvironment
+from trainer.worlds.gym.gym_environment import GymEnvironment
 
 pytestmark = pytest.mark.slow  # hundreds of whole tasks of the practice world
 

@@ -17,15 +17,15 @@ from app.records import Policy, Stop, Task, Trajectory, Turn
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.scripted_engine import block
 from trainer.environment import Scenario, Verdict
-from trainer.environments.office.expert_script import FLAWLESS
-from trainer.environments.office.office_environment import OfficeEnvironment
-from trainer.environments.office.scripted_rollouts import ScriptRunner
 from trainer.rollouts.episode import Episode
 from trainer.sft_data.answer_tokens import UntokenizableError
 from trainer.sft_data.chat_records import read_records
 from trainer.sft_data.collection_journal import CollectionEntry, CollectionJournal
 from trainer.sft_data.rejection_sampling import UNTOKENIZABLE, RejectionSampler
 from trainer.sft_data.selection import RejectReason, select
+from trainer.worlds.office.expert_script import FLAWLESS
+from trainer.worlds.office.office_environment import OfficeEnvironment
+from trainer.worlds.office.scripted_rollouts import ScriptRunner
 
 GOOD = block("apis.supervisor.complete_task()")
 SETTINGS = {"seed": 1}

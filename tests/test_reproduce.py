@@ -13,11 +13,14 @@ from app.adapters.files import WEIGHTS
 from app.model_catalog import SEED
 from app.settings import Settings
 from trainer.cli.reproduce import reproduce
-from trainer.demo.reproduce import run
-from trainer.demo.reproduce.chart import draw
-from trainer.demo.reproduce.experiment_model import experiment_settings
-from trainer.demo.reproduce.findings import LABELS, as_json, as_markdown, differences, read_rows
-from trainer.demo.reproduce.plan import (
+from trainer.environment import open_environment
+from trainer.evaluation.policy_metrics import TaskResult
+from trainer.rollouts.stack import open_stack
+from trainer.worlds.reproduce import run
+from trainer.worlds.reproduce.chart import draw
+from trainer.worlds.reproduce.experiment_model import experiment_settings
+from trainer.worlds.reproduce.findings import LABELS, as_json, as_markdown, differences, read_rows
+from trainer.worlds.reproduce.plan import (
     ExperimentPlan,
     Trial,
     baseline_rows,
@@ -26,14 +29,11 @@ from trainer.demo.reproduce.plan import (
     repeated_trials,
     search_trials,
 )
-from trainer.demo.reproduce.run import Experiment, TrialError
-from trainer.demo.reproduce.supervised_start import make_start
-from trainer.demo.reproduce.trial import RowResults, TrialResult, TrialRunner, results_file, trial_file
-from trainer.demo.reproduce.versions import provenance, record_commit
-from trainer.demo.seed_policy.samples import load_samples
-from trainer.environment import open_environment
-from trainer.evaluation.policy_metrics import TaskResult
-from trainer.rollouts.stack import open_stack
+from trainer.worlds.reproduce.run import Experiment, TrialError
+from trainer.worlds.reproduce.supervised_start import make_start
+from trainer.worlds.reproduce.trial import RowResults, TrialResult, TrialRunner, results_file, trial_file
+from trainer.worlds.reproduce.versions import provenance, record_commit
+from trainer.worlds.seed_policy.samples import load_samples
 
 PLAN = ExperimentPlan()
 FIRST_STEP = "learner-00001.checkpoint"

@@ -14,18 +14,18 @@ from app.errors import InvalidError, ModelMemoryError
 from app.model_catalog import SEED
 from tests.tiny_model import make_model_dir
 from trainer.cli.reproduce import reproduce
-from trainer.demo.held_out import HELD_OUT
-from trainer.demo.reproduce.experiment_model import experiment_settings, find_start, import_start, update_device
-from trainer.demo.reproduce.findings import differences, read_rows
-from trainer.demo.reproduce.plan import PRETRAINED, ExperimentPlan, conflicting_values, search_trials
-from trainer.demo.reproduce.run import Experiment
-from trainer.demo.reproduce.trial import RowResults, results_file
 from trainer.environment import open_environment
-from trainer.environments.mixed import load_environment
 from trainer.evaluation.policy_metrics import TaskResult
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
 from trainer.learning.publishing import publish
+from trainer.worlds.held_out import HELD_OUT
+from trainer.worlds.mixed import load_environment
+from trainer.worlds.reproduce.experiment_model import experiment_settings, find_start, import_start, update_device
+from trainer.worlds.reproduce.findings import differences, read_rows
+from trainer.worlds.reproduce.plan import PRETRAINED, ExperimentPlan, conflicting_values, search_trials
+from trainer.worlds.reproduce.run import Experiment
+from trainer.worlds.reproduce.trial import RowResults, results_file
 
 
 @pytest.fixture(scope="module")

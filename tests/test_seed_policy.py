@@ -7,11 +7,11 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from app.engine.tokenizer import ChatTokenizer
-from trainer.demo.seed_policy.llama import as_llama
-from trainer.demo.seed_policy.pretrain import new_model
-from trainer.demo.seed_policy.recipe import MAX_LENGTH, Recipe
-from trainer.demo.seed_policy.word_tokenizer import build_tokenizer
-from trainer.environments.office.vocabulary import vocabulary
+from trainer.worlds.office.vocabulary import vocabulary
+from trainer.worlds.seed_policy.llama import as_llama
+from trainer.worlds.seed_policy.pretrain import new_model
+from trainer.worlds.seed_policy.recipe import MAX_LENGTH, Recipe
+from trainer.worlds.seed_policy.word_tokenizer import build_tokenizer
 
 SHIPPED = Path(__file__).parents[1] / "app" / "seed_policy"
 

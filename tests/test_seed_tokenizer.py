@@ -9,15 +9,15 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from app.apis.api_docs import show_signatures
 from app.engine.tokenizer import ChatTokenizer, Message
-from trainer.demo.seed_policy.bootstrap import prepare
-from trainer.demo.seed_policy.recipe import Recipe
-from trainer.demo.seed_policy.word_tokenizer import SPECIAL
-from trainer.environments.office import solution
-from trainer.environments.office.documents import APP_NAMES
-from trainer.environments.office.office_environment import catalog_of
-from trainer.environments.office.site import Site
-from trainer.environments.office.task_templates import TEMPLATES
-from trainer.environments.office.vocabulary import vocabulary
+from trainer.worlds.office import solution
+from trainer.worlds.office.documents import APP_NAMES
+from trainer.worlds.office.office_environment import catalog_of
+from trainer.worlds.office.site import Site
+from trainer.worlds.office.task_templates import TEMPLATES
+from trainer.worlds.office.vocabulary import vocabulary
+from trainer.worlds.seed_policy.bootstrap import prepare
+from trainer.worlds.seed_policy.recipe import Recipe
+from trainer.worlds.seed_policy.word_tokenizer import SPECIAL
 
 TEXTS = (
     "",

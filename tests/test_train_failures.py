@@ -20,9 +20,9 @@ from tests.small_disk import small_disk
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
 from tests.training_project import ProgressRecorder, TrainingProject, chats, interrupted
-from trainer.environments.office.documents import APP_NAMES, document, operation_names
-from trainer.environments.office.site import Site
 from trainer.runs.train import train
+from trainer.worlds.office.documents import APP_NAMES, document, operation_names
+from trainer.worlds.office.site import Site
 
 LOGGED = {"kind": "logged", "steps": 2}
 SFT = {"kind": "sft", "steps": 2}

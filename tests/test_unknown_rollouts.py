@@ -12,10 +12,10 @@ from app.skills.in_memory_library import InMemoryLibrary
 from tests.evaluated_server import ExpertPolicy
 from tests.test_chain_rollouts import ScriptedRunner, sandbox, scenarios
 from trainer.environment import Scenario, Verdict
-from trainer.environments.office.office_environment import OfficeEnvironment, OfficeWorld
 from trainer.rollouts.episode import EpisodeRunner, scenario_chain
 from trainer.rollouts.groups import GroupCollector
 from trainer.sage.reward import ChainStep, Reward, skill_value
+from trainer.worlds.office.office_environment import OfficeEnvironment, OfficeWorld
 
 __all__ = ["sandbox", "scenarios"]
 

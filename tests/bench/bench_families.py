@@ -17,11 +17,11 @@ from typing import NamedTuple
 from uuid import UUID
 
 from app.records import Task
-from trainer.environments.office import solution
-from trainer.environments.office.places import Place, Variety
-from trainer.environments.office.site import Site
-from trainer.environments.office.task_templates import TEMPLATES
 from trainer.experience.scenario_inference import Conduct, infer_scenarios
+from trainer.worlds.office import solution
+from trainer.worlds.office.places import Place, Variety
+from trainer.worlds.office.site import Site
+from trainer.worlds.office.task_templates import TEMPLATES
 
 _EACH = 6  # tasks of a kind
 _SOLVED, _EARLY, _WRONG = 0.6, 0.5, 0.7

@@ -31,9 +31,9 @@ from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.retrieval import scenario as by_scenario
 from trainer.engines.engine_process import engine_process
 from trainer.engines.subprocess_engine import subprocess_engine
-from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import GroupCollector, draw_chains
+from trainer.worlds.office.office_environment import OfficeEnvironment
 
 SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"
 CPU = torch.device("cpu")

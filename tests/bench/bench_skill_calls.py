@@ -31,12 +31,12 @@ from app.skills.retrieval import scenario as by_scenario
 from tests.bench.in_session import InSessionSandbox
 from tests.bench.results_file import write_results
 from trainer.engines.subprocess_engine import subprocess_engine
-from trainer.environments.office.expert_script import Faults
-from trainer.environments.office.office_environment import OfficeEnvironment
-from trainer.environments.office.scripted_rollouts import ScriptRunner, demonstrate
 from trainer.rollouts.chain_step import chain_step
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import GroupCollector, draw_chains
+from trainer.worlds.office.expert_script import Faults
+from trainer.worlds.office.office_environment import OfficeEnvironment
+from trainer.worlds.office.scripted_rollouts import ScriptRunner, demonstrate
 
 SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"
 _FAULTS = Faults(unprepared=0.2, page=0.2, synonym=0.2, trust=0.2)

@@ -36,14 +36,14 @@ from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.retrieval import scenario as by_scenario
 from tests.trajectory_samples import sample_of
 from trainer.engines.subprocess_engine import subprocess_engine
-from trainer.environments.office.office_environment import OfficeEnvironment
-from trainer.environments.office.scripted_rollouts import LIMITS
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
 from trainer.learning.publishing import publish
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import GroupCollector, draw_chains
 from trainer.sage.advantages import AdvantagedRollout, compute_advantages
+from trainer.worlds.office.office_environment import OfficeEnvironment
+from trainer.worlds.office.scripted_rollouts import LIMITS
 
 SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"
 Row = dict[str, Any]

@@ -37,12 +37,12 @@ from app.ports import check_port
 from app.run_settings import read_settings
 from tests.bench.traffic import draw_traffic, kinds_of, submission
 from trainer.cli.watch_run import watch_run
-from trainer.demo.simulate_live.ended import ended_task
-from trainer.demo.simulate_live.lesson import teach
-from trainer.environments.office.documents import APP_NAMES
-from trainer.environments.office.places import Place
 from trainer.evaluation.metrics_table import metrics_table
 from trainer.evaluation.policy_metrics import TaskResult, measure
+from trainer.worlds.office.documents import APP_NAMES
+from trainer.worlds.office.places import Place
+from trainer.worlds.simulate_live.ended import ended_task
+from trainer.worlds.simulate_live.lesson import teach
 
 _SHOWN = {
     "tgc": "tasks solved, %",

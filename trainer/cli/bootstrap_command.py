@@ -10,10 +10,10 @@ import msgspec
 
 from app.model_catalog import SEED
 from app.settings import Settings
-from trainer.demo.base_adapter.adapter_recipe import AdapterRecipe, with_settings
-from trainer.demo.seed_policy.recipe import Recipe
-from trainer.demo.source_commit import source_commit
 from trainer.evaluation.metrics_table import metrics_table
+from trainer.worlds.base_adapter.adapter_recipe import AdapterRecipe, with_settings
+from trainer.worlds.seed_policy.recipe import Recipe
+from trainer.worlds.source_commit import source_commit
 
 _SCENARIOS = 8000  # of the seed policy
 
@@ -117,8 +117,8 @@ def _build_seed(options: BootstrapOptions) -> None:
     if options.given or options.start:
         raise click.UsageError("--set and --start are for an adapter: name its model with --model")
     # Imported here because torch takes seconds to import, which `sage --help` need not wait for.
-    from trainer.demo.seed_policy.bootstrap import SeedPlan, bootstrap  # noqa: PLC0415
     from trainer.learning.model import pick_device  # noqa: PLC0415
+    from trainer.worlds.seed_policy.bootstrap import SeedPlan, bootstrap  # noqa: PLC0415
 
     drills = {} if options.drill_steps is None else {"drill_steps": options.drill_steps}
     plan = SeedPlan(
@@ -141,13 +141,13 @@ def _build_adapter(options: BootstrapOptions) -> None:
         raise click.UsageError("--drill-steps is for the seed policy: an adapter has no drills")
     # As above.
     from app.model_store.pull import pull  # noqa: PLC0415
-    from trainer.demo.base_adapter.adapter_bootstrap import (  # noqa: PLC0415
+    from trainer.learning.model import pick_device  # noqa: PLC0415
+    from trainer.worlds.base_adapter.adapter_bootstrap import (  # noqa: PLC0415
         AdapterPlan,
         bootstrap_adapter,
         new_recipe,
         serving_advice,
     )
-    from trainer.learning.model import pick_device  # noqa: PLC0415
 
     settings = Settings.from_env()
     model_dir = pull(options.model, settings.data_dir)

@@ -17,12 +17,12 @@ from app.client.options import find_key, url_option
 from app.plugins import registry
 from app.ports import base_url
 from app.settings import Settings
-from trainer.demo.admin_token import read_token
-from trainer.demo.defaults import ENVIRONMENT
 from trainer.environment import Split
 from trainer.evaluation.metrics_table import metrics_table
 from trainer.evaluation.over_rest import RestEvaluation, evaluate_server
 from trainer.evaluation.policy_metrics import Evaluate, PolicyMetrics, TaskResult, measure
+from trainer.worlds.admin_token import read_token
+from trainer.worlds.defaults import ENVIRONMENT
 
 _NONE = "none"
 

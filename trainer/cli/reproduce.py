@@ -16,9 +16,9 @@ from app.adapters.files import content_hash
 from app.errors import InvalidError
 from app.model_catalog import SEED
 from app.settings import Settings
-from trainer.demo.reproduce.plan import PRETRAINED, ExperimentPlan, conflicting_values, repeated_trials
-from trainer.demo.reproduce.versions import provenance, record_commit
-from trainer.demo.source_commit import UNKNOWN
+from trainer.worlds.reproduce.plan import PRETRAINED, ExperimentPlan, conflicting_values, repeated_trials
+from trainer.worlds.reproduce.versions import provenance, record_commit
+from trainer.worlds.source_commit import UNKNOWN
 
 _CURVES = ("sage", "sage_outcome", "sage_chain", "sft_grpo")
 
@@ -94,7 +94,7 @@ def reproduce(
     an adapter, and with a table for each thing that its training never saw. Takes hours on two cores, or days with
     a pretrained model. An interrupted experiment resumes when it is called again.
     """
-    from trainer.demo.reproduce.run import Experiment, check_memory  # noqa: PLC0415  torch takes seconds, which `--help` need not wait for
+    from trainer.worlds.reproduce.run import Experiment, check_memory  # noqa: PLC0415  torch takes seconds, which `--help` need not wait for
 
     start = _find_start(model, adapter)
     if start is not None and sizes["crowded"] is not None:
@@ -126,7 +126,7 @@ def _find_start(model: str, adapter: Path | None) -> Path | None:
         if adapter is not None:
             raise click.UsageError("--adapter is for another model than the seed policy: name it with --model")
         return None
-    from trainer.demo.reproduce.experiment_model import find_start  # noqa: PLC0415  torch, as above
+    from trainer.worlds.reproduce.experiment_model import find_start  # noqa: PLC0415  torch, as above
 
     return find_start(model, adapter)
 
@@ -150,18 +150,18 @@ def _plan(model: str, start: Path | None, sizes: dict[str, Any], only: tuple[str
 def _start_values(model: str, start: Path | None) -> dict[str, str]:
     if start is None:
         return {}
-    from trainer.demo.reproduce.experiment_model import start_profile  # noqa: PLC0415  torch, as above
+    from trainer.worlds.reproduce.experiment_model import start_profile  # noqa: PLC0415  torch, as above
 
     return {"model": model, "adapter": content_hash(start), "profile": start_profile(model, start)}
 
 
 def _make_start(plan: ExperimentPlan, start: Path | None, work: Path) -> None:
     if start is not None:
-        from trainer.demo.reproduce.experiment_model import import_start  # noqa: PLC0415  torch, as above
+        from trainer.worlds.reproduce.experiment_model import import_start  # noqa: PLC0415  torch, as above
 
         import_start(start, work)
         return
-    from trainer.demo.reproduce.supervised_start import make_start  # noqa: PLC0415  torch, as above
+    from trainer.worlds.reproduce.supervised_start import make_start  # noqa: PLC0415  torch, as above
 
     settings = Settings(data_dir=work, model=SEED)
     with tqdm(total=plan.sft.steps, desc="supervised start", unit="step", disable=None) as bar:
@@ -170,8 +170,8 @@ def _make_start(plan: ExperimentPlan, start: Path | None, work: Path) -> None:
 
 def _write_findings(plan: ExperimentPlan, work: Path, out: Path) -> None:
     """Of all conditions that were run, also by earlier calls with another --only."""
-    from trainer.demo.reproduce.chart import draw  # noqa: PLC0415
-    from trainer.demo.reproduce.findings import (  # noqa: PLC0415  numpy, as above
+    from trainer.worlds.reproduce.chart import draw  # noqa: PLC0415
+    from trainer.worlds.reproduce.findings import (  # noqa: PLC0415  numpy, as above
         LABELS,
         as_json,
         as_markdown,
@@ -179,9 +179,9 @@ def _write_findings(plan: ExperimentPlan, work: Path, out: Path) -> None:
         differences,
         read_rows,
     )
-    from trainer.demo.reproduce.plan import Trial  # noqa: PLC0415
-    from trainer.demo.reproduce.run import Experiment  # noqa: PLC0415
-    from trainer.demo.reproduce.trial import exam_titles  # noqa: PLC0415
+    from trainer.worlds.reproduce.plan import Trial  # noqa: PLC0415
+    from trainer.worlds.reproduce.run import Experiment  # noqa: PLC0415
+    from trainer.worlds.reproduce.trial import exam_titles  # noqa: PLC0415
 
     whole = msgspec.structs.replace(plan, only=())
     lrs = Experiment(whole, work, lambda _: None).chosen()

@@ -31,10 +31,10 @@ from app.release.project_secrets import ProjectSecrets
 from app.release.tool_documents import ApiDocument
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox
-from trainer.environments.exam.api_trials import ApiTrials
-from trainer.environments.exam.exam_environment import Ground, Trials
-from trainer.environments.exam.recorded_trials import RecordedTrials
-from trainer.environments.exam.staging_reset import Reset, ResetMessage, ResetOperation
+from trainer.exam.api_trials import ApiTrials
+from trainer.exam.exam_environment import Ground, Trials
+from trainer.exam.recorded_trials import RecordedTrials
+from trainer.exam.staging_reset import Reset, ResetMessage, ResetOperation
 from trainer.run_job import Job
 from trainer.runs.staging_servers import TrialServers, staging_servers
 

@@ -21,14 +21,14 @@ from app.records import Json, Task
 from app.release import manifest
 from app.run_settings import MIN_KINDS, MIN_SCENARIOS, RunKind, rollout_environment
 from trainer.environment import Environment, open_environment
-from trainer.environments.exam.exam_environment import (
+from trainer.exam.exam_environment import (
     ExamChoice,
     ExamEnvironment,
     ExamItem,
     Trials,
     exam_scenarios,
 )
-from trainer.environments.exam.idle_trials import solved_idly
+from trainer.exam.idle_trials import solved_idly
 from trainer.experience.held_out_tasks import read_held_out
 from trainer.experience.task_kinds import TaskKinds
 from trainer.run_job import Job, RunProgress

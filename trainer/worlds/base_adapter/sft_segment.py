@@ -1,0 +1,193 @@
+"""A segment of the training: the steps between two points of the learning curve, on one or several processes.
+
+Between segments no model is loaded, so an exam has the memory for itself. A segment that was killed is repeated
+from its checkpoint.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from multiprocessing import connection, get_context
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import torch
+from transformers import PreTrainedModel
+
+from app.engine.available_memory import memory_available
+from app.engine.model_memory import MemoryNeed, check_fits, trained_needs
+from app.parent_death import exit_with_parent
+from trainer.atomic_write import write_atomically
+from trainer.learning import rendezvous as meeting
+from trainer.learning.activation_memory import ACTIVATION_BYTES
+from trainer.learning.batch import Sample, pad, plan
+from trainer.learning.distributed import ProcessGroup
+from trainer.learning.lora import with_lora
+from trainer.learning.model import describe, load_model, sampled_logprobs
+from trainer.learning.precision import DtypeName, base_dtype
+from trainer.learning.publishing import publish
+from trainer.learning.rendezvous import LearnerLostError, Rank, Rendezvous
+from trainer.learning.supervised import SftSettings, SftStep, sft_steps
+from trainer.worlds.base_adapter.learning_curve import CurvePoint, StepJournal, StepRecord, point_at, read_steps
+from trainer.worlds.base_adapter.training_set import read_training_set
+
+
+class SftSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps `since` (exclusive) to `until` of a training, and the places of its files."""
+
+    model_dir: Path
+    start: Path | None  # an adapter to go on from
+    base_name: str | None  # of the model on model servers
+    samples: Path
+    held_out: Path
+    work: Path
+    settings: SftSettings
+    rank: int
+    alpha: int
+    dtype: DtypeName  # of the frozen base
+    device: str
+    since: int
+    until: int
+
+    @property
+    def point(self) -> Path:
+        return self.work / f"point-{self.until:06}.json"
+
+    @property
+    def adapters(self) -> Path:
+        return self.work / "adapters"
+
+
+def fitting_processes(wanted: int, device: str, gpus: int) -> int:
+    """How many processes can train: on CUDA at most one per GPU, on MPS one."""
+    match device:
+        case "cuda":
+            return max(1, min(wanted, gpus))
+        case "mps":
+            return 1
+    return wanted
+
+
+def train_segment(segment: SftSegment, processes: int) -> CurvePoint:
+    """Train up to the segment's last step, unless that was done.
+
+    Raises ModelMemoryError before it begins, where not all processes fit, and LearnerLostError if one fails; its
+    own traceback is on standard error.
+    """
+    if not segment.point.exists():
+        check_memory(segment, processes)
+        segment.work.mkdir(parents=True, exist_ok=True)
+        store, rendezvous = meeting.serve("127.0.0.1", 0, processes, 0)
+        team = [_spawn(segment, rendezvous, Rank(index, index, processes)) for index in range(processes)]
+        try:
+            _await_all(team)
+        finally:
+            for each in team:
+                each.kill()
+                each.join()
+            del store  # the processes met in it
+    return msgspec.json.decode(segment.point.read_bytes(), type=CurvePoint)
+
+
+def check_memory(segment: SftSegment, processes: int) -> None:
+    """Raises ModelMemoryError where not all processes fit. A GPU is checked by the process that uses it."""
+    device = torch.device(segment.device)
+    if device.type == "cpu":
+        each = trained_needs(
+            segment.model_dir,
+            base_dtype(segment.dtype, device, segment.model_dir).itemsize,
+            rank=segment.rank,
+            kept_tokens=segment.settings.tokens // processes,
+            most_kept=ACTIVATION_BYTES,
+        ).host
+        need = MemoryNeed(((processes * each.total, f"{processes} x training of {each}"),))
+        check_fits(
+            segment.model_dir, need, memory_available(), doing="training with ", advice="or take fewer --processes"
+        )
+
+
+def _spawn(segment: SftSegment, rendezvous: Rendezvous, rank: Rank) -> SpawnProcess:
+    process = get_context("spawn").Process(target=_run, args=(segment, rendezvous, rank, os.getpid()), daemon=True)
+    process.start()
+    return process
+
+
+def _await_all(team: Sequence[SpawnProcess]) -> None:
+    running = {each.sentinel: each for each in team}
+    while running:
+        for sentinel in connection.wait(list(running)):
+            ended = running.pop(cast(int, sentinel))
+            ended.join()
+            if ended.exitcode:
+                raise LearnerLostError(
+                    f"a process of the training ended with code {ended.exitcode}: see its output above; if memory "
+                    "ran out, take fewer processes. The same command resumes from the last checkpoint"
+                )
+
+
+def _run(segment: SftSegment, rendezvous: Rendezvous, rank: Rank, parent: int) -> None:
+    exit_with_parent(parent)
+    if rendezvous.count == 1:
+        return _train(segment, ProcessGroup(torch.device(segment.device)))
+    store = meeting.connect(rendezvous.host, rendezvous.port)
+    accelerator = meeting.join(store, rendezvous, rank, segment.device)
+    _train(segment, ProcessGroup(accelerator))
+    accelerator.end_training()
+
+
+def _train(segment: SftSegment, processes: ProcessGroup) -> None:
+    settings, device = segment.settings, processes.device
+    base = load_model(segment.model_dir, device, dtype=base_dtype(segment.dtype, device, segment.model_dir))
+    policy = with_lora(base, segment.rank, segment.alpha, segment.start, seed=settings.seed)
+    model = cast(PreTrainedModel, policy.get_base_model())  # with the LoRA layers in it
+    samples = read_training_set(segment.samples).samples
+    file = segment.work / "steps.jsonl"
+    journal, before = StepJournal(file), time.process_time()
+    steps = sft_steps(
+        model, samples, settings, segment.work / "sft.checkpoint", until=segment.until, processes=processes
+    )
+    for step in steps:
+        spent, before = time.process_time() - before, time.process_time()
+        seconds = sum(each[0] for each in processes.gather([spent]))
+        if processes.index == 0:
+            journal.add(_record(step, seconds))
+    loss = mean_loss(model, read_training_set(segment.held_out).samples, settings.tokens, processes)
+    if processes.index == 0:
+        adapter = publish(policy, segment.adapters, base=segment.base_name)
+        point = point_at(
+            segment.until,
+            read_steps(file),
+            since=segment.since,
+            held_out_loss=loss,
+            adapter=adapter.hash,
+            device=describe(device),
+        )
+        write_atomically(msgspec.json.encode(point), segment.point)
+
+
+@torch.no_grad()
+def mean_loss(
+    model: PreTrainedModel, samples: Sequence[Sample], tokens: int, processes: ProcessGroup | None = None
+) -> float:
+    """Nats per sampled token of all samples, read at most `tokens` at once. Processes share the work."""
+    processes = processes or ProcessGroup(model.device)
+    groups = list(plan([len(each.ids) for each in samples], tokens, torch.Generator().manual_seed(0)))
+    total, count = 0.0, 0
+    for group in groups[processes.index :: processes.count]:
+        logprobs = sampled_logprobs(model, pad([samples[row] for row in group], model.device))
+        total, count = total - logprobs.sum().item(), count + logprobs.numel()
+    sums = processes.gather([total, float(count)])
+    return sum(each[0] for each in sums) / sum(each[1] for each in sums)
+
+
+def _record(step: SftStep, cpu_seconds: float) -> StepRecord:
+    return StepRecord(
+        step=step.index,
+        examples=step.examples,
+        tokens=step.read_tokens,
+        learned_tokens=step.tokens,
+        cpu_seconds=cpu_seconds,
+        loss=step.loss,
+    )

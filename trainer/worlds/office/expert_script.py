@@ -1,0 +1,157 @@
+"""The turns of the scripted expert, which demonstrates tasks for a policy to imitate.
+
+Its mistakes are random and always noticed: the service refuses the call, and the expert repairs its code. If a
+service was only busy, it calls the function again, or repeats inline code.
+"""
+
+import re
+from collections.abc import Sequence
+from random import Random
+from typing import Literal, get_args
+
+import msgspec
+
+from app.records import Offer
+from trainer.worlds.office import solution
+from trainer.worlds.office.apps import Field, Role
+from trainer.worlds.office.site import AppSite, Site, candidates
+from trainer.worlds.office.task_templates import Template
+
+SENTENCES = (
+    "Read the documents.",
+    "Write a skill.",
+    "Use the skill.",
+    "Repair the skill.",
+    "Solve it directly.",
+    "Done.",
+)
+_READ, _WRITE, _USE, _REPAIR, _DIRECT, _DONE = SENTENCES
+_RAISED = re.compile(r"[A-Z]\w*(: |$)")  # the last line of a traceback
+_BUSY = re.compile(r"ApiError: .*\b503\b")
+
+
+class Faults(msgspec.Struct, frozen=True, kw_only=True):
+    """The probability of each imperfection. A solution has at most one mistake, and it is always repaired."""
+
+    unprepared: float = 0.0  # forgets the preparing call, where one is needed
+    page: float = 0.0  # starts at page 0 although pages start at 1
+    synonym: float = 0.0  # calls an operation by its name at another site
+    glance: float = 0.0  # takes a list to have what only the look-up of one item has, where that is needed
+    inline: float = 0.0  # solves the task without a function
+    ignore: float = 0.0  # writes new code although an offered skill fits
+    notes: float = 0.0  # says before the code which fields and operations are meant: no fault, a variation
+    trust: float = 0.0  # completes the task in the turn that uses a skill: no fault, a variation
+
+
+FLAWLESS = Faults()
+
+
+class ExpertScript:
+    """Works on one task. Call `next_turn` with all observations so far, until the task is completed."""
+
+    def __init__(
+        self,
+        site: Site,
+        template: Template,
+        value: str,
+        offers: Sequence[Offer] = (),
+        *,
+        rng: Random,
+        faults: Faults = FLAWLESS,
+    ) -> None:
+        self._site, self._template, self._value = site, template, value
+        self._skill = None if rng.random() < faults.ignore else _fitting_offer(offers, self._template)
+        self._inline = rng.random() < faults.inline
+        self._trusting = faults.trust > 0 and rng.random() < faults.trust
+        self._notes = faults.notes > 0 and rng.random() < faults.notes
+        self._assumed_site = _assumed_site(site, self._template, rng, faults)
+        self._again = ""  # the turn to repeat if a service was busy
+        self._solved = False  # a solution was tried, so the next one is a repair
+        self._documents_seen = False
+        self._stage: Literal["start", "read", "ran"] = "start"
+
+    def next_turn(self, observations: Sequence[str]) -> str:
+        """The next message: a sentence and a python block."""
+        if self._stage == "start":
+            return self._use_skill() if self._skill else self._read()
+        if self._stage == "read":
+            return self._solve()
+        if not _raised(observations[-1]):
+            return self._complete()
+        if _BUSY.match(observations[-1].rpartition("\n")[2]):
+            return self._again
+        return self._solve() if self._documents_seen else self._read()
+
+    def _read(self) -> str:
+        self._stage, self._documents_seen = "read", True
+        apps = [self._template.app] + ["contacts"] * (self._template.selector == "group")
+        return _message(_READ, "\n".join(f'print(apis.api_docs.show_signatures("{app}"))' for app in apps))
+
+    def _use_skill(self) -> str:
+        self._stage = "ran"
+        code = solution.call(self._template, self._value)
+        if self._trusting:
+            code = f"{code.partition(chr(10))[0]}\n{self._completion()}"
+        self._again = _message(_USE, code)
+        return self._again
+
+    def _solve(self) -> str:
+        """The solution, with the mistake in the first attempt and without it afterwards."""
+        sentence = _DIRECT if self._inline else _REPAIR if self._solved or self._skill else _WRITE
+        site = self._site if self._solved else self._assumed_site
+        self._stage, self._solved = "ran", True
+        if self._notes and site == self._site:
+            sentence = solution.note(self._template, site, self._value)
+        if self._inline:
+            code = solution.inline(self._template, site, self._value)
+            self._again = _message(_DIRECT, code)
+            return _message(sentence, code)
+        self._again = _message(_USE, solution.call(self._template, self._value))
+        code = solution.function(self._template, site)
+        return _message(sentence, f"{code}\n{solution.call(self._template, self._value)}")
+
+    def _complete(self) -> str:
+        return _message(_DONE, self._completion())
+
+    def _completion(self) -> str:
+        answer = "" if self._template.role else "answer=result"
+        return f"apis.supervisor.complete_task({answer})"
+
+
+def _message(sentence: str, code: str) -> str:
+    return f"{sentence}\n```python\n{code}\n```"
+
+
+def _raised(observation: str) -> bool:
+    return _RAISED.match(observation.rpartition("\n")[2]) is not None
+
+
+def _fitting_offer(offers: Sequence[Offer], template: Template) -> Offer | None:
+    """The highest-ranked offer that was made for the same template."""
+    return next((offer for offer in offers if offer.name == template.function), None)
+
+
+def _assumed_site(site: Site, template: Template, rng: Random, faults: Faults) -> Site:
+    """The site as the expert assumes it in its first attempt: with one error, if a mistake is drawn."""
+    here = site.apps[template.app]
+    wrong = here
+    if rng.random() < faults.unprepared and template.role == here.guarded:
+        wrong = msgspec.structs.replace(here, guarded="login")
+    elif rng.random() < faults.page and here.first_page == 1:
+        wrong = msgspec.structs.replace(here, first_page=0)
+    elif rng.random() < faults.synonym:
+        wrong = _renamed(here, template, rng)
+    elif faults.glance > 0 and rng.random() < faults.glance:
+        unneeded = {*get_args(Field)} - solution.needed_fields(template)
+        wrong = msgspec.structs.replace(here, hidden=min(unneeded))
+    return msgspec.structs.replace(site, apps={**site.apps, template.app: wrong})
+
+
+def _renamed(here: AppSite, template: Template, rng: Random) -> AppSite:
+    """The app with one operation under a name from another site."""
+    roles: list[Role] = ["login", "list"]
+    if template.role:
+        roles.append(template.role)
+    role = rng.choice(roles)
+    others = [name for name in candidates(here.spec)[role] if name != here.names[role]]
+    return msgspec.structs.replace(here, names={**here.names, role: rng.choice(others)})

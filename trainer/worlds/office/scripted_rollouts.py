@@ -1,0 +1,145 @@
+"""Rollouts of the scripted expert: real services, real sandbox, and skills extracted and checked as in serving.
+
+Each episode holds a whole trajectory as serving would have recorded it, scored by the verifier.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import Annotated
+
+import msgspec
+
+from app.agent.limits import RolloutLimits
+from app.agent.prompt_compact import Compact
+from app.agent.prompt_profiles import Profile
+from app.agent.rollout_loop import Agent
+from app.engine.tokenizer import ChatTokenizer
+from app.errors import InvalidError
+from app.records import Offer, Policy, Task
+from app.sandbox.protocol import Sandbox
+from app.skills.in_memory_library import InMemoryLibrary
+from trainer.environment import Environment, Scenario
+from trainer.rollouts.episode import Episode, EpisodeRunner
+from trainer.rollouts.expert import ExpertContext
+from trainer.worlds.expert_engine import ExpertEngine
+from trainer.worlds.office.distractors import distractors
+from trainer.worlds.office.expert_script import ExpertScript, Faults
+from trainer.worlds.office.office_environment import OfficeEnvironment
+from trainer.worlds.office.scenarios import place_at, site_of
+
+LIMITS = RolloutLimits(turns=8)
+_AT_ONCE = 16
+_OFFERED = 3
+
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+@asynccontextmanager
+async def load_expert(  # noqa: PLR0913 - the options of the plug-in
+    context: ExpertContext,
+    *,
+    unprepared: Share = 0.0,
+    page: Share = 0.0,
+    synonym: Share = 0.0,
+    glance: Share = 0.0,
+    inline: Share = 0.0,
+    ignore: Share = 0.0,
+    trust: Share = 0.0,
+    notes: Share = 0.0,
+    crowded: Share = 0.0,
+    withheld: Share = 0.0,
+) -> AsyncIterator["ScriptedExpert"]:
+    """The plug-in `scripted`. `crowded` is the share of tasks that are also offered skills that do not fit,
+    `withheld` of those whose own skills are not offered; the others are the probabilities in `Faults`.
+
+    Raises InvalidError for an environment that is not the office.
+    """
+    if not isinstance(context.environment, OfficeEnvironment):
+        raise InvalidError(
+            "the scripted expert knows the environment office only: name that one, or another expert"
+        )
+    faults = Faults(
+        unprepared=unprepared,
+        page=page,
+        synonym=synonym,
+        glance=glance,
+        inline=inline,
+        ignore=ignore,
+        notes=notes,
+        trust=trust,
+    )
+    runner = ScriptRunner(
+        environment=context.environment,
+        tokenizer=context.tokenizer,
+        sandbox=context.sandbox,
+        profile=context.profile,
+        crowding=crowded,
+        withheld=withheld,
+    )
+    yield ScriptedExpert(runner, faults, context.seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptRunner:
+    """Runs the script in real rollouts, recorded in a tokenizer and a profile."""
+
+    environment: Environment
+    tokenizer: ChatTokenizer
+    sandbox: Sandbox
+    profile: Profile = Compact()  # noqa: RUF009 - frozen
+    crowding: float = 0.0  # share of tasks that are also offered skills that do not fit, as from a grown library
+    withheld: float = 0.0  # share of tasks that are not offered the skills of their own scenario
+
+    async def play(self, scenario: Scenario, faults: Faults, rng: Random) -> list[Episode]:
+        """One pass over the tasks of a scenario in order, each with the skills that the earlier ones left."""
+        library, episodes = InMemoryLibrary(), []
+        for task in scenario.tasks:
+            offers = await self._offers(library, scenario, task, rng)
+            place = place_at(task)
+            script = ExpertScript(site_of(scenario), place.kind, place.value, offers, rng=rng, faults=faults)
+            engine = ExpertEngine(script, self.tokenizer)
+            agent = Agent(engine, self.tokenizer, self.profile, self.sandbox, LIMITS)
+            episode_runner = EpisodeRunner(agent, self.environment, Policy("expert"))
+            episodes.append(await episode_runner.run_task(scenario, task, library, offers, hooks=engine))
+        return episodes
+
+    async def _offers(self, library: InMemoryLibrary, scenario: Scenario, task: Task, rng: Random) -> list[Offer]:
+        withheld = self.withheld > 0 and rng.random() < self.withheld
+        found = [] if withheld else await library.find(task.instruction, scenario.id)
+        if rng.random() < 1 - self.crowding:
+            return found
+        others = distractors(place_at(task).kind, site_of(scenario), rng, count=rng.randint(1, _OFFERED))
+        return [*found, *others][:_OFFERED]
+
+
+@dataclass(frozen=True)
+class ScriptedExpert:
+    """Implements `Expert`. The same seed gives the same demonstrations."""
+
+    runner: ScriptRunner
+    faults: Faults
+    seed: int
+    deterministic: bool = True
+
+    async def play(self, scenario: Scenario, temperature: float) -> list[Episode]:  # noqa: ARG002  it has none
+        return await self.runner.play(scenario, self.faults, _random(self.seed, scenario))
+
+
+async def demonstrate(
+    runner: ScriptRunner, scenarios: Sequence[Scenario], faults: Faults, seed: int, *, at_once: int = _AT_ONCE
+) -> list[Episode]:
+    """The episodes of these scenarios in their order, failures included; the same for the same seed."""
+    places = asyncio.Semaphore(at_once)
+
+    async def chain(scenario: Scenario) -> list[Episode]:
+        async with places:
+            return await runner.play(scenario, faults, _random(seed, scenario))
+
+    return [each for chain in await asyncio.gather(*map(chain, scenarios)) for each in chain]
+
+
+def _random(seed: int, scenario: Scenario) -> Random:
+    return Random(f"demonstrate {seed} {scenario.id}")

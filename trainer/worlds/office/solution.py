@@ -1,0 +1,155 @@
+"""The canonical function for a template at a site, as a careful reader of its documents would write it."""
+
+from trainer.worlds.office.apps import Field, Role
+from trainer.worlds.office.site import AppSite, Site
+from trainer.worlds.office.task_templates import Selector, Template
+
+_PARAMETERS: dict[Selector, str] = {
+    "person": "name: str",
+    "label": "label: str",
+    "group": "group: str",
+    "over": "limit: int",
+}
+_FIELDS: dict[Selector, Field] = {"person": "person", "group": "person", "label": "label", "over": "number"}
+_RESULTS = {"count": "count", "total": "total", "top": "best"}
+
+
+def signature(template: Template) -> str:
+    return f"{template.function}({_PARAMETERS[template.selector]}) -> int"
+
+
+def function(template: Template, site: Site) -> str:
+    """The source of the function."""
+    lines = [f"def {signature(template)}:", *_indent(_body(template, site)), f"    return {_result(template)}"]
+    return "\n".join(lines)
+
+
+def call(template: Template, value: str) -> str:
+    """The call for one task's value, with its result kept and printed."""
+    return f"result = {template.function}({_literal(template, value)})\nprint(result)"
+
+
+def inline(template: Template, site: Site, value: str) -> str:
+    """The same code without a function: it solves one task and leaves no skill."""
+    parameter = _PARAMETERS[template.selector].split(":", 1)[0]
+    result = _result(template)
+    lines = [
+        f"{parameter} = {_literal(template, value)}",
+        *_body(template, site),
+        f"result = {result}",
+        "print(result)",
+    ]
+    return "\n".join(lines)
+
+
+def note(template: Template, site: Site, value: str) -> str:
+    """Which fields and operations the words of a task mean, as said before the code is written."""
+    here, fields = site.apps[template.app], site.apps[template.app].fields
+    if template.selector == "group":
+        facts = [
+            f"{value} is a group in contacts: {site.members} gives {site.member}, here it is {fields['person']}"
+        ]
+    elif template.selector == "over":
+        facts = [f"the {template.spec.measure} is {fields['number']}"]
+    else:
+        facts = [f"{value} is {fields[_FIELDS[template.selector]]}"]
+    if template.verb in ("total", "top") and template.selector != "over":
+        facts.append(f"the {template.spec.measure} is {fields['number']}")
+    if here.hidden in needed_fields(template):
+        facts.append(f"only {here.names['show']} has {fields[here.hidden]}")
+    if roles := _change_roles(template, here):
+        facts.append(f"I call {' and '.join(here.names[role] for role in roles)}")
+    return f"{'; '.join(facts)}."  # names as they are written: a capital here was copied into the code
+
+
+def _literal(template: Template, value: str) -> str:
+    return value if template.selector == "over" else f'"{value}"'
+
+
+def _result(template: Template) -> str:
+    return _RESULTS.get(template.verb, "done")
+
+
+def _body(template: Template, site: Site) -> list[str]:
+    here = site.apps[template.app]
+    members = _members(site) if template.selector == "group" else []
+    return [
+        *members,
+        *_log_in(template.app, here.names["login"]),
+        *_start(template),
+        *_loop(template, here),
+        *_end(template, here),
+    ]
+
+
+def _members(site: Site) -> list[str]:
+    rows = f"apis.contacts.{site.members}(access_token=token, group=group)"
+    return [*_log_in("contacts", site.contacts_login), f'members = [row["{site.member}"] for row in {rows}]']
+
+
+def _log_in(app: str, name: str) -> list[str]:
+    password = f'apis.supervisor.show_passwords()["{app}"]'
+    return [f'token = apis.{app}.{name}(password={password})["access_token"]']
+
+
+def _start(template: Template) -> list[str]:
+    start = [f"{_result(template)} = 0"]
+    return [*start, "most = 0"] if template.verb == "top" else start
+
+
+def _loop(template: Template, here: AppSite) -> list[str]:
+    app, names = template.app, here.names
+    rows = f"apis.{app}.{names['list']}(access_token=token, page=page)"
+    inner = [f"if {_condition(template, here)}:", *_indent(_hit(template, here))]
+    if here.hidden in needed_fields(template):
+        inner = [f'row = apis.{app}.{names["show"]}(access_token=token, id=row["id"])', *inner]
+    return [
+        f"page = {here.first_page}",
+        f"while rows := {rows}:",
+        "    for row in rows:",
+        *_indent(_indent(inner)),
+        "    page += 1",
+    ]
+
+
+def needed_fields(template: Template) -> set[Field]:
+    """The fields that a solution reads; never all of them."""
+    needed: set[Field] = {_FIELDS[template.selector]}
+    return needed | {"number"} if template.verb in {"total", "top"} else needed
+
+
+def _condition(template: Template, here: AppSite) -> str:
+    field = f'row["{here.fields[_FIELDS[template.selector]]}"]'
+    tests = {"person": "== name", "label": "== label", "group": "in members", "over": "> limit"}
+    return f"{field} {tests[template.selector]}"
+
+
+def _hit(template: Template, here: AppSite) -> list[str]:
+    """The statements for an item that matches."""
+    number = f'row["{here.fields["number"]}"]'
+    if template.verb == "count":
+        return ["count += 1"]
+    if template.verb == "total":
+        return [f"total += {number}"]
+    if template.verb == "top":
+        return [f"if {number} > most:", f"    most = {number}", '    best = row["id"]']
+    return [*_change(template, here, 'row["id"]'), "done += 1"]
+
+
+def _end(template: Template, here: AppSite) -> list[str]:
+    return _change(template, here, "best") if template.verb == "top" else []
+
+
+def _change(template: Template, here: AppSite, item: str) -> list[str]:
+    roles = _change_roles(template, here)
+    return [f"apis.{template.app}.{here.names[role]}(access_token=token, id={item})" for role in roles]
+
+
+def _change_roles(template: Template, here: AppSite) -> list[Role]:
+    if template.role is None:
+        return []
+    return ["prepare", template.role] if template.role == here.guarded else [template.role]
+
+
+def _indent(lines: list[str]) -> list[str]:
+    return [f"    {line}" for line in lines]

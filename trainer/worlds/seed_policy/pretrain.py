@@ -1,0 +1,123 @@
+"""Train the seed policy: copying drills, then supervised steps on demonstrations.
+
+It needs only torch, transformers and the work directory with the demonstrations. To use a GPU elsewhere, run
+`python -m trainer.worlds.seed_policy.pretrain WORK --device cuda` there and copy the work directory back.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import torch
+from tokenizers import Tokenizer
+from torch.nn import Module
+from tqdm import tqdm
+from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
+
+from trainer.learning.batch import Sample
+from trainer.learning.model import describe, pick_device
+from trainer.learning.supervised import SftSettings, SftStep, train_sft
+from trainer.worlds.seed_policy.drill import drills
+from trainer.worlds.seed_policy.llama import as_llama
+from trainer.worlds.seed_policy.recipe import MAX_LENGTH, Recipe
+from trainer.worlds.seed_policy.samples import load_samples
+from trainer.worlds.seed_policy.word_tokenizer import END, PAD
+
+_DRILL_WORDS = "drill_words.json"
+_RECORD = "training.json"
+
+
+def new_model(recipe: Recipe, tokenizer: Tokenizer) -> PreTrainedModel:
+    """A freshly initialized Qwen2, the same for the same seed."""
+    torch.manual_seed(recipe.seed)
+    end, pad = tokenizer.token_to_id(END), tokenizer.token_to_id(PAD)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        Qwen2Config(
+            vocab_size=tokenizer.get_vocab_size(),
+            hidden_size=recipe.hidden,
+            intermediate_size=recipe.mlp,
+            num_hidden_layers=recipe.layers,
+            num_attention_heads=recipe.heads,
+            num_key_value_heads=1,
+            max_position_embeddings=MAX_LENGTH,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=end,
+            pad_token_id=pad,
+        ),
+        attn_implementation="eager",
+    )
+    return model
+
+
+class TrainingCost(msgspec.Struct, frozen=True, kw_only=True):
+    """The cost of the training."""
+
+    parameters: int
+    seconds: float  # of the last call: a resumed training counts from its resumption
+    machine: str
+
+
+def train(work: Path, recipe: Recipe, device: torch.device) -> None:
+    """Run all phases, resuming from checkpoints in `work`; writes `model/` and a record there."""
+    started = time.monotonic()
+    tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
+    words = msgspec.json.decode((work / _DRILL_WORDS).read_bytes(), type=list[str])
+    model = new_model(recipe, tokenizer)
+    Module.to(model, device)
+    for name, pairs in (("drill-short", (1, 4)), ("drill-long", (3, 16))):
+        samples = drills(tokenizer, words, recipe.drills, pairs, recipe.seed)
+        _phase(work, name, model, samples, recipe, recipe.drill_steps)
+    demonstrations = load_samples(sorted(work.glob("demonstrations-*.npz")))
+    _phase(work, "sft", model, demonstrations, recipe, recipe.steps)
+    as_llama(model).save_pretrained(work / "model")
+    record = TrainingCost(
+        parameters=model.num_parameters(), seconds=time.monotonic() - started, machine=describe(device)
+    )
+    (work / _RECORD).write_bytes(msgspec.json.encode(record))
+
+
+def is_trained(work: Path) -> bool:
+    """The record is written last, so the model is complete if it exists."""
+    return (work / _RECORD).exists()
+
+
+def read_record(work: Path) -> TrainingCost:
+    return msgspec.json.decode((work / _RECORD).read_bytes(), type=TrainingCost)
+
+
+def write_drill_words(work: Path, words: list[str]) -> None:
+    """Store the words of the drills next to the tokenizer, so that training needs no environment."""
+    (work / _DRILL_WORDS).write_bytes(msgspec.json.encode(sorted(words)))
+
+
+def _phase(
+    work: Path, name: str, model: PreTrainedModel, samples: list[Sample], recipe: Recipe, steps: int
+) -> None:
+    settings = SftSettings(steps=steps, lr=recipe.lr, tokens=recipe.tokens, seed=recipe.seed)
+    with tqdm(total=steps, desc=name, file=sys.stderr) as bar:
+
+        def report(step: SftStep) -> None:
+            bar.update(step.index - bar.n)
+            if step.index % 20 == 0:
+                bar.set_postfix(loss=f"{step.loss:.4f}", accuracy=f"{step.accuracy:.4f}")
+
+        train_sft(model, samples, settings, work / f"{name}.checkpoint", report)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--device", default="auto")
+    for name, value in msgspec.structs.asdict(Recipe()).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+    given = vars(parser.parse_args())
+    work, device = given.pop("work"), pick_device(given.pop("device"))
+    torch.set_float32_matmul_precision("high")
+    train(work, Recipe(**given), device)
+
+
+if __name__ == "__main__":
+    main()
