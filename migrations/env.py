@@ -7,7 +7,7 @@ from sqlalchemy import Connection, NullPool, create_engine
 
 from app.db.column_types import CleanText
 from app.db.database import full_url
-from app.db.models import Base
+from app.db.tables import Base
 from app.settings import Settings
 
 

@@ -20,7 +20,7 @@ from app.apis.document_reader import DocumentReader
 from app.console.routes import console_router
 from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
-from app.db import keys, models, projects
+from app.db import keys, projects, tables
 from app.db.database import Sessions
 from app.db.disk_space import DiskSpace
 from app.db.notifications import NotificationListener
@@ -93,7 +93,7 @@ class ApiApp(msgspec.Struct, frozen=True, kw_only=True):
     app: Litestar
     client: httpx.AsyncClient
     sessions: Sessions
-    demo: models.Project
+    demo: tables.Project
     wakes: WakeRecorder
     search: StubSkillSearch
     loads: RecordingSwapper
@@ -109,7 +109,7 @@ class ApiApp(msgspec.Struct, frozen=True, kw_only=True):
         known = self.app.state["dependencies"]
         self.app.state["dependencies"] = msgspec.structs.replace(known, public_url=url.rstrip("/"))
 
-    async def project(self, name: str) -> models.Project:
+    async def project(self, name: str) -> tables.Project:
         async with self.sessions.begin() as session:
             return await projects.create(session, name)
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from app.db import trajectories
 from app.db.database import Sessions
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.records import Json
 from app.sandbox.protocol import Sandbox
 from tests.api_app import ApiApp, open_api_app

@@ -7,9 +7,9 @@ from uuid import UUID
 
 from sqlalchemy import func, update
 
-from app.db import audit, models, releases, task_queue
+from app.db import audit, releases, tables, task_queue
 from app.db.database import Sessions
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.records import Stop
 from app.release import canary, canary_trial
 from app.release.canary_decision import CanaryAction, CanaryDecision, CanaryRules
@@ -31,7 +31,7 @@ class Project:
     def promoter(self) -> Promoter:
         return Promoter(self.sessions, self.servers, "the prompt's hash")
 
-    async def release(self, number: int = 2) -> models.Release:
+    async def release(self, number: int = 2) -> tables.Release:
         async with self.sessions() as session:
             return next(each for each in await releases.of_project(session, self.id) if each.number == number)
 
@@ -39,7 +39,7 @@ class Project:
         async with self.sessions.begin() as session:
             return (await releases.propose(session, self.id, model)).id
 
-    async def claimed(self, count: int) -> list[models.Task]:
+    async def claimed(self, count: int) -> list[tables.Task]:
         """Claim so many new tasks."""
         async with self.sessions.begin() as session:
             for _ in range(count):
@@ -64,7 +64,7 @@ class Project:
                 task = await task_row(session, self.id)
                 finished = func.clock_timestamp() + timedelta(microseconds=place)
                 whole = {"release_id": release_id, "finished_at": finished} | values
-                await session.execute(update(models.Task).where(models.Task.id == task.id).values(whole))
+                await session.execute(update(tables.Task).where(tables.Task.id == task.id).values(whole))
                 made.append(task.id)
         return made
 
@@ -76,7 +76,7 @@ async def open_project(sessions: Sessions) -> Project:
     return Project(sessions, project.id, candidate.id)
 
 
-async def begin(project: Project, percent: float = 50.0) -> models.Release:
+async def begin(project: Project, percent: float = 50.0) -> tables.Release:
     return await canary.begin(project.promoter, project.sessions, project.candidate, percent, "key ops")
 
 
@@ -90,7 +90,7 @@ async def apply_decision(project: Project) -> CanaryAction:
     return (await canary.apply_decision(project.promoter, project.sessions, project.candidate)).decision.action
 
 
-async def entries(project: Project) -> list[models.AuditEntry]:
+async def entries(project: Project) -> list[tables.AuditEntry]:
     """Of the audit log, newest first."""
     async with project.sessions() as session:
         return (await audit.page(session, project.id, limit=9)).items

@@ -14,9 +14,9 @@ import httpx
 import msgspec
 from sqlalchemy import select
 
-from app.db import models, trajectories
+from app.db import tables, trajectories
 from app.db.database import TRANSIENT
-from app.db.models import TASK_END_STATES
+from app.db.tables import TASK_END_STATES
 from app.loop import Loop
 from app.records import Turn
 from tests.chaos_deployment import Deployment
@@ -134,7 +134,7 @@ class Load:
     async def _look(self) -> None:
         """In the database itself: the API may be down."""
         words = {self.accepted[word]: word for word in self.pending}
-        ended = select(models.Task.id).where(models.Task.id.in_(words), models.Task.state.in_(TASK_END_STATES))
+        ended = select(tables.Task.id).where(tables.Task.id.in_(words), tables.Task.state.in_(TASK_END_STATES))
         with suppress(*TRANSIENT):
             async with self.deployment.sessions() as session:
                 for task_id in await session.scalars(ended):

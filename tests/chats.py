@@ -7,8 +7,8 @@ from uuid import UUID
 
 from openai import AsyncOpenAI
 
-from app.db import models
-from app.db.models import TaskState
+from app.db import tables
+from app.db.tables import TaskState
 from tests.api_app import ApiApp
 from tests.approving import ApprovingProject
 from tests.ledger_project import until
@@ -46,7 +46,7 @@ async def all_tasks(demo: ApprovingProject) -> list[dict[str, Any]]:
     return found
 
 
-async def ended_as(demo: ApprovingProject, state: TaskState) -> models.Task:
+async def ended_as(demo: ApprovingProject, state: TaskState) -> tables.Task:
     """The only task, once it has this state."""
 
     async def holds() -> bool:

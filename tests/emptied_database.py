@@ -7,7 +7,7 @@ from functools import cache
 from sqlalchemy import QueuePool
 
 from app.db.database import Database, open_database
-from app.db.models import Base
+from app.db.tables import Base
 from tests.encryption_keys import TEST_KEYS
 
 _DELETE = ";".join(f'DELETE FROM "{table.name}"' for table in reversed(Base.metadata.sorted_tables))

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
-from app.db import adapters, evaluations, models, releases, runs
+from app.db import adapters, evaluations, releases, runs, tables
 from app.db.database import Sessions
 from app.engine.protocol import Completion, Sampling
 from app.errors import AdapterError, ConflictError, EngineRefusalError
@@ -184,11 +184,11 @@ class GatedRun:
 
         return script
 
-    async def active(self) -> models.Release:
+    async def active(self) -> tables.Release:
         async with self.sessions() as session:
             return await releases.active(session, self.project_id)
 
-    async def evaluations(self, run_id: UUID) -> Sequence[models.Evaluation]:
+    async def evaluations(self, run_id: UUID) -> Sequence[tables.Evaluation]:
         async with self.sessions() as session:
             return await evaluations.of_run(session, run_id)
 

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from app.agent.limits import RolloutLimits
-from app.db import models, releases
+from app.db import releases, tables
 from app.db.database import Sessions
 from app.engine.hosted.chat_model import ChatModel, OpenTelling, Told
 from app.records import hosted
@@ -29,16 +29,16 @@ def always(model: ChatModel) -> OpenTelling:
 
 async def hosted_entry(
     sessions: Sessions, project_id: Any, name: str = "claude", **more: Any
-) -> models.HostedModel:
+) -> tables.HostedModel:
     """An entry of the project."""
-    where: dict[str, Any] = {"url": "http://models.test/v1", "trusted": True}
-    row = models.HostedModel(project_id=project_id, name=name, model="m-1", **(where | more))
+    where: dict[str, Any] = {"url": "http://tables.test/v1", "trusted": True}
+    row = tables.HostedModel(project_id=project_id, name=name, model="m-1", **(where | more))
     async with sessions.begin() as session:
         session.add(row)
     return row
 
 
-async def serve_hosted(project: LedgerProject, **more: Any) -> models.Release:
+async def serve_hosted(project: LedgerProject, **more: Any) -> tables.Release:
     """Activate a release with a hosted model, beside whatever the model servers have."""
     entry = await hosted_entry(project.sessions, project.id, **more)
     async with project.sessions.begin() as session:

@@ -12,9 +12,9 @@ import httpx
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
-from app.db import apis, events, keys, models, projects, tasks
+from app.db import apis, events, keys, projects, tables, tasks
 from app.db.database import Sessions
-from app.db.models import TASK_END_STATES
+from app.db.tables import TASK_END_STATES
 from app.engine.protocol import Engine
 from app.engine.tokenizer import ChatTokenizer
 from app.release import manifest
@@ -61,11 +61,11 @@ class LedgerProject:
             task.deaths = deaths
             return task.id
 
-    async def row(self, task_id: UUID) -> models.Task:
+    async def row(self, task_id: UUID) -> tables.Task:
         async with self.sessions() as session:
             return await tasks.get(session, task_id)
 
-    async def ended(self, task_id: UUID, seconds: float = 60) -> models.Task:
+    async def ended(self, task_id: UUID, seconds: float = 60) -> tables.Task:
         async def has_ended() -> bool:
             return (await self.row(task_id)).state in TASK_END_STATES
 
@@ -92,7 +92,7 @@ async def put_ledger(session: Any, project_id: UUID, ledger: Ledger, server: str
     await apis.put(session, project_id, "ledger", source="upload", document=document, digest=server)
 
 
-async def change_ledger(project: LedgerProject, old: str, new: str) -> models.Release:
+async def change_ledger(project: LedgerProject, old: str, new: str) -> tables.Release:
     """Register the ledger's document with another text in it."""
     text = json.dumps(project.ledger.document("http://ledger.test"))
     document = json.loads(text.replace(json.dumps(old), json.dumps(new)))

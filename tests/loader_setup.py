@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.db import models, releases
+from app.db import releases, tables
 from app.db.database import Sessions
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.engine.hosted.chat_model import OpenHosted
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Completion, Sampling
@@ -71,7 +71,7 @@ class LoaderSetup:
         short = {long: name for name, long in self.adapters.names.items()}
         return [short[each] for each in await self.engine.loaded() if each != "base"]
 
-    async def release(self, name: str, state: ReleaseState) -> models.Release:
+    async def release(self, name: str, state: ReleaseState) -> tables.Release:
         """The only release of a new project."""
         async with self.sessions.begin() as session:
             project = await project_row(session)

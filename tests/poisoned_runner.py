@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from app.agent.stop_signal import StopSignal
-from app.db import models
+from app.db import tables
 from app.db.suspects import is_condemned
 from app.engine.dispatcher import Occupancy
 from app.runner.crash_file import CrashFile
@@ -40,7 +40,7 @@ async def run(database_url: str, directory: Path, seconds: float) -> None:
         open_executor(database_url, directory / str(os.getpid())) as (executor, sandbox),
     ):
 
-        async def execute(row: models.Task, owner: str, stop_signal: StopSignal) -> None:
+        async def execute(row: tables.Task, owner: str, stop_signal: StopSignal) -> None:
             if not is_condemned(row):  # else it is only recorded
                 await harm(row.instruction)
             await executor.execute(row, owner, stop_signal)

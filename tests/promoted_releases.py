@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from app.db.models import Release, ReleaseState
+from app.db.tables import Release, ReleaseState
 from app.records import Json
 
 GAIN: dict[str, Json] = {"mean": 5.0, "low": 1.0, "high": 9.0}

@@ -4,7 +4,7 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, run_queue, runs
+from app.db import run_queue, runs, tables
 from app.run_settings import RunKind, RunSettings
 from tests.rows import LEASE, project_row
 
@@ -12,11 +12,11 @@ EXPIRED = -1.0  # a lease that has expired when it begins
 SFT = RunSettings(kind=RunKind.SFT, steps=7)
 
 
-async def queued(session: AsyncSession, project_id: UUID | None = None) -> models.TrainingRun:
+async def queued(session: AsyncSession, project_id: UUID | None = None) -> tables.TrainingRun:
     return await runs.create(session, project_id or (await project_row(session)).id, SFT)
 
 
-async def held(session: AsyncSession, lease_seconds: float = LEASE) -> models.TrainingRun:
+async def held(session: AsyncSession, lease_seconds: float = LEASE) -> tables.TrainingRun:
     run = await queued(session)
     claimed = await run_queue.claim(session, "me", lease_seconds, run.id)
     assert claimed is not None

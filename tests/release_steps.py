@@ -2,14 +2,14 @@
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, releases
+from app.db import releases, tables
 from app.records import Json
 from app.release import manifest
 from app.release.manifest import SkillsMode
 
 
 async def activate(
-    session: AsyncSession, release: models.Release, prompt: str = "p", keep: SkillsMode = "restore"
+    session: AsyncSession, release: tables.Release, prompt: str = "p", keep: SkillsMode = "restore"
 ) -> dict[str, Json]:
     """As the promoter does it."""
     former = await releases.active(session, release.project_id)

@@ -5,22 +5,22 @@ from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, offers, projects, skills, task_queue, tasks
+from app.db import offers, projects, skills, tables, task_queue, tasks
 from app.db.runners import RunnerReport
 from app.records import Call, Offer, Policy, Stop, Task, Trajectory, Turn, Use
 
 LEASE = 30.0
 
 
-async def project_row(session: AsyncSession) -> models.Project:
+async def project_row(session: AsyncSession) -> tables.Project:
     return await projects.create(session, f"project-{uuid4().hex[:8]}")
 
 
-async def task_row(session: AsyncSession, project_id: UUID, instruction: str = "say hello") -> models.Task:
+async def task_row(session: AsyncSession, project_id: UUID, instruction: str = "say hello") -> tables.Task:
     return await tasks.submit(session, project_id, tasks.NewTask(instruction=instruction))
 
 
-async def claimed_task(session: AsyncSession, owner: str = "me") -> models.Task:
+async def claimed_task(session: AsyncSession, owner: str = "me") -> tables.Task:
     """A task of a new project, claimed by `owner`."""
     waiting = await task_row(session, (await project_row(session)).id)
     claimed = await task_queue.claim(session, owner, LEASE)
@@ -47,7 +47,7 @@ def new_skill(
     )
 
 
-def offer_of(skill: models.Skill, **ranks: int) -> Offer:
+def offer_of(skill: tables.Skill, **ranks: int) -> Offer:
     return offers.offer_of(skill, ranks)
 
 
@@ -55,7 +55,7 @@ def turn_of(text: str = "hello", uses: tuple[Use, ...] = (), calls: tuple[Call, 
     return Turn(context_ids=(1, 2), sampled_ids=(3,), logprobs=(-0.5,), text=text, uses=uses, calls=calls)
 
 
-def trajectory_of(task: models.Task, *turns: Turn, offered: tuple[Offer, ...] = ()) -> Trajectory:
+def trajectory_of(task: tables.Task, *turns: Turn, offered: tuple[Offer, ...] = ()) -> Trajectory:
     return Trajectory(
         task=Task(id=task.id, instruction=task.instruction, conversation=task.conversation),
         policy=Policy(release=task.release_id),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from app.db import run_queue
-from app.db.models import RunState
+from app.db.tables import RunState
 from tests.api_app import ApiApp
 
 

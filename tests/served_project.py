@@ -9,8 +9,8 @@ import msgspec
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, releases, skills, trajectories
-from app.db.models import RunState, TaskState
+from app.db import releases, skills, tables, trajectories
+from app.db.tables import RunState, TaskState
 from app.engine.tokenizer import ChatTokenizer
 from app.records import BASE, Json, Policy, Stop, Trajectory, Turn, Use
 from app.run_settings import RunKind
@@ -29,13 +29,13 @@ class ServedProject:
     """A project and its tasks."""
 
     session: AsyncSession
-    project: models.Project
+    project: tables.Project
     tokenizer: ChatTokenizer
     tasks: list[UUID] = field(default_factory=list)
 
     async def task(
-        self, score: float | None = 1.0, *, used: tuple[models.Skill, ...] = (), **columns: Any
-    ) -> models.Task:
+        self, score: float | None = 1.0, *, used: tuple[tables.Skill, ...] = (), **columns: Any
+    ) -> tables.Task:
         """Add a task of the next minute that was offered the skills `used` and used them. `columns` are its
         row's.
         """
@@ -50,8 +50,8 @@ class ServedProject:
         } | columns
         task = await task_row(self.session, self.project.id)
         self.tasks.append(task.id)
-        row: models.Task | None = await self.session.scalar(
-            update(models.Task).where(models.Task.id == task.id).values(values).returning(models.Task)
+        row: tables.Task | None = await self.session.scalar(
+            update(tables.Task).where(tables.Task.id == task.id).values(values).returning(tables.Task)
         )
         assert row is not None
         uses = tuple(Use(each.name, inherited=True, calls=1, returned=1) for each in used)
@@ -60,9 +60,9 @@ class ServedProject:
 
     async def rollout(
         self,
-        row: models.Task,
+        row: tables.Task,
         turn: Turn,
-        offered: tuple[models.Skill, ...] = (),
+        offered: tuple[tables.Skill, ...] = (),
         temperature: float = 1.0,
         answer: Json = None,
     ) -> Trajectory:
@@ -87,21 +87,21 @@ class ServedProject:
             **{"context_ids": (1,), "sampled_ids": ids, "logprobs": (-0.5,) * len(ids), "text": text} | more
         )
 
-    async def skill(self, maker: models.Task, name: str = "greet", **more: Any) -> models.Skill:
+    async def skill(self, maker: tables.Task, name: str = "greet", **more: Any) -> tables.Skill:
         """Add a skill that a task made. It calls two APIs unless `source` is given."""
         new = new_skill(name, TWO_CALLS.format(name), maker.id)
         return await skills.add(self.session, maker.project_id, msgspec.structs.replace(new, **more))
 
-    async def release(self, model: str) -> models.Release:
+    async def release(self, model: str) -> tables.Release:
         """Add the next release and activate it."""
         candidate = await releases.propose(self.session, self.project.id, model)
         return await releases.activate(self.session, candidate.id)
 
     async def trained(
         self, minutes: int, kind: RunKind = RunKind.LOGGED, *, started_from: str = BASE
-    ) -> models.Release:
+    ) -> tables.Release:
         """The candidate of a run that began so many minutes after the first task."""
-        run = models.TrainingRun(project_id=self.project.id, kind=kind, settings={}, state=RunState.DONE)
+        run = tables.TrainingRun(project_id=self.project.id, kind=kind, settings={}, state=RunState.DONE)
         run.started_at, run.started_from = minute(minutes), started_from
         self.session.add(run)
         await self.session.flush()

@@ -7,8 +7,8 @@ import msgspec
 from sqlalchemy import func, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, releases, trajectories
-from app.db.models import TaskState
+from app.db import releases, tables, trajectories
+from app.db.tables import TaskState
 from app.records import Stop
 from tests.rows import task_row, trajectory_of, turn_of
 
@@ -27,7 +27,7 @@ async def serve_scored(
     for score in scores:
         task = await task_row(session, project_id)
         await session.execute(
-            update(models.Task).where(models.Task.id == task.id).values({**values, "score": score, **columns})
+            update(tables.Task).where(tables.Task.id == task.id).values({**values, "score": score, **columns})
         )
         await session.refresh(task)
         sampled = msgspec.structs.replace(trajectory_of(task, turn_of()), temperature=temperature)

@@ -5,8 +5,8 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, feedback, models, offers, projects, skill_evidence, skill_moves, skills, tasks
-from app.db.models import SkillState, TaskState
+from app.db import audit, feedback, offers, projects, skill_evidence, skill_moves, skills, tables, tasks
+from app.db.tables import SkillState, TaskState
 from app.gateway.skill_manifest import AllowedOperation, SkillManifest
 from app.project.score_source import ScoreSource
 from app.records import Json, Stop
@@ -30,7 +30,7 @@ class SkillProject:
     async def policy(self, name: str) -> None:
         await projects.change_settings(self.session, self.id, {"skills": name})
 
-    async def task(self, principal: str = "ann", score: float | None = None) -> models.Task:
+    async def task(self, principal: str = "ann", score: float | None = None) -> tables.Task:
         """A task that has ended."""
         new = tasks.NewTask(instruction="go", scenario=self.scenario, key_id=self.key, principal=principal)
         row = await tasks.submit(self.session, self.id, new)
@@ -48,7 +48,7 @@ class SkillProject:
         manifest: SkillManifest = NARROW,
         score: float | None = None,
         release_id: UUID | None = None,
-    ) -> models.Skill:
+    ) -> tables.Skill:
         task = await self.task(principal, score)
         new = skills.NewSkill(
             name="greet",
@@ -67,7 +67,7 @@ class SkillProject:
 
     async def use(
         self,
-        skill: models.Skill,
+        skill: tables.Skill,
         principal: str,
         score: float = 1.0,
         *,
@@ -87,10 +87,10 @@ class SkillProject:
         await lifecycle.scored(self.session, task.id, score)
         await self.session.refresh(skill)
 
-    async def withhold(self, skill: models.Skill, score: float) -> None:
+    async def withhold(self, skill: tables.Skill, score: float) -> None:
         """A task that had to do without the skill by chance."""
         task = await self.task(score=score)
-        self.session.add(models.WithheldSkill(task_id=task.id, skill_id=skill.id))
+        self.session.add(tables.WithheldSkill(task_id=task.id, skill_id=skill.id))
         await self.session.flush()
 
     async def offered(self, principal: str) -> int | None:
@@ -104,5 +104,5 @@ class SkillProject:
     async def audited(self) -> list[tuple[Json, ...]]:
         """Version, former and new state, and reason of each move, oldest first."""
         entries = (await audit.page(self.session, self.id, limit=50)).items
-        moves = [each for each in entries if each.action == models.AuditAction.SKILL_MOVED]
+        moves = [each for each in entries if each.action == tables.AuditAction.SKILL_MOVED]
         return [tuple(each.detail[name] for name in ("version", "from", "to", "reason")) for each in moves[::-1]]

@@ -16,16 +16,16 @@ from app.db import (
     feedback,
     hosted_models,
     keys,
-    models,
     projects,
     releases,
     secrets,
     skills,
+    tables,
     trajectories,
 )
 from app.db.database import Sessions
 from app.db.exams import NewExamTask
-from app.db.models import AuditAction, ExamSource, RunState, TaskState
+from app.db.tables import AuditAction, ExamSource, RunState, TaskState
 from tests.rows import new_skill, task_row, trajectory_of, turn_of
 
 MARK = "crown-jewels"
@@ -50,26 +50,26 @@ async def fill(session: AsyncSession, name: str) -> dict[str, str]:
     await secrets.put(session, project.id, "vault-key", MARK)
     key, _ = await keys.create(session, MARK, ["admin"], project.id)
     call: dict[str, Any] = {"seq": 0, "turn": 0, "api": MARK, "arguments": {MARK: MARK}, "digest": MARK}
-    approval = models.Approval(task_id=task.id, project_id=project.id, expires_at=_NOW, **call)
-    delivery = models.WebhookDelivery(task_id=task.id, event="task.ended", body=f'"{MARK}"', project_id=project.id)
-    run = models.TrainingRun(
+    approval = tables.Approval(task_id=task.id, project_id=project.id, expires_at=_NOW, **call)
+    delivery = tables.WebhookDelivery(task_id=task.id, event="task.ended", body=f'"{MARK}"', project_id=project.id)
+    run = tables.TrainingRun(
         project_id=project.id, kind="logged", settings={}, state=RunState.FAILED, failure=MARK, step=1
     )
-    entry = models.AuditEntry(
+    entry = tables.AuditEntry(
         project_id=project.id,
         release_id=candidate.id,
         actor=MARK,
         action=AuditAction.SETTINGS_CHANGED,
         detail={MARK: MARK},
     )
-    schedule = models.Schedule(project_id=project.id, settings={}, every_hours=3.0)
-    used = models.ProjectUsage(project_id=project.id, day=_NOW.date(), writer=0, submitted=77)
-    dataset = models.Dataset(project_id=project.id, name=MARK, digest=MARK, bytes=1, conversations=1)
+    schedule = tables.Schedule(project_id=project.id, settings={}, every_hours=3.0)
+    used = tables.ProjectUsage(project_id=project.id, day=_NOW.date(), writer=0, submitted=77)
+    dataset = tables.Dataset(project_id=project.id, name=MARK, digest=MARK, bytes=1, conversations=1)
     replayed = {"release_id": serving.id, "task_id": task.id, "recorded": True, "failure": MARK}
-    session.add_all([approval, delivery, run, entry, schedule, used, dataset, models.Shadow(**replayed)])
+    session.add_all([approval, delivery, run, entry, schedule, used, dataset, tables.Shadow(**replayed)])
     await session.flush()
     await exams.put(session, project.id, MARK, ExamSource.LOG, [NewExamTask(instruction=MARK, task_id=task.id)])
-    session.add(models.RunStep(run_id=run.id, index=1, metrics={MARK: 1}))
+    session.add(tables.RunStep(run_id=run.id, index=1, metrics={MARK: 1}))
     await feedback.add(session, task.id, 0.5, MARK)
     rows: dict[str, Any] = {"task_id": task, "approval_id": approval, "skill_id": skill, "release_id": candidate}
     rows |= {"other": serving, "run_id": run, "delivery_id": delivery, "key_id": key, "dataset_id": dataset}
@@ -86,7 +86,7 @@ async def fill(session: AsyncSession, name: str) -> dict[str, str]:
     }
 
 
-async def _secure(session: AsyncSession, api: models.Api) -> None:
+async def _secure(session: AsyncSession, api: tables.Api) -> None:
     value = Credential(value=MARK).to_json()
     about: dict[str, Any] = {"kind": "api_key", "value": value, "authorized": True}
     await api_credentials.put(session, api.id, "vault-scheme", MARK, **about)
@@ -97,7 +97,7 @@ async def content(sessions: Sessions, project_id: str) -> dict[str, list[str]]:
     """Every row of a project, as text, by table."""
     found: dict[str, list[str]] = {}
     async with sessions() as session:
-        for table in models.Base.metadata.sorted_tables:
+        for table in tables.Base.metadata.sorted_tables:
             column = "id" if table.name == "projects" else "project_id"
             if column in table.c:
                 query = text(f"SELECT t::text FROM {table.name} t WHERE {column} = :it ORDER BY 1")

@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, releases, skill_moves, skills
+from app.db import releases, skill_moves, skills, tables
 from app.db.database import Sessions
-from app.db.models import SkillState
+from app.db.tables import SkillState
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.console_pages import read_page
 from tests.http_server import served
@@ -47,7 +47,7 @@ async def promoted(api: ApiApp) -> tuple[UUID, UUID]:
         return first.id, second.id
 
 
-async def learn(session: AsyncSession, api: ApiApp, name: str, body: str = "...") -> models.Skill:
+async def learn(session: AsyncSession, api: ApiApp, name: str, body: str = "...") -> tables.Skill:
     return await skills.add(session, api.demo.id, new_skill(name, f"def {name}(): {body}"))
 
 
@@ -99,7 +99,7 @@ async def test_the_skills_of_a_rejected_release_that_is_activated_all_the_same_a
     await done_by(api, first)
     async with api.sessions.begin() as session:
         row = await releases.get(session, second)
-        row.state, row.evidence = models.ReleaseState.REJECTED, {"verdict": "reject"}
+        row.state, row.evidence = tables.ReleaseState.REJECTED, {"verdict": "reject"}
         for each in (await skills.page(session, skills.SkillFilter(project_id=api.demo.id))).items:
             if (each.name, each.version) != ("greet", 1):
                 each.release_id, each.moved_by = second, skill_moves.CANARY

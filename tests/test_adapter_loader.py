@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from app.db import models, projects, releases, run_queue, runs, task_queue
+from app.db import projects, releases, run_queue, runs, tables, task_queue
 from app.db.database import Sessions
-from app.db.models import ReleaseState, RunState
+from app.db.tables import ReleaseState, RunState
 from app.engine.capability import PROBE_PREFIX
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Completion
@@ -160,7 +160,7 @@ async def test_a_candidate_that_waits_for_a_person_may_be_evicted(
 ) -> None:
     waiting = await setup.release("a", ReleaseState.CANDIDATE)
     async with setup.sessions.begin() as session:
-        (await session.get_one(models.Release, waiting.id)).evidence = evidence
+        (await session.get_one(tables.Release, waiting.id)).evidence = evidence
     await setup.release("b", ReleaseState.ACTIVE)
     for name in "abc":
         await setup.load(name)
@@ -204,7 +204,7 @@ async def test_the_adapters_of_unfinished_tasks_are_kept_and_another_one_waits(s
         await setup.load("c")
     assert await setup.loaded() == ["a", "b"]
     async with setup.sessions.begin() as session:
-        await task_queue.finish(session, task.id, "b", task_queue.TaskOutcome(state=models.TaskState.DONE))
+        await task_queue.finish(session, task.id, "b", task_queue.TaskOutcome(state=tables.TaskState.DONE))
     await setup.load("c")
     assert await setup.loaded() == ["a", "c"]
 
@@ -283,7 +283,7 @@ async def test_a_hosted_model_is_loaded_nowhere_and_proves_that_it_answers(setup
     report = await loader.swap(hosted(entry.id), None)
     assert (report.model, report.endpoint, report.replicas) == (
         hosted(entry.id),
-        "m-1 at http://models.test/v1",
+        "m-1 at http://tables.test/v1",
         (),
     )
     with pytest.raises(EngineRefusalError, match="refuses the key"):

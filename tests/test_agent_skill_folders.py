@@ -9,8 +9,8 @@ import yaml
 from app.apis.app_view import AppView
 from app.apis.catalog import Catalog
 from app.apis.outline import outline
-from app.db import models
-from app.db.models import SkillState
+from app.db import tables
+from app.db.tables import SkillState
 from app.skills.admission import stored_manifest
 from app.skills.agent_skills.check_folder import check_folder
 from app.skills.agent_skills.front_matter import read_front_matter
@@ -27,7 +27,7 @@ CATALOG = Catalog({"ledger": outline("ledger", AppView.of(Ledger().app("http://l
 ODD = "write “gifts”: 'no', yes,\n\t5 %, 🎁\x07\u2028 #1 --- {x: [*y]} \\ \x85 --- end"
 
 
-def skill(**changed: Any) -> models.Skill:
+def skill(**changed: Any) -> tables.Skill:
     values = {
         "id": uuid4(),
         "name": "record_gift",
@@ -41,7 +41,7 @@ def skill(**changed: Any) -> models.Skill:
         "scenario": "gifts",
         "manifest": MANIFEST,
     }
-    return models.Skill(**{**values, **changed})
+    return tables.Skill(**{**values, **changed})
 
 
 def named(function: str) -> dict[str, str]:
@@ -49,7 +49,7 @@ def named(function: str) -> dict[str, str]:
     return {"name": function, **{key: text.replace("record_gift", function) for key, text in fields.items()}}
 
 
-def written(row: models.Skill) -> SkillFolder:
+def written(row: tables.Skill) -> SkillFolder:
     return write_folder(row, stored_manifest(row), FolderProvenance(release=2, uses=9, successes=7))
 
 

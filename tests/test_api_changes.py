@@ -11,7 +11,7 @@ import pytest
 from app.apis.document_reader import DocumentReader
 from app.db import skills
 from app.db.database import Sessions
-from app.db.models import SkillState
+from app.db.tables import SkillState
 from app.runner.api_refresh import ApiRefresh
 from tests.api_app import ApiApp, open_api_app
 from tests.ledger_project import until

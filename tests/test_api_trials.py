@@ -18,10 +18,10 @@ from sqlalchemy import delete, event, func, select, update
 
 from app.api.scope_check import ScopeCheck
 from app.apis.document_reader import DocumentReader
-from app.db import api_trials, apis, models, releases
+from app.db import api_trials, apis, releases, tables
 from app.db.clock import from_now
 from app.db.database import Sessions
-from app.db.models import TrialState
+from app.db.tables import TrialState
 from app.engine.model_scope import ModelScope
 from app.errors import EngineError
 from app.records import Stop, hosted, what_to_do
@@ -194,10 +194,10 @@ async def test_tasks_say_what_the_trial_found(trying: Trying) -> None:
     active = await _serve(trying, "base")
     async with trying.project.sessions.begin() as session:
         asked_another = await releases.propose(session, trying.api.demo.id, "a" * 32)
-        await session.execute(update(models.ApiTrial).values(release_id=asked_another.id))
+        await session.execute(update(tables.ApiTrial).values(release_id=asked_another.id))
     assert await remarks() == []
     async with trying.project.sessions.begin() as session:
-        await session.execute(update(models.ApiTrial).values(release_id=active.id))
+        await session.execute(update(tables.ApiTrial).values(release_id=active.id))
     await trying.api.client.post("/v1/apis/desk/trial")
     await trying.ended(able)
     assert await remarks() == []
@@ -233,7 +233,7 @@ async def test_whoever_wants_only_the_counts_of_trials_does_not_read_their_turns
     await trying.add()
     await trying.ended(able)
     async with trying.project.sessions() as session:
-        row = await session.scalar(select(models.ApiTrial))
+        row = await session.scalar(select(tables.ApiTrial))
         assert row is not None
         assert (row.correct, row.asked, len(row.questions)) == (5, 5, 5)
     statements = list[str]()
@@ -253,7 +253,7 @@ async def test_a_trial_is_no_task_and_changes_nothing(trying: Trying) -> None:
     assert (await trying.api.client.get("/v1/tasks")).json()["tasks"] == []
     assert (await trying.api.client.get("/v1/skills")).json()["skills"] == []
     async with trying.project.sessions() as session:
-        for table in (models.Task, models.Trajectory, models.ProjectUsage, models.TaskEvent):
+        for table in (tables.Task, tables.Trajectory, tables.ProjectUsage, tables.TaskEvent):
             assert await session.scalar(select(func.count()).select_from(table)) == 0
 
 
@@ -266,7 +266,7 @@ async def test_what_was_answered_is_kept_as_long_as_trajectories_are(trying: Try
     await retention.delete_due()
     assert len((await trying.api.client.get("/v1/apis/desk/trial")).json()["questions"][0]["turns"]) == 1
     async with trying.project.sessions.begin() as session:
-        await session.execute(update(models.ApiTrial).values(finished_at=from_now(-90_000)))
+        await session.execute(update(tables.ApiTrial).values(finished_at=from_now(-90_000)))
     await retention.delete_due()
     trial = (await trying.api.client.get("/v1/apis/desk/trial")).json()
     assert (trial["right"], trial["asked"]) == (5, 5)
@@ -306,14 +306,14 @@ async def test_an_api_is_not_tried_for_a_reason(trying: Trying) -> None:
 
 async def _due_now(trying: Trying) -> None:
     async with trying.project.sessions.begin() as session:
-        await session.execute(update(models.ApiTrial).values(next_at=from_now(0)))
+        await session.execute(update(tables.ApiTrial).values(next_at=from_now(0)))
 
 
 async def _attempts(trying: Trying) -> list[Any]:
     """How often its API failed, and in how many seconds it is tried again."""
-    pause = func.extract("epoch", models.ApiTrial.next_at - func.clock_timestamp())
+    pause = func.extract("epoch", tables.ApiTrial.next_at - func.clock_timestamp())
     async with trying.project.sessions() as session:
-        row = (await session.execute(select(models.ApiTrial.attempt, models.ApiTrial.owner, pause))).one()
+        row = (await session.execute(select(tables.ApiTrial.attempt, tables.ApiTrial.owner, pause))).one()
     return [row[0] if row[1] is None else 0, float(row[2])]
 
 
@@ -364,7 +364,7 @@ async def test_an_api_that_fails_meanwhile_is_asked_about_the_rest_later(trying:
 
     async def has_failed(times: int) -> bool:
         async with trying.project.sessions() as session:
-            row = await session.scalar(select(models.ApiTrial))
+            row = await session.scalar(select(tables.ApiTrial))
         assert row is not None
         return row.attempt == times and row.owner is None and row.reason is not None
 
@@ -403,7 +403,7 @@ async def test_the_answers_of_a_trial_go_with_the_document_that_they_are_about(t
     await trying.api.client.post("/v1/apis/desk/trial")
     async with trying.project.sessions.begin() as session:
         old = {"question": "about another document", "right": 1, "correct": True}
-        await session.execute(update(models.ApiTrial).values(questions=[old], inputs="of another document"))
+        await session.execute(update(tables.ApiTrial).values(questions=[old], inputs="of another document"))
     trying.desk.fails_after, trying.desk.failure = 0, 400
     shown = await trying.ended(able)
     assert (shown["state"], shown["asked"], shown["questions"]) == ("not_tried", 0, [])
@@ -456,7 +456,7 @@ async def test_it_is_repeated_for_another_document_or_other_weights_and_not_for_
         await until(lambda: trying.is_done(0))
 
 
-async def _serve(trying: Trying, model: str) -> models.Release:
+async def _serve(trying: Trying, model: str) -> tables.Release:
     """Another release, with the same tools."""
     async with trying.project.sessions.begin() as session:
         active = await releases.find_active(session, trying.api.demo.id)
@@ -497,7 +497,7 @@ async def test_a_release_of_other_weights_is_tried_within_minutes(trying: Trying
     await trying.ended(unable)
     await _serve(trying, "a" * 32)
     async with trying.project.sessions.begin() as session:
-        await session.execute(update(models.ApiTrial).values(finished_at=from_now(-100)))
+        await session.execute(update(tables.ApiTrial).values(finished_at=from_now(-100)))
     engine = ScriptedEngine(trying.project.tokenizer, script=able)
     executor = trying.project.executor(engine)
     async with ApiTrials(trying.project.sessions, executor, owner="me", pause=0.05):
@@ -508,14 +508,14 @@ async def test_a_hosted_model_that_fails_is_not_advised_to_be_added(trying: Tryi
     await trying.add()
     await trying.ended(unable)
     async with trying.project.sessions.begin() as session:
-        row = models.HostedModel(
+        row = tables.HostedModel(
             project_id=trying.api.demo.id, name="wise", url="http://x.test", model="w", trusted=False
         )
         session.add(row)
         await session.flush()
     release = await _serve(trying, hosted(row.id))
     async with trying.project.sessions.begin() as session:
-        await session.execute(update(models.ApiTrial).values(release_id=release.id))
+        await session.execute(update(tables.ApiTrial).values(release_id=release.id))
     shown = await trying.shown()
     assert (shown["model"], shown["remark"].partition(":")[0]) == (
         "wise",
@@ -556,7 +556,7 @@ async def _other_document(trying: Trying) -> None:
     """The trials that have ended are due again."""
     values = {"state": TrialState.DONE, "inputs": "another", "finished_at": from_now(-60)}
     async with trying.project.sessions.begin() as session:
-        await session.execute(update(models.ApiTrial).values(values))
+        await session.execute(update(tables.ApiTrial).values(values))
 
 
 async def test_a_trial_that_is_switched_off_while_it_becomes_due_stays_off(trying: Trying) -> None:
@@ -590,9 +590,9 @@ async def test_whoever_looks_for_trials_locks_them_in_one_order(trying: Trying) 
     for name in "abc":
         await trying.add(name=name)
     async with sessions.begin() as session:
-        await session.execute(delete(models.ApiTrial))
+        await session.execute(delete(tables.ApiTrial))
         for name, api in zip("abc", ids, strict=True):
-            await session.execute(update(models.Api).where(models.Api.name == name).values(id=api))
+            await session.execute(update(tables.Api).where(tables.Api.name == name).values(id=api))
         await api_trials.look(session, "seed", 0.0)
     await _other_document(trying)
 
@@ -600,22 +600,22 @@ async def test_whoever_looks_for_trials_locks_them_in_one_order(trying: Trying) 
         async with sessions.begin() as session:
             await api_trials.look(session, "seed", 0.0)
 
-    locked = select(models.ApiTrial).with_for_update(nowait=True)
+    locked = select(tables.ApiTrial).with_for_update(nowait=True)
     async with sessions.begin() as session:
-        await session.scalars(locked.where(models.ApiTrial.api_id == ids[-1]))
+        await session.scalars(locked.where(tables.ApiTrial.api_id == ids[-1]))
         late = asyncio.create_task(look())
         await until(partial(waits_for_a_lock, sessions))
         assert len((await session.scalars(locked)).all()) == 3, "it holds none of the others while it waits"
     await late
     async with sessions() as session:
-        states = (await session.scalars(select(models.ApiTrial.state))).all()
+        states = (await session.scalars(select(tables.ApiTrial.state))).all()
     assert states == [TrialState.WAITING] * 3
 
 
 async def test_a_trial_at_which_processes_die_is_given_up(trying: Trying) -> None:
     await trying.add()
     async with trying.project.sessions.begin() as session:
-        await session.execute(update(models.ApiTrial).values(attempt=3))
+        await session.execute(update(tables.ApiTrial).values(attempt=3))
     async with trying.trials(able) as trials:
         await until(trying.has_ended)
         for _ in range(3):
@@ -635,8 +635,8 @@ async def test_a_model_server_that_does_not_answer_is_waited_for(trying: Trying)
     shown = await trying.shown()
     assert (shown["state"], shown["right"], shown["asked"]) == ("waiting", 0, 5)
     async with trying.project.sessions.begin() as session:
-        assert await session.scalar(select(models.ApiTrial.attempt)) == 0
-        await session.execute(update(models.ApiTrial).values(next_at=from_now(0)))
+        assert await session.scalar(select(tables.ApiTrial.attempt)) == 0
+        await session.execute(update(tables.ApiTrial).values(next_at=from_now(0)))
     assert (await trying.ended(able))["right"] == 5
 
 

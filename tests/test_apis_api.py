@@ -11,7 +11,7 @@ import pytest
 import yaml
 from sqlalchemy import event
 
-from app.db import apis, models, task_queue
+from app.db import apis, tables, task_queue
 from app.db.database import Sessions
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.event_loop import longest_stall
@@ -232,7 +232,7 @@ async def test_feedback_becomes_the_score_of_an_ended_task(api: ApiApp) -> None:
     assert (await api.client.post("/v1/feedback", json=body)).status_code == 409
     async with api.sessions.begin() as session:
         await task_queue.claim(session, "runner", 30)
-        await task_queue.finish(session, task_id, "runner", task_queue.TaskOutcome(state=models.TaskState.DONE))
+        await task_queue.finish(session, task_id, "runner", task_queue.TaskOutcome(state=tables.TaskState.DONE))
 
     assert (await api.client.post("/v1/feedback", json=body)).status_code == 201
     assert (await api.client.get(f"/v1/tasks/{task_id}")).json()["score"] == 0.25
@@ -247,7 +247,7 @@ async def test_tasks_are_listed_whose_check_a_person_contradicts(api: ApiApp) ->
         ids.append(await api.submit())
         async with api.sessions.begin() as session:
             await task_queue.claim(session, "runner", 30)
-            ended = task_queue.TaskOutcome(state=models.TaskState.DONE, score=checked)
+            ended = task_queue.TaskOutcome(state=tables.TaskState.DONE, score=checked)
             await task_queue.finish(session, ids[-1], "runner", ended)
         if given is not None:
             body = {"task_id": str(ids[-1]), "score": given}

@@ -15,7 +15,7 @@ from app.api.dependencies import Dependencies
 from app.api.readiness import RunnerError, check_runners
 from app.apis.document_reader import DocumentReader
 from app.datasets.dataset_store import DatasetStore
-from app.db import apis, models, projects, run_queue, runners, runs
+from app.db import apis, projects, run_queue, runners, runs, tables
 from app.db.clock import from_now
 from app.db.database import Sessions, open_database
 from app.db.migrate import check_schema
@@ -154,7 +154,7 @@ async def test_the_server_is_ready_only_with_a_live_runner_whose_sandbox_works(a
         await runners.report(session, runner_report(id="b"))
     assert await told() == "here (pid 7): no forks"
     async with api.sessions.begin() as session:
-        await session.execute(update(models.RunnerProcess).values(seen_at=from_now(-60)))
+        await session.execute(update(tables.RunnerProcess).values(seen_at=from_now(-60)))
     assert "start one with `sage runner`" in await told()
 
 

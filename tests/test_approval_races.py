@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from app.agent.stop_signal import StopSignal
-from app.db import models, task_queue
-from app.db.models import TaskState
+from app.db import tables, task_queue
+from app.db.tables import TaskState
 from app.records import Stop
 from app.runner import runner
 from app.runner.runner import Runner, RunnerOptions
@@ -81,7 +81,7 @@ async def test_the_runner_that_asked_executes_the_task_again_once_its_first_roll
     task_id = await demo.project.submit()
     attempts = []
 
-    async def execute(row: models.Task, owner: str, stop_signal: StopSignal) -> None:
+    async def execute(row: tables.Task, owner: str, stop_signal: StopSignal) -> None:
         attempts.append(row.attempt)
         if len(attempts) == 1:
             stop_signal.released = True

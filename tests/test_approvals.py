@@ -4,8 +4,8 @@ import asyncio
 from datetime import UTC, datetime
 from uuid import UUID
 
-from app.db import models
-from app.db.models import TaskState
+from app.db import tables
+from app.db.tables import TaskState
 from app.records import Stop
 from app.runner.approval_expiry import ApprovalExpiry
 from tests.api_app import problem
@@ -87,7 +87,7 @@ async def test_a_decision_after_the_time_out_is_refused_before_anything_noticed_
     async with demo.project.runner(demo.engine(WRITE)):
         approval = await demo.waiting(task_id)
     async with demo.project.sessions.begin() as session:
-        await session.merge(models.Approval(id=UUID(approval["id"]), expires_at=datetime.now(UTC)))
+        await session.merge(tables.Approval(id=UUID(approval["id"]), expires_at=datetime.now(UTC)))
     late = await demo.api.client.post(f"/v1/approvals/{approval['id']}", json={"decision": "approve"})
     assert late.status_code == 409
 

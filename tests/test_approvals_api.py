@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from app.db import approvals, models, task_queue
+from app.db import approvals, tables, task_queue
 from app.db.database import Sessions
 from app.project.approval import ApprovalRequest
 from app.security.shown_call import ShownCall
@@ -20,7 +20,7 @@ async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
         yield opened
 
 
-async def waiting(api: ApiApp, project: models.Project, seconds: float = 60) -> models.Approval:
+async def waiting(api: ApiApp, project: tables.Project, seconds: float = 60) -> tables.Approval:
     """A task of the project that waits for a call with a password."""
     async with api.sessions.begin() as session:
         await task_row(session, project.id)
@@ -123,7 +123,7 @@ async def test_the_end_of_a_task_leaves_no_digest_of_its_arguments(api: ApiApp) 
         task = await task_queue.claim(session, "me", LEASE)
         assert task is not None
         await task_queue.finish(
-            session, task.id, "me", task_queue.TaskOutcome(state=models.TaskState.FAILED, failure="no")
+            session, task.id, "me", task_queue.TaskOutcome(state=tables.TaskState.FAILED, failure="no")
         )
     async with api.sessions() as session:
         assert (await approvals.get(session, row.id)).digest == ""

@@ -1,7 +1,7 @@
 """The code of a turn that runs again after a decision: its earlier calls are answered from the journal."""
 
 from app.db import apis
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.records import Stop
 from tests.approving import WRITES, ApprovingProject
 

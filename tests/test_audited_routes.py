@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.db import approvals, calls, models, releases, skills, task_queue, turns
+from app.db import approvals, calls, releases, skills, tables, task_queue, turns
 from app.db.database import Sessions
 from app.gateway.http_client import open_client
 from app.project.approval import ApprovalRequest
@@ -200,7 +200,7 @@ async def _keys_and_secrets(walk: Walk) -> None:
         await walk("POST /v1/hosted-models/{name:str}/probe", name="wise")
     async with walk.api.sessions.begin() as session:
         failed = await task_row(session, walk.api.demo.id)
-        failed.state, failed.finished_at = models.TaskState.FAILED, failed.created_at
+        failed.state, failed.finished_at = tables.TaskState.FAILED, failed.created_at
     await walk("POST /v1/hosted-models/{name:str}/tasks", {"tasks": "failed"}, name="wise")
     await walk("PATCH /v1/hosted-models/{name:str}", {"price_in": 1}, name="wise")
     for task in (await walk.api.client.get("/v1/tasks", params={"state": "accepted"})).json()["tasks"]:
@@ -220,7 +220,7 @@ async def _tasks(walk: Walk) -> None:
     await walk("POST /v1/approvals/{approval_id:uuid}", {"decision": "refuse"}, approval_id=asked.id)
     async with api.sessions.begin() as session:
         await task_queue.claim(session, "me", LEASE)
-        await task_queue.finish(session, task.id, "me", task_queue.TaskOutcome(state=models.TaskState.DONE))
+        await task_queue.finish(session, task.id, "me", task_queue.TaskOutcome(state=tables.TaskState.DONE))
     await walk("POST /v1/feedback", {"task_id": str(task.id), "score": 1})
     await walk("DELETE /v1/tasks/{task_id:uuid}", task_id=task.id)
     ended = await api.submit(principal="ann")
@@ -232,7 +232,7 @@ async def _tasks(walk: Walk) -> None:
         await turns.begin(session, doubtful.id, "me", 0, turn_of())
         lost = Call(seq=0, turn=0, api="ledger.add_entry", arguments={})
         await calls.begin(session, doubtful.id, "me", lost, repeatable=False)
-        ending = task_queue.TaskOutcome(state=models.TaskState.DONE, stop=Stop.IN_DOUBT)
+        ending = task_queue.TaskOutcome(state=tables.TaskState.DONE, stop=Stop.IN_DOUBT)
         await task_queue.finish(session, doubtful.id, "me", ending)
     await walk("POST /v1/tasks/{task_id:uuid}/settle", {"arrived": False}, task_id=doubtful.id)
 

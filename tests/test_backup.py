@@ -19,7 +19,7 @@ from app.datasets.dataset_store import digest_of
 from app.db import keys, projects, releases, secrets, table_copy, tasks, trajectories
 from app.db.database import open_database
 from app.db.migrate import alembic_config, migrate
-from app.db.models import Adapter, Dataset
+from app.db.tables import Adapter, Dataset
 from app.errors import ConflictError, DatabaseError, InvalidError, StorageError
 from app.machine.backup import back_up
 from app.machine.backup_archive import BackupManifest, pack_rows, unpack_rows, verify_archive

@@ -11,7 +11,7 @@ from app.apis.bound_parameters import filled
 from app.apis.catalog import BoundParameter, Operation, Parameter
 from app.db import trajectories
 from app.db.database import Sessions
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.errors import HostError
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.api_app import ApiApp, open_api_app, problem

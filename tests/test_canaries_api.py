@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from app.db import apis, models, releases, shadows, trajectories
+from app.db import apis, releases, shadows, tables, trajectories
 from app.db.database import Sessions
 from app.db.shadows import ShadowOutcome
 from app.errors import EngineError
@@ -39,7 +39,7 @@ async def finished(project: Project, *calls: str, score: float | None = None) ->
     [task_id] = await project.ended((await project.release(1)).id, score)
     made = tuple(Call(seq=seq, turn=0, api=api, arguments={}) for seq, api in enumerate(calls))
     async with project.sessions.begin() as session:
-        row = await session.get_one(models.Task, task_id)
+        row = await session.get_one(tables.Task, task_id)
         await trajectories.save(session, project.id, trajectory_of(row, turn_of(calls=made)))
     return task_id
 
@@ -88,7 +88,7 @@ async def test_a_release_that_cannot_be_a_canary_is_refused_and_nothing_changes(
     assert (answer.status_code, problem(answer)["error"]) == (409, "ConflictError")
     api.loads.refusal = EngineError("a replica is down")
     assert (await api.client.post(path, json={"percent": 5})).status_code == 503
-    assert (await project.release()).state is models.ReleaseState.CANDIDATE
+    assert (await project.release()).state is tables.ReleaseState.CANDIDATE
 
 
 async def test_only_an_administrator_of_the_project_starts_canaries_and_shadows(

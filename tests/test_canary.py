@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from app.db import adapters, models, releases
+from app.db import adapters, releases, tables
 from app.db.database import Sessions
-from app.db.models import AuditAction, ReleaseState
+from app.db.tables import AuditAction, ReleaseState
 from app.errors import ConflictError, EngineError, InvalidError
 from app.records import Probe
 from app.release import canary, canary_trial
@@ -153,7 +153,7 @@ async def test_two_processes_that_promote_a_canary_audit_it_once(project: Projec
     class Overtaken(Promoter):
         """By another process, between the decision and its application."""
 
-        async def activate(self, *args: Any, **kwargs: Any) -> models.Release:
+        async def activate(self, *args: Any, **kwargs: Any) -> tables.Release:
             assert await apply_decision(project) is CanaryAction.PROMOTE
             return await super().activate(*args, **kwargs)
 

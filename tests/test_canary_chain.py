@@ -5,10 +5,10 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from app.db import models, releases
+from app.db import releases, tables
 from app.db.canaries import CanaryTask
 from app.db.database import Sessions
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.release.canary_decision import CanaryAction, CanaryDecision, CanaryRules
 from app.release.reference import possible_loss
 from tests.canary_project import Project, apply_decision, begin, evaluate, open_project
@@ -133,7 +133,7 @@ async def test_what_a_promotion_may_have_lost_is_kept_with_its_weights(project: 
     assert (decision["action"], decision["possible_loss"]) == ("promote", 0.0)
 
 
-async def _active(project: Project) -> models.Release:
+async def _active(project: Project) -> tables.Release:
     async with project.sessions() as session:
         active = await releases.active(session, project.id)
     assert active.state is ReleaseState.ACTIVE

@@ -7,9 +7,9 @@ from uuid import UUID
 import pytest
 from sqlalchemy import func, update
 
-from app.db import canaries, models, projects, releases, skills
+from app.db import canaries, projects, releases, skills, tables
 from app.db.database import Sessions
-from app.db.models import AuditAction, ReleaseState, SkillState
+from app.db.tables import AuditAction, ReleaseState, SkillState
 from app.release import canary
 from app.release.canary_decision import CanaryAction
 from tests.canary_project import Project, apply_decision, begin, entries, evaluate, open_project
@@ -27,7 +27,7 @@ async def _began_days_ago(project: Project, days: float, evidence: dict[str, Any
         await releases.record_evidence(session, project.candidate, evidence)
     await begin(project)
     async with project.sessions.begin() as session:
-        row = models.Release
+        row = tables.Release
         earlier = func.clock_timestamp() - timedelta(days=days)
         await session.execute(update(row).where(row.id == project.candidate).values(canary_at=earlier))
 

@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 
 from app.db import canaries, clock, feedback, release_trials, releases
 from app.db.database import Sessions
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.records import BASE, Stop
 from app.release.canary_decision import CanaryAction, CanaryRules
 from tests.canary_project import Project, apply_decision, begin, evaluate, open_project

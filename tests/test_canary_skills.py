@@ -4,9 +4,9 @@ from uuid import UUID
 
 import pytest
 
-from app.db import canaries, models, projects, releases, skill_withdrawals, skills
+from app.db import canaries, projects, releases, skill_withdrawals, skills, tables
 from app.db.database import Sessions
-from app.db.models import ReleaseState, SkillState
+from app.db.tables import ReleaseState, SkillState
 from app.skills import lifecycle
 from app.skills.library import Library
 from app.skills.provenance import SkillOrigin
@@ -19,7 +19,7 @@ QUARANTINED, PROBATION, ACTIVE, SUPERSEDED, RETIRED, DELETED = SkillState
 OTHER = ARCHIVE.replace("page = 1", "page = 0")
 
 
-async def begun(sessions: Sessions, project_id: UUID) -> models.Release:
+async def begun(sessions: Sessions, project_id: UUID) -> tables.Release:
     async with sessions.begin() as session:
         return await canaries.begin(session, (await releases.propose(session, project_id, "f00d")).id, 10)
 

@@ -10,9 +10,9 @@ import pytest
 from app.agent.limits import RolloutLimits
 from app.api.chat_completions.chat_outcome import outcome_of
 from app.api.chat_completions.openai_errors import TaskEndError
-from app.db import models
+from app.db import tables
 from app.db.database import Sessions
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.records import Stop
 from tests.api_app import open_api_app
 from tests.approving import WRITE, WRITES, ApprovingProject
@@ -122,7 +122,7 @@ async def test_words_without_code_are_an_answer_and_a_limit_is_a_length(demo: Ap
 
 
 def test_thoughts_are_no_answer() -> None:
-    row = models.Task(id=uuid4(), state=TaskState.DONE, stop=Stop.NO_CODE)
+    row = tables.Task(id=uuid4(), state=TaskState.DONE, stop=Stop.NO_CODE)
     assert outcome_of(row, ["", "<think>\nHm.\n</think>\n\nGood morning!"]).text == "Good morning!"
     for thought in ("<think>\nHm.\n</think>\n", "<think>\nHm."):
         with pytest.raises(TaskEndError):
@@ -157,7 +157,7 @@ async def test_a_task_without_an_answer_is_an_error_that_no_client_repeats(
     ],
 )
 def test_every_other_end_has_a_code(state: str, stop: str | None, code: str) -> None:
-    row = models.Task(id=uuid4(), state=TaskState(state), stop=stop and Stop(stop), failure="the call is lost")
+    row = tables.Task(id=uuid4(), state=TaskState(state), stop=stop and Stop(stop), failure="the call is lost")
     with pytest.raises(TaskEndError, match="the call is lost") as raised:
         outcome_of(row, [])
     assert (raised.value.code, raised.value.task_id) == (code, row.id)

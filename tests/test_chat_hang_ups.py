@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from tests.approving import WRITE, ApprovingProject
 from tests.chats import ANSWER, HELLO, ended_as
 from tests.listening_app import listening_app

@@ -8,7 +8,7 @@ import openai
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.errors import DatabaseError
 from tests.approving import WRITE, ApprovingProject
 from tests.chats import ANSWER, HELLO, all_tasks, asked, connected, ended_as

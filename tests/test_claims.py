@@ -6,10 +6,10 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import approvals, calls, models, shadows, task_queue, turns
+from app.db import approvals, calls, shadows, tables, task_queue, turns
 from app.db.database import Sessions
 from app.db.lease import new_claim
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.errors import ConflictError
 from app.project.approval import ApprovalRequest
 from app.records import Call, Stop
@@ -21,7 +21,7 @@ CALL = Call(seq=0, turn=0, api="mail.send", arguments={})
 DONE = task_queue.TaskOutcome(state=TaskState.DONE, stop=Stop.COMPLETED)
 WANTED = ApprovalRequest(seq=0, turn=0, api="mail.send", arguments={}, digest="", timeout_seconds=60)
 
-Write = Callable[[AsyncSession, models.Task, str], Awaitable[object]]
+Write = Callable[[AsyncSession, tables.Task, str], Awaitable[object]]
 WRITES: dict[str, Write] = {
     "turns.begin": lambda session, task, claim: turns.begin(session, task.id, claim, 0, turn_of()),
     "turns.end": lambda session, task, claim: turns.end(session, task.id, claim, 0, turn_of()),
@@ -34,7 +34,7 @@ WRITES: dict[str, Write] = {
 }
 
 
-async def claimed_twice(session: AsyncSession) -> tuple[models.Task, str, str]:
+async def claimed_twice(session: AsyncSession) -> tuple[tables.Task, str, str]:
     """A task that one process claimed again after its lease had expired, with both claims."""
     first, second = new_claim("me"), new_claim("me")
     task = await task_row(session, (await project_row(session)).id)
@@ -86,7 +86,7 @@ async def test_a_call_that_begins_keeps_an_expired_task_for_its_process(committe
         await calls.begin(session, task.id, claim, CALL, repeatable=False, seconds=30)
     async with committed.begin() as session:
         assert await task_queue.claim(session, new_claim("another"), LEASE) is None
-        await session.execute(update(models.Task).values(lease_until=None))
+        await session.execute(update(tables.Task).values(lease_until=None))
         assert await task_queue.claim(session, new_claim("another"), LEASE) is not None
 
 
@@ -98,7 +98,7 @@ async def test_a_shadow_that_was_claimed_again_is_not_finished_by_its_earlier_cl
     await shadows.add(session, claimed.release_id, [task.id])
     first = await shadows.claim(session, new_claim("me"), EXPIRED)
     assert first is not None
-    earlier = models.Shadow(release_id=first.release_id, task_id=first.task_id, owner=first.owner)
+    earlier = tables.Shadow(release_id=first.release_id, task_id=first.task_id, owner=first.owner)
     second = await shadows.claim(session, new_claim("me"), LEASE)
     assert second is not None
     assert await shadows.finish(session, earlier, shadows.ShadowOutcome()) is False

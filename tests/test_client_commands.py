@@ -16,10 +16,10 @@ from app.client.approval_commands import APPROVAL_STATES
 from app.client.key_commands import KEY_SCOPES
 from app.client.skill_commands import SKILL_STATES
 from app.client.task_commands import TASK_STATES
-from app.db import keys, models, releases, skills
+from app.db import keys, releases, skills, tables
 from app.db.database import Sessions
 from app.db.keys import Scope
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.security.admin_key_file import noted_place, write_admin_key
 from tests.api_app import open_api_app
 from tests.http_server import served
@@ -144,9 +144,9 @@ async def test_tasks_are_filtered_by_skill_and_release(shell: SageCommand) -> No
     task_id, other = await shell.api.submit("count my mails"), await shell.api.submit("write to iris")
     async with shell.api.sessions.begin() as session:
         skill = await skills.add(session, shell.api.demo.id, new_skill("count", "def count(): ...", other))
-        session.add(models.SkillOffer(task_id=task_id, skill_id=skill.id, position=0, ranks={}))
+        session.add(tables.SkillOffer(task_id=task_id, skill_id=skill.id, position=0, ranks={}))
         release = await releases.active(session, shell.api.demo.id)
-        await session.execute(update(models.Task).where(models.Task.id == other).values(release_id=release.id))
+        await session.execute(update(tables.Task).where(tables.Task.id == other).values(release_id=release.id))
         number = release.number
     [offered] = await found(shell, "--skill", str(skill.id))
     [served] = await found(shell, "--release", str(number))
@@ -346,9 +346,9 @@ async def test_the_admin_key_of_a_running_server_is_found_from_any_directory(
 
 
 def test_the_commands_know_all_states_and_scopes() -> None:
-    assert tuple(models.TaskState) == TASK_STATES
-    assert tuple(models.SkillState) == SKILL_STATES
-    assert tuple(models.ApprovalState) == APPROVAL_STATES
+    assert tuple(tables.TaskState) == TASK_STATES
+    assert tuple(tables.SkillState) == SKILL_STATES
+    assert tuple(tables.ApprovalState) == APPROVAL_STATES
     assert tuple(Scope) == KEY_SCOPES
 
 

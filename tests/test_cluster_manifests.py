@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from app.db import releases
 from app.db.database import Sessions
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.errors import InvalidError
 from app.records import hosted
 from app.release.cluster_manifests import KINDS, ClusterNames, ServedRelease, render_manifests

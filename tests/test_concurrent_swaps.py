@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.db.database import Sessions
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.engine.health_monitor import HealthChecks
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Sampling

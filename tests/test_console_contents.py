@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import clock, events, models, releases, skills
+from app.db import clock, events, releases, skills, tables
 from app.db.database import Sessions
-from app.db.models import SkillState
+from app.db.tables import SkillState
 from app.release import canary
 from tests.api_app import ApiApp, open_api_app
 from tests.canary_project import Project, begin
@@ -43,7 +43,7 @@ async def test_tasks_are_found_by_any_version_of_a_skill(api: ApiApp) -> None:
         for skill, name in zip([*versions, None], ("first", "second", "none"), strict=True):
             task = await task_row(session, api.demo.id, f"task with {name}")
             if skill is not None:
-                session.add(models.SkillOffer(task_id=task.id, skill_id=skill.id, position=0, ranks={}))
+                session.add(tables.SkillOffer(task_id=task.id, skill_id=skill.id, position=0, ranks={}))
         old = versions[0].id
     by_name, by_id = [await read_page(api, f"/console/tasks?skill={each}", "tasks") for each in ("greet", old)]
     assert ["task with first" in by_name, "task with second" in by_name, "task with none" in by_name] == [1, 1, 0]
@@ -117,7 +117,7 @@ async def test_what_a_skill_is_worth_is_downloaded(api: ApiApp) -> None:
             task.score, task.finished_at, task.scenario = score, task.created_at, "greetings"
             edge = {"task_id": task.id, "skill_id": skill.id}
             session.add(
-                models.WithheldSkill(**edge) if withheld else models.SkillOffer(position=0, ranks={}, **edge)
+                tables.WithheldSkill(**edge) if withheld else tables.SkillOffer(position=0, ranks={}, **edge)
             )
         own = f"/console/skills/{skill.id}"
     assert f"{own}?file=value" in await read_page(api, own, "skills")
@@ -136,7 +136,7 @@ async def test_the_first_page_leads_to_all_that_needs_a_person(api: ApiApp) -> N
         for number in range(7):
             task = await task_row(session, api.demo.id)
             call: dict[str, Any] = {"seq": 0, "turn": 0, "api": "cups.break_cup", "arguments": {}, "digest": ""}
-            session.add(models.Approval(task_id=task.id, project_id=api.demo.id, expires_at=later, **call))
+            session.add(tables.Approval(task_id=task.id, project_id=api.demo.id, expires_at=later, **call))
             skill = await skills.add(session, api.demo.id, new_skill(f"greet_{number}"))
             skill.state = SkillState.QUARANTINED
     shown = await read_page(api, "/console", "admin")

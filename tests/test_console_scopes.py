@@ -11,9 +11,9 @@ from app.db import (
     apis,
     datasets,
     evaluations,
-    models,
     releases,
     skills,
+    tables,
     task_queue,
 )
 from app.db.database import Sessions
@@ -63,7 +63,7 @@ async def _give_credentials(session: AsyncSession, project_id: UUID) -> None:
 
 
 async def _upload(session: AsyncSession, project_id: UUID) -> None:
-    new = models.Dataset(
+    new = tables.Dataset(
         id=uuid4(), project_id=project_id, name="chats", digest="0", bytes=12_300_000, conversations=1
     )
     await datasets.add(session, new)

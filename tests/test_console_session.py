@@ -7,7 +7,7 @@ import httpx
 import pytest
 from sqlalchemy import select, update
 
-from app.db import keys, models, sign_ins
+from app.db import keys, sign_ins, tables
 from app.db.clock import from_now
 from app.db.database import Sessions
 from tests.api_app import ApiApp, asgi_client, open_api_app
@@ -101,7 +101,7 @@ async def test_a_session_ends_with_its_key(api: ApiApp, browser: httpx.AsyncClie
 async def test_a_session_expires(api: ApiApp, browser: httpx.AsyncClient) -> None:
     await _sign_in(browser, await _key(api, "tasks"))
     async with api.sessions.begin() as session:
-        await session.execute(update(models.SignIn).values(expires_at=from_now(-1)))
+        await session.execute(update(tables.SignIn).values(expires_at=from_now(-1)))
     assert not await _is_in(browser)
 
 
@@ -170,7 +170,7 @@ async def test_only_hashes_of_sessions_and_links_are_stored(api: ApiApp, browser
     async with api.sessions.begin() as session:
         key, _ = await keys.create(session, "first", ["admin"])
         link = await sign_ins.offer_link(session, key.id)
-        stored = (await session.scalars(select(models.SignIn.hash))).all()
+        stored = (await session.scalars(select(tables.SignIn.hash))).all()
     assert len(stored) == 2
     assert not {link, browser.cookies["sage_console"]} & set(stored)
 

@@ -10,7 +10,7 @@ from sqlalchemy import NullPool, create_engine, text
 from app.db import feedback, scores
 from app.db.database import Sessions
 from app.db.migrate import alembic_config, migrate
-from app.db.models import ScoreSource
+from app.project.score_source import ScoreSource
 from tests.api_app import ApiApp, open_api_app
 from tests.test_task_verifier import end_task
 

@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import calls, events, models, task_queue, trajectories, turns
+from app.db import calls, events, tables, task_queue, trajectories, turns
 from app.db.database import Sessions
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.errors import ConflictError, NotFoundError
 from app.records import Call
 from tests.rows import LEASE, claimed_task, trajectory_of, turn_of
@@ -89,15 +89,15 @@ async def test_the_journal_is_encrypted_and_rows_of_an_older_version_are_still_r
     await calls.begin(session, task.id, "me", call, repeatable=False)
     await calls.end(session, task.id, call)
     stored = [
-        *(await session.scalars(select(models.TaskTurn.record))),
-        *(await session.execute(select(models.TaskCall))).scalars(),
+        *(await session.scalars(select(tables.TaskTurn.record))),
+        *(await session.execute(select(tables.TaskCall))).scalars(),
     ]
     shown = [each if isinstance(each, bytes) else bytes(str(vars(each)), "utf-8") for each in stored]
     assert not any(b"s3cret" in each for each in shown)
     plain = {"record": msgspec.msgpack.encode(secret)}
-    await session.execute(update(models.TaskTurn).values(**plain))
+    await session.execute(update(tables.TaskTurn).values(**plain))
     old = {"arguments": call.arguments, "sealed_arguments": None, "record": msgspec.msgpack.encode(call)}
-    await session.execute(update(models.TaskCall).values(**old))
+    await session.execute(update(tables.TaskCall).values(**old))
     assert [each.turn for each in await turns.of_task(session, task.id)] == [secret]
     [read] = await calls.of_task(session, task.id)
     assert (read.call, read.arguments) == (call, call.arguments)

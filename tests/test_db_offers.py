@@ -5,22 +5,22 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import feedback, models, offers, skill_uses, skills, task_queue
-from app.db.models import TaskState
+from app.db import feedback, offers, skill_uses, skills, tables, task_queue
 from app.db.skill_uses import SkillStats
+from app.db.tables import TaskState
 from app.records import Stop, Use
 from tests.rows import LEASE, new_skill, offer_of, project_row, task_row, trajectory_of, turn_of
 
 
-async def _skill(session: AsyncSession, project_id: UUID, name: str = "greet") -> models.Skill:
+async def _skill(session: AsyncSession, project_id: UUID, name: str = "greet") -> tables.Skill:
     maker = await task_row(session, project_id, "greet iris")
     await task_queue.claim(session, "me", LEASE)
     return await skills.add(session, project_id, new_skill(name, task_id=maker.id))
 
 
 async def _using_task(
-    session: AsyncSession, skill: models.Skill, *, returned: int, stop: Stop = Stop.COMPLETED
-) -> models.Task:
+    session: AsyncSession, skill: tables.Skill, *, returned: int, stop: Stop = Stop.COMPLETED
+) -> tables.Task:
     """A finished task that was offered the skill and called it twice."""
     task = await task_row(session, skill.project_id, "greet omar")
     await task_queue.claim(session, "me", LEASE)

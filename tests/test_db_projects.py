@@ -12,16 +12,16 @@ from app.db import (
     events,
     feedback,
     keys,
-    models,
     offers,
     projects,
     releases,
     skills,
+    tables,
     task_queue,
     trajectories,
 )
 from app.db.database import Sessions
-from app.db.models import ReleaseState, TaskState
+from app.db.tables import ReleaseState, TaskState
 from app.db.task_queue import TaskOutcome
 from app.errors import ConflictError, InvalidError, NotFoundError
 from app.records import Stop
@@ -64,7 +64,7 @@ async def test_deleting_a_project_deletes_everything_in_it(committed: Sessions) 
         await keys.create(session, "k", ["tasks"], task.project_id)
     async with committed.begin() as session:
         await projects.delete(session, task.project_id)
-        for table in models.Base.metadata.sorted_tables:
+        for table in tables.Base.metadata.sorted_tables:
             if table.name == "audit_entries":  # they outlive their projects
                 continue
             assert await session.scalar(select(func.count()).select_from(table)) == 0, table.name

@@ -7,17 +7,17 @@ import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import adapters, evaluations, models, releases, runs
+from app.db import adapters, evaluations, releases, runs, tables
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.errors import ConflictError, NotFoundError
 from app.records import Probe, ProbePoint
 from app.run_settings import RunSettings
 from tests.rows import project_row
 
 
-async def candidate(session: AsyncSession, model: str = "f00d") -> models.Release:
+async def candidate(session: AsyncSession, model: str = "f00d") -> tables.Release:
     return await releases.propose(session, (await project_row(session)).id, model)
 
 

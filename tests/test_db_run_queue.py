@@ -5,9 +5,9 @@ from uuid import UUID
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, run_queue, runs
+from app.db import run_queue, runs, tables
 from app.db.database import Sessions
-from app.db.models import RunState
+from app.db.tables import RunState
 from tests.queued_runs import EXPIRED, held, queued
 from tests.rows import LEASE
 from trainer.worker.queue_reconciler import reconcile
@@ -27,7 +27,7 @@ async def test_a_run_that_loses_its_process_too_often_fails(session: AsyncSessio
     assert lost.failure.startswith("RunLostError: the process of this run was lost 3 times")
 
 
-async def lost_at(session: AsyncSession, run_id: UUID, *steps: int) -> models.TrainingRun:
+async def lost_at(session: AsyncSession, run_id: UUID, *steps: int) -> tables.TrainingRun:
     """Claim the run, report these steps, and lose its process."""
     await run_queue.claim(session, "me", LEASE, run_id)
     for index in steps:

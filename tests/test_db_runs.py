@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import run_queue, runs
 from app.db.database import Sessions
-from app.db.models import RunState
+from app.db.tables import RunState
 from app.errors import ConflictError, NotFoundError
 from app.run_settings import RunKind, read_settings
 from tests.queued_runs import EXPIRED, SFT, held, queued

@@ -9,12 +9,13 @@ import pytest
 from sqlalchemy import event, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, releases, run_queue, runs, schedules, scores, task_queue
+from app.db import releases, run_queue, runs, schedules, scores, tables, task_queue
 from app.db.clock import from_now
 from app.db.database import Sessions
-from app.db.models import ReleaseState, RunState, ScoreSource, TaskState
 from app.db.schedules import NewSchedule
+from app.db.tables import ReleaseState, RunState, TaskState
 from app.errors import InvalidError, NotFoundError
+from app.project.score_source import ScoreSource
 from app.run_settings import RunKind, RunSettings, read_settings
 from tests.rows import LEASE, project_row, task_row
 from trainer.worker.queue_reconciler import fire_schedules
@@ -38,14 +39,14 @@ async def judged_tasks(session: AsyncSession, project_id: UUID, count: int) -> l
     return [row.id for row in rows]
 
 
-async def overdue(session: AsyncSession, schedule: models.Schedule, hours: float = 1) -> None:
+async def overdue(session: AsyncSession, schedule: tables.Schedule, hours: float = 1) -> None:
     """Move the due time so many hours into the past."""
-    mine = update(models.Schedule).where(models.Schedule.id == schedule.id)
+    mine = update(tables.Schedule).where(tables.Schedule.id == schedule.id)
     await session.execute(mine.values(next_at=from_now(-hours * 3600)))
 
 
 async def end_runs(session: AsyncSession) -> None:
-    await session.execute(update(models.TrainingRun).values(state=RunState.DONE))
+    await session.execute(update(tables.TrainingRun).values(state=RunState.DONE))
 
 
 async def test_a_schedule_fires_once_when_it_is_due(
@@ -197,7 +198,7 @@ async def test_of_three_concurrent_callers_one_fires(committed: Sessions) -> Non
         fired = [run_id for each in await asyncio.gather(tick(), tick(), tick()) for run_id in each]
         assert len(fired) == len(set(fired)) == 4
         async with committed() as session:
-            assert await session.scalar(select(func.count()).select_from(models.TrainingRun)) == 4 * fires
+            assert await session.scalar(select(func.count()).select_from(tables.TrainingRun)) == 4 * fires
 
 
 async def test_a_process_that_dies_before_its_commit_has_not_fired(committed: Sessions) -> None:

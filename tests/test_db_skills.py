@@ -6,10 +6,10 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, projects, skill_moves, skills
+from app.db import projects, skill_moves, skills, tables
 from app.db.database import Sessions
-from app.db.models import SkillState
 from app.db.skills import SkillFilter
+from app.db.tables import SkillState
 from app.errors import ConflictError, NotFoundError
 from tests.rows import new_skill, project_row, task_row
 
@@ -207,6 +207,6 @@ async def test_a_skill_outlives_the_task_that_wrote_it(session: AsyncSession) ->
     project = await project_row(session)
     task = await task_row(session, project.id)
     skill = await skills.add(session, project.id, new_skill(task_id=task.id))
-    await session.delete(await session.get_one(models.Task, task.id))
+    await session.delete(await session.get_one(tables.Task, task.id))
     await session.flush()
     assert (await skills.get(session, skill.id)).task_id is None

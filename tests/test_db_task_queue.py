@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, runners, suspects, task_queue, tasks
+from app.db import runners, suspects, tables, task_queue, tasks
 from app.db.database import Sessions
-from app.db.models import ReleaseState, TaskState
+from app.db.tables import ReleaseState, TaskState
 from app.db.task_queue import TaskOutcome
 from app.errors import ConflictError
 from app.records import Stop
@@ -55,10 +55,10 @@ async def test_the_first_claim_pins_the_active_release_and_the_clock(session: As
     first = await task_queue.claim(session, "me", EXPIRED)
     assert first is not None
     pinned, started = first.release_id, first.started_at
-    release = await session.get_one(models.Release, pinned)
+    release = await session.get_one(tables.Release, pinned)
     assert (release.project_id, release.number, release.state) == (project.id, 1, ReleaseState.ACTIVE)
     release.state = ReleaseState.RETIRED
-    session.add(models.Release(project_id=project.id, number=2, state=ReleaseState.ACTIVE))
+    session.add(tables.Release(project_id=project.id, number=2, state=ReleaseState.ACTIVE))
     await session.flush()
     again = await task_queue.claim(session, "another", LEASE)
     assert again is not None
@@ -181,7 +181,7 @@ async def test_a_task_that_is_put_back_waits_and_its_attempt_does_not_count(sess
     task = await claimed_task(session, "a")
     await task_queue.put_back(session, task.id, "a", seconds=3, sandbox_failures=1)
     assert await task_queue.claim(session, "b", LEASE) is None
-    await session.execute(update(models.Task).values(lease_until=models.Task.lease_until - timedelta(seconds=3)))
+    await session.execute(update(tables.Task).values(lease_until=tables.Task.lease_until - timedelta(seconds=3)))
     again = await task_queue.claim(session, "b", LEASE, abandoned=False)
     assert again is not None
     assert (again.attempt, again.deaths, again.sandbox_failures) == (1, 0, 1)

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import calls, events, task_queue, tasks, turns
 from app.db.database import Sessions
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.db.task_queue import TaskOutcome
 from app.db.tasks import NewTask, TaskFilter
 from app.errors import ConflictError, InvalidError, NotFoundError

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, training_data
-from app.db.models import SkillState, TaskState
+from app.db import tables, training_data
+from app.db.tables import SkillState, TaskState
 from tests.rows import project_row, task_row
 from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject, minute
@@ -40,7 +40,7 @@ async def test_tasks_that_have_not_ended_or_are_of_another_project_are_not_read(
 
 async def test_a_task_is_read_with_its_result_and_the_base_of_its_adapter(served: ServedProject) -> None:
     plain = await served.task(0.5, state=TaskState.CANCELLED)
-    served.session.add(models.Adapter(hash="abc", base="seed", rank=4))
+    served.session.add(tables.Adapter(hash="abc", base="seed", rank=4))
     release = await served.release("abc")
     await served.task()
     first, second = await training_data.window(served.session, served.project.id, limit=9)

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 from app.adapters.files import WEIGHTS
-from app.db import models, run_queue, runs
+from app.db import run_queue, runs, tables
 from app.db.database import Sessions
-from app.db.models import RunState
+from app.db.tables import RunState
 from app.settings import Settings
 from tests.processes import command_of, descendants, gone
 from tests.training_project import ProgressRecorder, TrainingProject
@@ -33,7 +33,7 @@ class RunProcesses:
         self._count = count
         self._shard = shard
 
-    async def finished(self, job: Job) -> models.TrainingRun:
+    async def finished(self, job: Job) -> tables.TrainingRun:
         """The run, after its processes have ended."""
         with pytest.MonkeyPatch.context() as environment:
             for name, value in self._environment().items():
@@ -41,7 +41,7 @@ class RunProcesses:
             await asyncio.to_thread(launch_run, job.id, self.project.settings, TRAIN_COMMAND, lambda: False)
         return await self.run(job)
 
-    async def interrupted(self, job: Job, which: Callable[[str], bool], after: int) -> models.TrainingRun:
+    async def interrupted(self, job: Job, which: Callable[[str], bool], after: int) -> tables.TrainingRun:
         """The run, after the process that `which` selects was killed, once `after` steps were done."""
         running = asyncio.create_task(self.finished(job))
         while (await self.run(job)).step < after:
@@ -56,11 +56,11 @@ class RunProcesses:
             await run_queue.requeue_expired(session)
         return await self.run(job)
 
-    async def run(self, job: Job) -> models.TrainingRun:
+    async def run(self, job: Job) -> tables.TrainingRun:
         async with self.project.sessions() as session:
             return await runs.get(session, job.id)
 
-    def weights(self, run: models.TrainingRun) -> dict[str, torch.Tensor]:
+    def weights(self, run: tables.TrainingRun) -> dict[str, torch.Tensor]:
         assert run.result is not None, run.failure
         return load_file(self.project.settings.data_dir / "adapters" / run.result["adapter"] / WEIGHTS)
 

@@ -14,16 +14,16 @@ from app.db import (
     embedded_postgres,
     environments,
     hosted_models,
-    models,
     releases,
     runners,
     schedules,
     secrets,
+    tables,
 )
 from app.db.clock import from_now
 from app.db.database import Sessions, open_database
 from app.db.migrate import migrate
-from app.db.models import TrialState
+from app.db.tables import TrialState
 from app.doctor.database_checks import check_trials, skew_finding
 from app.doctor.examine import examine
 from app.machine.data_dir_lock import lock_data_dir
@@ -82,7 +82,7 @@ async def patient(committed: Sessions, database_url: str, engine: str, model_dir
     async with committed.begin() as session:
         await runners.report(session, runner_report())
         later = from_now(120)  # the command may take longer to start than a report counts
-        await session.execute(update(models.RunnerProcess).values(seen_at=later))
+        await session.execute(update(tables.RunnerProcess).values(seen_at=later))
         await environments.report(session, "gpu1", [EnvironmentInfo("office", "1", {})])
     env = environment(tmp_path / "other", database_url) | {
         "ENGINE_URLS": engine,
@@ -179,7 +179,7 @@ async def test_a_broker_that_is_down_is_a_warning(patient: Patient) -> None:
 async def test_runners_that_do_not_work_are_a_fault(patient: Patient, committed: Sessions) -> None:
     async with committed.begin() as session:
         await runners.report(session, runner_report(error="no forks"))
-        await session.execute(update(models.RunnerProcess).values(seen_at=from_now(120)))
+        await session.execute(update(tables.RunnerProcess).values(seen_at=from_now(120)))
     code, found = await patient.examined()
     assert (code, found["runners"]) == (1, "fault: here (pid 7): no forks")
     async with committed.begin() as session:

@@ -11,7 +11,8 @@ import pytest
 
 from app.db import calls, retention, tasks, trajectories, turns
 from app.db.database import Sessions
-from app.db.models import RetentionKind, ScoreSource
+from app.db.tables import RetentionKind
+from app.project.score_source import ScoreSource
 from app.records import Call, Json, Stop
 from tests.approving import ApprovingProject
 from tests.console_pages import post_form, read_page

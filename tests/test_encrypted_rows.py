@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from sqlalchemy import NullPool, create_engine, select, text
 
-from app.db import apis, calls, models, projects, secrets, turns, webhooks
+from app.db import apis, calls, projects, secrets, tables, turns, webhooks
 from app.db.database import Database, open_database
 from app.db.encrypted_rows import prepare_secrets, rotate_keys
 from app.db.migrate import migrate
@@ -117,8 +117,8 @@ async def test_a_rotation_encrypts_everything_with_a_new_key_and_an_open_process
         assert not set(before) & set(_stored(url))
         assert await _read(database, project_id) == expected
         async with database.sessions() as session:
-            [entry] = (await session.scalars(select(models.AuditEntry))).all()
-        assert (entry.action, entry.detail) == (models.AuditAction.SECRETS_ROTATED, msgspec.to_builtins(report))
+            [entry] = (await session.scalars(select(tables.AuditEntry))).all()
+        assert (entry.action, entry.detail) == (tables.AuditAction.SECRETS_ROTATED, msgspec.to_builtins(report))
     keys = keys_in((tmp_path / KEY_FILE).read_text())
     rotate_keys(url, settings)
     assert keys_in((tmp_path / KEY_FILE).read_text())[1:] == keys[:1], "one previous key is kept"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from app.db.database import Sessions
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.errors import InvalidError
 from app.plugins import registry
 from app.settings import Settings

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from sqlalchemy import text, update
 
 from app.cli import main
-from app.db import environments, models
+from app.db import environments, tables
 from app.db.clock import from_now
 from app.db.database import Sessions
 from app.plugins.installed_environments import EnvironmentInfo
@@ -46,7 +46,7 @@ async def run(command: list[str]) -> str:
 
 
 async def age(sessions: Sessions, worker: str, seconds: float) -> None:
-    row = models.WorkerEnvironment
+    row = tables.WorkerEnvironment
     async with sessions.begin() as session:
         await session.execute(update(row).where(row.worker == worker).values(reported_at=from_now(-seconds)))
 

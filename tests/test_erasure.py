@@ -14,16 +14,16 @@ from app.db import (
     events,
     feedback,
     learning,
-    models,
     offers,
     releases,
     runs,
     skill_evidence,
     skills,
+    tables,
     trajectories,
 )
 from app.db.database import Sessions
-from app.db.models import AuditAction, RunState, TaskState
+from app.db.tables import AuditAction, RunState, TaskState
 from app.db.training_data import window
 from app.errors import ConflictError
 from app.run_settings import RunKind, RunSettings
@@ -46,17 +46,17 @@ async def _ended(api: ApiApp, principal: str = "ann", **submission: object) -> U
     """A finished task with everything that can belong to one, and the skill that it wrote."""
     task_id = await api.submit(WORDS, principal=principal, **submission)
     async with api.sessions.begin() as session:
-        task = await session.get_one(models.Task, task_id)
+        task = await session.get_one(tables.Task, task_id)
         skill = await skills.add(session, task.project_id, new_skill(f"greet_{task_id.hex[:6]}", task_id=task_id))
         await offers.record(session, task_id, [offer_of(skill)])
         await trajectories.save(session, task.project_id, trajectory_of(task, turn_of()))
         await events.append(session, task_id, "done", {})
         about = {"project_id": task.project_id, "task_id": task_id}
-        session.add(models.WebhookDelivery(event="task.done", body=WORDS, **about))
+        session.add(tables.WebhookDelivery(event="task.done", body=WORDS, **about))
         call = {"seq": 1, "turn": 1, "api": "mail.send_mail", "arguments": {"text": WORDS}, "digest": ""}
-        session.add(models.Approval(expires_at=func.now(), state="approved", **about, **call))
+        session.add(tables.Approval(expires_at=func.now(), state="approved", **about, **call))
         ended = {"state": TaskState.DONE, "finished_at": func.clock_timestamp(), "score": 1.0}
-        await session.execute(update(models.Task).where(models.Task.id == task_id).values(ended))
+        await session.execute(update(tables.Task).where(tables.Task.id == task_id).values(ended))
     async with api.sessions.begin() as session:
         await feedback.add(session, task_id, 0.5, WORDS)
     return task_id
@@ -71,7 +71,7 @@ async def _run(
         assert await learning.record(session, run.id, start, tasks)
         release = await releases.propose(session, api.demo.id, model, run.id)
         await session.execute(
-            update(models.TrainingRun).where(models.TrainingRun.id == run.id).values(state=state)
+            update(tables.TrainingRun).where(tables.TrainingRun.id == run.id).values(state=state)
         )
         return run.id, release.number
 
@@ -80,7 +80,7 @@ async def _rows_of(api: ApiApp, task_id: UUID) -> dict[str, int]:
     """The tables that still have something of the task."""
     found = {}
     async with api.sessions() as session:
-        for table in models.Base.metadata.tables.values():
+        for table in tables.Base.metadata.tables.values():
             if "task_id" in table.c and table.name != "skills":
                 query = select(func.count()).select_from(table).where(table.c.task_id == task_id)
                 found[table.name] = await session.scalar(query) or 0
@@ -180,7 +180,7 @@ async def test_a_task_that_a_run_is_learning_from_is_refused_until_the_run_has_e
     for path in (f"/v1/tasks/{task_id}", "/v1/tasks?principal=ann"):
         assert f"{run_id} is learning from it" in str(problem(await api.client.delete(path))["detail"])
     async with api.sessions.begin() as session:
-        await session.execute(update(models.TrainingRun).values(state=RunState.CANCELLED))
+        await session.execute(update(tables.TrainingRun).values(state=RunState.CANCELLED))
     assert (await api.client.delete(f"/v1/tasks/{task_id}")).json()["tasks"] == 1
     answer = await api.client.post(f"/v1/training-runs/{run_id}/retry")
     assert answer.status_code == 409
@@ -205,10 +205,10 @@ async def test_a_run_of_before_the_recording_may_have_learned(api: ApiApp) -> No
     async with api.sessions.begin() as session:
         made = [await runs.create(session, api.demo.id, RunSettings()) for _ in range(2)]
         examined = await runs.create(session, api.demo.id, RunSettings(kind=RunKind.EXAM))  # it learns nothing
-        begun = update(models.TrainingRun).values(started_at=func.clock_timestamp(), state=RunState.DONE)
+        begun = update(tables.TrainingRun).values(started_at=func.clock_timestamp(), state=RunState.DONE)
         await session.execute(begun)
-        done = models.TrainingRun.id.in_([made[0].id, examined.id])
-        await session.execute(update(models.TrainingRun).where(done).values(step=3))
+        done = tables.TrainingRun.id.in_([made[0].id, examined.id])
+        await session.execute(update(tables.TrainingRun).where(done).values(step=3))
     erased = (await api.client.delete(f"/v1/tasks/{task_id}")).json()
     assert [(each["id"], each["recorded"]) for each in erased["runs"]] == [(str(made[0].id), False)]
 
@@ -218,7 +218,7 @@ async def test_a_skill_that_is_deleted_forgets_the_words_of_its_task(api: ApiApp
     [skill] = (await api.client.delete(f"/v1/tasks/{task_id}")).json()["skills"]
     assert (await api.client.delete(f"/v1/skills/{skill['id']}")).status_code == 204
     async with api.sessions() as session:
-        row = await session.get_one(models.Skill, UUID(skill["id"]))
+        row = await session.get_one(tables.Skill, UUID(skill["id"]))
     assert (row.source, row.instruction, row.slots, row.taint, row.principal, row.task_id) == (
         "", "", [], "", "", None,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from sqlalchemy import select
 
 from app.cli import main
-from app.db import models
+from app.db import tables
 from app.db.database import Sessions
 from tests.evaluated_server import SCENARIOS, SITES, TOKEN, EvaluatedServer, open_evaluated_server
 from tests.listening_app import listening_app
@@ -43,7 +43,7 @@ def ignore(_: int) -> None:
 
 async def projects(evaluated: EvaluatedServer) -> list[str]:
     async with evaluated.sessions() as session:
-        return list(await session.scalars(select(models.Project.name)))
+        return list(await session.scalars(select(tables.Project.name)))
 
 
 class Seen:
@@ -57,7 +57,7 @@ class Seen:
         while True:
             self.projects.update(await projects(evaluated))
             async with evaluated.sessions() as session:
-                for row in await session.scalars(select(models.Feedback)):
+                for row in await session.scalars(select(tables.Feedback)):
                     self.scores[row.task_id] = row.score
             await asyncio.sleep(0.02)
 

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from app.db import offers, skills
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from tests.ledger import Entry
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import Answer, ScriptedEngine, block

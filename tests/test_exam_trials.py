@@ -10,7 +10,7 @@ from litestar import Request, get, post
 
 from app.db import exams, projects, secrets
 from app.db.exams import NewExamTask
-from app.db.models import ExamSource
+from app.db.tables import ExamSource
 from app.errors import InvalidError, StagingError
 from tests.examined import examined
 from tests.ledger import Entry, Ledger

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from app.db import evaluations, exams, models, projects
+from app.db import evaluations, exams, projects, tables
 from app.db.database import Sessions
 from app.db.exams import NewExamTask
-from app.db.models import ExamSource
+from app.db.tables import ExamSource
 from app.errors import InvalidError
 from app.project.holdout import is_held_out
 from app.records import BASE
@@ -132,7 +132,7 @@ async def test_other_scenarios_than_those_of_the_last_attempt_are_all_examined(s
 
 async def test_a_worker_with_another_prompt_examines_nothing(shop: TrainingProject) -> None:
     async with shop.sessions.begin() as session:
-        await session.execute(update(models.Release).values(prompt="another"))
+        await session.execute(update(tables.Release).values(prompt="another"))
     failure = await shop.failure(await shop.job(kind="exam", gate_scenarios=30))
     assert failure.startswith("InvalidError: this worker renders another prompt than the one that is served")
 

@@ -9,11 +9,11 @@ from uuid import UUID
 import pytest
 from sqlalchemy import delete
 
-from app.db import evaluations, exams, learning, models, projects, releases, runs
+from app.db import evaluations, exams, learning, projects, releases, runs, tables
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
 from app.db.exams import NewExamTask
-from app.db.models import ExamSource
+from app.db.tables import ExamSource
 from app.project.holdout import is_held_out, kind_of
 from app.records import Stop
 from app.run_settings import RunSettings
@@ -137,7 +137,7 @@ async def test_recorded_calls_decide_on_tasks_that_were_solved_and_have_their_re
     await serve(api, tmp_path, 1.0, scenario="unfinished", stop=Stop.TURN_LIMIT)
     [erased] = await serve(api, tmp_path, 1.0, scenario="erased")
     async with api.sessions.begin() as session:
-        await session.execute(delete(models.Trajectory).where(models.Trajectory.task_id == erased))
+        await session.execute(delete(tables.Trajectory).where(tables.Trajectory.task_id == erased))
     exam = await made(api, from_log={})
     assert (exam["size"]["scenarios"], exam["size"]["logged"], exam["size"]["solved_scenarios"]) == (31, 31, 28)
     assert exam["decides_on"] == []
@@ -184,7 +184,7 @@ async def test_a_task_that_is_erased_is_gone_from_its_exam(api: ApiApp, tmp_path
     ids = await serve(api, tmp_path, 1.0, 1.0)
     await made(api, from_log={})
     async with api.sessions.begin() as session:
-        await session.execute(delete(models.Task).where(models.Task.id == ids[0]))
+        await session.execute(delete(tables.Task).where(tables.Task.id == ids[0]))
     shown = (await api.client.get("/v1/exams/mine")).json()
     assert [each["task_id"] for each in shown["tasks"]] == [str(ids[1])]
 

@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select, update
 
-from app.db import models, releases, skills, task_queue, tasks, trajectories, turns
+from app.db import releases, skills, tables, task_queue, tasks, trajectories, turns
 from app.db.database import Sessions
-from app.db.models import ReleaseState, SkillState, TaskState
+from app.db.tables import ReleaseState, SkillState, TaskState
 from app.records import CountedTokens, Stop, Turn, hosted
 from tests.api_app import ApiApp, open_api_app
 from tests.hosted_project import hosted_entry, hosted_runner
@@ -41,7 +41,7 @@ async def ended(api: ApiApp, instruction: str, **columns: Any) -> UUID:
     async with api.sessions.begin() as session:
         task = await tasks.submit(session, api.demo.id, tasks.NewTask(instruction=instruction))
         given = {"state": TaskState.DONE, "stop": Stop.COMPLETED, "finished_at": task.created_at} | columns
-        await session.execute(update(models.Task).where(models.Task.id == task.id).values(given))
+        await session.execute(update(tables.Task).where(tables.Task.id == task.id).values(given))
     return task.id
 
 
@@ -109,7 +109,7 @@ async def test_one_that_never_began_may_be_tried_again_and_one_that_it_served_is
                 await again(api, "failed")
                 values = {"state": TaskState.FAILED, "finished_at": release.created_at, "turns": turns}
                 async with api.sessions.begin() as session:
-                    await session.execute(update(models.Task).where(models.Task.reads_only).values(values))
+                    await session.execute(update(tables.Task).where(tables.Task.reads_only).values(values))
                 assert await again(api, "failed") == expected
 
 
@@ -151,7 +151,7 @@ async def test_a_task_that_may_only_read_ends_as_failed_where_it_wants_more(proj
         release = await releases.propose(session, project.id, hosted(entry.id))
         await releases.activate(session, release.id)  # meanwhile
         await session.execute(
-            update(models.Project).values(settings={"verifier": {"url": "https://example.org/"}})
+            update(tables.Project).values(settings={"verifier": {"url": "https://example.org/"}})
         )
     scripts = ((WRITE, DONE), (CAUTIOUS, DONE), (SKILL, CAUTIOUS, DONE))
     with every_row() as row:
@@ -167,7 +167,7 @@ async def test_a_task_that_may_only_read_ends_as_failed_where_it_wants_more(proj
                 assert task.failure == "it may only read, and wanted to call ledger.add_entry"
                 async with project.sessions() as session:
                     assert not await skills.made_by(session, task_id)
-                    assert not (await session.scalars(select(models.Verification))).all()
+                    assert not (await session.scalars(select(tables.Verification))).all()
                     assert (await trajectories.of_task(session, task_id)).turns
     assert project.ledger.entries == []
 

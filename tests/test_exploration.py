@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from sqlalchemy import update
 
-from app.db import models, offers, schedules, skills, tasks, trajectories
-from app.db.models import Exploration, TaskState
+from app.db import offers, schedules, skills, tables, tasks, trajectories
+from app.db.tables import Exploration, TaskState
 from app.project.project_settings import ProjectSettings, stored
 from app.run_settings import RunKind, RunSettings
 from app.runner.execute import TaskExecutor
@@ -48,8 +48,8 @@ def greedy_runner(project: LedgerProject, engine: ScriptedEngine) -> Runner:
 async def configure(project: LedgerProject, **settings: Any) -> None:
     async with project.sessions.begin() as session:
         await session.execute(
-            update(models.Project)
-            .where(models.Project.id == project.id)
+            update(tables.Project)
+            .where(tables.Project.id == project.id)
             .values(settings=stored(ProjectSettings(**settings)))
         )
 
@@ -225,7 +225,7 @@ async def test_a_server_explores_by_default_where_a_schedule_learns_from_its_tas
 
 async def fixed_task(project: LedgerProject, task_id: UUID) -> UUID:
     async with project.sessions.begin() as session:
-        session.add(models.Task(id=task_id, project_id=project.id, instruction="list the ledger"))
+        session.add(tables.Task(id=task_id, project_id=project.id, instruction="list the ledger"))
     return task_id
 
 

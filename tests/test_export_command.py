@@ -20,9 +20,9 @@ from app.apis.listed_app import listed_apps
 from app.apis.presentation import Presentation, present
 from app.client.sage_client import SageClient
 from app.datasets.chat_lines import ChatRecord
-from app.db import models, tasks, trajectories
+from app.db import tables, tasks, trajectories
 from app.db.database import Sessions
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.records import Json, Offer, Stop, Task, Turn
 from tests.api_app import ApiApp, open_api_app
 from tests.http_server import served
@@ -64,7 +64,7 @@ class Shop:
         profile: str = "compact",
         offered: tuple[Offer, ...] = (),
         state: TaskState = TaskState.DONE,
-        project: models.Project | None = None,
+        project: tables.Project | None = None,
         **fields: Any,
     ) -> None:
         """Add a finished task."""

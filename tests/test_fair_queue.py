@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, projects, task_queue, tasks, usage
+from app.db import projects, tables, task_queue, tasks, usage
 from app.db.database import Sessions, autocommit
 from app.project.project_settings import Limits
 from app.records import Json
@@ -30,7 +30,7 @@ async def project_with(session: AsyncSession, count: int, settings: Mapping[str,
     return project.id
 
 
-async def claim(session: AsyncSession, limits: Limits = task_queue.NO_LIMITS) -> models.Task:
+async def claim(session: AsyncSession, limits: Limits = task_queue.NO_LIMITS) -> tables.Task:
     task = await task_queue.claim(session, "me", LEASE, limits)
     assert task is not None
     return task
@@ -130,7 +130,7 @@ async def test_the_servers_limit_holds_for_projects_without_one_of_their_own(ses
     limits = Limits(running_tasks=1)
     task = await claim(session, limits)
     assert await task_queue.claim(session, "me", LEASE, limits) is None
-    outcome = task_queue.TaskOutcome(state=models.TaskState.DONE)
+    outcome = task_queue.TaskOutcome(state=tables.TaskState.DONE)
     assert await task_queue.finish(session, task.id, "me", outcome)
     assert await claim(session, limits)
 
@@ -138,7 +138,7 @@ async def test_the_servers_limit_holds_for_projects_without_one_of_their_own(ses
 async def test_tasks_of_a_project_over_its_daily_tokens_wait(session: AsyncSession) -> None:
     project_id = await project_with(session, 2, {"limits": {"tokens_per_day": 100}})
     task = await claim(session)
-    outcome = task_queue.TaskOutcome(state=models.TaskState.DONE, generated_tokens=100)
+    outcome = task_queue.TaskOutcome(state=tables.TaskState.DONE, generated_tokens=100)
     await task_queue.finish(session, task.id, "me", outcome)
     assert await task_queue.claim(session, "me", LEASE) is None
     await session.execute(text("UPDATE project_usage SET day = day - 1"))
@@ -175,11 +175,11 @@ async def test_a_task_whose_row_is_locked_is_passed_over(committed: Sessions) ->
 
 async def test_usage_is_counted_when_tasks_end_however_they_end(session: AsyncSession) -> None:
     project_id = await project_with(session, 3)
-    for state, tokens in ((models.TaskState.DONE, 30), (models.TaskState.FAILED, 0)):
+    for state, tokens in ((tables.TaskState.DONE, 30), (tables.TaskState.FAILED, 0)):
         task = await claim(session)
         outcome = task_queue.TaskOutcome(state=state, turns=2, generated_tokens=tokens, calls=4)
         await task_queue.finish(session, task.id, "me", outcome)
-    [waiting] = (await tasks.page(session, tasks.TaskFilter(state=models.TaskState.ACCEPTED))).items
+    [waiting] = (await tasks.page(session, tasks.TaskFilter(state=tables.TaskState.ACCEPTED))).items
     await tasks.request_cancel(session, waiting.id)
     [today] = await usage.of_days(session, project_id, 30)
     assert (today.done, today.failed, today.cancelled) == (1, 1, 1)

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from app.console.session import csrf_token
-from app.db import models, sign_ins, task_queue
+from app.db import sign_ins, tables, task_queue
 from app.db.database import Sessions
 from tests.api_app import ApiApp, asgi_client, open_api_app, problem
 
@@ -28,7 +28,7 @@ async def task_id(api: ApiApp) -> UUID:
     submitted = await api.submit()
     async with api.sessions.begin() as session:
         await task_queue.claim(session, "runner", 30)
-        outcome = task_queue.TaskOutcome(state=models.TaskState.DONE, turns=2)
+        outcome = task_queue.TaskOutcome(state=tables.TaskState.DONE, turns=2)
         await task_queue.finish(session, submitted, "runner", outcome)
     return submitted
 
@@ -83,8 +83,8 @@ async def test_whoever_submits_and_scores_a_task_is_recorded_by_key_but_for_peop
     assert rerun.status_code == 202, rerun.text
     await give(api, task_id, score=1)
     async with api.sessions.begin() as session:
-        key = await session.scalar(select(models.Key.id).where(models.Key.name == "test admin"))
-        rows = (await session.execute(select(models.Task.key_id, models.Task.scored_by))).all()
+        key = await session.scalar(select(tables.Key.id).where(tables.Key.name == "test admin"))
+        rows = (await session.execute(select(tables.Task.key_id, tables.Task.scored_by))).all()
         assert key is not None
         assert sorted(rows, key=str) == sorted([(key, key), (key, None)], key=str)
         link = await sign_ins.offer_link(session, key)
@@ -95,5 +95,5 @@ async def test_whoever_submits_and_scores_a_task_is_recorded_by_key_but_for_peop
         given = await browser.post(f"/console/feedback/{task_id}", data=fields, headers=cookie)
         assert given.status_code == 303, given.text
     async with api.sessions.begin() as session:
-        task = await session.get_one(models.Task, task_id)
+        task = await session.get_one(tables.Task, task_id)
         assert (task.score, task.score_source, task.scored_by) == (0.5, "person", None if by_link else key)

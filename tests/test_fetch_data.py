@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from app.datasets.dataset_store import DatasetStore, digest_of
-from app.db import datasets, models
+from app.db import datasets, tables
 from app.db.database import Sessions
 from app.errors import InvalidError
 from app.run_settings import RunKind, RunSettings
@@ -43,11 +43,11 @@ def _write(path: Path, store: DatasetStore) -> None:
     path.write_bytes(CONTENT)
 
 
-async def uploaded(sessions: Sessions, store: DatasetStore, path: Path) -> models.Dataset:
+async def uploaded(sessions: Sessions, store: DatasetStore, path: Path) -> tables.Dataset:
     _write(path, store)
     async with sessions.begin() as session:
         project = await project_row(session)
-        new = models.Dataset(
+        new = tables.Dataset(
             id=uuid4(),
             project_id=project.id,
             name="chats",

@@ -11,7 +11,7 @@ from app.adapters.bundled_adapter import BUNDLED, BundledAdapter
 from app.adapters.files import content_hash, verify
 from app.db import adapters, projects, releases
 from app.db.database import Sessions
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.engine.tokenizer import read_card
 from app.errors import AdapterError
 from app.model_catalog import CATALOG

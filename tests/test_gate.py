@@ -9,7 +9,7 @@ import structlog
 
 from app.db import adapters, releases
 from app.db.database import Sessions
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.errors import ConflictError, EngineError, StagingError
 from app.run_settings import MIN_KINDS
 from app.sandbox.forked_sandbox import ForkedSandbox

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from app.db.database import Sessions
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.errors import EngineError
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.gated_run import BASE_MODEL, BEST, NEW, SCENARIOS, SERVING, GatedRun, PartlyKnown, lazy, wordy

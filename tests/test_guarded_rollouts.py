@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.db import exams, models, projects, skills
-from app.db.models import ExamSource
+from app.db import exams, projects, skills, tables
+from app.db.tables import ExamSource
 from app.gateway.skill_manifest import AllowedOperation, SkillManifest
 from app.skills.in_memory_library import GrownSkill
 from tests.examined import examined
@@ -25,7 +25,7 @@ WRITES = {"ledger.add_entry": AllowedOperation(arguments={"text": ["parameter"]}
 READS = {"ledger.list_entries": AllowedOperation()}
 
 
-async def serve(project: LedgerProject, code: str) -> models.Task:
+async def serve(project: LedgerProject, code: str) -> tables.Task:
     """One task, which is what the exam `mine` asks for."""
     async with project.runner(ScriptedEngine(project.tokenizer, script=lambda *_: block(code))):
         task = await project.ended(await project.submit(ASKED, scenario="write", check_code=CHECK))

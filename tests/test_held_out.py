@@ -11,10 +11,10 @@ import pytest
 from litestar import post
 from sqlalchemy import select
 
-from app.db import exams, models, projects
+from app.db import exams, projects, tables
 from app.db.database import Sessions
 from app.db.exams import NewExamTask
-from app.db.models import ExamSource
+from app.db.tables import ExamSource
 from app.engine.tokenizer import ChatTokenizer
 from app.project.holdout import is_held_out, kind_that_begins
 from app.records import BASE
@@ -94,8 +94,8 @@ async def test_rollouts_on_staging_reset_it_and_draw_from_nothing_that_is_examin
     assert (live.entries, live.reads) == ([], 0)
     assert result.data == {"tasks": 8, "drawn_from": 4, "dropped": {"held_out": 4}}
     async with shop.sessions() as session:
-        learned = (await session.scalars(select(models.RunTask.task_id))).all()
-        repeated = select(models.Task.id).where(models.Task.scenario.in_(["kind 2", "kind 3"]))
+        learned = (await session.scalars(select(tables.RunTask.task_id))).all()
+        repeated = select(tables.Task.id).where(tables.Task.scenario.in_(["kind 2", "kind 3"]))
         assert set(learned) == set((await session.scalars(repeated)).all()), "their erasure names the run"
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from sqlalchemy import delete
 
-from app.db import exam_sizes, exams, models, projects
+from app.db import exam_sizes, exams, projects, tables
 from app.db.database import Sessions
 from app.db.exams import HeldOut, NewExamTask
 from app.db.scored_log import UnlabelledTask
@@ -138,7 +138,7 @@ async def test_what_is_held_out_stays_so_without_the_task_that_named_it(shop: Tr
     job = await shop.job(kind="logged", steps=1, pairs=2)
     await with_own_exam(job, shop.sessions)
     async with shop.sessions.begin() as session:
-        await session.execute(delete(models.Task).where(models.Task.instruction == family[0]))
+        await session.execute(delete(tables.Task).where(tables.Task.instruction == family[0]))
     await with_own_exam(job, shop.sessions)
     async with shop.sessions() as session:
         exam = await exams.get(session, shop.project_id, "own-work")

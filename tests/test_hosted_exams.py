@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.db import models, projects, releases, usage
+from app.db import projects, releases, tables, usage
 from app.db.database import Sessions
 from app.records import BASE, hosted
 from tests.hosted_project import hosted_entry
@@ -37,7 +37,7 @@ async def shop(committed: Sessions, database_url: str, tiny: Path, tmp_path: Pat
     return opened
 
 
-async def hosted_release(shop: TrainingProject, url: str, *, active: bool) -> models.Release:
+async def hosted_release(shop: TrainingProject, url: str, *, active: bool) -> tables.Release:
     entry = await hosted_entry(shop.sessions, shop.project_id, url=url, price_in=3, price_out=15)
     async with shop.sessions.begin() as session:
         release = await releases.propose(session, shop.project_id, hosted(entry.id))
@@ -68,6 +68,6 @@ async def test_the_gate_compares_an_adapter_with_a_hosted_model_that_serves(
     job = await shop.job(kind="logged", steps=1, pairs=2, gate_scenarios=30, max_staleness=9)
     result = await train(job, ProgressRecorder())
     [candidate] = await shop.of_run(job)
-    assert (candidate.state, result.decision) == (models.ReleaseState.REJECTED, "rejected")
+    assert (candidate.state, result.decision) == (tables.ReleaseState.REJECTED, "rejected")
     assert (candidate.evidence or {})["compared_with"]["number"] == 2
     assert asked.requests

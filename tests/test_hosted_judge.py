@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import update
 from structlog.testing import capture_logs
 
-from app.db import hosted_models, models, usage
+from app.db import hosted_models, tables, usage
 from app.db.database import Sessions
 from app.errors import InvalidError, SettingError
 from app.judge import GroupJudge, load_judge
@@ -54,10 +54,10 @@ async def add(shop: ServedProject, url: str) -> None:
     await shop.session.commit()
 
 
-async def judge(shop: ServedProject, committed: Sessions, text: str = JUDGE) -> list[models.Task]:
+async def judge(shop: ServedProject, committed: Sessions, text: str = JUDGE) -> list[tables.Task]:
     """The tasks after the judge was asked, oldest first."""
     await judge_window(committed, shop.project.id, RunSettings(), Settings(judge=text))
-    found = [await shop.session.get(models.Task, each, populate_existing=True) for each in shop.tasks]
+    found = [await shop.session.get(tables.Task, each, populate_existing=True) for each in shop.tasks]
     return [each for each in found if each is not None]
 
 
@@ -99,7 +99,7 @@ async def test_another_model_under_its_name_is_another_judge(
     await add(shop, url)
     await served(shop, "paid")
     [first] = [each.judged_by for each in await judge(shop, committed)]
-    await shop.session.execute(update(models.HostedModel).values(model="wise-2"))
+    await shop.session.execute(update(tables.HostedModel).values(model="wise-2"))
     await shop.session.commit()
     [second] = [each.judged_by for each in await judge(shop, committed)]
     assert first

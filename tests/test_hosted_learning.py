@@ -14,7 +14,7 @@ from app.agent.prompt_compact import Compact
 from app.agent.prompt_full import Full
 from app.agent.prompt_profiles import PROFILES, hosted_prompt
 from app.apis.listed_app import ListedApp
-from app.db import adapters, apis, models, releases, trajectories
+from app.db import adapters, apis, releases, tables, trajectories
 from app.db.database import Sessions
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
@@ -54,7 +54,7 @@ def hosted_turn(code: str, observation: str = "", outcome: str = "ok", **more: A
 
 
 def rollout(*turns: Turn) -> Trajectory:
-    plain = trajectory_of(models.Task(id=uuid4(), instruction="write hello"), *turns)
+    plain = trajectory_of(tables.Task(id=uuid4(), instruction="write hello"), *turns)
     return msgspec.structs.replace(plain, task=Task(plain.task.id, "write hello"), policy=Policy(MODEL))
 
 
@@ -109,8 +109,8 @@ async def shop(session: AsyncSession, tmp_path: Path) -> ServedProject:
     (await releases.active(session, shop.project.id)).prompt = "the local prompt"
     await shop.task(1.0)
     await shop.task(0.0)
-    entry = {"url": "http://models.test/v1", "model": "m-1", "trusted": True}
-    session.add(models.HostedModel(id=hosted_id(MODEL), project_id=shop.project.id, name="claude", **entry))
+    entry = {"url": "http://tables.test/v1", "model": "m-1", "trusted": True}
+    session.add(tables.HostedModel(id=hosted_id(MODEL), project_id=shop.project.id, name="claude", **entry))
     release = await shop.release(MODEL)
     release.prompt = hosted_prompt()
     for score in (1.0, 0.0):
@@ -120,7 +120,7 @@ async def shop(session: AsyncSession, tmp_path: Path) -> ServedProject:
     return shop
 
 
-def of_task(row: models.Task, release: models.Release) -> Trajectory:
+def of_task(row: tables.Task, release: tables.Release) -> Trajectory:
     plain = trajectory_of(row, hosted_turn(DONE, "Output: none."))
     task = msgspec.structs.replace(plain.task, scenario=row.scenario)
     return msgspec.structs.replace(plain, task=task, policy=Policy(MODEL, release.id), profile="full")
@@ -176,7 +176,7 @@ async def test_a_supervised_run_counts_what_does_not_fit_its_model(
     examples = await load_examples(job(), sessions, short, record)
     assert (examples.data["trajectories"], examples.data["dropped"]) == (1, {"unsuccessful": 2, "unfit": 1})
     async with sessions.begin() as session:
-        await session.execute(update(models.Task).where(models.Task.scenario == "greetings").values(score=0.0))
+        await session.execute(update(tables.Task).where(tables.Task.scenario == "greetings").values(score=0.0))
     again = msgspec.structs.replace(job(), directory=tmp_path / "again")
     with pytest.raises(InvalidError, match="nothing to learn from in 1 tasks of hosted models: train a model"):
         await load_examples(again, sessions, short, record)

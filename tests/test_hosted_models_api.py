@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.db import hosted_models, models, releases, usage
+from app.db import hosted_models, releases, tables, usage
 from app.db.database import Sessions, keys_of
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.engine.tokenizer import Message
 from app.errors import EngineError, EngineRefusalError
 from app.gateway import hosted_models as opened_models
@@ -72,7 +72,7 @@ async def change(api: ApiApp, status: int = 200, headers: Any = None, **fields: 
     return found
 
 
-async def row_of(api: ApiApp, name: str = "wise") -> models.HostedModel:
+async def row_of(api: ApiApp, name: str = "wise") -> tables.HostedModel:
     async with api.sessions() as session:
         return await hosted_models.get(session, api.demo.id, name)
 
@@ -285,7 +285,7 @@ async def test_what_serves_is_neither_removed_nor_another_model(api: ApiApp, url
     assert (await api.client.delete("/v1/hosted-models/wise")).status_code == 204
     assert (await api.client.get("/v1/hosted-models")).json() == []
     async with api.sessions() as session:
-        states = await session.scalars(select(models.Release.state).order_by(models.Release.number))
+        states = await session.scalars(select(tables.Release.state).order_by(tables.Release.number))
         assert states.all() == [ReleaseState.ACTIVE, ReleaseState.RETIRED]
 
 

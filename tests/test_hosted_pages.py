@@ -6,7 +6,7 @@ import pytest
 
 from app.db import releases, task_queue, usage
 from app.db.database import Sessions
-from app.db.models import Task, TaskState
+from app.db.tables import Task, TaskState
 from app.records import hosted
 from tests.api_app import ApiApp, open_api_app
 from tests.console_pages import read_page

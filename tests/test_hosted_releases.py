@@ -11,7 +11,7 @@ from sqlalchemy import func, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.prompt_profiles import hosted_prompt
-from app.db import canaries, hosted_models, models, releases, task_queue
+from app.db import canaries, hosted_models, releases, tables, task_queue
 from app.db.database import Sessions
 from app.errors import ConflictError, EngineRefusalError
 from app.hot_swap.swap_report import SwapReport
@@ -75,7 +75,7 @@ async def test_what_is_no_policy_is_refused(api: ApiApp) -> None:
 async def test_a_model_whose_endpoint_refuses_does_not_serve(api: ApiApp) -> None:
     await hosted_entry(api.sessions, api.demo.id)
     release = (await propose(api, hosted="claude")).json()["id"]
-    api.loads.refusal = EngineRefusalError("http://models.test/v1 refuses the key (401: no such key)")
+    api.loads.refusal = EngineRefusalError("http://tables.test/v1 refuses the key (401: no such key)")
     answer = await activate(api, release)
     assert (answer.status_code, await _state(api, release)) == (503, "candidate")
     assert "refuses the key" in str(problem(answer)["detail"])
@@ -164,10 +164,10 @@ async def test_a_model_that_is_removed_while_its_release_is_activated_does_not_s
     with pytest.raises(ConflictError, match="the hosted model of release 2 was removed"):
         await Promoter(api.sessions, Removing(api), PROMPT).activate(release, "key me")
     assert await _state(api, str(release)) == "candidate"
-    assert (await _first_row(api)).state is models.ReleaseState.ACTIVE
+    assert (await _first_row(api)).state is tables.ReleaseState.ACTIVE
 
 
-async def _first_row(api: ApiApp) -> models.Release:
+async def _first_row(api: ApiApp) -> tables.Release:
     async with api.sessions() as session:
         return await releases.numbered(session, api.demo.id, 1)
 
@@ -263,7 +263,7 @@ async def test_a_model_on_which_tasks_run_or_wait_is_not_removed(api: ApiApp) ->
     why = f"tasks still run on the model claude, or wait for it: let these end, or cancel them: {task}"
     assert (refused.status_code, why in refused.text) == (409, True)
     async with api.sessions.begin() as session:
-        await session.execute(update(models.Task).values(state="cancelled", finished_at=func.now()))
+        await session.execute(update(tables.Task).values(state="cancelled", finished_at=func.now()))
     assert (await api.client.delete("/v1/hosted-models/claude")).status_code == 204
 
 
@@ -273,7 +273,7 @@ async def test_the_name_of_a_removed_model_stays_with_its_releases_and_their_tas
     task = (await api.client.post("/v1/tasks", json={"instruction": "hello"})).json()["id"]
     async with api.sessions.begin() as session:
         ended = {"state": "cancelled", "finished_at": func.now(), "release_id": UUID(release)}
-        await session.execute(update(models.Task).values(**ended))
+        await session.execute(update(tables.Task).values(**ended))
     await _remove(api.sessions, api.demo.id)
     await hosted_entry(api.sessions, api.demo.id)  # another one of this name
     shown = (await api.client.get(f"/v1/releases/{release}")).json()
@@ -282,4 +282,4 @@ async def test_the_name_of_a_removed_model_stays_with_its_releases_and_their_tas
 
 
 def test_a_release_of_another_model_is_known_by_its_own_name() -> None:
-    assert models.Release(model="a" * 32).policy == "a" * 32
+    assert tables.Release(model="a" * 32).policy == "a" * 32

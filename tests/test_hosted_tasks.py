@@ -19,17 +19,17 @@ from app.console.timeline import fold
 from app.db import (
     events,
     hosted_models,
-    models,
     projects,
     releases,
     shadows,
+    tables,
     task_queue,
     tasks,
     trajectories,
     turns,
     usage,
 )
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.engine.hosted.chat_model import ChatAnswer
 from app.engine.tokenizer import Message
 from app.errors import EngineError, EngineRefusalError
@@ -105,7 +105,7 @@ async def test_a_failed_task_has_its_cost_and_one_without_a_price_none(project: 
     assert row.state is TaskState.FAILED
     assert row.cost == pytest.approx(COST / 2)
     async with project.sessions.begin() as session:
-        await session.execute(update(models.HostedModel).values(price_out=None))
+        await session.execute(update(tables.HostedModel).values(price_out=None))
     async with hosted_runner(project, ScriptedChatModel(DONE)):
         row = await project.ended(await project.submit())
     assert (row.release_id, row.cost, row.prompt_tokens) == (release.id, None, PROMPT_TOKENS)
@@ -172,7 +172,7 @@ async def test_a_task_waits_while_its_endpoint_does_not_answer_and_fails_where_i
     async with hosted_runner(project, ScriptedChatModel(EngineError("busy"), DONE), options):
         row = await project.ended(await project.submit())
     assert (row.state, row.attempt) == (TaskState.DONE, 1)
-    refusal = EngineRefusalError("http://models.test/v1 refuses the key (401)")
+    refusal = EngineRefusalError("http://tables.test/v1 refuses the key (401)")
     async with hosted_runner(project, ScriptedChatModel(WRITE, refusal)):
         row = await project.ended(await project.submit())
     assert row.state is TaskState.FAILED
@@ -317,7 +317,7 @@ async def test_a_task_that_waits_for_its_model_says_why_once_until_it_answers(pr
 async def test_tasks_of_a_hosted_policy_never_explore(project: LedgerProject) -> None:
     await serve_hosted(project)
     async with project.sessions.begin() as session:
-        row = await session.get_one(models.Project, project.id)
+        row = await session.get_one(tables.Project, project.id)
         row.settings = {"explore_percent": 100}
     executor = hosted_executor(project, ScriptedChatModel(DONE))
     executor = replace(executor, agent=replace(executor.agent, temperature=0.0))

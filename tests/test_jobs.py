@@ -9,9 +9,9 @@ from datetime import datetime
 
 import pytest
 
-from app.db import environments, models, releases, run_logs, runs, schedules
+from app.db import environments, releases, run_logs, runs, schedules, tables
 from app.db.database import Sessions
-from app.db.models import RunState
+from app.db.tables import RunState
 from app.run_settings import RunSettings
 from tests.emptied_database import emptied_database
 from tests.processes import alive, command_of, descendants, gone
@@ -227,7 +227,7 @@ async def test_two_workers_execute_every_run_once_and_one_per_project_at_a_time(
         assert second[0] >= first[1]
 
 
-def _span(run: models.TrainingRun) -> tuple[datetime, datetime]:
+def _span(run: tables.TrainingRun) -> tuple[datetime, datetime]:
     assert run.started_at is not None
     assert run.finished_at is not None
     return run.started_at, run.finished_at

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
-from app.db import models, skills
-from app.db.models import TaskState
+from app.db import skills, tables
+from app.db.tables import TaskState
 from app.errors import EngineError, SettingError
 from app.judge import Judge, Judgement, ask_judge, load_judge
 from app.records import Stop, Trajectory
@@ -73,7 +73,7 @@ async def test_skills_are_kept_and_replayed_whatever_a_judge_says(project: Ledge
     assert [(each.stop, each.score) for each in (first, second)] == [(Stop.COMPLETED, 0.0)] * 2
     async with project.sessions() as session:
         [made] = await skills.made_by(session, first.id)
-        replays = await session.execute(select(models.SkillReplay.task_id, models.SkillReplay.skill_id))
+        replays = await session.execute(select(tables.SkillReplay.task_id, tables.SkillReplay.skill_id))
         assert [tuple(each) for each in replays] == [(second.id, made.id)]
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.engine.health_monitor import HealthChecks
 from app.engine.http_engine import HttpEngine
 from app.engine.retry import RetryingEngine

@@ -4,7 +4,7 @@ import os
 import signal
 
 from app.db import task_queue, turns
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.records import Stop, Turn
 from tests.ledger_project import OPTIONS, LedgerProject, until
 from tests.processes import cpu_seconds_of, descendants

@@ -8,10 +8,11 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import learning_outlook, models, projects, schedules, tasks
+from app.db import learning_outlook, projects, schedules, tables, tasks
 from app.db.database import Sessions
 from app.db.learning_outlook import Outlook, Serving
-from app.db.models import Exploration, ScoreSource
+from app.db.tables import Exploration
+from app.project.score_source import ScoreSource
 from app.records import hosted
 from app.run_settings import RunKind, RunSettings
 from tests.support.every_row import every_row
@@ -38,7 +39,7 @@ async def outlook_of(
             for _ in range(count):
                 await tasks.submit(session, owner.id, tasks.NewTask(instruction="x", exploration=exploration))
             ended = {"finished_at": datetime.now(UTC) - timedelta(days=days_ago), "score": 1.0}
-            open_tasks = update(models.Task).where(models.Task.project_id == owner.id, models.Task.score.is_(None))
+            open_tasks = update(tables.Task).where(tables.Task.project_id == owner.id, tables.Task.score.is_(None))
             await session.execute(open_tasks.values(**ended, score_source=source))
         new = schedules.NewSchedule(every_scored_tasks=300, every_hours=hours, settings=RunSettings(**run or {}))
         return await learning_outlook.outlook(session, await schedules.put(session, owner.id, new), serving)
@@ -102,7 +103,7 @@ async def test_a_hosted_model_that_serves_leaves_nothing_for_runs_that_need_logp
     for _ in range(8):
         task = await tasks.submit(session, owner.id, tasks.NewTask(instruction="x"))
         ended = {"finished_at": datetime.now(UTC), "score": 1.0, "score_source": PERSON}
-        await session.execute(update(models.Task).where(models.Task.id == task.id).values(ended))
+        await session.execute(update(tables.Task).where(tables.Task.id == task.id).values(ended))
     new = schedules.NewSchedule(every_scored_tasks=300, settings=RunSettings(kind=RunKind(kind)))
     found = await learning_outlook.outlook(session, await schedules.put(session, owner.id, new), GREEDY)
     assert [each for each in found.problems if "the hosted model that serves has no token ids" not in each] == []

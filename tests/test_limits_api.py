@@ -9,7 +9,7 @@ import httpx
 import pytest
 from sqlalchemy import update
 
-from app.db import models, task_queue
+from app.db import tables, task_queue
 from app.db.database import Sessions
 from app.errors import LimitError
 from tests.api_app import ApiApp, open_api_app, problem
@@ -35,7 +35,7 @@ async def finish(api: ApiApp, turns: int = 0, generated_tokens: int = 0, calls: 
         task = await task_queue.claim(session, "me", 30)
         assert task is not None
         outcome = task_queue.TaskOutcome(
-            state=models.TaskState.DONE, turns=turns, generated_tokens=generated_tokens, calls=calls, cost=cost
+            state=tables.TaskState.DONE, turns=turns, generated_tokens=generated_tokens, calls=calls, cost=cost
         )
         assert await task_queue.finish(session, task.id, "me", outcome)
         return task.id
@@ -94,7 +94,7 @@ async def test_tasks_of_a_day_are_limited_until_midnight(api: ApiApp) -> None:
     to_midnight = 86_400 - (now - now.replace(hour=0, minute=0, second=0, microsecond=0)).total_seconds()
     assert abs(wait - to_midnight) < 10
     async with api.sessions.begin() as session:
-        await session.execute(update(models.ProjectUsage).values(day=date(2020, 1, 1)))
+        await session.execute(update(tables.ProjectUsage).values(day=date(2020, 1, 1)))
     assert (await post(api)).status_code == 202
 
 

@@ -24,11 +24,9 @@ from app.db import (
     watches,
     webhooks,
 )
-from app.db.approval_rows import ApprovalState
 from app.db.database import Database, open_database
-from app.db.models import RunState, SkillState, TaskState
 from app.db.statistics import TimeBucket
-from app.db.webhook_rows import DeliveryState
+from app.db.tables import ApprovalState, DeliveryState, RunState, SkillState, TaskState
 from app.records import Stop
 from tests.support import postgres
 from tests.support.every_row import every_row

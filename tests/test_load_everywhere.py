@@ -12,7 +12,7 @@ import pytest
 
 from app.db import audit
 from app.db.database import Sessions
-from app.db.models import AuditAction, ReleaseState
+from app.db.tables import AuditAction, ReleaseState
 from app.engine.health_monitor import HealthChecks
 from app.engine.http_engine import HttpEngine
 from app.errors import AdapterError, EngineError, EngineRefusalError

@@ -8,16 +8,16 @@ from uuid import UUID
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import apis, audit, manifests, models, releases, task_queue
+from app.db import apis, audit, manifests, releases, tables, task_queue
 from app.db.database import Sessions
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.release import manifest, tool_documents
 from app.release.tool_documents import ApiDocument
 from tests.release_steps import activate
 from tests.rows import LEASE, project_row, task_row
 
 
-async def put(session: AsyncSession, project_id: UUID, name: str, version: int = 1) -> models.Release:
+async def put(session: AsyncSession, project_id: UUID, name: str, version: int = 1) -> tables.Release:
     """As the API does it. The document contains its version."""
     serving = await manifest.lock_active(session, project_id)
     document, digest = {"version": version}, f"{name} {version}"
@@ -25,20 +25,20 @@ async def put(session: AsyncSession, project_id: UUID, name: str, version: int =
     return await manifest.update_tools(session, serving, [name], "key me")
 
 
-async def remove(session: AsyncSession, project_id: UUID, name: str) -> models.Release:
+async def remove(session: AsyncSession, project_id: UUID, name: str) -> tables.Release:
     serving = await manifest.lock_active(session, project_id)
     await apis.delete(session, project_id, name)
     return await manifest.update_tools(session, serving, [name], "key me")
 
 
-async def begin_task(session: AsyncSession, project_id: UUID) -> models.Task:
+async def begin_task(session: AsyncSession, project_id: UUID) -> tables.Task:
     await task_row(session, project_id)
     claimed = await task_queue.claim(session, "me", LEASE)
     assert claimed is not None
     return claimed
 
 
-async def served(session: AsyncSession, release: models.Release) -> list[tuple[str, int]]:
+async def served(session: AsyncSession, release: tables.Release) -> list[tuple[str, int]]:
     """Name and version of each document that its tasks see."""
     found = await tool_documents.api_documents(session, release)
     return [(each.name, (await document_of(session, each))["version"]) for each in found]
@@ -164,7 +164,7 @@ async def test_a_task_claimed_while_tools_change_is_pinned_to_what_it_will_see(c
         project = await project_row(session)
         await task_row(session, project.id)
 
-    async def claim() -> models.Task | None:
+    async def claim() -> tables.Task | None:
         async with committed.begin() as session:
             return await task_queue.claim(session, "me", LEASE)
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from app.db import feedback
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.errors import HostError
 from app.gateway.approval_gate import ApprovalGate, ApprovalWantedError
 from app.project.approval import ApprovalRules

@@ -14,7 +14,7 @@ from sqlalchemy import func, update
 from sqlalchemy.exc import OperationalError
 
 from app.db import offers
-from app.db.models import Key, Skill, TaskState
+from app.db.tables import Key, Skill, TaskState
 from tests.api_app import problem
 from tests.approving import WRITE, WRITES, ApprovingProject
 from tests.chats import ended_as

@@ -10,7 +10,7 @@ import pytest
 
 from app.db import apis, exams, projects
 from app.db.exams import NewExamTask
-from app.db.models import ExamSource
+from app.db.tables import ExamSource
 from app.errors import InvalidError
 from app.gateway.http_client import open_client
 from app.gateway.mcp_client.connection_pool import McpServers

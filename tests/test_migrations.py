@@ -10,7 +10,7 @@ from sqlalchemy import NullPool, create_engine, inspect, select, text
 from sqlalchemy.orm import Session
 
 from app.db.migrate import alembic_config, migrate
-from app.db.models import Skill, SkillState
+from app.db.tables import Skill, SkillState
 from app.errors import DatabaseError
 from app.gateway.skill_manifest import SkillManifest
 from app.run_settings import read_settings

@@ -15,8 +15,8 @@ from app.agent.prompt_profiles import Profile
 from app.apis.listed_app import ListedApp
 from app.db import releases, runners, trajectories
 from app.db.database import Sessions
-from app.db.models import Task as TaskRow
-from app.db.models import TaskState
+from app.db.tables import Task as TaskRow
+from app.db.tables import TaskState
 from app.engine.protocol import Engine
 from app.engine.tokenizer import Message
 from app.records import Offer, Task

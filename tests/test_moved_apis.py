@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text, update
 
 from app.credentials.stored_credentials import StoredCredentials
-from app.db import api_credentials, apis, manifests, models
+from app.db import api_credentials, apis, manifests, tables
 from app.db.database import Sessions, keys_of
 from app.errors import HostError
 from app.gateway.gateway import Gateway
@@ -194,7 +194,7 @@ async def test_credentials_that_are_read_while_an_api_moves_are_not_sent(
         async with asyncio.TaskGroup() as group:
             calling = group.create_task(_error_of(gateway))
             await until(lambda: waits_for_a_lock(api.sessions))
-            await moving.execute(update(models.Api).values(secrets_for="http://mail.test:80"))
+            await moving.execute(update(tables.Api).values(secrets_for="http://mail.test:80"))
             await moving.commit()
     assert "mail was moved to another server since this task began" in calling.result()
     assert internet.requests == []
@@ -245,8 +245,8 @@ async def test_a_secret_that_is_stored_while_its_api_moves_is_refused(
                 if path.startswith("/oauth"):
                     path += f"&state={state}"
                 async with api.sessions() as moving:
-                    moved = update(models.Api).values(secrets_for="http://evil.test:80")
-                    await moving.execute(moved.where(models.Api.name == "mail"))
+                    moved = update(tables.Api).values(secrets_for="http://evil.test:80")
+                    await moving.execute(moved.where(tables.Api.name == "mail"))
                     late = asyncio.create_task(api.client.request(method, path, json=body or None))
                     await until(lambda: waits_for_a_lock(api.sessions))
                     await moving.commit()

@@ -4,7 +4,7 @@ import pytest
 
 from app.agent.limits import RolloutLimits
 from app.db import exams, training_data
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.records import Stop
 from tests.approving import ApprovingProject
 from tests.scripted_engine import ScriptedEngine, block

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from app.db.models import Exploration, TaskState
+from app.db.tables import Exploration, TaskState
 from app.records import NOT_OPEN
 from tests.api_app import problem
 from tests.approving import ApprovingProject

@@ -14,11 +14,11 @@ from litestar.params import JSONBody
 from sqlalchemy.ext.asyncio import AsyncSession
 from structlog.testing import capture_logs
 
-from app.db import feedback, judgements, models, projects, releases, scores
+from app.db import feedback, judgements, projects, releases, scores, tables
 from app.db.database import Sessions
-from app.db.models import ScoreSource
 from app.errors import InvalidError, SettingError
 from app.judge import GroupJudge, load_judge
+from app.project.score_source import ScoreSource
 from app.records import Trajectory
 from app.run_settings import RunSettings
 from app.settings import Settings
@@ -78,7 +78,7 @@ def setting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     return lambda url, timeout=60: f"openai?url={url}&{options}&timeout={timeout}"
 
 
-async def served(shop: ServedProject, *outputs: str, score: float | None = None) -> list[models.Task]:
+async def served(shop: ServedProject, *outputs: str, score: float | None = None) -> list[tables.Task]:
     """Tasks that printed these; `score` is a person's."""
     rows = []
     for output in outputs:
@@ -91,10 +91,10 @@ async def served(shop: ServedProject, *outputs: str, score: float | None = None)
     return rows
 
 
-async def judge(shop: ServedProject, sessions: Sessions, text: str, **settings: Any) -> list[models.Task]:
+async def judge(shop: ServedProject, sessions: Sessions, text: str, **settings: Any) -> list[tables.Task]:
     """The tasks after the judge was asked, oldest first."""
     await judge_window(sessions, shop.project.id, RunSettings(**settings), Settings(judge=text))
-    found = [await shop.session.get(models.Task, each, populate_existing=True) for each in shop.tasks]
+    found = [await shop.session.get(tables.Task, each, populate_existing=True) for each in shop.tasks]
     return [each for each in found if each is not None]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.db import apis, models, releases, task_queue
+from app.db import apis, releases, tables, task_queue
 from app.db.database import Sessions
 from app.engine.model_scope import ModelScope
 from app.release import tool_documents
@@ -52,7 +52,7 @@ async def put(api: ApiApp, **fields: Any) -> list[str]:
 async def served(api: ApiApp, release_id: Any) -> list[str]:
     """The operations that the tasks of a release may call."""
     async with api.sessions() as session:
-        release = await session.get_one(models.Release, release_id)
+        release = await session.get_one(tables.Release, release_id)
         documents = await tool_documents.api_documents(session, release)
     return list((await Catalogs(api.sessions).of(documents)).apps["mail"].operations)
 

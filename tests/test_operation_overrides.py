@@ -9,7 +9,7 @@ import pytest
 
 from app.apis.document_reader import DocumentReader
 from app.apis.read_process import ReadRequest
-from app.db import apis, models, releases, task_queue
+from app.db import apis, releases, tables, task_queue
 from app.db.database import Sessions
 from app.project.approval import ApprovalRules
 from app.release.catalogs import Catalogs
@@ -164,7 +164,7 @@ async def test_a_change_makes_a_release_that_rolls_back_and_an_entry_of_the_audi
     assert list((await served(api, task.release_id)).operations) == ["list_mails", "send_mail", "post_search"]
     assert "mails" in (await served(api)).operations
     entries = (await api.client.get("/v1/audit")).json()["entries"]
-    [entry] = [each for each in entries if each["action"] == models.AuditAction.OPERATION_CHANGED]
+    [entry] = [each for each in entries if each["action"] == tables.AuditAction.OPERATION_CHANGED]
     assert (entry["detail"]["name"], entry["detail"]["after"]["name"]) == ("mail.list_mails", "mails")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from app.db import exams, projects, skill_moves, skills
 from app.db.database import Sessions
-from app.db.models import ExamSource
+from app.db.tables import ExamSource
 from app.errors import InvalidError
 from app.project.holdout import is_held_out
 from app.run_settings import RunSettings

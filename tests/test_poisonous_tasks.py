@@ -12,9 +12,9 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select
 
-from app.db import models, projects, runners, tasks
+from app.db import projects, runners, tables, tasks
 from app.db.database import Sessions
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.machine.child_process import ChildProcess
 from app.machine.supervise import Supervisor
 from app.records import Stop
@@ -48,9 +48,9 @@ async def submit(sessions: Sessions, ledger: Ledger, services: str, *instruction
         return [row.id for row in await tasks.submit_all(session, new)]
 
 
-async def rows(sessions: Sessions) -> list[models.Task]:
+async def rows(sessions: Sessions) -> list[tables.Task]:
     async with sessions() as session:
-        return list(await session.scalars(select(models.Task).order_by(models.Task.created_at)))
+        return list(await session.scalars(select(tables.Task).order_by(tables.Task.created_at)))
 
 
 @pytest.mark.parametrize(("poison", "watchdog"), [pytest.param("burn", 5, marks=pytest.mark.slow), ("abort", 60)])
@@ -125,8 +125,8 @@ async def test_the_sandbox_of_a_dead_runner_ends_with_it(
         assert not any(map(alive, family))
 
 
-async def _live(sessions: Sessions) -> list[models.RunnerProcess]:
-    found: list[models.RunnerProcess] = []
+async def _live(sessions: Sessions) -> list[tables.RunnerProcess]:
+    found: list[tables.RunnerProcess] = []
 
     async def reported() -> bool:
         async with sessions() as session:

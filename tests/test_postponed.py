@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from app.db import models, trajectories
-from app.db.models import ReleaseState, TaskState
+from app.db import tables, trajectories
+from app.db.tables import ReleaseState, TaskState
 from app.errors import AdapterError, AppError, EngineError, SandboxError
 from app.runner import task_journal
 from app.runner.runner import Runner, RunnerOptions
@@ -53,9 +53,9 @@ async def test_tasks_under_way_wait_for_their_model_and_end_as_if_nothing_had_ha
 async def _give_way(project: LedgerProject, task_id: UUID, state: ReleaseState) -> None:
     """The task's release gets another state, and the next one is active."""
     async with project.sessions.begin() as session:
-        release = models.Release(id=(await project.row(task_id)).release_id, state=state)
+        release = tables.Release(id=(await project.row(task_id)).release_id, state=state)
         await session.merge(release)
-        session.add(models.Release(project_id=project.id, number=2, state=ReleaseState.ACTIVE))
+        session.add(tables.Release(project_id=project.id, number=2, state=ReleaseState.ACTIVE))
 
 
 async def test_a_task_of_a_release_that_no_longer_serves_fails_if_its_adapter_cannot_be_loaded(

@@ -5,7 +5,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from app.db import models, runners, task_queue
+from app.db import runners, tables, task_queue
 from app.engine.dispatcher import Occupancy
 from app.runner.presence import RunnerPresence
 from app.runner.process_identity import pid_space
@@ -28,7 +28,7 @@ async def present(project: LedgerProject, sandbox: ForkedSandbox) -> AsyncIterat
             yield runner
 
 
-async def live(project: LedgerProject) -> Sequence[models.RunnerProcess]:
+async def live(project: LedgerProject) -> Sequence[tables.RunnerProcess]:
     async with project.sessions() as session:
         return await runners.live(session)
 

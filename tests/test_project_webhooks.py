@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.db import approvals, models, projects, task_queue
+from app.db import approvals, projects, tables, task_queue
 from app.db.database import Sessions
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.manual.site.manual_pages import DIRECTORY
 from app.project.approval import ApprovalRequest
 from app.security.shown_call import ShownCall
@@ -84,7 +84,7 @@ async def test_the_secret_is_stored_encrypted_and_shown_nowhere(api: ApiApp) -> 
     answers.append(await set_webhook(api, "https://example.org/hook", secret=SECRET[:-4] + "AAA="))
     answers.append(await api.client.get("/v1/audit"))
     async with api.sessions() as session:
-        stored = (await session.scalars(select(models.Project.webhook_secret))).one()
+        stored = (await session.scalars(select(tables.Project.webhook_secret))).one()
         project = await projects.by_name(session, "demo")
     assert stored is not None
     assert stored.startswith("enc:")

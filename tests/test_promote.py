@@ -5,9 +5,9 @@ from uuid import UUID
 
 import pytest
 
-from app.db import adapters, audit, models, releases
+from app.db import adapters, audit, releases, tables
 from app.db.database import Sessions
-from app.db.models import AuditAction, ReleaseState
+from app.db.tables import AuditAction, ReleaseState
 from app.errors import AdapterError, AppError, ConflictError, EngineError
 from app.records import Json
 from app.release.promote import Promoter, SupersededError, check_baseline
@@ -34,7 +34,7 @@ class Project:
         async with self.sessions.begin() as session:
             return (await releases.propose(session, self.project_id, model)).id
 
-    async def active(self) -> models.Release:
+    async def active(self) -> tables.Release:
         async with self.sessions() as session:
             return await releases.active(session, self.project_id)
 

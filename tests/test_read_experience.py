@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import delete
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import exams, models, releases, training_data, trajectories
-from app.db.models import TaskState
+from app.db import exams, releases, tables, training_data, trajectories
+from app.db.tables import TaskState
 from app.errors import InvalidError
 from app.records import BASE, NOT_OPEN, Call, CallResponse, Stop
 from app.run_settings import RunKind
@@ -135,13 +135,13 @@ async def test_the_token_that_ends_an_answer_is_not_part_of_its_text(shop: Serve
 async def test_a_task_whose_trajectory_is_missing_counts_as_failed(shop: ServedProject) -> None:
     await pair(shop)
     lost = await shop.task(0.5)
-    await shop.session.execute(delete(models.Trajectory).where(models.Trajectory.task_id == lost.id))
+    await shop.session.execute(delete(tables.Trajectory).where(tables.Trajectory.task_id == lost.id))
     assert (await read(shop)).data.dropped == {"not_kept": 1}
 
 
 async def test_samples_of_another_base_model_are_dropped(shop: ServedProject) -> None:
     shop.session.add_all(
-        [models.Adapter(hash="ours", base="seed", rank=4), models.Adapter(hash="x", base="y", rank=4)]
+        [tables.Adapter(hash="ours", base="seed", rank=4), tables.Adapter(hash="x", base="y", rank=4)]
     )
     await shop.release("x")
     await pair(shop)
@@ -255,7 +255,7 @@ async def test_without_a_success_there_is_nothing_to_imitate(shop: ServedProject
         await best(shop)
 
 
-async def _adopted(shop: ServedProject, minutes: int, **more: Any) -> models.Release:
+async def _adopted(shop: ServedProject, minutes: int, **more: Any) -> tables.Release:
     """The release of a run on served tasks, which serves."""
     return await releases.activate(shop.session, (await shop.trained(minutes, **more)).id)
 

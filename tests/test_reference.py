@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.db.models import Release
+from app.db.tables import Release
 from app.records import Json
 from app.release.reference import possible_loss, since_reference
 from tests.promoted_releases import EVEN, GAIN, LOSS, exam, live, named, served

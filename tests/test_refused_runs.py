@@ -7,10 +7,11 @@ import pytest
 from sqlalchemy import func, select
 
 from app.api.served_experience import check_experience
-from app.db import models, releases, runs
+from app.db import releases, runs, tables
 from app.db.database import Sessions
-from app.db.models import RunState, ScoreSource, TaskState
+from app.db.tables import RunState, TaskState
 from app.errors import InvalidError
+from app.project.score_source import ScoreSource
 from app.records import hosted
 from app.run_settings import RunSettings
 from tests.api_app import ApiApp, open_api_app, problem
@@ -31,7 +32,7 @@ async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
         yield opened
 
 
-async def refusal(api: ApiApp, project: models.Project, **settings: Any) -> str:
+async def refusal(api: ApiApp, project: tables.Project, **settings: Any) -> str:
     """Why a run of the project is refused; "" where it is not."""
     body = {"project": project.name, "settings": settings}
     answer = await api.client.post("/v1/training-runs", json=body)
@@ -71,7 +72,7 @@ async def test_a_run_on_served_tasks_says_how_many_there_are_and_how_many_it_nee
                 found = await refusal(api, project, kind=kind)
                 assert found.startswith(LITTLE + expected) if expected else found == ""
                 async with api.sessions() as session:
-                    queued = (await session.scalars(select(models.TrainingRun.project_id))).all()
+                    queued = (await session.scalars(select(tables.TrainingRun.project_id))).all()
                 assert (project.id in queued) is (expected == "")
 
 

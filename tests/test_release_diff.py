@@ -12,7 +12,7 @@ from app.apis.app_view import AppView, OperationTraits
 from app.db import apis, manifests, releases, runs, skills, task_queue
 from app.db.database import Sessions
 from app.db.manifests import SkillName
-from app.db.models import Release
+from app.db.tables import Release
 from app.release import manifest
 from app.release.operation_changes import compare
 from app.run_settings import RunSettings

@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from app.db import audit, models, projects, releases, runners
+from app.db import audit, projects, releases, runners, tables
 from app.db.database import Sessions
-from app.db.models import AuditAction, ReleaseState
+from app.db.tables import AuditAction, ReleaseState
 from app.errors import AdapterError, AppError, EngineError, UnreadableAdapterError
 from app.release import canary
 from app.release.promote import Promoter
@@ -44,11 +44,11 @@ class ReconciledProject:
             reconciler.wake()
         return release.id
 
-    async def get(self, release_id: UUID) -> models.Release:
+    async def get(self, release_id: UUID) -> tables.Release:
         async with self.sessions() as session:
             return await releases.get(session, release_id)
 
-    async def until(self, release_id: UUID, holds: Callable[[models.Release], bool]) -> models.Release:
+    async def until(self, release_id: UUID, holds: Callable[[tables.Release], bool]) -> tables.Release:
         async with asyncio.timeout(30):
             while not holds(release := await self.get(release_id)):  # noqa: ASYNC110  nothing notifies of it
                 await asyncio.sleep(0.02)
@@ -68,7 +68,7 @@ async def setup(committed: Sessions) -> AsyncIterator[ReconciledProject]:
         yield setup
 
 
-def serves(release: models.Release) -> bool:
+def serves(release: tables.Release) -> bool:
     return release.state is ReleaseState.ACTIVE
 
 
@@ -169,7 +169,7 @@ async def test_a_project_that_is_deleted_meanwhile_blocks_no_other(committed: Se
     doomed = await gone.approve()
 
     class Deleting(Promoter):
-        async def activate(self, release_id: UUID, actor: str, **options: Any) -> models.Release:
+        async def activate(self, release_id: UUID, actor: str, **options: Any) -> tables.Release:
             if release_id == doomed:
                 async with committed.begin() as session:
                     await projects.delete(session, gone.project_id)
@@ -209,13 +209,13 @@ async def test_a_server_with_another_prompt_makes_a_release_with_it(committed: S
     setup = await ReconciledProject(committed).open()
     first = (await releases_of(setup))[0]
     async with setup.sessions.begin() as session:
-        (await session.get_one(models.Release, first.id)).prompt = "an older prompt"
+        (await session.get_one(tables.Release, first.id)).prompt = "an older prompt"
     async with setup.reconcilers[0], asyncio.timeout(30):
         while (await releases_of(setup))[0].prompt != PROMPT:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
-async def releases_of(setup: ReconciledProject) -> list[models.Release]:
+async def releases_of(setup: ReconciledProject) -> list[tables.Release]:
     """Newest first."""
     async with setup.sessions() as session:
         project = await projects.by_id(session, setup.project_id)

@@ -5,8 +5,8 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, releases, skill_moves, skills
-from app.db.models import SkillState
+from app.db import releases, skill_moves, skills, tables
+from app.db.tables import SkillState
 from app.release import restored_skills
 from app.skills import lifecycle
 from app.skills.admission import admit
@@ -19,7 +19,7 @@ async def library(session: AsyncSession, project_id: UUID) -> list[tuple[str, in
     return sorted((each.name, each.version) for each in found.items)
 
 
-async def learn(session: AsyncSession, project_id: UUID, name: str, body: str = "...") -> models.Skill:
+async def learn(session: AsyncSession, project_id: UUID, name: str, body: str = "...") -> tables.Skill:
     return await skills.add(session, project_id, new_skill(name, f"def {name}(): {body}"))
 
 

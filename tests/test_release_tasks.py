@@ -5,8 +5,8 @@ from uuid import UUID
 from sqlalchemy import update
 
 from app.agent.prompt_profiles import prompt_hash
-from app.db import models, releases, trajectories
-from app.db.models import ReleaseState, TaskState
+from app.db import releases, tables, trajectories
+from app.db.tables import ReleaseState, TaskState
 from app.records import Trajectory
 from tests.ledger_project import LedgerProject, change_ledger
 from tests.scripted_engine import Answer, ScriptedEngine, block
@@ -26,7 +26,7 @@ async def trajectory(project: LedgerProject, task_id: UUID) -> Trajectory:
 
 async def pin(project: LedgerProject, task_id: UUID, release_id: UUID) -> None:
     async with project.sessions.begin() as session:
-        await session.execute(update(models.Task).where(models.Task.id == task_id).values(release_id=release_id))
+        await session.execute(update(tables.Task).where(tables.Task.id == task_id).values(release_id=release_id))
 
 
 async def test_tasks_of_concurrent_releases_each_see_their_own_tools(

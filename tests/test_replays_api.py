@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from app.db import models, releases
+from app.db import releases, tables
 from app.db.database import Sessions
 from app.runner.shadow import ShadowRunner
 from app.sandbox.forked_sandbox import ForkedSandbox
@@ -38,7 +38,7 @@ async def project(api: ApiApp, bare_sandbox: ForkedSandbox, tmp_path: Path) -> A
 
 
 async def replayed(
-    api: ApiApp, project: LedgerProject, task_id: UUID, release: models.Release, *codes: str
+    api: ApiApp, project: LedgerProject, task_id: UUID, release: tables.Release, *codes: str
 ) -> dict[str, Any]:
     """The comparison with what a release does that writes these turns."""
     asked = await api.client.post(f"/v1/tasks/{task_id}/replay", json={"release": release.number})
@@ -127,7 +127,7 @@ async def test_what_could_not_be_executed_is_replayed_again_when_asked_for(
     task_id = await served(project, READ, DONE)
     release = await propose(project)
     async with project.sessions.begin() as session:
-        row = models.Shadow(release_id=release.id, task_id=task_id, recorded=True, failure="no such model")
+        row = tables.Shadow(release_id=release.id, task_id=task_id, recorded=True, failure="no such model")
         row.finished_at = (await releases.active(session, project.id)).created_at
         session.add(row)
     compared = await replayed(api, project, task_id, release, READ, DONE)

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.db import models, releases, skill_repairs, task_queue, tasks
+from app.db import releases, skill_repairs, tables, task_queue, tasks
 from app.db.database import Sessions
 from tests.api_app import ApiApp, open_api_app, problem
 
@@ -66,7 +66,7 @@ async def test_the_release_that_is_asked_for_serves_it_and_no_canary_counts_it(a
         await releases.activate(session, newer.id)
     pinned = await rerun(api, first, release=1)
     async with api.sessions.begin() as session:
-        claimed: dict[str, models.Task] = {}
+        claimed: dict[str, tables.Task] = {}
         while row := await task_queue.claim(session, f"owner-{len(claimed)}", 30):
             claimed[str(row.id)] = row
     assert claimed[str(first)].release_id == newer.id

@@ -17,9 +17,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.agent.limits import RolloutLimits
 from app.agent.stop_signal import StopSignal
-from app.db import calls, events, models, projects, task_queue, tasks, trajectories, turns
+from app.db import calls, events, projects, tables, task_queue, tasks, trajectories, turns
 from app.db.database import Sessions
-from app.db.models import TASK_END_STATES, TaskState
+from app.db.tables import TASK_END_STATES, TaskState
 from app.errors import ConflictError
 from app.records import Call, Offer, Stop, Turn, Use
 from app.runner.sent_marks import SentMarks
@@ -78,7 +78,7 @@ async def test_after_kills_every_task_has_ended_and_no_call_was_made_twice(
         await _check_complete(committed, ledger, row)
 
 
-async def _check_complete(sessions: Sessions, ledger: Ledger, row: models.Task) -> None:
+async def _check_complete(sessions: Sessions, ledger: Ledger, row: tables.Task) -> None:
     """The answer has one number of the ledger per write."""
     word = row.instruction.split()[1]
     mine = [number for number, entry in enumerate(ledger.entries, 1) if entry.text.startswith(f"{word} ")]
@@ -98,7 +98,7 @@ async def _submit(sessions: Sessions, ledger: Ledger, server: str) -> list[Any]:
         return [(await tasks.submit(session, project.id, each)).id for each in new]
 
 
-async def _row(sessions: Sessions, task_id: Any) -> models.Task:
+async def _row(sessions: Sessions, task_id: Any) -> tables.Task:
     async with sessions() as session:
         return await tasks.get(session, task_id)
 
@@ -310,7 +310,7 @@ async def _send(journal: TaskJournal, call: Call) -> None:
     await journal.sending()
 
 
-async def _journal(project: LedgerProject, marks: SentMarks | None = None) -> tuple[TaskJournal, models.Task]:
+async def _journal(project: LedgerProject, marks: SentMarks | None = None) -> tuple[TaskJournal, tables.Task]:
     await project.submit()
     async with project.sessions.begin() as session:
         row = await task_queue.claim(session, "me", 30)

@@ -11,9 +11,10 @@ import pytest
 from prometheus_client import REGISTRY
 from sqlalchemy import func, select, update
 
-from app.db import events, learning, models, projects, releases, retention, runs, tasks, trajectories
+from app.db import events, learning, projects, releases, retention, runs, tables, tasks, trajectories
 from app.db.database import Sessions
-from app.db.models import ReleaseState, ScoreSource, TaskState
+from app.db.tables import ReleaseState, TaskState
+from app.project.score_source import ScoreSource
 from app.records import Json, Stop
 from app.run_settings import RunKind, RunSettings
 from app.runner.retention_loop import RetentionLoop
@@ -41,15 +42,15 @@ async def _ended(sessions: Sessions, project_id: UUID, *days: float) -> list[UUI
                 await events.append(session, task.id, kind, {})
             finished = func.now() - timedelta(days=each)
             ended = {"state": TaskState.DONE, "stop": Stop.COMPLETED, "score": 1.0, "finished_at": finished}
-            await session.execute(update(models.Task).where(models.Task.id == task.id).values(ended))
+            await session.execute(update(tables.Task).where(tables.Task.id == task.id).values(ended))
             made.append(task.id)
     return made
 
 
 async def _left(sessions: Sessions, project_id: UUID) -> tuple[int, int, int]:
     """Tasks, trajectories and events."""
-    own = select(models.Task.id).where(models.Task.project_id == project_id)
-    columns = (models.Task.id, models.Trajectory.task_id, models.TaskEvent.task_id)
+    own = select(tables.Task.id).where(tables.Task.project_id == project_id)
+    columns = (tables.Task.id, tables.Trajectory.task_id, tables.TaskEvent.task_id)
     counted = [select(func.count()).where(column.in_(own)) for column in columns]
     async with sessions() as session:
         first, second, third = [await session.scalar(each) or 0 for each in counted]
@@ -89,7 +90,7 @@ async def test_tasks_that_have_not_ended_stay_however_old_they_are(committed: Se
     [task] = await _ended(committed, project, 400)
     unfinished = {"state": TaskState.WAITING, "finished_at": None, "created_at": func.now() - timedelta(days=400)}
     async with committed.begin() as session:
-        await session.execute(update(models.Task).where(models.Task.id == task).values(unfinished))
+        await session.execute(update(tables.Task).where(tables.Task.id == task).values(unfinished))
     await RetentionLoop(committed).delete_due()
     assert await _left(committed, project) == (1, 1, 2)
 
@@ -168,7 +169,7 @@ async def test_a_run_that_has_not_read_its_tasks_keeps_those_it_may_read(committ
     await RetentionLoop(committed).delete_due()
     assert await _left(committed, project) == (2, 2, 4), "the run reads those since its `since`"
     async with committed.begin() as session:
-        has_read = update(models.TrainingRun).where(models.TrainingRun.id == late.id).values(started_from="base")
+        has_read = update(tables.TrainingRun).where(tables.TrainingRun.id == late.id).values(started_from="base")
         await session.execute(has_read)
     await RetentionLoop(committed).delete_due()
     assert await _left(committed, project) == (0, 0, 0)
@@ -228,7 +229,7 @@ async def test_shadows_and_canaries_keep_what_they_compare(committed: Sessions) 
     _, second, _ = await _ended(committed, project, 9, 8, 7)
     async with committed.begin() as session:
         release = await releases.propose(session, project, "a" * 32)
-        shadow = models.Shadow(release_id=release.id, task_id=second)
+        shadow = tables.Shadow(release_id=release.id, task_id=second)
         session.add(shadow)
     assert await _needed_by(committed) == ["a shadow"]
     await RetentionLoop(committed).delete_due()
@@ -236,7 +237,7 @@ async def test_shadows_and_canaries_keep_what_they_compare(committed: Sessions) 
     async with committed.begin() as session:
         await session.delete(await session.merge(shadow))
         changed = {"state": ReleaseState.CANARY, "canary_at": func.now() - timedelta(days=7.5)}
-        await session.execute(update(models.Release).where(models.Release.id == release.id).values(changed))
+        await session.execute(update(tables.Release).where(tables.Release.id == release.id).values(changed))
     assert await _needed_by(committed) == ["a canary"]
     await RetentionLoop(committed).delete_due()
     assert await _left(committed, project) == (3, 1, 6)
@@ -257,10 +258,10 @@ async def test_a_schedule_does_not_wait_for_tasks_that_were_deleted(committed: S
     project = await _project(committed, {"keep_tasks": 5})
     await _ended(committed, project, 9, 8, 1)
     async with committed.begin() as session:
-        oldest = select(models.Task.id).order_by(models.Task.finished_at).limit(1).scalar_subquery()
-        judged = update(models.Task).where(models.Task.id == oldest).values(score_source=ScoreSource.JUDGE)
+        oldest = select(tables.Task.id).order_by(tables.Task.finished_at).limit(1).scalar_subquery()
+        judged = update(tables.Task).where(tables.Task.id == oldest).values(score_source=ScoreSource.JUDGE)
         await session.execute(judged)
-        session.add(models.Schedule(project_id=project, every_scored_tasks=1, settings={}, scored_seen=2))
+        session.add(tables.Schedule(project_id=project, every_scored_tasks=1, settings={}, scored_seen=2))
     await RetentionLoop(committed).delete_due()
     async with committed() as session:
-        assert await session.scalar(select(models.Schedule.scored_seen)) == 1
+        assert await session.scalar(select(tables.Schedule.scored_seen)) == 1

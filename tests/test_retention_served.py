@@ -6,9 +6,9 @@ from pathlib import Path
 import httpx
 from sqlalchemy import func, select, update
 
-from app.db import keys, models, projects, tasks
+from app.db import keys, projects, tables, tasks
 from app.db.database import Sessions
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from tests.ledger_project import until
 from tests.processes import free_ports
 from tests.test_asgi import environment, sage_process, until_up
@@ -33,7 +33,7 @@ async def test_a_killed_and_restarted_server_still_deletes_what_its_project_does
             for age in (4, 1):
                 task = await tasks.submit(session, project.id, tasks.NewTask(instruction="tidy up"))
                 ended = {"state": TaskState.DONE, "finished_at": func.now() - timedelta(days=age)}
-                await session.execute(update(models.Task).where(models.Task.id == task.id).values(ended))
+                await session.execute(update(tables.Task).where(tables.Task.id == task.id).values(ended))
         async with sage_process("serve", env) as server:
             await until_up(client, server)
             settings = (await client.get("/v1/projects/demo")).json()["settings"]
@@ -41,7 +41,7 @@ async def test_a_killed_and_restarted_server_still_deletes_what_its_project_does
 
             async def one_is_left() -> bool:
                 async with committed() as session:
-                    return await session.scalar(select(func.count(models.Task.id))) == 1
+                    return await session.scalar(select(func.count(tables.Task.id))) == 1
 
             await until(one_is_left, 60)
             metrics = (await client.get("/metrics")).text

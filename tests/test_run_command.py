@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from app.db import events
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from tests.approving import WRITE, WRITES, ApprovingProject
 from tests.cut_proxy import Address, CutProxy
 from tests.http_server import served

@@ -5,9 +5,9 @@ from uuid import uuid4
 
 from sqlalchemy import update
 
-from app.db import audit, models, projects, runs
+from app.db import audit, projects, runs, tables
 from app.db.database import Sessions
-from app.db.models import AuditAction, RunState
+from app.db.tables import AuditAction, RunState
 from app.run_settings import RunSettings
 from tests.rows import project_row
 from trainer.worker.run_files import clear_ended, note_project
@@ -25,7 +25,7 @@ async def test_copies_of_tasks_go_once_nothing_resumes_the_run(committed: Sessio
         async with committed.begin() as session:
             run = await runs.create(session, (await project_row(session)).id, RunSettings())
             values = {"state": state, "erased": erased}
-            changed = update(models.TrainingRun).where(models.TrainingRun.id == run.id).values(values)
+            changed = update(tables.TrainingRun).where(tables.TrainingRun.id == run.id).values(values)
             await session.execute(changed)
         (tmp_path / str(run.id) / "checkpoints").mkdir(parents=True)
         for name in ("log", "logged.msgpack", "checkpoints/1"):

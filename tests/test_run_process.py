@@ -9,9 +9,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.db import models, releases, run_queue, runs
+from app.db import releases, run_queue, runs, tables
 from app.db.database import Sessions
-from app.db.models import RunState
+from app.db.tables import RunState
 from app.records import Json
 from app.run_settings import RunKind, RunSettings
 from tests.rows import LEASE, project_row
@@ -30,7 +30,7 @@ async def process(module: str, run_id: UUID, env: dict[str, str], *more: str) ->
     return await started.wait()
 
 
-async def queued(sessions: Sessions, settings: dict[str, Json] | RunSettings) -> models.TrainingRun:
+async def queued(sessions: Sessions, settings: dict[str, Json] | RunSettings) -> tables.TrainingRun:
     async with sessions.begin() as session:
         project = await project_row(session)
         if isinstance(settings, RunSettings):
@@ -38,7 +38,7 @@ async def queued(sessions: Sessions, settings: dict[str, Json] | RunSettings) ->
         return await runs.put(session, project.id, settings)
 
 
-async def now(sessions: Sessions, run: models.TrainingRun) -> models.TrainingRun:
+async def now(sessions: Sessions, run: tables.TrainingRun) -> tables.TrainingRun:
     async with sessions() as session:
         return await runs.get(session, run.id)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from app.agent.limits import RolloutLimits
 from app.agent.stop_signal import StopSignal
-from app.db import models, offers, skills, task_queue, tasks, trajectories
-from app.db.models import TaskState
+from app.db import offers, skills, tables, task_queue, tasks, trajectories
+from app.db.tables import TaskState
 from app.records import Stop
 from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.protocol import SessionLimits
@@ -87,7 +87,7 @@ async def test_a_cancelled_task_stops(project: LedgerProject) -> None:
         task_id = await project.submit()
         await until(lambda: engine.pending == 1)
         async with project.sessions.begin() as session:
-            await session.merge(models.Task(id=task_id, cancel_requested=True))
+            await session.merge(tables.Task(id=task_id, cancel_requested=True))
         row = await project.ended(task_id)
     assert (row.state, row.stop, engine.pending) == (TaskState.CANCELLED, Stop.CANCELLED, 0)
 
@@ -95,7 +95,7 @@ async def test_a_cancelled_task_stops(project: LedgerProject) -> None:
 async def test_a_task_that_was_to_be_cancelled_when_it_is_claimed_begins_so(project: LedgerProject) -> None:
     begun = list[bool]()
 
-    async def execute(_row: models.Task, _claim: str, stop_signal: StopSignal) -> None:
+    async def execute(_row: tables.Task, _claim: str, stop_signal: StopSignal) -> None:
         begun.append(stop_signal.cancelled)
 
     task_id = await project.submit()
@@ -136,7 +136,7 @@ async def test_the_lease_of_a_running_task_is_renewed(project: LedgerProject) ->
 async def test_a_rollout_that_has_suspended_its_task_may_go_on_to_its_end(project: LedgerProject) -> None:
     ended = asyncio.Event()
 
-    async def execute(row: models.Task, owner: str, stop_signal: StopSignal) -> None:
+    async def execute(row: tables.Task, owner: str, stop_signal: StopSignal) -> None:
         stop_signal.released = True
         async with project.sessions.begin() as session:
             assert await task_queue.suspend(session, row.id, owner)
@@ -165,7 +165,7 @@ async def test_a_runner_recovers_after_a_while_without_a_connection(
         runner.wake()
         await until(lambda: engine.pending == 2)
         async with project.sessions.begin() as session:
-            await session.merge(models.Task(id=first, cancel_requested=True))
+            await session.merge(tables.Task(id=first, cancel_requested=True))
         assert (await project.ended(first)).state == TaskState.CANCELLED
 
 

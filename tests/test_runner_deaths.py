@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 
 from app.agent.stop_signal import StopSignal
-from app.db import calls, models, releases, shadows, task_queue, tasks, trajectories, turns
-from app.db.models import TaskState
+from app.db import calls, releases, shadows, tables, task_queue, tasks, trajectories, turns
+from app.db.tables import TaskState
 from app.records import Call, Stop
 from app.runner.database_contact import DatabaseContact
 from app.runner.runner import Runner, RunnerOptions
@@ -38,7 +38,7 @@ async def test_a_rollout_whose_task_was_claimed_by_another_runner_is_dropped(pro
         task_id = await project.submit()
         await until(lambda: engine.pending == 1)
         async with project.sessions.begin() as session:
-            await session.merge(models.Task(id=task_id, owner="another"))
+            await session.merge(tables.Task(id=task_id, owner="another"))
         await until(lambda: runner.running == 0)
     row = await project.row(task_id)
     assert (row.state, row.owner) == (TaskState.RUNNING, "another")
@@ -121,7 +121,7 @@ async def test_a_runner_that_stalled_withdraws_the_death_that_was_counted(
     async with project.runner(engine, options) as runner:
         await until(lambda: engine.waiting == {"once"})
         async with project.sessions.begin() as session:  # in one transaction, so that no renewal comes between
-            await session.merge(models.Task(id=task_id, lease_until=datetime(2020, 1, 1, tzinfo=UTC)))
+            await session.merge(tables.Task(id=task_id, lease_until=datetime(2020, 1, 1, tzinfo=UTC)))
             await session.flush()
             claimed = await task_queue.claim(session, "another", 600)
         assert claimed is not None
@@ -176,7 +176,7 @@ async def test_a_task_that_was_dropped_is_resumed_soon_and_no_death_is_counted(p
     executor = project.executor(engine)
     dropped: list[UUID] = []
 
-    async def drop_once(row: models.Task, owner: str, stop_signal: StopSignal) -> None:
+    async def drop_once(row: tables.Task, owner: str, stop_signal: StopSignal) -> None:
         if not dropped:
             dropped.append(row.id)
             raise NoConnectionError

@@ -9,7 +9,7 @@ import msgspec
 
 from app.db import apis, projects, tasks
 from app.db.database import Sessions
-from app.db.models import Project
+from app.db.tables import Project
 from app.gateway.http_client import open_client
 from app.gateway.mcp_client.connection_pool import McpServers
 from app.gateway.mcp_client.tool_listing import fetch_listing

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.db import apis, projects, tasks
 from app.db.database import Sessions
-from app.db.models import TASK_END_STATES
+from app.db.tables import TASK_END_STATES
 from app.judge import Judge
 from app.records import Trajectory
 from tests.ledger import Ledger

@@ -10,7 +10,7 @@ import pytest
 
 from app.db import run_queue
 from app.db.database import Sessions
-from app.db.models import RunState
+from app.db.tables import RunState
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.http_server import served
 from tests.served_scores import serve_scored

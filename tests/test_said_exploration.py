@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from app.db.models import Exploration
+from app.db.tables import Exploration
 from tests.approving import ApprovingProject
 from tests.console_pages import post_form, read_page
 from tests.http_server import served

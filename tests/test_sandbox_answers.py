@@ -8,7 +8,7 @@ import pytest
 
 from app.agent.limits import RolloutLimits
 from app.db.database import Sessions
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.engine.tokenizer import ChatTokenizer
 from app.records import Stop
 from app.sandbox.forked_sandbox import ForkedSandbox

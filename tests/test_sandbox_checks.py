@@ -7,7 +7,7 @@ import pytest
 from app.agent.limits import RolloutLimits
 from app.agent.score import score
 from app.db import skills
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.errors import InvalidError
 from app.records import Json, Stop
 from app.sandbox.forked_sandbox import ForkedSandbox

@@ -15,7 +15,7 @@ import pytest
 
 from app.apis.api_documents import parse_document
 from app.apis.catalog import Catalog
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.errors import NoConnectionError, SandboxError, ShortageError
 from app.gateway.gateway import Gateway
 from app.gateway.http_client import open_client

@@ -8,7 +8,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.db import approvals, models, skill_moves, skills, webhooks
+from app.db import approvals, skill_moves, skills, tables, webhooks
 from app.skills.admission import admit
 from app.skills.library import Library
 from tests.api_app import ApiApp, open_api_app, problem
@@ -34,16 +34,16 @@ async def stage(database_url: str) -> AsyncIterator[ApiApp]:
         yield api
 
 
-async def asked(api: ApiApp, seconds: float = 60) -> models.Approval:
+async def asked(api: ApiApp, seconds: float = 60) -> tables.Approval:
     """An approval that waits, in a new project."""
     return await waiting(api, await own_project(api), seconds)
 
 
-async def decide(api: ApiApp, row: models.Approval, **more: object) -> httpx.Response:
+async def decide(api: ApiApp, row: tables.Approval, **more: object) -> httpx.Response:
     return await api.client.post(f"/v1/approvals/{row.id}", json={"decision": "approve", **more})
 
 
-async def state_of(api: ApiApp, row: models.Approval) -> str:
+async def state_of(api: ApiApp, row: tables.Approval) -> str:
     return str((await api.client.get(f"/v1/approvals/{row.id}")).json()["state"])
 
 
@@ -131,7 +131,7 @@ async def offered(api: ApiApp, project_id: UUID, principal: str) -> list[UUID]:
     return [each.skill_id for each in found]
 
 
-async def own_project(api: ApiApp, policy: str = "evidence") -> models.Project:
+async def own_project(api: ApiApp, policy: str = "evidence") -> tables.Project:
     """A new project."""
     project = await api.project(f"p-{uuid4().hex[:8]}")
     await api.client.patch(f"/v1/projects/{project.name}", json={"settings": {"skills": policy}})

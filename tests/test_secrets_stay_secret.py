@@ -10,9 +10,9 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select, update
 
-from app.db import models, task_queue, trajectories, turns
+from app.db import tables, task_queue, trajectories, turns
 from app.db.database import Sessions
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import StorageError
 from app.records import Stop, Turn
@@ -72,8 +72,8 @@ class DumpingEngine(ScriptedEngine):
 async def dump(sessions: Sessions) -> str:
     """All rows of all tables as text."""
     async with sessions() as session:
-        tables = models.Base.metadata.sorted_tables
-        rows = [row for table in tables for row in await session.execute(table.select())]
+        every = tables.Base.metadata.sorted_tables
+        rows = [row for table in every for row in await session.execute(table.select())]
     return "\n".join(_text(value) for row in rows for value in row)
 
 
@@ -145,7 +145,7 @@ async def test_while_a_task_runs_its_journal_can_be_read_with_the_key_alone(proj
     async with project.runner(engine):
         await project.ended(await project.submit("look into the vault"))
     async with project.sessions() as session:
-        assert key_id_of((await session.scalars(select(models.Api.token))).one() or "")
+        assert key_id_of((await session.scalars(select(tables.Api.token))).one() or "")
     for stored in engine.dumps[2:]:
         found = [word for word in leaks(stored) if word not in spellings(GUESSED)]
         assert not found, "only a guess is stored before it counts as a password"
@@ -217,7 +217,7 @@ async def test_a_task_that_is_given_up_shows_no_password_of_its_variables(projec
         turn = Turn(context_ids=(1,), sampled_ids=(2,), logprobs=(-0.5,), text=f"print('{PASSWORD}')")
         await turns.begin(session, task_id, "dead", 0, turn)
         await task_queue.mark_alone(session, task_id, "dead")
-        await session.execute(update(models.Task).values(lone_deaths=2, owner=None, lease_until=None))
+        await session.execute(update(tables.Task).values(lone_deaths=2, owner=None, lease_until=None))
     async with project.runner(ScriptedEngine(project.tokenizer)):
         assert (await project.ended(task_id)).stop == Stop.CRASHED
     async with project.sessions() as session:

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, text
 
 from app.apis.document_reader import DocumentReader
-from app.db import feedback, models, offers, projects, releases, shadows, trajectories
+from app.db import feedback, offers, projects, releases, shadows, tables, trajectories
 from app.db.shadows import ShadowOutcome
 from app.errors import ConflictError, EngineError, EngineRefusalError
 from app.records import Stop
@@ -34,24 +34,24 @@ async def served(project: LedgerProject, *codes: str, **more: Any) -> UUID:
     return task_id
 
 
-async def propose(project: LedgerProject) -> models.Release:
+async def propose(project: LedgerProject) -> tables.Release:
     async with project.sessions.begin() as session:
         return await releases.propose(session, project.id, "f00d")
 
 
-async def ask(project: LedgerProject, release: models.Release, count: int = 50) -> int:
+async def ask(project: LedgerProject, release: tables.Release, count: int = 50) -> int:
     async with project.sessions() as session, DocumentReader() as reader:
         found = await request_shadows(session, reader, release, count)
         await session.commit()
         return found
 
 
-async def pairs(project: LedgerProject, release: models.Release) -> list[shadows.ShadowedTask]:
+async def pairs(project: LedgerProject, release: tables.Release) -> list[shadows.ShadowedTask]:
     async with project.sessions() as session:
         return await shadows.of_release(session, release.id)
 
 
-async def shadowed(project: LedgerProject, release: models.Release, engine: ScriptedEngine) -> list[ShadowOutcome]:
+async def shadowed(project: LedgerProject, release: tables.Release, engine: ScriptedEngine) -> list[ShadowOutcome]:
     async def all_are_done() -> bool:
         return all(pair.shadow for pair in await pairs(project, release))
 
@@ -63,11 +63,11 @@ async def shadowed(project: LedgerProject, release: models.Release, engine: Scri
 async def traces(project: LedgerProject, task_id: UUID) -> list[object]:
     """All that is stored of a task."""
     async with project.sessions() as session:
-        row = await session.get_one(models.Task, task_id)
-        columns = {column.name: getattr(row, column.name) for column in models.Task.__table__.columns}
+        row = await session.get_one(tables.Task, task_id)
+        columns = {column.name: getattr(row, column.name) for column in tables.Task.__table__.columns}
         record = await trajectories.of_task(session, task_id)
         offered = await offers.offered(session, task_id)
-        kept = await session.scalars(select(models.Skill.id).where(models.Skill.project_id == row.project_id))
+        kept = await session.scalars(select(tables.Skill.id).where(tables.Skill.project_id == row.project_id))
         return [columns, record, offered, [*kept], await project.events(task_id)]
 
 
@@ -131,7 +131,7 @@ async def test_only_read_only_tasks_of_other_releases_are_replayed_latest_first(
     older, newer = await served(project, READ, DONE), await served(project, "x = 1", DONE)
     assert await ask(project, release, 1) == 1
     async with project.sessions() as session:
-        assert list(await session.scalars(select(models.Shadow.task_id))) == [newer]
+        assert list(await session.scalars(select(tables.Shadow.task_id))) == [newer]
     assert await ask(project, release) == 2, "requested again, a task is not replayed twice"
     assert len(await pairs(project, release)) == 2
     async with project.sessions.begin() as session:

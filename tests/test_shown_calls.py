@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from sqlalchemy import select
 
-from app.db import models, webhooks
+from app.db import tables, webhooks
 from app.errors import HostError
 from app.gateway.approval_gate import ApprovalGate, ApprovalWantedError
 from app.project.approval import ApprovalRules
@@ -139,7 +139,7 @@ async def test_characters_that_cannot_be_seen_are_visible_in_the_console_and_in_
         await demo.project.ended(task_id)
     async with demo.api.sessions.begin() as session:
         await webhooks.enqueue(session, demo.api.demo.id, task_id, "task.failed", {"failure": hidden})
-        bodies = list(await session.scalars(select(models.WebhookDelivery.body)))
+        bodies = list(await session.scalars(select(tables.WebhookDelivery.body)))
     texts = [*pages, *bodies]
     sent_back = await read_page(demo.api, f"/console/skills?q={quote(hidden)}", "admin")
     with every_row() as row:

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from app.db import models, releases
+from app.db import releases, tables
 from app.db.database import Sessions
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.engine.tokenizer import Message
 from app.errors import ConflictError, EngineError
 from app.hot_swap.loader import AdapterLoader
@@ -62,7 +62,7 @@ class Project:
             self.hosted = (await releases.propose(session, self.id, hosted(self.entry.id))).id
         return self
 
-    async def activate(self, release: UUID) -> models.Release:
+    async def activate(self, release: UUID) -> tables.Release:
         return await self.promoter.activate(release, "key me")
 
     async def active(self) -> int:
@@ -107,7 +107,7 @@ async def test_a_roll_back_does_not_wait_for_the_endpoint_of_a_canary(project: P
 async def test_an_endpoint_has_its_own_time_to_answer_before_it_serves(project: Project) -> None:
     silent = Silent()
     loader = AdapterLoader(None, project.sessions, None, always(silent), answer_seconds=0.2)  # type: ignore[arg-type]
-    with pytest.raises(EngineError, match=r"m-1 at http://models.test/v1 did not answer within 0.2 s"):
+    with pytest.raises(EngineError, match=r"m-1 at http://tables.test/v1 did not answer within 0.2 s"):
         await loader.swap(hosted(project.entry.id), None)
     assert len(silent.requests) == 1
     with pytest.raises(EngineError, match="did not answer"):

@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import update
 
 from app.client.sage_client import SageClient
-from app.db import models, projects, releases
+from app.db import projects, releases, tables
 from app.db.database import Sessions
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.errors import ConflictError
 from app.release import watch
 from tests.api_app import open_api_app
@@ -61,7 +61,7 @@ async def place(committed: Sessions, database_url: str) -> AsyncIterator[Place]:
                 await releases.record_evidence(session, candidate.id, GATE)
             project = Project(committed, found.id, candidate.id)
             await begin(project)
-            row, earlier = models.Release, datetime.now(UTC) - BEFORE - timedelta(seconds=1)
+            row, earlier = tables.Release, datetime.now(UTC) - BEFORE - timedelta(seconds=1)
             async with committed.begin() as session:
                 first = row.project_id == found.id, row.number == 1
                 await session.execute(update(row).where(*first).values(activated_at=earlier))

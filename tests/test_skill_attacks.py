@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from app.db import models, projects, skill_moves, skills
-from app.db.models import SkillState, TaskState
+from app.db import projects, skill_moves, skills, tables
+from app.db.tables import SkillState, TaskState
 from app.records import Json
 from tests.ledger import Entry
 from tests.ledger_project import LedgerProject, until
@@ -17,7 +17,7 @@ DONE = "apis.supervisor.complete_task()"
 CHECK = "score = 1.0"
 
 
-async def run(project: LedgerProject, *codes: str, principal: str = "", **more: Any) -> models.Task:
+async def run(project: LedgerProject, *codes: str, principal: str = "", **more: Any) -> tables.Task:
     """A task whose agent runs these pieces of code, one a turn, and then ends it."""
 
     def script(_: str, turn: int) -> Answer:

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import delete
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, releases, skill_moves
+from app.db import releases, skill_moves, tables
 from app.records import Use
 from tests.read_served import read, rewards
 from tests.rows import project_row
@@ -69,7 +69,7 @@ async def test_a_user_keeps_its_bonus_when_the_task_that_made_the_skill_is_delet
     maker = await shop.task()
     skill = await shop.skill(maker)
     user, failed = await shop.task(used=(skill,)), await shop.task(0.0, used=(skill,))
-    await shop.session.execute(delete(models.Task).where(models.Task.id == maker.id))
+    await shop.session.execute(delete(tables.Task).where(tables.Task.id == maker.id))
     assert await rewards(shop) == {user.id: 2.0, failed.id: 0.0}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from app.db import skill_moves, skills
 from app.db.database import Sessions
-from app.db.models import SkillState
+from app.db.tables import SkillState
 from app.skills.admission import admit, serving
 from app.skills.agent_skills.skill_folder import SkillFolder
 from app.skills.library import Library

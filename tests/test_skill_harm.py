@@ -5,10 +5,10 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.catalog import Catalog
-from app.db import feedback, models, offers, skill_evidence, skill_moves, skill_records, skills
-from app.db.models import SkillState
+from app.db import feedback, offers, skill_evidence, skill_moves, skill_records, skills, tables
 from app.db.skill_evidence import Outcomes
 from app.db.skill_value import compared_tasks
+from app.db.tables import SkillState
 from app.project.score_source import ScoreSource
 from app.skills import lifecycle
 from app.skills.admission import admit
@@ -24,7 +24,7 @@ async def project(session: AsyncSession) -> SkillProject:
     return SkillProject(session, (await project_row(session)).id)
 
 
-async def score(project: SkillProject, skill: models.Skill, value: float) -> None:
+async def score(project: SkillProject, skill: tables.Skill, value: float) -> None:
     """Score the task that wrote it."""
     assert skill.task_id is not None
     await feedback.add(project.session, skill.task_id, value)
@@ -32,7 +32,7 @@ async def score(project: SkillProject, skill: models.Skill, value: float) -> Non
     await project.session.refresh(skill)
 
 
-async def raise_in(project: SkillProject, skill: models.Skill) -> None:
+async def raise_in(project: SkillProject, skill: tables.Skill) -> None:
     """A task without a score in which it only raised."""
     task = await project.task()
     await offers.record(project.session, task.id, [offer_of(skill)])
@@ -196,7 +196,7 @@ async def test_scores_of_judges_are_no_evidence_about_the_effect_of_a_skill(proj
     skill = await project.write(score=1.0)
     for _ in range(2):
         await project.withhold(skill, 1.0)
-    await project.session.execute(update(models.Task).values(score_source=ScoreSource.JUDGE))
+    await project.session.execute(update(tables.Task).values(score_source=ScoreSource.JUDGE))
     await project.use(skill, "ann", 0.0)
     evidence, _ = await lifecycle.judge(project.session, skill)
     assert (evidence.offered, evidence.withheld) == (Outcomes(0, 1), Outcomes())

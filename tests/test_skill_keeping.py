@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from app.db import models, offers, skill_moves, skills
+from app.db import offers, skill_moves, skills, tables
 from app.db.database import Sessions
-from app.db.models import SkillState
 from app.db.skills import StartingState
+from app.db.tables import SkillState
 from app.errors import ConflictError
 from app.runner.skill_keeping import SkillKeeping
 from app.security.secret_values import SecretValues
@@ -15,7 +15,7 @@ from tests.rows import claimed_task, new_skill, offer_of
 from tests.written_functions import CATALOG, archived
 
 
-async def keep(sessions: Sessions, task: models.Task, owner: str = "me") -> list[models.Skill]:
+async def keep(sessions: Sessions, task: tables.Task, owner: str = "me") -> list[tables.Skill]:
     """The skills of a task that wrote a function."""
     trajectory = archived()
     trajectory = msgspec.structs.replace(trajectory, task=msgspec.structs.replace(trajectory.task, id=task.id))

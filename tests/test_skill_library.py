@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from sqlalchemy import event
 
-from app.db import models, skill_moves, skills
+from app.db import skill_moves, skills, tables
 from app.db.database import Sessions
 from app.errors import ConflictError, NotFoundError
 from app.skills.admission import serving
@@ -52,7 +52,7 @@ async def test_the_same_source_again_is_no_new_version(sessions: Sessions) -> No
     here = await project(sessions)
     library = Library(sessions)
     async with sessions.begin() as session:
-        tasks = [models.Task(project_id=here, instruction=QUERY) for _ in range(2)]
+        tasks = [tables.Task(project_id=here, instruction=QUERY) for _ in range(2)]
         session.add_all(tasks)
     assert [offer.version for offer in await library.save(here, [draft()], SkillOrigin(task_id=tasks[0].id))] == [
         1

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import audit, feedback, skill_moves
-from app.db.models import SkillState
+from app.db.tables import SkillState
 from app.errors import ConflictError
 from app.skills import lifecycle
 from tests.rows import project_row

@@ -7,10 +7,10 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.skill_value_view import SkillEffect, SkillValue
-from app.db import models, offers, skill_records, skills
-from app.db.models import TaskState
+from app.db import offers, skill_records, skills, tables
 from app.db.skill_uses import SkillStats
 from app.db.skill_value import compared_tasks
+from app.db.tables import TaskState
 from app.records import Json
 from tests.rows import new_skill, offer_of, project_row, task_row
 
@@ -20,7 +20,7 @@ DAWN = datetime(2026, 5, 1, tzinfo=UTC)
 class Served:
     """A project with one skill, and its tasks, a day apart."""
 
-    def __init__(self, session: AsyncSession, project: models.Project, skill: models.Skill) -> None:
+    def __init__(self, session: AsyncSession, project: tables.Project, skill: tables.Skill) -> None:
         self.session, self.project, self.skill, self.days = session, project, skill, 0
 
     async def task(self, score: float | None, tokens: int, *, used: int | None, **columns: Json) -> None:
@@ -30,12 +30,12 @@ class Served:
         at = DAWN + timedelta(days=self.days)
         values = {"state": TaskState.DONE, "score": score, "turns": 2, "generated_tokens": tokens}
         ended = values | {"finished_at": at, "started_at": at} | columns
-        await self.session.execute(update(models.Task).where(models.Task.id == row.id).values(ended))
+        await self.session.execute(update(tables.Task).where(tables.Task.id == row.id).values(ended))
         if used is None:
-            self.session.add(models.WithheldSkill(task_id=row.id, skill_id=self.skill.id))
+            self.session.add(tables.WithheldSkill(task_id=row.id, skill_id=self.skill.id))
             return
         await offers.record(self.session, row.id, [offer_of(self.skill)])
-        uses = update(models.SkillOffer).where(models.SkillOffer.task_id == row.id)
+        uses = update(tables.SkillOffer).where(tables.SkillOffer.task_id == row.id)
         await self.session.execute(uses.values(calls=used, returned=used))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from app.db import skills
 from app.db.database import Sessions
-from app.db.models import SkillState
+from app.db.tables import SkillState
 from app.runner.repair_loop import SkillRepairs
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.api_app import ApiApp, open_api_app

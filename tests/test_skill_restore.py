@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, releases, skill_moves, skill_withdrawals
+from app.db import releases, skill_moves, skill_withdrawals, tables
 from app.db.database import Sessions
-from app.db.models import ReleaseState, SkillState
+from app.db.tables import ReleaseState, SkillState
 from app.errors import ConflictError
 from app.skills import lifecycle
 from app.skills.admission import admit
@@ -141,7 +141,7 @@ async def test_a_skill_stored_while_its_release_is_being_rejected_is_retired(com
         project = await project_row(session)
         canary = await releases.propose(session, project.id, "f00d")
 
-    async def write() -> models.Skill:
+    async def write() -> tables.Skill:
         async with committed.begin() as session:
             new = new_skill()
             return await admit(session, project.id, msgspec.structs.replace(new, release_id=canary.id))

@@ -6,7 +6,7 @@ from uuid import UUID
 import msgspec
 
 from app.db import skill_evidence, skill_moves, skills
-from app.db.models import Skill, TaskState
+from app.db.tables import Skill, TaskState
 from app.gateway.skill_manifest import PARAMETER, AllowedOperation, SkillManifest
 from app.records import Stop
 from tests.api_app import problem

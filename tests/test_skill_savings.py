@@ -6,7 +6,7 @@ from pathlib import Path
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, offers, skill_savings
+from app.db import offers, skill_savings, tables
 from tests.rows import offer_of, project_row
 from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject, minute
@@ -44,7 +44,7 @@ async def test_an_offered_skill_that_was_not_used_saves_nothing(session: AsyncSe
     assert await skill_savings.by_scenario(session, project.project.id, minute(0)) == []
 
 
-async def _use(session: AsyncSession, task: models.Task, skill: models.Skill) -> None:
+async def _use(session: AsyncSession, task: tables.Task, skill: tables.Skill) -> None:
     await offers.record(session, task.id, [offer_of(skill)])
-    row = models.SkillOffer
+    row = tables.SkillOffer
     await session.execute(update(row).where(row.task_id == task.id).values(calls=1, returned=1))

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.db import offers, skills
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import Answer, ScriptedEngine, block
 

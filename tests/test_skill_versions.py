@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import feedback, releases, skill_evidence, skill_moves, skill_withdrawals, skills
-from app.db.models import ReleaseState, SkillState
+from app.db.tables import ReleaseState, SkillState
 from app.skills import lifecycle
 from tests.rows import project_row
 from tests.skill_project import NARROW, WIDE, SkillProject

@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.db import models, offers, skills, task_queue
+from app.db import offers, skills, tables, task_queue
 from app.db.database import Sessions
 from app.records import Policy, Stop, Task, Trajectory, Turn, Use
 from app.skills.admission import admit
@@ -21,7 +21,7 @@ async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
         yield opened
 
 
-async def add(api: ApiApp, name: str, *, source: str = SOURCE, task_id: UUID | None = None) -> models.Skill:
+async def add(api: ApiApp, name: str, *, source: str = SOURCE, task_id: UUID | None = None) -> tables.Skill:
     new = skills.NewSkill(
         name=name,
         signature=f"{name}(name: str) -> int",
@@ -35,7 +35,7 @@ async def add(api: ApiApp, name: str, *, source: str = SOURCE, task_id: UUID | N
         return await skills.add(session, api.demo.id, new)
 
 
-async def use(api: ApiApp, task_id: UUID, skill: models.Skill, *, calls: int, returned: int) -> None:
+async def use(api: ApiApp, task_id: UUID, skill: tables.Skill, *, calls: int, returned: int) -> None:
     """Write the rows that a runner writes for an ended task that was offered a skill."""
     uses = (Use(skill.name, True, calls, returned),)
     turns = (Turn(context_ids=(1,), sampled_ids=(2,), logprobs=(-0.1,), text="", uses=uses),)
@@ -52,7 +52,7 @@ async def use(api: ApiApp, task_id: UUID, skill: models.Skill, *, calls: int, re
         await task_queue.claim(session, "runner", 30)
         await offers.record(session, task_id, [offer])
         await offers.record_uses(session, record)
-        ended = task_queue.TaskOutcome(state=models.TaskState.DONE, stop=Stop.COMPLETED, score=1.0)
+        ended = task_queue.TaskOutcome(state=tables.TaskState.DONE, stop=Stop.COMPLETED, score=1.0)
         assert await task_queue.finish(session, task_id, "runner", ended)
 
 
@@ -61,7 +61,7 @@ async def test_a_skill_shows_the_task_that_wrote_it_and_the_tasks_that_used_it(a
     skill = await add(api, "archive", task_id=maker)
     async with api.sessions.begin() as session:
         await task_queue.claim(session, "runner", 30)
-        await task_queue.finish(session, maker, "runner", task_queue.TaskOutcome(state=models.TaskState.DONE))
+        await task_queue.finish(session, maker, "runner", task_queue.TaskOutcome(state=tables.TaskState.DONE))
     user = await api.submit("archive my mails from omar")
     await use(api, user, skill, calls=2, returned=1)
 
@@ -169,7 +169,7 @@ async def test_a_skill_of_another_project_is_not_found(api: ApiApp) -> None:
     assert (await api.client.get(f"/v1/skills/{skill.id}")).json()["state"] == "active"
 
 
-async def written(api: ApiApp, principal: str, source: str = SOURCE, taint: str = "") -> models.Skill:
+async def written(api: ApiApp, principal: str, source: str = SOURCE, taint: str = "") -> tables.Skill:
     """A skill as the project's policy admits it."""
     task_id = await api.submit()
     new = skills.NewSkill(
@@ -230,7 +230,7 @@ async def test_feedback_on_the_task_that_wrote_a_skill_takes_it_back(api: ApiApp
     skill = await add(api, "archive", task_id=maker)
     async with api.sessions.begin() as session:
         await task_queue.claim(session, "runner", 30)
-        await task_queue.finish(session, maker, "runner", task_queue.TaskOutcome(state=models.TaskState.DONE))
+        await task_queue.finish(session, maker, "runner", task_queue.TaskOutcome(state=tables.TaskState.DONE))
     given = await api.client.post("/v1/feedback", json={"task_id": str(maker), "score": 0.1})
     assert given.status_code == 201
     shown = (await api.client.get(f"/v1/skills/{skill.id}")).json()

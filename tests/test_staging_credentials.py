@@ -7,7 +7,7 @@ import pytest
 
 from app.db import apis, exams, projects, secrets
 from app.db.exams import NewExamTask
-from app.db.models import ExamSource
+from app.db.tables import ExamSource
 from app.errors import InvalidError
 from tests.examined import examined
 from tests.ledger_project import LedgerProject

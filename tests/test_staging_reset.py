@@ -11,7 +11,7 @@ import pytest
 from app.db import exams, projects, secrets
 from app.db.database import Sessions
 from app.db.exams import NewExamTask
-from app.db.models import ExamSource
+from app.db.tables import ExamSource
 from app.errors import InvalidError, StagingError
 from tests.api_app import open_api_app, problem
 from tests.examined import examined

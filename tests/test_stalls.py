@@ -12,9 +12,9 @@ from uuid import UUID
 import pytest
 from sqlalchemy import func, select
 
-from app.db import calls, events, models, projects, task_queue, tasks
+from app.db import calls, events, projects, tables, task_queue, tasks
 from app.db.database import Sessions
-from app.db.models import TASK_END_STATES, TaskState
+from app.db.tables import TASK_END_STATES, TaskState
 from app.records import Stop
 from tests.ledger import Ledger
 from tests.ledger_project import put_ledger, until
@@ -53,7 +53,7 @@ async def open_project(sessions: Sessions, ledger: Ledger, server: str) -> UUID:
         return project.id
 
 
-async def ended(sessions: Sessions, task_id: UUID) -> models.Task:
+async def ended(sessions: Sessions, task_id: UUID) -> tables.Task:
     async def has_ended() -> bool:
         async with sessions() as session:
             return (await tasks.get(session, task_id)).state in TASK_END_STATES
@@ -64,7 +64,7 @@ async def ended(sessions: Sessions, task_id: UUID) -> models.Task:
 
 
 async def lease_expired(sessions: Sessions, task_id: UUID) -> bool:
-    expired = select(models.Task.lease_until < func.clock_timestamp()).where(models.Task.id == task_id)
+    expired = select(tables.Task.lease_until < func.clock_timestamp()).where(tables.Task.id == task_id)
     async with sessions() as session:
         return bool(await session.scalar(expired))
 

@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from app.db import models, offers, releases, skills, statistics
+from app.db import offers, releases, skills, statistics, tables
 from app.db.database import Sessions
-from app.db.models import TaskState
 from app.db.statistics import TimeBucket
+from app.db.tables import TaskState
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.rows import new_skill, offer_of
 
@@ -30,7 +30,7 @@ async def ended(api: ApiApp, days: int, score: float | None, **columns: Any) -> 
     end = NOON - timedelta(days=days)
     known = {"state": TaskState.DONE, "turns": 2, "generated_tokens": 100} | columns
     async with api.sessions.begin() as session:
-        task = await session.get_one(models.Task, task_id)
+        task = await session.get_one(tables.Task, task_id)
         task.finished_at, task.started_at, task.score = end, end - timedelta(seconds=10), score
         for name, value in known.items():
             setattr(task, name, value)
@@ -90,7 +90,7 @@ async def test_tasks_are_counted_by_the_skills_that_they_used(api: ApiApp) -> No
         skill = await skills.add(session, api.demo.id, new_skill("greet"))
         for task_id in (used, offered):
             await offers.record(session, task_id, [offer_of(skill)])
-        (await session.get_one(models.SkillOffer, (used, skill.id))).returned = 1
+        (await session.get_one(tables.SkillOffer, (used, skill.id))).returned = 1
     [row] = (await stats(api, by="skill"))["rows"]
     assert (row["name"], row["key"], row["tasks"], row["success"]) == ("greet 1", str(skill.id), 1, 1.0)
 

@@ -9,7 +9,7 @@ import pytest
 
 from app.agent.limits import RolloutLimits
 from app.apis.catalog import Catalog
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.records import Stop, Use
 from app.skills.extract import extract
 from app.skills.validate_drafts import validate_drafts

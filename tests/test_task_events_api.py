@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import events, models, task_queue, trajectories
+from app.db import events, tables, task_queue, trajectories
 from app.db.database import Sessions
 from app.db.notifications import NotificationListener
 from app.records import Policy, Stop, Task, Trajectory, Turn
@@ -42,7 +42,7 @@ async def finish(api: ApiApp, task_id: UUID) -> None:
     async with api.sessions.begin() as session:
         await task_queue.claim(session, "runner", 30)
         await events.append(session, task_id, "done", {"state": "done"})
-        await task_queue.finish(session, task_id, "runner", task_queue.TaskOutcome(state=models.TaskState.DONE))
+        await task_queue.finish(session, task_id, "runner", task_queue.TaskOutcome(state=tables.TaskState.DONE))
 
 
 async def test_the_events_of_an_ended_task_are_sent_in_order_and_the_stream_ends(api: ApiApp) -> None:

@@ -7,7 +7,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionError
 
 from app.agent.stop_signal import StopSignal
 from app.db import task_queue
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.errors import EngineRefusalError
 from tests.ledger_policies import SKILL, writing
 from tests.ledger_project import LedgerProject

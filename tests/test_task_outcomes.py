@@ -10,8 +10,8 @@ import pytest
 
 from app.db import feedback, task_outcomes, task_queue
 from app.db.database import Sessions
-from app.db.models import TaskState
 from app.db.statistics import TimeBucket
+from app.db.tables import TaskState
 from app.project.score_source import in_words
 from app.records import Stop, what_to_do
 from tests.api_app import ApiApp, open_api_app

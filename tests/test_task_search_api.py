@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from app.db import models, offers, releases, skills
+from app.db import offers, releases, skills, tables
 from app.db.database import Sessions
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.rows import new_skill, offer_of
 
@@ -83,7 +83,7 @@ async def test_tasks_are_found_by_skill_release_and_score(api: ApiApp) -> None:
         serving = await releases.active(session, api.demo.id)
         skill = await skills.add(session, api.demo.id, new_skill())
         for number, task_id in enumerate(ids):
-            task = await session.get_one(models.Task, task_id)
+            task = await session.get_one(tables.Task, task_id)
             task.state, task.score = TaskState.DONE, number / 4
             task.release_id = serving.id if number % 2 else None
         await offers.record(session, ids[2], [offer_of(skill)])
@@ -98,7 +98,7 @@ async def test_the_words_of_a_task_are_erased_with_it(api: ApiApp) -> None:
     await api.client.post(f"/v1/tasks/{task_id}/cancel")
     assert (await api.client.delete(f"/v1/tasks/{task_id}")).status_code == 200
     async with api.sessions() as session:
-        assert await session.scalar(select(func.count()).select_from(models.TaskWords)) == 0
+        assert await session.scalar(select(func.count()).select_from(tables.TaskWords)) == 0
 
 
 async def test_an_empty_search_is_refused(api: ApiApp) -> None:

@@ -11,11 +11,12 @@ import pytest
 from litestar import Litestar, Request, Response, post
 from sqlalchemy import select
 
-from app.db import feedback, models, scores, task_queue, tasks, trajectories
+from app.db import feedback, scores, tables, task_queue, tasks, trajectories
 from app.db.database import Sessions
-from app.db.models import ScoreSource, TaskState
+from app.db.tables import TaskState
 from app.db.task_measures import measures
 from app.gateway.http_client import open_client
+from app.project.score_source import ScoreSource
 from app.runner.verifier_sender import VerifierOptions, VerifierSender
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.ledger_project import until
@@ -207,7 +208,7 @@ async def test_the_secret_is_wanted_encrypted_and_never_shown(api: ApiApp) -> No
     seen = await api.client.get("/v1/projects/demo", headers=await api.key("tasks"))
     assert seen.json()["settings"]["verifier"] == {"url": "https://example.org/***"}
     async with api.sessions() as session:
-        stored = await session.scalar(select(models.Project.verifier_secret))
+        stored = await session.scalar(select(tables.Project.verifier_secret))
     assert stored is not None
     assert SECRET not in stored
 
@@ -246,7 +247,7 @@ async def test_a_reward_is_known_once_it_is_verified_and_a_judged_one_counts_for
     judged = await end_task(api)
     async with api.sessions.begin() as session:
         assert await scores.give(session, judged, 1.0, ScoreSource.JUDGE, judged_by="wise")
-    table = models.Task.__table__
+    table = tables.Task.__table__
     measured = measures(table)
     async with api.sessions() as session:
         query = select(table.c.id, measured.reward, measured.scored_at, table.c.score)

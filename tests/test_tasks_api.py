@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import text
 
 from app.api.submission import Submission
-from app.db import models, task_queue, tasks
+from app.db import tables, task_queue, tasks
 from app.db.database import Sessions
-from app.db.models import Exploration
+from app.db.tables import Exploration
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.support.every_row import every_row
 
@@ -219,7 +219,7 @@ async def test_a_queued_task_is_cancelled_immediately_and_an_ended_one_cannot_be
     other = await api.submit()
     async with api.sessions.begin() as session:
         await task_queue.claim(session, "runner", 30)
-        done = task_queue.TaskOutcome(state=models.TaskState.DONE)
+        done = task_queue.TaskOutcome(state=tables.TaskState.DONE)
         assert await task_queue.finish(session, other, "runner", done)
     assert (await api.client.post(f"/v1/tasks/{other}/cancel")).status_code == 409
 

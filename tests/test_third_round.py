@@ -18,9 +18,9 @@ from sqlalchemy import select
 from app.apis.api_documents import parse_document
 from app.apis.catalog import Catalog
 from app.apis.credentials import FixedCredentials, bearer
-from app.db import audit, feedback, keys, models
+from app.db import audit, feedback, keys, tables
 from app.db.database import Sessions
-from app.db.models import AuditAction, SkillState
+from app.db.tables import AuditAction, SkillState
 from app.errors import AdapterError, GgufError, HostError, InvalidError, public_text
 from app.gateway.gateway import Gateway
 from app.gateway.http_client import open_client
@@ -341,17 +341,17 @@ async def project(session: Any) -> SkillProject:
     return SkillProject(session, (await project_row(session)).id)
 
 
-Order = Callable[[SkillProject, models.Skill], Awaitable[None]]
+Order = Callable[[SkillProject, tables.Skill], Awaitable[None]]
 
 
-async def _twice(project: SkillProject, skill: models.Skill) -> None:
+async def _twice(project: SkillProject, skill: tables.Skill) -> None:
     for score in (0.0, 1.0, 1.0):
         await feedback.add(project.session, _maker(skill), score, scored_by=OWN)
     for who in ("bob", "eve", "kim"):
         await project.use(skill, who, scored_by=OWN)
 
 
-async def _after_another(project: SkillProject, skill: models.Skill) -> None:
+async def _after_another(project: SkillProject, skill: tables.Skill) -> None:
     """Its good scores replace bad ones of another key."""
     await feedback.add(project.session, _maker(skill), 0.0, scored_by=OTHER)
     await feedback.add(project.session, _maker(skill), 1.0, scored_by=OWN)
@@ -359,32 +359,32 @@ async def _after_another(project: SkillProject, skill: models.Skill) -> None:
         await project.use(skill, who, scored_by=OWN)
 
 
-async def _over_checks(project: SkillProject, skill: models.Skill) -> None:
+async def _over_checks(project: SkillProject, skill: tables.Skill) -> None:
     """Its good scores replace bad ones of checks."""
     await feedback.add(project.session, _maker(skill), 1.0, scored_by=OWN)
     for who in ("bob", "eve", "kim", "joe"):
         await project.use(skill, who, check=0.0, scored_by=OWN)
 
 
-async def _in_its_own_name(project: SkillProject, skill: models.Skill) -> None:
+async def _in_its_own_name(project: SkillProject, skill: tables.Skill) -> None:
     for _ in range(6):
         await project.use(skill, skill.principal, scored_by=OWN)
 
 
-async def _without_replays(project: SkillProject, skill: models.Skill) -> None:
+async def _without_replays(project: SkillProject, skill: tables.Skill) -> None:
     await feedback.add(project.session, _maker(skill), 1.0, scored_by=OTHER)
     for who in ("bob", "eve", "kim", "joe"):
         await project.use(skill, who, replayed=False, scored_by=OTHER)
 
 
-async def _on_tasks_of_another(project: SkillProject, skill: models.Skill) -> None:
+async def _on_tasks_of_another(project: SkillProject, skill: tables.Skill) -> None:
     """It scores the tasks that another key has submitted."""
     project.key = OTHER
     for who in ("bob", "eve", "kim", "joe"):
         await project.use(skill, who, scored_by=OWN)
 
 
-async def _among_others(project: SkillProject, skill: models.Skill) -> None:
+async def _among_others(project: SkillProject, skill: tables.Skill) -> None:
     """Its invented principals, scored by another, where others submit tasks."""
     await feedback.add(project.session, _maker(skill), 1.0, scored_by=OTHER)
     project.key = OTHER
@@ -394,7 +394,7 @@ async def _among_others(project: SkillProject, skill: models.Skill) -> None:
         await project.use(skill, who, scored_by=OTHER)
 
 
-def _maker(skill: models.Skill) -> UUID:
+def _maker(skill: tables.Skill) -> UUID:
     assert skill.task_id is not None
     return skill.task_id
 
@@ -429,7 +429,7 @@ async def test_an_admin_key_that_is_made_without_the_server_is_audited(committed
         secret = await keys.create_admin(session, "lost-and-found")
     async with committed() as session:
         [entry] = (await audit.page(session, None, limit=5)).items
-        key = await session.scalar(select(models.Key).where(models.Key.name == "lost-and-found"))
+        key = await session.scalar(select(tables.Key).where(tables.Key.name == "lost-and-found"))
         assert key is not None
         assert (entry.action, entry.actor) == (AuditAction.KEY_CREATED, "server")
         assert entry.detail == {"key": str(key.id), "name": key.name, "prefix": key.hint, "scopes": ["admin"]}

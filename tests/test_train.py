@@ -14,7 +14,7 @@ import pytest
 from app.db import exams
 from app.db.database import Sessions
 from app.db.exams import NewExamTask
-from app.db.models import ExamSource, ReleaseState
+from app.db.tables import ExamSource, ReleaseState
 from app.model_catalog import SEED
 from app.records import Probe
 from app.settings import Settings

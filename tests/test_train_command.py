@@ -14,7 +14,7 @@ import pytest
 from app.client.sage_client import SageClient
 from app.db import releases, run_queue
 from app.db.database import Sessions
-from app.db.models import RunState
+from app.db.tables import RunState
 from app.errors import AdapterError
 from app.records import RunPart
 from tests.api_app import open_api_app

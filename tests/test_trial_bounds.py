@@ -12,7 +12,7 @@ from litestar.response import Redirect
 
 from app.db import apis, exams, projects
 from app.db.exams import NewExamTask
-from app.db.models import ExamSource
+from app.db.tables import ExamSource
 from app.errors import InvalidError
 from app.gateway.http_client import open_client
 from app.records import Json

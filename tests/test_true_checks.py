@@ -9,7 +9,7 @@ from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.db import exams, projects, runs
-from app.db.models import ExamSource, ReleaseState
+from app.db.tables import ExamSource, ReleaseState
 from app.run_settings import MIN_SCENARIOS, RunSettings
 from app.settings import Settings
 from tests.gated_run import NEW, Policies, Run, lazy

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from sqlalchemy import update
 
-from app.db import models
+from app.db import tables
 from app.db.database import Sessions
 from app.security.encryption import KeyRing
 from tests.api_app import ApiApp, open_api_app, problem
@@ -22,10 +22,10 @@ async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
         yield opened
 
 
-async def _lose_key(api: ApiApp, row: models.Approval) -> None:
+async def _lose_key(api: ApiApp, row: tables.Approval) -> None:
     sealed = KeyRing(["a key that only another host has"]).encrypt("{}")
     async with api.sessions.begin() as session:
-        await session.execute(update(models.Approval).where(models.Approval.id == row.id).values(shown=sealed))
+        await session.execute(update(tables.Approval).where(tables.Approval.id == row.id).values(shown=sealed))
 
 
 async def test_a_call_that_cannot_be_read_is_shown_as_that_and_can_only_be_refused(api: ApiApp) -> None:

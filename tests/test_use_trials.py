@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, projects
+from app.db import projects, tables
 from tests.read_served import rewards
 from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject
@@ -53,7 +53,7 @@ async def test_uses_that_the_easy_tasks_chose_are_paid_only_until_chance_shows_t
     kind: dict[str, Any] = {"scenario": scenario, "instruction": "say hello"}
     maker = await shop.task(**kind)
     skill = await shop.skill(maker)
-    users, others = list[models.Task](), list[models.Task]()
+    users, others = list[tables.Task](), list[tables.Task]()
     for number in range(20):
         if number % 5 < 3:
             users.append(await shop.task(used=(skill,), **kind))
@@ -61,10 +61,10 @@ async def test_uses_that_the_easy_tasks_chose_are_paid_only_until_chance_shows_t
             others.append(await shop.task(0.0, **kind))
             await shop.rollout(others[-1], shop.turn(), (skill,))
     for row in users + others:
-        shop.session.add(models.SkillOffer(task_id=row.id, skill_id=skill.id, position=1, ranks={}))
+        shop.session.add(tables.SkillOffer(task_id=row.id, skill_id=skill.id, position=1, ranks={}))
     for _ in range(withheld):
         row = await shop.task(**kind)
-        shop.session.add(models.WithheldSkill(task_id=row.id, skill_id=skill.id))
+        shop.session.add(tables.WithheldSkill(task_id=row.id, skill_id=skill.id))
     await shop.session.flush()
     found = await rewards(shop)
     assert {found[row.id] for row in users} == {paid}

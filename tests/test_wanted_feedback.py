@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, projects, release_trials, releases, unscored_tasks, watches
+from app.db import projects, release_trials, releases, tables, unscored_tasks, watches
 from app.db.database import Sessions
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.project.wanted_feedback import KindScores, KindTrial, Unscored, choose
 from tests.api_app import ApiApp, open_api_app
 from tests.scripted_engine import byte_tokenizer
@@ -107,7 +107,7 @@ async def test_the_route_lists_tasks_without_a_score_by_what_they_would_teach(ap
     assert len((await api.client.get("/v1/feedback/wanted")).json()) == 2
 
 
-async def begin_canary(session: AsyncSession, api: ApiApp) -> tuple[models.Release, models.Release, datetime]:
+async def begin_canary(session: AsyncSession, api: ApiApp) -> tuple[tables.Release, tables.Release, datetime]:
     """The active release, the canary, and when its trial began."""
     began, active = datetime.now(UTC), await releases.active(session, api.demo.id)
     candidate = await releases.propose(session, api.demo.id, "0" * 32)

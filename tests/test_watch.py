@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from sqlalchemy import func, select, update
 
-from app.db import apis, models, releases
+from app.db import apis, releases, tables
 from app.db.database import Sessions
-from app.db.models import AuditAction, ReleaseState, SkillState
+from app.db.tables import AuditAction, ReleaseState, SkillState
 from app.errors import ConflictError, EngineError
 from app.records import Json
 from app.release import canary, manifest, watch
@@ -31,9 +31,9 @@ async def watched(project: Project) -> WatchedProject:
     return await promote(project)
 
 
-async def deliveries(project: Project) -> list[models.WebhookDelivery]:
+async def deliveries(project: Project) -> list[tables.WebhookDelivery]:
     async with project.sessions() as session:
-        return list(await session.scalars(select(models.WebhookDelivery)))
+        return list(await session.scalars(select(tables.WebhookDelivery)))
 
 
 async def apply(watched: WatchedProject) -> WatchAction:
@@ -178,8 +178,8 @@ async def test_tasks_of_its_time_as_a_canary_and_scores_given_later_do_not_count
     watched = await promote(project)
     await watched.served(1, 1, 20)
     async with project.sessions.begin() as session:
-        session.add(models.Feedback(task_id=late, score=1.0))
-        await session.execute(update(models.Task).where(models.Task.id == late).values(score=1.0))
+        session.add(tables.Feedback(task_id=late, score=1.0))
+        await session.execute(update(tables.Task).where(tables.Task.id == late).values(score=1.0))
     async with project.sessions() as session:
         found = (await watch.evaluate(session, await releases.get(session, watched.watched))).decision
     assert found.tasks == {"before": 11, "now": 40}
@@ -204,7 +204,7 @@ async def test_it_is_kept_after_its_last_task(watched: WatchedProject) -> None:
 async def test_without_traffic_it_is_kept_after_its_days(watched: WatchedProject) -> None:
     earlier = func.clock_timestamp() - timedelta(days=14.1)
     async with watched.sessions.begin() as session:
-        row = models.Release
+        row = tables.Release
         await session.execute(update(row).where(row.id == watched.watched).values(watched_since=earlier))
     assert await apply(watched) is WatchAction.KEEP
     assert (await watched.watch())[
@@ -260,7 +260,7 @@ async def test_a_persons_roll_back_or_activation_ends_it(watched: WatchedProject
         await apply(watched)
 
 
-async def change_document(watched: WatchedProject, digest: str) -> models.Release:
+async def change_document(watched: WatchedProject, digest: str) -> tables.Release:
     """As the server does when a document that it fetches again has changed. Returns what is active then."""
     document: dict[str, Json] = {"openapi": "3.1.0", "info": {"version": digest}, "paths": {}}
     async with watched.sessions.begin() as session:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from sqlalchemy import Update, func, update
 
-from app.db import models, webhooks
+from app.db import tables, webhooks
 from app.db.database import Sessions
 from app.db.webhooks import DeliveryResult
 from app.runner.webhook_sender import WebhookOptions
@@ -200,7 +200,7 @@ async def test_a_result_that_arrives_after_the_message_was_claimed_again_changes
 
 
 def _expire() -> Update:
-    return update(models.WebhookDelivery).values(lease_until=func.clock_timestamp())
+    return update(tables.WebhookDelivery).values(lease_until=func.clock_timestamp())
 
 
 async def test_messages_are_deleted_some_time_after_they_were_delivered_or_given_up(api: ApiApp) -> None:

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import update
 
 from app.api.skill_value_view import SkillValue
-from app.db import models, offers, skills, tasks
+from app.db import offers, skills, tables, tasks
 from app.db.database import Sessions
 from app.db.skill_value import ComparedTask, compared_tasks
 from app.runner.skill_selection import is_withheld
@@ -81,11 +81,11 @@ async def test_scores_are_compared_by_project_skill_scenario_and_time(sessions: 
                 new = tasks.NewTask(instruction="x", scenario=scenario)
                 task = await tasks.submit(session, owner.id, new)
                 ended = {"score": score, "finished_at": dawn + timedelta(days=day)}
-                await session.execute(update(models.Task).where(models.Task.id == task.id).values(ended))
+                await session.execute(update(tables.Task).where(tables.Task.id == task.id).values(ended))
                 if owner is other or skill is None:
                     continue
                 if withheld:
-                    session.add(models.WithheldSkill(task_id=task.id, skill_id=skill.id))
+                    session.add(tables.WithheldSkill(task_id=task.id, skill_id=skill.id))
                 else:
                     await offers.record(session, task.id, [offer_of(skill, query_ngram=1)])
     first, second, third, fourth = (

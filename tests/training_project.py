@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, projects, releases, runs
+from app.db import projects, releases, runs, tables
 from app.db.database import Sessions
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import AppError
@@ -97,11 +97,11 @@ class TrainingProject:
             deployment=self.settings,
         )
 
-    async def active(self) -> models.Release:
+    async def active(self) -> tables.Release:
         async with self.sessions() as session:
             return await releases.active(session, self.project_id)
 
-    async def of_run(self, job: Job) -> list[models.Release]:
+    async def of_run(self, job: Job) -> list[tables.Release]:
         """The releases that a run proposed."""
         async with self.sessions() as session:
             every = await releases.of_project(session, self.project_id)
@@ -109,7 +109,7 @@ class TrainingProject:
 
     async def learned(self, job: Job) -> tuple[str | None, int]:
         """The model that a run continued, and the number of tasks that it learned from, as they were recorded."""
-        tasks = select(func.count()).where(models.RunTask.run_id == job.id)
+        tasks = select(func.count()).where(tables.RunTask.run_id == job.id)
         async with self.sessions() as session:
             run = await runs.get(session, job.id)
             return run.started_from, await session.scalar(tasks) or 0
@@ -119,15 +119,15 @@ class TrainingProject:
         async with self.sessions() as session:
             return (await runs.get(session, job.id)).learning_rate
 
-    async def adapters(self) -> list[models.Adapter]:
+    async def adapters(self) -> list[tables.Adapter]:
         async with self.sessions() as session:
-            return list(await session.scalars(select(models.Adapter)))
+            return list(await session.scalars(select(tables.Adapter)))
 
-    async def activate(self, model: str, base: str | None = None) -> models.Release:
+    async def activate(self, model: str, base: str | None = None) -> tables.Release:
         """Activate a release of that adapter, with a row for the adapter if its base is given."""
         async with self.sessions.begin() as session:
             if base is not None:
-                session.add(models.Adapter(hash=model, base=base, rank=4))
+                session.add(tables.Adapter(hash=model, base=base, rank=4))
             return await releases.activate(session, (await releases.propose(session, self.project_id, model)).id)
 
     async def failure(self, job: Job) -> str:

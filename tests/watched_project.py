@@ -7,9 +7,9 @@ from uuid import UUID
 
 from sqlalchemy import insert
 
-from app.db import audit, clock, models, projects, skills
+from app.db import audit, clock, projects, skills, tables
 from app.db.database import Sessions
-from app.db.models import SkillState, TaskState
+from app.db.tables import SkillState, TaskState
 from app.records import Json, Stop
 from app.release import watch
 from app.release.reconciler import ReleaseReconciler
@@ -39,7 +39,7 @@ class WatchedProject:
         """As of an API process."""
         return ReleaseReconciler(self.sessions, self.project.promoter, PROMPT, pause=0.05, idle=0.05)
 
-    async def release(self, number: int = 2) -> models.Release:
+    async def release(self, number: int = 2) -> tables.Release:
         return await self.project.release(number)
 
     async def watch(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class WatchedProject:
         """Tasks of release 2."""
         await scored(self.project, self.watched, ones, zeros, times, scenario)
 
-    async def until_decided(self) -> models.Release:
+    async def until_decided(self) -> tables.Release:
         async def is_decided() -> bool:
             return (await self.release()).watched_against is None
 
@@ -105,7 +105,7 @@ async def scored(
         scores = [float((at + 1) * ones // whole - at * ones // whole) for at in range(whole)] * times
         ended = (now + timedelta(microseconds=place) for place in range(len(scores)))
         rows = [{**values, "score": score, "finished_at": at} for score, at in zip(scores, ended, strict=True)]
-        await session.execute(insert(models.Task), rows)
+        await session.execute(insert(tables.Task), rows)
 
 
 async def promote(project: Project) -> WatchedProject:

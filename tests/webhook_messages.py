@@ -9,7 +9,7 @@ import httpx
 
 from app.db import task_queue
 from app.db.database import Sessions
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.gateway.http_client import open_client
 from app.runner.webhook_sender import WebhookOptions, WebhookSender
 from tests.api_app import ApiApp

@@ -8,9 +8,9 @@ from pathlib import Path
 from uuid import UUID
 
 from app.broker.celery_broker import notify_workers, open_broker
-from app.db import models, runs
+from app.db import runs, tables
 from app.db.database import Sessions
-from app.db.models import RunState
+from app.db.tables import RunState
 from app.model_catalog import SEED
 from app.run_settings import RunSettings
 from app.settings import Settings
@@ -90,8 +90,8 @@ class WorkerHost:
         return run.id
 
     async def wait_for(
-        self, run_id: UUID, condition: Callable[[models.TrainingRun], bool], seconds: float = 120
-    ) -> models.TrainingRun:
+        self, run_id: UUID, condition: Callable[[tables.TrainingRun], bool], seconds: float = 120
+    ) -> tables.TrainingRun:
         """Returns the run once it fulfils `condition`."""
         async with asyncio.timeout(seconds):
             while True:
@@ -101,10 +101,10 @@ class WorkerHost:
                     return run
                 await asyncio.sleep(0.05)
 
-    async def ended(self, run_id: UUID) -> models.TrainingRun:
+    async def ended(self, run_id: UUID) -> tables.TrainingRun:
         return await self.wait_for(run_id, lambda run: run.state in ENDED)
 
-    async def started(self, run_id: UUID) -> models.TrainingRun:
+    async def started(self, run_id: UUID) -> tables.TrainingRun:
         return await self.wait_for(run_id, lambda run: run.state == RunState.RUNNING and run.step > 0)
 
     def notes(self, run_id: UUID) -> list[list[str]]:

@@ -21,10 +21,10 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.prompt_profiles import prompt_of
-from app.db import evaluations, models, releases
+from app.db import evaluations, releases, tables
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.errors import StagingError
 from app.records import Json
 from app.run_settings import RunSettings
@@ -89,7 +89,7 @@ async def evaluate_candidate(
         await progress.hold(session)
         release = await releases.propose(session, candidate.project_id, candidate.model, candidate.run_id)
         incumbent = await releases.active(session, candidate.project_id)
-        served = await session.get(models.Adapter, incumbent.model)
+        served = await session.get(tables.Adapter, incumbent.model)
     gate = _Gate(sessions, progress, candidate, release, incumbent)
     if release.state != ReleaseState.CANDIDATE:
         return _result(release)
@@ -114,8 +114,8 @@ class _Gate:
     sessions: Sessions
     progress: RunProgress
     candidate: CandidateAdapter
-    release: models.Release
-    incumbent: models.Release
+    release: tables.Release
+    incumbent: tables.Release
 
     async def examine(self, evaluator: Evaluator, rules: GateRules, directory: Path | None) -> GateResult:
         """Evaluate, decide, and act on the decision."""
@@ -244,7 +244,7 @@ class _Gate:
             yield session
 
     async def _add_evaluation(
-        self, session: AsyncSession, release: models.Release, settings: dict[str, Json], figures: dict[str, Json]
+        self, session: AsyncSession, release: tables.Release, settings: dict[str, Json], figures: dict[str, Json]
     ) -> None:
         new = NewEvaluation(
             model=release.model,
@@ -263,7 +263,7 @@ class _Comparison(NamedTuple):
     reference: Reference | None = None  # where the candidate would pass by the incumbent alone
 
 
-def _named(release: models.Release) -> dict[str, Json]:
+def _named(release: tables.Release) -> dict[str, Json]:
     return {"number": release.number, "model": release.model}
 
 
@@ -287,5 +287,5 @@ def _not_evaluated(candidate: CandidateAdapter, rules: GateRules) -> tuple[str, 
     return reason, f"set gate_scenarios to at least {rules.min_scenarios}"
 
 
-def _result(release: models.Release) -> GateResult:
+def _result(release: tables.Release) -> GateResult:
     return GateResult(release.id, release.number, release.state, release.evidence or {})

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from app.db import models, releases
+from app.db import releases, tables
 from app.db.database import Sessions
 from app.errors import AdapterError, EngineRefusalError
 from app.release.reference import since_reference
@@ -14,9 +14,9 @@ from trainer.evaluation.paired import Evaluator
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """A release, and those that would have been the reference if an engine could still load their adapters."""
 
-    release: models.Release
+    release: tables.Release
     is_examined: bool  # its weights are neither the incumbent's nor the candidate's
-    gone: Sequence[models.Release] = ()
+    gone: Sequence[tables.Release] = ()
 
     @property
     def left_out(self) -> str:
@@ -28,12 +28,12 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def find_reference(
-    sessions: Sessions, evaluator: Evaluator, incumbent: models.Release, candidate: models.Release
+    sessions: Sessions, evaluator: Evaluator, incumbent: tables.Release, candidate: tables.Release
 ) -> Reference:
     """Of the incumbent. Raises EngineError if an adapter may be there, but cannot be fetched or loaded now."""
     async with sessions() as session:
         history = await releases.of_project(session, incumbent.project_id)
-    gone: list[models.Release] = []
+    gone: list[tables.Release] = []
     for release in since_reference(history, incumbent):
         if release.model in (incumbent.model, candidate.model):
             return Reference(release=release, is_examined=False, gone=gone)
@@ -43,9 +43,9 @@ async def find_reference(
     return Reference(release=incumbent, is_examined=False, gone=gone)
 
 
-async def _loads(sessions: Sessions, evaluator: Evaluator, release: models.Release) -> bool:
+async def _loads(sessions: Sessions, evaluator: Evaluator, release: tables.Release) -> bool:
     async with sessions() as session:
-        adapter = await session.get(models.Adapter, release.model)
+        adapter = await session.get(tables.Adapter, release.model)
     if adapter is not None and adapter.base != evaluator.base:
         return False
     try:

@@ -13,12 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.dependencies import Dependencies
 from app.api.key_gate import KeyGate
-from app.db import keys, models, projects, releases, tasks
+from app.db import keys, projects, releases, tables, tasks
 from app.db.database import TRANSIENT, reading
 from app.errors import ForbiddenError, InvalidError, NotFoundError, UnauthorizedError
 from app.project.project_settings import ProjectSettings
 
-FindKey = Callable[[AsyncSession, str], Awaitable[tuple[models.Key, ProjectSettings] | None]]
+FindKey = Callable[[AsyncSession, str], Awaitable[tuple[tables.Key, ProjectSettings] | None]]
 """Finds the valid key of a secret, and the settings of its project."""
 
 Connection = ASGIConnection[Any, Any, Any, Any]
@@ -75,7 +75,7 @@ async def read_access(connection: Connection, secret: str, find: FindKey = keys.
     address, failures = connection.client.host if connection.client else "", dependencies.failed_keys_per_minute
     gate.admit(address, secret, failures)
 
-    async def look_up() -> tuple[models.Key, ProjectSettings] | None:
+    async def look_up() -> tuple[tables.Key, ProjectSettings] | None:
         async with reading(dependencies.sessions) as session:
             return await find(session, secret)
 
@@ -98,7 +98,7 @@ async def provide_access(request: Request[Any, Any, Any]) -> Access:
     return access
 
 
-async def find_project(session: AsyncSession, access: Access, name: str | None) -> models.Project:
+async def find_project(session: AsyncSession, access: Access, name: str | None) -> tables.Project:
     """The project of that name; without a name the key's own, or the only one that exists.
 
     Raises NotFoundError also for a project that the key may not see, and InvalidError if a name is needed.
@@ -126,12 +126,12 @@ async def project_names(session: AsyncSession) -> dict[UUID, str]:
     return {project.id: project.name for project in await projects.list_all(session)}
 
 
-async def find_task(session: AsyncSession, access: Access, task_id: UUID) -> models.Task:
+async def find_task(session: AsyncSession, access: Access, task_id: UUID) -> tables.Task:
     """Raises NotFoundError also for a task of a project that the key may not see."""
     return await tasks.get(session, task_id, access.project_id)
 
 
-async def find_release(session: AsyncSession, access: Access, release_id: UUID) -> models.Release:
+async def find_release(session: AsyncSession, access: Access, release_id: UUID) -> tables.Release:
     """Raises NotFoundError also for a release of a project that the key may not see."""
     release = await releases.get(session, release_id)
     if not access.sees(release.project_id):
@@ -139,7 +139,7 @@ async def find_release(session: AsyncSession, access: Access, release_id: UUID) 
     return release
 
 
-async def _visible_project(session: AsyncSession, access: Access, name: str) -> models.Project:
+async def _visible_project(session: AsyncSession, access: Access, name: str) -> tables.Project:
     unknown = NotFoundError(f"no project is named {name!r}; GET /v1/projects lists them")
     project = await projects.by_name(session, name)
     if not access.sees(project.id):

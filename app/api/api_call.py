@@ -19,7 +19,7 @@ from app.apis.address import address
 from app.apis.binary_values import recordable
 from app.apis.sample_call import CallPlan, SampleCall
 from app.credentials.stored_credentials import StoredCredentials
-from app.db import api_credentials, apis, manifests, models
+from app.db import api_credentials, apis, manifests, tables
 from app.errors import HostError, InvalidError
 from app.gateway.authenticated_caller import AuthenticatedCaller
 from app.gateway.callers import Callers
@@ -85,7 +85,7 @@ class ApiCallController(Controller):
 
 async def call_api(
     session: AsyncSession,
-    owner: models.Project,
+    owner: tables.Project,
     name: str,
     data: ApiCallRequest,
     readers: ApiReaders,

@@ -16,9 +16,9 @@ from app.api.access import Access, Caller, Db, find_project
 from app.api.problem import problems
 from app.api.validation import ProjectName
 from app.apis.document_reader import DocumentReader
-from app.db import api_changes, apis, models, skill_repairs
+from app.db import api_changes, apis, skill_repairs, tables
 from app.db.database import Sessions
-from app.db.models import RepairOutcome
+from app.db.tables import RepairOutcome
 from app.errors import ConflictError
 from app.runner.api_refresh import refresh_api
 
@@ -46,7 +46,7 @@ class ApiChangeView(msgspec.Struct, frozen=True, kw_only=True):
     retired: list[UUID] = []
 
     @classmethod
-    def of(cls, row: models.ApiChange, skills: Mapping[RepairOutcome | None, list[UUID]] = NOTHING) -> Self:
+    def of(cls, row: tables.ApiChange, skills: Mapping[RepairOutcome | None, list[UUID]] = NOTHING) -> Self:
         return cls(
             created_at=row.created_at,
             digest=row.digest,
@@ -112,7 +112,7 @@ async def refresh_document(
     session: AsyncSession,
     access: Access,
     sessions: Sessions,
-    owner: models.Project,
+    owner: tables.Project,
     name: str,
     document_reader: DocumentReader,
     http_client: httpx.AsyncClient,

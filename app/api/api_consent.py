@@ -15,7 +15,7 @@ from app.credentials.client_registration import CALLBACK_PATH, new_client
 from app.credentials.consent import asked_for, begin_consent
 from app.credentials.credential import Credential
 from app.credentials.prepared import prepare
-from app.db import api_credentials, apis, models
+from app.db import api_credentials, apis, tables
 from app.errors import InvalidError
 
 _CLIENT = ("client_id", "client_secret", "client_auth", "client_scopes")
@@ -38,7 +38,7 @@ class CredentialPlace(NamedTuple):
 
 async def connect_api(
     session: AsyncSession,
-    owner: models.Project,
+    owner: tables.Project,
     place: CredentialPlace,
     base_url: str,
     http_client: httpx.AsyncClient,
@@ -93,8 +93,8 @@ async def _registered_again(
 
 
 async def _to_connect(
-    session: AsyncSession, row: models.Api, place: CredentialPlace, hint: str = ""
-) -> models.ApiCredential:
+    session: AsyncSession, row: tables.Api, place: CredentialPlace, hint: str = ""
+) -> tables.ApiCredential:
     """The principal's own, or else those for all tasks: the client is the same."""
     rows = await api_credentials.usable(session, row.id, place.principal)
     found = {name: each for name, each in rows.items() if each.kind in ("oauth2", "openid")}

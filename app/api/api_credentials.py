@@ -20,8 +20,8 @@ from app.api.validation import ProjectName
 from app.apis.document_reader import DocumentReader
 from app.credentials.credential import Credential
 from app.credentials.prepared import prepare
-from app.db import api_credentials, apis, audit, models
-from app.db.models import AuditAction
+from app.db import api_credentials, apis, audit, tables
+from app.db.tables import AuditAction
 
 OfPrincipal = Annotated[Principal, QueryParameter(description="whose; without one, those for all tasks")]
 
@@ -43,7 +43,7 @@ class CredentialController(Controller):
         """Those of all principals. Values are never shown."""
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name, document=False)
-        rows: Sequence[models.ApiCredential] = await api_credentials.of_api(session, row.id)
+        rows: Sequence[tables.ApiCredential] = await api_credentials.of_api(session, row.id)
         schemes = (await read_api(document_reader, session, row, row.bind)).schemes
         return [CredentialView.stored(each, schemes.get(each.scheme)) for each in rows]
 
@@ -115,7 +115,7 @@ class CredentialController(Controller):
 async def store_credential(
     session: AsyncSession,
     access: Access,
-    owner: models.Project,
+    owner: tables.Project,
     place: CredentialPlace,
     data: Credential,
     http_client: httpx.AsyncClient,
@@ -135,7 +135,7 @@ async def store_credential(
 
 
 async def delete_credential(
-    session: AsyncSession, access: Access, owner: models.Project, place: CredentialPlace
+    session: AsyncSession, access: Access, owner: tables.Project, place: CredentialPlace
 ) -> None:
     """Raises NotFoundError."""
     name, scheme, principal = place

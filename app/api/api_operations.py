@@ -18,8 +18,8 @@ from app.apis.app_view import AppView, OperationTraits, OperationView
 from app.apis.document_reader import DocumentReader
 from app.apis.names import nearest
 from app.apis.presentation import OperationOverride, Presentation
-from app.db import apis, audit, manifests, models
-from app.db.models import AuditAction
+from app.db import apis, audit, manifests, tables
+from app.db.tables import AuditAction
 from app.errors import ConflictError, InvalidError, NotFoundError
 from app.project.approval import Risk
 from app.release import manifest
@@ -159,7 +159,7 @@ class ApiOperationController(Controller):
 async def set_for_operation(
     session: AsyncSession,
     access: Access,
-    owner: models.Project,
+    owner: tables.Project,
     place: OperationPlace,
     data: OperationPatch,
     reader: DocumentReader,
@@ -237,7 +237,7 @@ def _check_name(app: AppView, key: str, name: str) -> None:
 async def _store(
     session: AsyncSession,
     access: Access,
-    row: models.Api,
+    row: tables.Api,
     seen: object,
     presentation: Presentation,
     change: tuple[OperationOverride, OperationOverride],

@@ -7,13 +7,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis.app_view import AppView
 from app.apis.document_reader import DocumentReader
 from app.apis.read_process import ReadRequest
-from app.db import manifests, models
+from app.db import manifests, tables
 from app.records import Json
 from app.release.tool_documents import presentation_of
 
 
 async def read_api(
-    reader: DocumentReader, session: AsyncSession, row: models.Api, bind: Mapping[str, Json]
+    reader: DocumentReader, session: AsyncSession, row: tables.Api, bind: Mapping[str, Json]
 ) -> AppView:
     """Ends the transaction. Raises InvalidError for new bindings that do not fit."""
     content = await manifests.document(session, row.id, row.digest)
@@ -21,7 +21,7 @@ async def read_api(
     return await reader.view(read_request(row, bind), content, row.digest)
 
 
-def read_request(row: models.Api, bind: Mapping[str, Json]) -> ReadRequest:
+def read_request(row: tables.Api, bind: Mapping[str, Json]) -> ReadRequest:
     """How the API's document is read. New bindings are checked."""
     source = None if row.source == "upload" else row.source
     return ReadRequest(

@@ -14,7 +14,7 @@ from app.api.credential_view import CredentialView, shared_credentials
 from app.apis.app_view import AppView, OperationView
 from app.apis.catalog import LeftOut
 from app.apis.naming import Naming
-from app.db import models
+from app.db import tables
 from app.db.api_trials import ShownTrial
 from app.records import Json
 from app.release.tool_documents import presentation_of
@@ -42,7 +42,7 @@ class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
     trial: TrialSummary
 
     @classmethod
-    def of(cls, row: models.Api, project: str, trial: ShownTrial | None) -> "ApiSummary":
+    def of(cls, row: tables.Api, project: str, trial: ShownTrial | None) -> "ApiSummary":
         return ApiSummary(
             project=project,
             trial=TrialSummary.of(trial),
@@ -72,10 +72,10 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
     @classmethod
     def full(
         cls,
-        row: models.Api,
+        row: tables.Api,
         project: str,
         app: AppView,
-        stored: Iterable[models.ApiCredential],
+        stored: Iterable[tables.ApiCredential],
         trial: ShownTrial | None,
         remarks: Sequence[str] = (),
     ) -> "ApiView":
@@ -95,7 +95,7 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
         )
 
 
-def _computed(row: models.Api, project: str) -> dict[str, Any]:
+def _computed(row: tables.Api, project: str) -> dict[str, Any]:
     naming = presentation_of(row).naming
     return {
         "has_token": _has_token(row),
@@ -104,5 +104,5 @@ def _computed(row: models.Api, project: str) -> dict[str, Any]:
     }
 
 
-def _has_token(row: models.Api) -> bool:
+def _has_token(row: tables.Api) -> bool:
     return row.token is not None or row.secret is not None

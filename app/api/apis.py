@@ -29,9 +29,9 @@ from app.apis.read_process import ReadRequest
 from app.apis.server_remark import server_remark
 from app.credentials.document_fetch import check_server
 from app.credentials.prepared import PreparedCredential, prepare
-from app.db import api_credentials, api_trials, apis, audit, mcp_changes, models, releases
+from app.db import api_credentials, api_trials, apis, audit, mcp_changes, releases, tables
 from app.db.api_trials import ShownTrial
-from app.db.models import AuditAction
+from app.db.tables import AuditAction
 from app.engine.model_scope import ModelScope
 from app.errors import ApiDocumentError
 from app.records import Json, hosted_id
@@ -128,7 +128,7 @@ class ApiController(Controller):
 async def register_api(
     session: AsyncSession,
     access: Access,
-    project: models.Project,
+    project: tables.Project,
     data: ApiRequest,
     readers: ApiReaders,
     model_scope: ModelScope,
@@ -186,7 +186,7 @@ async def register_api(
 async def change_api(
     session: AsyncSession,
     access: Access,
-    owner: models.Project,
+    owner: tables.Project,
     name: str,
     data: ApiPatch,
     document_reader: DocumentReader,
@@ -208,7 +208,7 @@ async def change_api(
     return ApiView.full(row, owner.name, app, stored, trial)
 
 
-async def remove_api(session: AsyncSession, access: Access, owner: models.Project, name: str) -> None:
+async def remove_api(session: AsyncSession, access: Access, owner: tables.Project, name: str) -> None:
     """Raises NotFoundError."""
     serving = await manifest.lock_active(session, owner.id)
     await apis.delete(session, owner.id, name)
@@ -220,11 +220,11 @@ async def remove_api(session: AsyncSession, access: Access, owner: models.Projec
 async def _complete(
     session: AsyncSession,
     access: Access,
-    row: models.Api,
+    row: tables.Api,
     before: dict[str, Json],
     data: ApiRequest | ApiPatch,
     prepared: Sequence[PreparedCredential] = (),
-) -> Sequence[models.ApiCredential]:
+) -> Sequence[tables.ApiCredential]:
     """Store what belongs to an API, and record its change for the audit log. The credentials that it has now."""
     if data.token_origins is not UNSET:
         row.token_origins = list(data.token_origins)
@@ -240,7 +240,7 @@ async def _complete(
 
 
 async def _trial(
-    session: AsyncSession, row: models.Api, before: dict[str, Json], data: ApiRequest
+    session: AsyncSession, row: tables.Api, before: dict[str, Json], data: ApiRequest
 ) -> ShownTrial | None:
     """The trial of an API that was put: a new one, if it reads otherwise than before, or if that is wanted."""
     now = apis.about(row)
@@ -254,7 +254,7 @@ async def _trial(
 class _Former(msgspec.Struct, frozen=True):
     """The API that is replaced."""
 
-    row: models.Api
+    row: tables.Api
     seen: object
     app: AppView | None  # None: an earlier version of this server stored it, and it cannot be read any more
 

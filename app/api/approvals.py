@@ -14,9 +14,9 @@ from app.api.columns import columns
 from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
 from app.api.validation import Cursor, Limit, ProjectName
-from app.db import approvals, models, tasks
+from app.db import approvals, tables, tasks
 from app.db.approvals import BeforeApproval, CallBefore
-from app.db.models import ApprovalState
+from app.db.tables import ApprovalState
 from app.records import Json
 from app.security.shown_call import ShownCall
 
@@ -46,7 +46,7 @@ class ApprovalSummary(msgspec.Struct, frozen=True, kw_only=True):
     links: ConsoleLinks
 
     @classmethod
-    def of(cls, row: models.Approval, project: str) -> "ApprovalSummary":
+    def of(cls, row: tables.Approval, project: str) -> "ApprovalSummary":
         own = columns(row, ApprovalSummary, "project", "links")
         return ApprovalSummary(project=project, links=ConsoleLinks.of("approvals", row.id), **own)
 
@@ -76,7 +76,7 @@ class ApprovalView(ApprovalSummary, frozen=True, kw_only=True):
 
     @classmethod
     def full(
-        cls, row: models.Approval, task: models.Task, project: str, shown: ShownCall, before: BeforeApproval
+        cls, row: tables.Approval, task: tables.Task, project: str, shown: ShownCall, before: BeforeApproval
     ) -> Self:
         return cls(
             project=project,
@@ -146,7 +146,7 @@ class ApprovalController(Controller):
         return await view_approval(session, decided)
 
 
-async def view_approval(session: AsyncSession, row: models.Approval) -> ApprovalView:
+async def view_approval(session: AsyncSession, row: tables.Approval) -> ApprovalView:
     """With the call and the task that waits for it."""
     names = await project_names(session)
     shown, before = approvals.shown(session, row), await approvals.before(session, row)

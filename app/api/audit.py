@@ -13,7 +13,7 @@ from app.api.columns import columns
 from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
 from app.api.validation import Cursor, Limit, ProjectName
-from app.db import audit, models
+from app.db import audit, tables
 from app.records import Json
 
 
@@ -26,12 +26,12 @@ class AuditEntryView(msgspec.Struct, frozen=True, kw_only=True):
     project: str | None  #: which may be deleted; null: it concerns all
     release_id: UUID | None
     actor: str  #: "key <name>", "gate", "canary" or "server"
-    action: models.AuditAction
+    action: tables.AuditAction
     detail: dict[str, Json]
     created_at: datetime
 
     @classmethod
-    def of(cls, row: models.AuditEntry) -> Self:
+    def of(cls, row: tables.AuditEntry) -> Self:
         return cls(**columns(row, cls))
 
 
@@ -55,7 +55,7 @@ class AuditController(Controller):
         access: Caller,
         project: ProjectName = None,
         release_id: FromQuery[UUID | None] = None,
-        action: FromQuery[models.AuditAction | None] = None,
+        action: FromQuery[tables.AuditAction | None] = None,
         actor: Annotated[str, QueryParameter(description="a part of the actor's name")] = "",
         cursor: Cursor = None,
         limit: Limit = 50,

@@ -13,7 +13,7 @@ from litestar.params import FromPath, JSONBody
 from app.api.access import Caller, Db, find_release
 from app.api.problem import problems
 from app.api.releases import AllowRejected, ReleaseView
-from app.db import models
+from app.db import tables
 from app.db.canaries import CanaryShare
 from app.db.database import Sessions
 from app.release import canary, canary_trial
@@ -53,7 +53,7 @@ class CanaryView(msgspec.Struct, frozen=True, kw_only=True):
     not_counted: UncountedTraffic
 
     @classmethod
-    def of(cls, row: models.Release, status: CanaryStatus) -> Self:
+    def of(cls, row: tables.Release, status: CanaryStatus) -> Self:
         return cls(
             release_id=row.id,
             number=row.number,

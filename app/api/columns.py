@@ -2,7 +2,7 @@
 
 import msgspec
 
-from app.db.base import Base
+from app.db.tables import Base
 from app.records import Json
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from app.apis.security_schemes import Grant, SchemeKind, SecurityScheme, bearer_for_oauth
 from app.credentials.credential import needed_fields
-from app.db import models
+from app.db import tables
 from app.db.api_credentials import STATIC_TOKEN
 
 CredentialState = Literal["missing", "not_authorized", "insufficient_scope", "ready", "failing"]
@@ -47,7 +47,7 @@ class CredentialView(msgspec.Struct, frozen=True, kw_only=True):
     failure: str | None = None
 
     @classmethod
-    def stored(cls, row: models.ApiCredential, scheme: SecurityScheme | None) -> "CredentialView":
+    def stored(cls, row: tables.ApiCredential, scheme: SecurityScheme | None) -> "CredentialView":
         failing = row.failed_at is not None and (row.used_at is None or row.failed_at >= row.used_at)
         state: CredentialState = "insufficient_scope" if row.wanted_scopes else "failing" if failing else "ready"
         return CredentialView(
@@ -78,7 +78,7 @@ class CredentialView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shared_credentials(
-    schemes: Mapping[str, SecurityScheme], rows: Iterable[models.ApiCredential], *, has_token: bool
+    schemes: Mapping[str, SecurityScheme], rows: Iterable[tables.ApiCredential], *, has_token: bool
 ) -> list[CredentialView]:
     """Those that are for all tasks, and what is missing. A token takes the place of any other one."""
     stored = {row.scheme: row for row in rows if row.principal == ""}

@@ -19,7 +19,7 @@ from app.api.validation import Cursor, Limit, ProjectName
 from app.datasets.data_location import DataRules, check_location, dataset_id_of
 from app.datasets.dataset_store import DatasetStore
 from app.datasets.incoming import IncomingDataset, incoming
-from app.db import audit, models, projects
+from app.db import audit, projects, tables
 from app.db import datasets as dataset_table
 from app.db.database import Sessions
 from app.errors import ConflictError, StorageError
@@ -44,7 +44,7 @@ class DatasetView(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
     @classmethod
-    def of(cls, row: models.Dataset, project: str) -> "DatasetView":
+    def of(cls, row: tables.Dataset, project: str) -> "DatasetView":
         return DatasetView(project=project, **columns(row, DatasetView, "project"))
 
 
@@ -105,18 +105,18 @@ class DatasetController(Controller):
         """A queued run that names it will fail; one that has started has a copy."""
         row = await dataset_table.get(session, dataset_id, access.project_id)
         await dataset_table.delete(session, row.id)
-        await _audit(session, access, row, models.AuditAction.DATASET_DELETED)
+        await _audit(session, access, row, tables.AuditAction.DATASET_DELETED)
         await session.commit()
         await datasets.delete(dataset_id)
 
 
-async def _audit(session: AsyncSession, access: Access, row: models.Dataset, action: models.AuditAction) -> None:
+async def _audit(session: AsyncSession, access: Access, row: tables.Dataset, action: tables.AuditAction) -> None:
     detail: dict[str, Json] = {"dataset": str(row.id), "name": row.name, "digest": row.digest}
     await audit.add(session, row.project_id, None, access.actor, action, detail)
 
 
 async def check_data(
-    session: AsyncSession, access: Access, project: models.Project, settings: RunSettings, rules: DataRules
+    session: AsyncSession, access: Access, project: tables.Project, settings: RunSettings, rules: DataRules
 ) -> None:
     """Raises InvalidError for data that a run of this key may not read, NotFoundError for an unknown dataset."""
     if not settings.data:
@@ -140,13 +140,13 @@ async def _store(
     sessions: Sessions,
     access: Access,
     datasets: DatasetStore,
-    project: models.Project,
+    project: tables.Project,
     received: IncomingDataset,
     name: str,
     limits: Limits,
-) -> models.Dataset:
+) -> tables.Dataset:
     """The file first, then its row: every row has a file."""
-    new = models.Dataset(
+    new = tables.Dataset(
         id=uuid4(),
         project_id=project.id,
         name=name,
@@ -167,7 +167,7 @@ async def _store(
                     "administrator to raise limits.dataset_bytes of the project, or SAGE_LIMIT_DATASET_BYTES"
                 )
             if row.id == new.id:
-                await _audit(session, access, row, models.AuditAction.DATASET_STORED)
+                await _audit(session, access, row, tables.AuditAction.DATASET_STORED)
         stored = row.id
         return row
     finally:

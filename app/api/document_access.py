@@ -15,7 +15,7 @@ from app.apis.catalog import App
 from app.apis.credentials import Credentials
 from app.apis.document_reader import DocumentReader
 from app.credentials.document_fetch import DocumentFetch, check_origin, given, is_trusted, of_api, of_registration
-from app.db import api_credentials, apis, models
+from app.db import api_credentials, apis, tables
 from app.db.database import Sessions
 from app.errors import ApiDocumentError
 from app.release import tool_documents
@@ -55,7 +55,7 @@ def untrusted_remarks(source: str, server: str, token_origins: Collection[str]) 
     ]
 
 
-async def _former(session: AsyncSession, row: models.Api, reader: DocumentReader) -> AppView | None:
+async def _former(session: AsyncSession, row: tables.Api, reader: DocumentReader) -> AppView | None:
     """Of the API that is replaced; None if its document was stored by an earlier version and cannot be read."""
     try:
         return await read_api(reader, session, row, row.bind)

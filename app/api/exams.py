@@ -16,10 +16,10 @@ from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
 from app.api.submission import Check, Instruction, Variables, refuse_unparsable
 from app.api.validation import MOST, Name, ProjectName, Scenario, in_utc
-from app.db import audit, evaluations, exam_sizes, exams, models
+from app.db import audit, evaluations, exam_sizes, exams, tables
 from app.db.exam_sizes import ExamSize, Ground
 from app.db.exams import NewExamTask
-from app.db.models import AuditAction, ExamSource
+from app.db.tables import AuditAction, ExamSource
 from app.errors import InvalidError
 from app.project.holdout import OWN_WORK
 from app.records import Json
@@ -124,7 +124,7 @@ class ExamView(msgspec.Struct, frozen=True, kw_only=True):
     links: ConsoleLinks
 
     @classmethod
-    def of(cls, row: models.Exam, project: str, size: ExamSize) -> Self:
+    def of(cls, row: tables.Exam, project: str, size: ExamSize) -> Self:
         own = columns(row, cls, "project", "size", "decides_on", "waits_for", "links")
         links = ConsoleLinks.to(f"/console/exams/{row.name}", project)
         waits_for = None if size.decides_on else _waits_for(size)
@@ -239,7 +239,7 @@ class ExamController(Controller):
         await delete_exam(session, access, owner, name)
 
 
-async def delete_exam(session: AsyncSession, access: Access, owner: models.Project, name: str) -> None:
+async def delete_exam(session: AsyncSession, access: Access, owner: tables.Project, name: str) -> None:
     """Delete all versions, and commit. Raises NotFoundError."""
     await exams.delete(session, owner.id, name)
     await _audit(session, access, owner, AuditAction.EXAM_DELETED, {"name": name})
@@ -247,7 +247,7 @@ async def delete_exam(session: AsyncSession, access: Access, owner: models.Proje
 
 
 async def _audit(
-    session: AsyncSession, access: Access, owner: models.Project, action: AuditAction, detail: dict[str, Json]
+    session: AsyncSession, access: Access, owner: tables.Project, action: AuditAction, detail: dict[str, Json]
 ) -> None:
     await audit.add(session, owner.id, None, access.actor, action, detail)
 
@@ -257,7 +257,7 @@ async def exam_results(session: AsyncSession, project_id: UUID, name: str) -> li
     return [_result(row, number) for row, number in await evaluations.of_exam(session, project_id, name)]
 
 
-async def _view(session: AsyncSession, row: models.Exam, project: str) -> ExamView:
+async def _view(session: AsyncSession, row: tables.Exam, project: str) -> ExamView:
     return ExamView.of(row, project, (await exam_sizes.of(session, [row.id]))[row.id])
 
 
@@ -274,7 +274,7 @@ def _waits_for(size: ExamSize) -> str:
     )
 
 
-def _result(row: models.Evaluation, number: int | None) -> ExamResult:
+def _result(row: tables.Evaluation, number: int | None) -> ExamResult:
     exam = row.settings["exam"]
     return ExamResult(
         release=number,

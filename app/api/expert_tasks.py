@@ -7,9 +7,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Access
 from app.api.task_view import Accepted
-from app.db import audit, expert_tasks, hosted_models, models, releases, tasks
+from app.db import audit, expert_tasks, hosted_models, releases, tables, tasks
 from app.db.expert_tasks import Wanted
-from app.db.models import AuditAction
+from app.db.tables import AuditAction
 from app.project.project_settings import Limits
 
 _PRIORITY = -100  # behind what people wait for
@@ -34,7 +34,7 @@ class ExpertTasks(msgspec.Struct, frozen=True, kw_only=True):
 async def do_again(
     session: AsyncSession,
     access: Access,
-    owner: models.Project,
+    owner: tables.Project,
     name: str,
     data: ExpertTasksRequest,
     limits: Limits,
@@ -56,7 +56,7 @@ async def do_again(
     return ExpertTasks(release=release.number, tasks=[Accepted.of(each) for each in queued])
 
 
-def _again(task: models.Task, release: models.Release, access: Access) -> tasks.NewTask:
+def _again(task: tables.Task, release: tables.Release, access: Access) -> tasks.NewTask:
     return tasks.NewTask(
         instruction=task.instruction,
         conversation=task.conversation,

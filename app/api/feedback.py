@@ -14,7 +14,7 @@ from app.api.columns import columns
 from app.api.console_links import ConsoleLinks, console_path
 from app.api.problem import problems
 from app.api.validation import Limit, ProjectName
-from app.db import audit, feedback, models, release_trials, sign_ins, unscored_tasks
+from app.db import audit, feedback, release_trials, sign_ins, tables, unscored_tasks
 from app.db.unscored_tasks import UnscoredTask
 from app.project.holdout import kind_of
 from app.project.wanted_feedback import KindScores, Unscored, choose
@@ -67,7 +67,7 @@ class FeedbackView(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
     @classmethod
-    def of(cls, row: models.Feedback) -> Self:
+    def of(cls, row: tables.Feedback) -> Self:
         return cls(scale=ScoreScale(row.lowest, row.highest), **columns(row, cls, "scale"))
 
 
@@ -139,7 +139,7 @@ class FeedbackController(Controller):
 
 async def give_feedback(
     session: AsyncSession, access: Access, data: FeedbackRequest, console: str | None = None
-) -> models.Feedback:
+) -> tables.Feedback:
     """Score a task, and judge its skills by it. The caller commits.
 
     `console` is the secret of a session there. Its score is a person's only if a link began it.
@@ -158,7 +158,7 @@ async def give_feedback(
         scale=scale,
     )
     detail: dict[str, Json] = {"task": str(task.id), "score": row.score, "console": is_person}
-    action = models.AuditAction.FEEDBACK_GIVEN
+    action = tables.AuditAction.FEEDBACK_GIVEN
     await audit.add(session, task.project_id, None, access.actor, action, detail)
     await lifecycle.scored(session, task.id, row.score)
     return row

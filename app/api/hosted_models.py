@@ -17,9 +17,9 @@ from app.api.expert_tasks import ExpertTasks, ExpertTasksRequest, do_again
 from app.api.problem import problems
 from app.api.validation import Name, ProjectName, Text
 from app.apis.address import has_name, same_origin
-from app.db import audit, hosted_models, models
+from app.db import audit, hosted_models, tables
 from app.db.database import keys_of
-from app.db.models import AuditAction
+from app.db.tables import AuditAction
 from app.engine.hosted.client import Abilities
 from app.engine.hosted.probe import probe
 from app.errors import ConflictError, EngineError, InvalidError
@@ -84,7 +84,7 @@ class HostedModelView(msgspec.Struct, frozen=True, kw_only=True):
     links: ConsoleLinks
 
     @classmethod
-    def of(cls, row: models.HostedModel, project: str) -> Self:
+    def of(cls, row: tables.HostedModel, project: str) -> Self:
         return cls(
             **columns(row, cls, "project", "has_key", "abilities", "remark", "links"),
             project=project,
@@ -191,8 +191,8 @@ class HostedModelController(Controller):
 
 
 async def add_hosted(
-    session: AsyncSession, access: Access, owner: models.Project, data: HostedModelRequest, hosted: HostedModels
-) -> models.HostedModel:
+    session: AsyncSession, access: Access, owner: tables.Project, data: HostedModelRequest, hosted: HostedModels
+) -> tables.HostedModel:
     """Audited. Raises InvalidError with the endpoint's reason, ConflictError for a name that is taken."""
     trusted = access.project_id is None
     await session.commit()  # no transaction waits for the endpoint
@@ -208,11 +208,11 @@ async def add_hosted(
 async def change_hosted(
     session: AsyncSession,
     access: Access,
-    owner: models.Project,
+    owner: tables.Project,
     name: str,
     data: HostedModelPatch,
     hosted: HostedModels,
-) -> models.HostedModel:
+) -> tables.HostedModel:
     """Audited. Raises as `add_hosted`, and NotFoundError."""
     before = await hosted_models.get(session, owner.id, name)
     key = hosted.key_of(before, keys_of(session)) if data.key is UNSET else data.key or ""
@@ -243,8 +243,8 @@ async def change_hosted(
 
 
 async def probe_hosted(
-    session: AsyncSession, access: Access, owner: models.Project, name: str, hosted: HostedModels
-) -> models.HostedModel:
+    session: AsyncSession, access: Access, owner: tables.Project, name: str, hosted: HostedModels
+) -> tables.HostedModel:
     """Notes what it finds, or why it failed. Audited if that changes what was known. Raises NotFoundError, and
     ConflictError if the model was changed meanwhile.
     """
@@ -262,21 +262,21 @@ async def probe_hosted(
     return row
 
 
-async def remove_hosted(session: AsyncSession, access: Access, owner: models.Project, name: str) -> None:
+async def remove_hosted(session: AsyncSession, access: Access, owner: tables.Project, name: str) -> None:
     """Audited. Raises NotFoundError, and ConflictError while it is in use."""
     row = await hosted_models.delete(session, owner.id, name)
     await audit.add(session, owner.id, None, access.actor, AuditAction.HOSTED_REMOVED, hosted_models.about(row))
     await session.commit()
 
 
-def _identity(row: models.HostedModel) -> tuple[str, str, str | None]:
+def _identity(row: tables.HostedModel) -> tuple[str, str, str | None]:
     """What a probe is about: its result holds, and its key is meant, for nothing else."""
     return row.url, row.model, row.key
 
 
 async def _still(
-    session: AsyncSession, owner: models.Project, name: str, seen: tuple[str, str, str | None]
-) -> models.HostedModel:
+    session: AsyncSession, owner: tables.Project, name: str, seen: tuple[str, str, str | None]
+) -> tables.HostedModel:
     """The model, locked. Raises NotFoundError, and ConflictError if it is not what was seen before the probe."""
     row = await hosted_models.get(session, owner.id, name, lock=True)
     if _identity(row) != seen:
@@ -297,7 +297,7 @@ async def _probed(hosted: HostedModels, url: str, model: str, key: str, *, trust
 
 
 async def _record(
-    session: AsyncSession, access: Access, row: models.HostedModel, action: AuditAction, detail: dict[str, Any]
+    session: AsyncSession, access: Access, row: tables.HostedModel, action: AuditAction, detail: dict[str, Any]
 ) -> None:
     await audit.add(session, row.project_id, None, access.actor, action, detail)
     await session.commit()

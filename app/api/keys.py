@@ -14,9 +14,9 @@ from app.api.columns import columns
 from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
 from app.api.validation import Name
-from app.db import audit, keys, models
+from app.db import audit, keys, tables
 from app.db.keys import Scope
-from app.db.models import AuditAction
+from app.db.tables import AuditAction
 from app.errors import NotFoundError
 
 
@@ -41,7 +41,7 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
     links: ConsoleLinks
 
     @classmethod
-    def of(cls, key: models.Key, names: dict[UUID, str]) -> Self:
+    def of(cls, key: tables.Key, names: dict[UUID, str]) -> Self:
         return cls(**_columns(key, names))
 
 
@@ -90,7 +90,7 @@ async def add_key(session: AsyncSession, access: Access, request: KeyRequest) ->
     return CreatedKey(secret=secret, **_columns(key, await project_names(session)))
 
 
-async def revoke_key(session: AsyncSession, access: Access, key_id: UUID) -> models.Key:
+async def revoke_key(session: AsyncSession, access: Access, key_id: UUID) -> tables.Key:
     """Raises NotFoundError also for a key that the caller may not see."""
     if key_id not in {key.id for key in await keys.listing(session, access.project_id)}:
         raise NotFoundError(f"no key has the id {key_id}; GET /v1/keys lists them")
@@ -99,11 +99,11 @@ async def revoke_key(session: AsyncSession, access: Access, key_id: UUID) -> mod
     return key
 
 
-async def _record(session: AsyncSession, access: Access, key: models.Key, action: AuditAction) -> None:
+async def _record(session: AsyncSession, access: Access, key: tables.Key, action: AuditAction) -> None:
     await audit.add(session, key.project_id, None, access.actor, action, keys.about(key))
 
 
-def _columns(key: models.Key, names: dict[UUID, str]) -> dict[str, Any]:
+def _columns(key: tables.Key, names: dict[UUID, str]) -> dict[str, Any]:
     project = names[key.project_id] if key.project_id else None
     links = ConsoleLinks.to("/console/keys", project)
     return {**columns(key, KeyView, "project", "links"), "project": project, "links": links}

@@ -21,7 +21,7 @@ from app.api.validation import Name
 from app.apis.document_reader import DocumentReader
 from app.apis.reachable import refuse_production
 from app.datasets.dataset_store import DatasetStore
-from app.db import apis, audit, keys, models, projects
+from app.db import apis, audit, keys, projects, tables
 from app.db import datasets as dataset_table
 from app.errors import ForbiddenError
 from app.project.project_settings import Limits, ProjectSettings, changed
@@ -51,7 +51,7 @@ class ProjectView(msgspec.Struct, frozen=True):
     links: ConsoleLinks
 
     @classmethod
-    def of(cls, project: models.Project, access: Access) -> Self:
+    def of(cls, project: tables.Project, access: Access) -> Self:
         """Only an administrator's key is shown the paths of URLs: they may hold a token."""
         settings = projects.settings_of(project)
         admin = access.allows("admin")
@@ -133,20 +133,20 @@ class ProjectController(Controller):
 
 async def create_project(
     session: AsyncSession, access: Access, name: str, first_release: FirstRelease
-) -> models.Project:
+) -> tables.Project:
     """Raises ForbiddenError for a key of one project, ConflictError if the name is taken."""
     if access.project_id is not None:
         raise ForbiddenError("this key is limited to one project; create projects with a key for all")
     await session.commit()  # no transaction is held while files are read
     project = await first_release.create_project(session, name)
-    await audit.add(session, project.id, None, access.actor, models.AuditAction.PROJECT_CREATED, {})
+    await audit.add(session, project.id, None, access.actor, tables.AuditAction.PROJECT_CREATED, {})
     await session.commit()
     return project
 
 
 async def change_project(
     session: AsyncSession, access: Access, name: str, settings: dict[str, Json], reader: DocumentReader
-) -> models.Project:
+) -> tables.Project:
     """Raises ForbiddenError for what only a key of all projects may change, InvalidError that names the field."""
     if access.project_id is not None and (own := sorted(OPERATORS & settings.keys())):
         raise ForbiddenError(f"only a key for all projects may change {' and '.join(own)}")
@@ -158,14 +158,14 @@ async def change_project(
     new = {name: "changed" for name, old in zip(names, secrets, strict=True) if getattr(project, name) != old}
     if after != before or new:
         detail = {"before": msgspec.to_builtins(before), "after": msgspec.to_builtins(after), **new}
-        action = models.AuditAction.SETTINGS_CHANGED
+        action = tables.AuditAction.SETTINGS_CHANGED
         await audit.add(session, project.id, None, access.actor, action, detail)
     await session.commit()
     return project
 
 
 async def _check_staging(
-    session: AsyncSession, reader: DocumentReader, project: models.Project, settings: dict[str, Json]
+    session: AsyncSession, reader: DocumentReader, project: tables.Project, settings: dict[str, Json]
 ) -> None:
     """Refuse new servers that tasks call. Those that an API gets later on are refused when a trial begins."""
     before = projects.settings_of(project)
@@ -183,7 +183,7 @@ async def delete_project(session: AsyncSession, access: Access, name: str, datas
     files = await dataset_table.ids_of(session, project.id)
     lost = [{"name": key.name, "prefix": key.hint} for key in await keys.listing(session, project.id)]
     detail = {"name": project.name, "keys": lost}
-    await audit.add(session, project.id, None, access.actor, models.AuditAction.PROJECT_DELETED, detail)
+    await audit.add(session, project.id, None, access.actor, tables.AuditAction.PROJECT_DELETED, detail)
     await projects.delete(session, project.id)
     await session.commit()
     await delete_files(datasets, files)

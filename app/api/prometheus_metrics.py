@@ -8,8 +8,8 @@ from litestar.plugins.prometheus import PrometheusConfig
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Gauge, generate_latest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, queue_depth, runners, runs
-from app.db.models import TaskState
+from app.db import queue_depth, runners, runs, tables
+from app.db.tables import TaskState
 from app.engine.dispatcher import Occupancy
 from app.guarded_output import dropped_lines
 from app.loop import running_loops
@@ -70,7 +70,7 @@ def _add_loops(registry: CollectorRegistry) -> None:
     dropped.inc(dropped_lines())
 
 
-def _add_runners(registry: CollectorRegistry, live: Sequence[models.RunnerProcess], starts: int) -> None:
+def _add_runners(registry: CollectorRegistry, live: Sequence[tables.RunnerProcess], starts: int) -> None:
     gauge = Gauge("sage_runners", "Live runners", ["state"], registry=registry)
     faulty = sum(each.error is not None for each in live)
     gauge.labels("working").set(len(live) - faulty)

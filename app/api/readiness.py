@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from app.api.health import ReadinessCheck
 from app.api.http_server import Shutdown
-from app.db import hosted_models, models, notifications, runners
+from app.db import hosted_models, notifications, runners, tables
 from app.db.database import TRANSIENT, Sessions
 from app.db.disk_space import DiskSpace
 from app.errors import AppError
@@ -88,7 +88,7 @@ async def _check_loops(sessions: Sessions, part: str) -> str:
         return ""
 
 
-async def _live(sessions: Sessions) -> Sequence[models.RunnerProcess]:
+async def _live(sessions: Sessions) -> Sequence[tables.RunnerProcess]:
     """Raises RunnerError if there is none."""
     try:
         async with sessions() as session:
@@ -102,9 +102,9 @@ async def _live(sessions: Sessions) -> Sequence[models.RunnerProcess]:
     return staying
 
 
-def _faults(live: Sequence[models.RunnerProcess], part: str) -> list[str]:
+def _faults(live: Sequence[tables.RunnerProcess], part: str) -> list[str]:
     return [f"{_name(each)}: {each.faults[part]}" for each in live if part in each.faults]
 
 
-def _name(runner: models.RunnerProcess) -> str:
+def _name(runner: tables.RunnerProcess) -> str:
     return f"{runner.host} (pid {runner.pid})"

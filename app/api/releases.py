@@ -16,7 +16,7 @@ from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
 from app.api.validation import Name, ProjectName, Text
 from app.db import adapters as adapter_rows
-from app.db import audit, hosted_models, models, releases
+from app.db import audit, hosted_models, releases, tables
 from app.errors import AdapterError, InvalidError, NotFoundError, public_text
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.records import Json
@@ -56,7 +56,7 @@ class ReleaseView(msgspec.Struct, frozen=True, kw_only=True):
 
     id: UUID
     number: int
-    state: models.ReleaseState
+    state: tables.ReleaseState
     model: str
     training_run_id: UUID | None
     skills: str | None = msgspec.field(name="skills_hash")
@@ -70,7 +70,7 @@ class ReleaseView(msgspec.Struct, frozen=True, kw_only=True):
     links: ConsoleLinks
 
     @classmethod
-    def of(cls, row: models.Release) -> Self:
+    def of(cls, row: tables.Release) -> Self:
         links = ConsoleLinks.of("releases", row.id)
         own = columns(row, cls, "model", "watched", "links")
         return cls(model=row.policy, watched=row.watched_against is not None, links=links, **own)
@@ -82,7 +82,7 @@ class ActivatedView(ReleaseView, frozen=True, kw_only=True):
     changes: ActivationChanges
 
     @classmethod
-    def after(cls, row: models.Release, changes: ActivationChanges) -> Self:
+    def after(cls, row: tables.Release, changes: ActivationChanges) -> Self:
         view = ReleaseView.of(row)
         return cls(changes=changes, **{name: getattr(view, name) for name in view.__struct_fields__})
 
@@ -181,10 +181,10 @@ class ReleaseController(Controller):
         return ActivatedView.after(row, stated[-1])
 
 
-async def _proposed(session: Db, access: Caller, release: models.Release, data: ReleaseRequest) -> ReleaseView:
+async def _proposed(session: Db, access: Caller, release: tables.Release, data: ReleaseRequest) -> ReleaseView:
     if data.reason:
         await releases.record_evidence(session, release.id, {"reason": data.reason})
-    about = (release.project_id, release.id, access.actor, models.AuditAction.RELEASE_PROPOSED)
+    about = (release.project_id, release.id, access.actor, tables.AuditAction.RELEASE_PROPOSED)
     await audit.add(session, *about, {"model": release.policy, "reason": data.reason})
     await session.commit()
     return ReleaseView.of(release)

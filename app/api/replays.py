@@ -13,7 +13,7 @@ from app.api.access import Caller, Db, find_task
 from app.api.console_links import ConsoleLinks, console_path
 from app.api.problem import problems
 from app.api.validation import MOST
-from app.db import models, releases, shadows, trajectories
+from app.db import releases, shadows, tables, trajectories
 from app.errors import ConflictError, NotFoundError
 from app.records import Call, Json, Stop, Trajectory, Turn
 
@@ -108,8 +108,8 @@ class ReplayController(Controller):
 
 
 async def ask_replay(
-    session: AsyncSession, task: models.Task, number: int
-) -> tuple[models.Release, models.Shadow]:
+    session: AsyncSession, task: tables.Task, number: int
+) -> tuple[tables.Release, tables.Shadow]:
     """Have the release of that number do the task again. The caller commits.
 
     Raises ConflictError for a task without a model, NotFoundError until the task has ended.
@@ -122,19 +122,19 @@ async def ask_replay(
 
 
 async def view_replay(
-    session: AsyncSession, task: models.Task, release: models.Release, replay: models.Shadow
+    session: AsyncSession, task: tables.Task, release: tables.Release, replay: tables.Shadow
 ) -> ReplayView:
     """Raises NotFoundError if the trajectory of the task was deleted."""
     served = await trajectories.of_task(session, task.id)
     return _view(task, served, await _served_by(session, task), release, replay)
 
 
-async def _served_by(session: AsyncSession, task: models.Task) -> int | None:
+async def _served_by(session: AsyncSession, task: tables.Task) -> int | None:
     return (await releases.get(session, task.release_id)).number if task.release_id else None
 
 
 def _view(
-    task: models.Task, served: Trajectory, served_by: int | None, release: models.Release, replay: models.Shadow
+    task: tables.Task, served: Trajectory, served_by: int | None, release: tables.Release, replay: tables.Shadow
 ) -> ReplayView:
     again = None if replay.record is None else msgspec.msgpack.decode(replay.record, type=Trajectory)
     return ReplayView(

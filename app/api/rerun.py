@@ -20,8 +20,8 @@ from app.api.submission import (
     refuse_unparsable,
 )
 from app.api.validation import MOST, Scenario
-from app.db import models, releases, tasks
-from app.db.models import Exploration, ReleaseState
+from app.db import releases, tables, tasks
+from app.db.tables import Exploration, ReleaseState
 from app.errors import ConflictError
 from app.project.project_settings import Limits
 
@@ -51,7 +51,7 @@ class Rerun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 async def repeat(
     session: AsyncSession, access: Access, task_id: UUID, changes: Rerun, key: str | None, limits: Limits
-) -> models.Task:
+) -> tables.Task:
     """Submit the task again; the caller commits. Raises InvalidError, ConflictError, NotFoundError for an unknown
     task or release.
     """
@@ -87,7 +87,7 @@ async def repeat(
     return submitted
 
 
-async def _servable(session: AsyncSession, task: models.Task, number: int) -> UUID:
+async def _servable(session: AsyncSession, task: tables.Task, number: int) -> UUID:
     release = await releases.numbered(session, task.project_id, number)
     if release.state not in _MAY_SERVE:
         raise ConflictError(

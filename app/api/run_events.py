@@ -12,10 +12,10 @@ from app.api.problem import problems
 from app.api.run_view import RunView, StepView
 from app.api.sse import BATCH_SIZE, EventBatch, event_stream, message, stream_specs
 from app.api.validation import MOST, LastEventId
-from app.db import models, runs
+from app.db import runs, tables
 from app.db.database import Sessions
-from app.db.models import RunState
 from app.db.notifications import NotificationListener
+from app.db.tables import RunState
 from app.errors import NotFoundError
 from app.records import Json
 
@@ -86,7 +86,7 @@ class _RunReader:
             messages.append(message("done", RunView.full(run, self._project, None), _DONE_ID))
         return EventBatch(messages, ended)
 
-    async def _load(self) -> tuple[models.TrainingRun, list[models.RunStep]]:
+    async def _load(self) -> tuple[tables.TrainingRun, list[tables.RunStep]]:
         """The run first: once it has ended, all of its steps are stored."""
         async with self._sessions() as session:
             run = await runs.get(session, self._run_id)

@@ -8,7 +8,7 @@ import msgspec
 
 from app.api.columns import columns
 from app.api.console_links import console_path
-from app.db import models
+from app.db import tables
 from app.records import Json, RunPart
 from app.run_settings import RunKind, RunSettings
 
@@ -35,7 +35,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     id: UUID
     project: str
     kind: RunKind
-    state: models.RunState
+    state: tables.RunState
     step: int
     steps: int
     part: RunPart | None
@@ -48,7 +48,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: datetime | None
 
     @classmethod
-    def of(cls, run: models.TrainingRun, project: str) -> "RunSummary":
+    def of(cls, run: tables.TrainingRun, project: str) -> "RunSummary":
         return RunSummary(project=project, **columns(run, RunSummary, "project"))
 
 
@@ -67,7 +67,7 @@ class StepView(msgspec.Struct, frozen=True):
     created_at: datetime
 
     @classmethod
-    def of(cls, row: models.RunStep) -> Self:
+    def of(cls, row: tables.RunStep) -> Self:
         return cls(row.index, row.metrics, row.created_at)
 
 
@@ -83,7 +83,7 @@ class RunUpdate(msgspec.Struct, frozen=True, kw_only=True):
     max_kl: float | None  #: nats a token that a step may lead from the policy that sampled; 0: any; null: `sft`
 
     @classmethod
-    def of(cls, run: models.TrainingRun) -> Self | None:
+    def of(cls, run: tables.TrainingRun) -> Self | None:
         """None for a run that trains nothing."""
         if run.kind is RunKind.EXAM:
             return None
@@ -109,7 +109,7 @@ class RunView(RunSummary, frozen=True, kw_only=True):
     links: RunLinks
 
     @classmethod
-    def full(cls, run: models.TrainingRun, project: str, last_step: models.RunStep | None) -> "RunView":
+    def full(cls, run: tables.TrainingRun, project: str, last_step: tables.RunStep | None) -> "RunView":
         return RunView(
             project=project,
             settings=run.settings,

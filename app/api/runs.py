@@ -19,8 +19,8 @@ from app.api.run_view import RunPage, RunSummary, RunView, StepView
 from app.api.served_experience import check_experience
 from app.api.validation import Cursor, Limit, ProjectName
 from app.datasets.data_location import DataRules
-from app.db import audit, models, run_logs, runs
-from app.db.models import AuditAction
+from app.db import audit, run_logs, runs, tables
+from app.db.tables import AuditAction
 from app.errors import NotFoundError
 from app.run_settings import RunKind, RunSettings, check_runnable
 
@@ -73,7 +73,7 @@ class RunController(Controller):
         session: Db,
         access: Caller,
         project: ProjectName = None,
-        in_state: Annotated[models.RunState | None, QueryParameter(name="state")] = None,
+        in_state: Annotated[tables.RunState | None, QueryParameter(name="state")] = None,
         cursor: Cursor = None,
         limit: Limit = 50,
     ) -> RunPage:
@@ -124,13 +124,13 @@ class RunController(Controller):
 async def start_run(
     session: AsyncSession,
     access: Access,
-    project: models.Project,
+    project: tables.Project,
     settings: RunSettings,
     notify_workers: NotifyWorkers,
     data_rules: DataRules,
     *,
     judged: bool,
-) -> models.TrainingRun:
+) -> tables.TrainingRun:
     """Queue a run, and commit. Raises InvalidError for one that could only fail, and NotFoundError."""
     check_runnable(settings)
     await refuse_unknown(session, settings)
@@ -145,7 +145,7 @@ async def start_run(
 
 async def retry_run(
     session: AsyncSession, access: Access, run_id: UUID, notify_workers: NotifyWorkers
-) -> models.TrainingRun:
+) -> tables.TrainingRun:
     """Queue it again, and commit. Raises ConflictError unless it failed or was cancelled."""
     run = await runs.retry(session, run_id)
     await _audit(session, access, run, AuditAction.RUN_RETRIED)
@@ -154,7 +154,7 @@ async def retry_run(
     return run
 
 
-async def cancel_run(session: AsyncSession, access: Access, run_id: UUID) -> models.TrainingRun:
+async def cancel_run(session: AsyncSession, access: Access, run_id: UUID) -> tables.TrainingRun:
     """Cancel it at once if it waits, or else within seconds, and commit. Raises ConflictError if it has ended."""
     run = await runs.request_cancel(session, run_id)
     await _audit(session, access, run, AuditAction.RUN_CANCELLED)
@@ -162,15 +162,15 @@ async def cancel_run(session: AsyncSession, access: Access, run_id: UUID) -> mod
     return run
 
 
-async def _audit(session: AsyncSession, access: Access, run: models.TrainingRun, action: AuditAction) -> None:
+async def _audit(session: AsyncSession, access: Access, run: tables.TrainingRun, action: AuditAction) -> None:
     await audit.add(session, run.project_id, None, access.actor, action, {"run": str(run.id)})
 
 
-async def _find(session: AsyncSession, access: Access, run_id: UUID) -> models.TrainingRun:
+async def _find(session: AsyncSession, access: Access, run_id: UUID) -> tables.TrainingRun:
     return await runs.get(session, run_id, access.project_id)
 
 
-async def _view(session: AsyncSession, run: models.TrainingRun) -> RunView:
+async def _view(session: AsyncSession, run: tables.TrainingRun) -> RunView:
     names = await project_names(session)
     last = await runs.steps(session, run.id, run.step - 1, limit=1)
     return RunView.full(run, names[run.project_id], last[0] if last else None)

@@ -17,7 +17,7 @@ from app.api.environments import refuse_unknown
 from app.api.problem import problems
 from app.api.validation import ProjectName
 from app.datasets.data_location import DataRules
-from app.db import audit, models, schedules
+from app.db import audit, schedules, tables
 from app.db.learning_outlook import Serving, outlook
 from app.records import Json
 from app.run_settings import RunSettings, check_runnable
@@ -60,7 +60,7 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     links: ConsoleLinks
 
     @classmethod
-    async def of(cls, session: AsyncSession, row: models.Schedule, project: str, serving: Serving) -> Self:
+    async def of(cls, session: AsyncSession, row: tables.Schedule, project: str, serving: Serving) -> Self:
         progress = msgspec.structs.asdict(await schedules.progress(session, row))
         progress |= msgspec.structs.asdict(await outlook(session, row, serving))
         links = ConsoleLinks.to("/console/runs/schedule", project)
@@ -105,23 +105,23 @@ class ScheduleController(Controller):
 async def put_schedule(
     session: AsyncSession,
     access: Access,
-    project: models.Project,
+    project: tables.Project,
     new: schedules.NewSchedule,
     data_rules: DataRules,
-) -> models.Schedule:
+) -> tables.Schedule:
     """Set the schedule of a project, and commit. Raises InvalidError, and NotFoundError for a dataset."""
     check_runnable(new.settings)
     await refuse_unknown(session, new.settings)
     await check_data(session, access, project, new.settings, data_rules)
     row = await schedules.put(session, project.id, new)
     detail = msgspec.to_builtins(new)
-    await audit.add(session, project.id, None, access.actor, models.AuditAction.SCHEDULE_CHANGED, detail)
+    await audit.add(session, project.id, None, access.actor, tables.AuditAction.SCHEDULE_CHANGED, detail)
     await session.commit()
     return row
 
 
-async def remove_schedule(session: AsyncSession, access: Access, project: models.Project) -> None:
+async def remove_schedule(session: AsyncSession, access: Access, project: tables.Project) -> None:
     """Delete the schedule of a project, and commit. Raises NotFoundError."""
     await schedules.remove(session, project.id)
-    await audit.add(session, project.id, None, access.actor, models.AuditAction.SCHEDULE_DELETED, {})
+    await audit.add(session, project.id, None, access.actor, tables.AuditAction.SCHEDULE_DELETED, {})
     await session.commit()

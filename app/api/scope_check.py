@@ -8,7 +8,7 @@ import structlog
 
 from app.api.api_reading import read_request
 from app.apis.document_reader import DocumentReader
-from app.db import api_trials, apis, manifests, models, releases
+from app.db import api_trials, apis, manifests, releases, tables
 from app.db.api_trials import TriedApi
 from app.db.database import TRANSIENT, Sessions
 from app.engine.model_scope import ADVICE, LARGER, ModelScope, trial_remark
@@ -65,13 +65,13 @@ class ScopeCheck:
                 self._others[version] = bool(self._scope.others({row.name: await self._operations(row)}))
         self._others = {version: self._others[version] for version in by_version}
 
-    async def _rows(self) -> Sequence[models.Api]:
+    async def _rows(self) -> Sequence[tables.Api]:
         """Of projects that the model serves."""
         async with self._sessions() as session:
             served = set(await releases.local_projects(session))
             return [row for row in await apis.of_all_projects(session) if row.project_id in served]
 
-    async def _operations(self, row: models.Api) -> list[str]:
+    async def _operations(self, row: tables.Api) -> list[str]:
         """None for a document that cannot be read: its tasks say so."""
         try:
             async with self._sessions() as session:
@@ -82,7 +82,7 @@ class ScopeCheck:
             return []
         return [each.name for each in app.operations]
 
-    def _is_other(self, row: models.Api) -> bool:
+    def _is_other(self, row: tables.Api) -> bool:
         return bool(self._scope.others({row.name: ()})) or self._others.get(_version(row), False)
 
 
@@ -107,5 +107,5 @@ def _failed_trials(tried: Collection[TriedApi]) -> str:
     return "; ".join(said)
 
 
-def _version(row: models.Api) -> _Version:
+def _version(row: tables.Api) -> _Version:
     return row.name, row.digest, msgspec.json.encode(row.presentation, order="sorted")

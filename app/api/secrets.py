@@ -13,8 +13,8 @@ from app.api.access import Access, Caller, Db, find_project
 from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
 from app.api.validation import Name, ProjectName, Text
-from app.db import audit, models, secrets
-from app.db.models import AuditAction
+from app.db import audit, secrets, tables
+from app.db.tables import AuditAction
 from app.errors import InvalidError
 
 SecretText = Annotated[Text, msgspec.Meta(min_length=4, max_length=10_000, description="never shown again")]
@@ -36,7 +36,7 @@ class SecretView(msgspec.Struct, frozen=True, kw_only=True):
     links: ConsoleLinks
 
     @classmethod
-    def of(cls, row: models.Secret, project: str) -> Self:
+    def of(cls, row: tables.Secret, project: str) -> Self:
         links = ConsoleLinks.to("/console/secrets", project)
         return cls(name=row.name, project=project, created_at=row.created_at, used_at=row.used_at, links=links)
 
@@ -78,7 +78,7 @@ class SecretController(Controller):
 
 async def store_secret(
     session: AsyncSession, access: Access, project_id: UUID, name: str, value: str
-) -> models.Secret:
+) -> tables.Secret:
     """Replaces the one of that name. Audited."""
     row = await secrets.put(session, project_id, name, value)
     await audit.add(session, project_id, None, access.actor, AuditAction.SECRET_STORED, {"name": name})

@@ -5,18 +5,17 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import judgements, models, training_data
-from app.db.models import ScoreSource
+from app.db import judgements, tables, training_data
 from app.db.training_data import LoggedTask
 from app.errors import InvalidError
-from app.project.score_source import SOLVED
+from app.project.score_source import SOLVED, ScoreSource
 from app.run_settings import TRAINED_TEMPERATURE, RunKind, RunSettings
 
 _COMPARED = 2  # tasks of the smallest group
 
 
 async def check_experience(
-    session: AsyncSession, project: models.Project, settings: RunSettings, *, judged: bool
+    session: AsyncSession, project: tables.Project, settings: RunSettings, *, judged: bool
 ) -> None:
     """Raises InvalidError for a run that can learn from no task that was served, with how many there are and how
     many it needs. What takes their text to decide, such as which are alike, is left to the run.

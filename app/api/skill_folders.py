@@ -21,9 +21,9 @@ from app.api.validation import ProjectName
 from app.apis.catalog import Catalog
 from app.apis.document_reader import DocumentReader
 from app.apis.outline import outline
-from app.db import apis, models, releases, skill_uses, skills
+from app.db import apis, releases, skill_uses, skills, tables
 from app.db.database import Sessions
-from app.db.models import SkillState
+from app.db.tables import SkillState
 from app.skills.admission import stored_manifest
 from app.skills.agent_skills.import_folders import check_all, read_all, store_all
 from app.skills.agent_skills.skill_folder import SkillFolder
@@ -138,7 +138,7 @@ async def _lines(sessions: Sessions, filters: Sequence[skills.SkillFilter]) -> A
                 break
 
 
-async def _provenance(session: AsyncSession, rows: Sequence[models.Skill]) -> dict[UUID, FolderProvenance]:
+async def _provenance(session: AsyncSession, rows: Sequence[tables.Skill]) -> dict[UUID, FolderProvenance]:
     stats = await skill_uses.stats(session, [each.id for each in rows])
     ids = {each.release_id for each in rows if each.release_id}
     numbers = {each: (await releases.get(session, each)).number for each in ids}
@@ -152,7 +152,7 @@ async def _provenance(session: AsyncSession, rows: Sequence[models.Skill]) -> di
     }
 
 
-def _line(skill: models.Skill, provenance: FolderProvenance) -> bytes:
+def _line(skill: tables.Skill, provenance: FolderProvenance) -> bytes:
     folder = write_folder(skill, stored_manifest(skill), provenance)
     line = ExportedSkill(id=skill.id, name=skill.name, version=skill.version, state=skill.state, folder=folder)
     return msgspec.json.encode(line) + b"\n"

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import msgspec
 
-from app.db.models import SkillState
+from app.db.tables import SkillState
 from app.skills.agent_skills.import_folders import Refused, StoredSkill
 from app.skills.agent_skills.skill_folder import FolderRefusal, RefusedFolderError, SkillFolder
 

@@ -15,7 +15,7 @@ from app.api.problem import problems
 from app.api.submission import Principal, Priority, Variables
 from app.api.task_view import Accepted
 from app.api.tasks import IdempotencyKey
-from app.db import models, skills, tasks
+from app.db import skills, tables, tasks
 from app.errors import ConflictError, InvalidError
 from app.project.project_settings import Limits
 from app.records import Json, SkillRun
@@ -64,7 +64,7 @@ class SkillRunController(Controller):
 
 async def run_skill(
     session: AsyncSession, access: Access, skill_id: UUID, data: SkillRunRequest, key: str | None, limits: Limits
-) -> models.Task:
+) -> tables.Task:
     """Submit the task; the caller commits. Raises InvalidError, ConflictError, NotFoundError, LimitError."""
     skill = await skills.get(session, skill_id, access.project_id)
     if len(msgspec.json.encode(data.arguments)) > _MAX_BYTES:

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.access import project_names
 from app.api.columns import columns
 from app.api.console_links import ConsoleLinks
-from app.db import models, skill_repairs, skill_uses
+from app.db import skill_repairs, skill_uses, tables
 from app.db.skill_evidence import SkillEvidence
 from app.db.skill_uses import SkillStats
 from app.gateway.skill_manifest import SkillManifest
@@ -31,7 +31,7 @@ class SkillSummary(msgspec.Struct, frozen=True, kw_only=True):
     project: str
     name: str
     version: int
-    state: models.SkillState
+    state: tables.SkillState
     held: bool
     reason: str
     principal: str
@@ -45,7 +45,7 @@ class SkillSummary(msgspec.Struct, frozen=True, kw_only=True):
     links: ConsoleLinks
 
     @classmethod
-    def of(cls, skill: models.Skill, project: str) -> "SkillSummary":
+    def of(cls, skill: tables.Skill, project: str) -> "SkillSummary":
         links = ConsoleLinks.of("skills", skill.id)
         return SkillSummary(project=project, links=links, **columns(skill, SkillSummary, "project", "links"))
 
@@ -61,7 +61,7 @@ class SkillStanding(msgspec.Struct, frozen=True, kw_only=True):
     """The evidence about a skill, and what it lacks for the next state. `missing` is empty in a final state."""
 
     evidence: SkillEvidence
-    next_state: models.SkillState | None
+    next_state: tables.SkillState | None
     missing: list[str]
 
 
@@ -72,15 +72,15 @@ class SkillRepairView(msgspec.Struct, frozen=True, kw_only=True):
 
     api: str
     change_id: UUID
-    was: models.SkillState
-    outcome: models.RepairOutcome | None
+    was: tables.SkillState
+    outcome: tables.RepairOutcome | None
     tried: list[str]
     task_id: UUID | None
     created_at: datetime
     finished_at: datetime | None
 
     @classmethod
-    def of(cls, row: models.SkillRepair, api: str) -> Self:
+    def of(cls, row: tables.SkillRepair, api: str) -> Self:
         return cls(api=api, **columns(row, cls, "api"))
 
 
@@ -124,7 +124,7 @@ class SkillMatch(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-async def view_skill(session: AsyncSession, skill: models.Skill) -> SkillView:
+async def view_skill(session: AsyncSession, skill: tables.Skill) -> SkillView:
     names = await project_names(session)
     evidence, found = await lifecycle.judge(session, skill)
     final = found.state is skill.state

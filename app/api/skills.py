@@ -16,7 +16,7 @@ from app.api.problem import problems
 from app.api.skill_value_view import SkillValue
 from app.api.skill_view import SkillMatch, SkillPage, SkillSummary, SkillView, view_skill
 from app.api.validation import TIME, Cursor, Limit, ProjectName, in_utc
-from app.db import models, skill_moves, skill_uses, skills
+from app.db import skill_moves, skill_uses, skills, tables
 from app.db.skill_uses import SkillUse
 from app.db.skill_value import compared_tasks
 
@@ -30,7 +30,7 @@ Kept = Annotated[
 _READ = problems(400, 401, 403, 404)
 _MOVE = problems(400, 401, 403, 404, 409)
 
-Move = Callable[[AsyncSession, UUID, str], Awaitable[models.Skill]]
+Move = Callable[[AsyncSession, UUID, str], Awaitable[tables.Skill]]
 
 
 class SkillController(Controller):
@@ -44,7 +44,7 @@ class SkillController(Controller):
         session: Db,
         access: Caller,
         project: ProjectName = None,
-        in_state: Annotated[models.SkillState | None, QueryParameter(name="state")] = None,
+        in_state: Annotated[tables.SkillState | None, QueryParameter(name="state")] = None,
         principal: FromQuery[str | None] = None,
         name: FromQuery[str | None] = None,
         scenario: FromQuery[str | None] = None,
@@ -168,7 +168,7 @@ async def search_skills(
     return [SkillMatch.of(offer) for offer in found]
 
 
-async def _find(session: AsyncSession, access: Access, skill_id: UUID) -> models.Skill:
+async def _find(session: AsyncSession, access: Access, skill_id: UUID) -> tables.Skill:
     return await skills.get(session, skill_id, access.project_id)
 
 
@@ -179,5 +179,5 @@ async def _move(session: AsyncSession, access: Access, skill_id: UUID, move: Mov
     return await view_skill(session, await _find(session, access, skill_id))
 
 
-async def _merge(session: AsyncSession, skill_id: UUID, actor: str, into: UUID) -> models.Skill:
+async def _merge(session: AsyncSession, skill_id: UUID, actor: str, into: UUID) -> tables.Skill:
     return await skill_moves.merge(session, skill_id, into, actor)

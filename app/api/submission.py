@@ -11,8 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Access, find_project
 from app.api.validation import Scenario, Text
-from app.db import models, tasks
-from app.db.models import Exploration
+from app.db import tables, tasks
+from app.db.tables import Exploration
 from app.errors import InvalidError
 from app.project.project_settings import Limits
 from app.untrusted.syntax_tree import syntax_tree
@@ -132,7 +132,7 @@ class Submission(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 async def submit_all(
     session: AsyncSession, access: Access, submission: Submission, key: str | None, limits: Limits
-) -> list[models.Task]:
+) -> list[tables.Task]:
     """Store every task, or raise and store none. The caller commits. `limits` are the server's.
 
     The first task gets the idempotency key itself, each other one the key with its index, so that a repeated

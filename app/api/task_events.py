@@ -15,8 +15,8 @@ from app.api.validation import LastEventId
 from app.db import events as event_rows
 from app.db import tasks
 from app.db.database import Sessions
-from app.db.models import TASK_END_STATES, TaskEvent
 from app.db.notifications import NotificationListener
+from app.db.tables import TASK_END_STATES, TaskEvent
 from app.errors import NotFoundError
 
 _STREAM = stream_specs(

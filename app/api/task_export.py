@@ -16,7 +16,7 @@ from app.api.problem import problems
 from app.api.task_view import TaskSummary
 from app.api.trajectories import TrajectoryView, view
 from app.api.validation import ProjectName, Since, Until, in_utc
-from app.db import models, task_batches, tasks
+from app.db import tables, task_batches, tasks
 from app.db.database import Sessions
 from app.records import Trajectory
 
@@ -65,7 +65,7 @@ class ExportController(Controller):
         async with sessions() as session:
             only = tasks.TaskFilter(
                 project_id=await project_filter(session, access, project),
-                state=models.TaskState.DONE,
+                state=tables.TaskState.DONE,
                 scenario=scenario,
                 created_after=in_utc(created_after, "created_after"),
                 created_before=in_utc(created_before, "created_before"),
@@ -83,6 +83,6 @@ class ExportController(Controller):
         return Stream(lines(), media_type=_MEDIA_TYPE)
 
 
-def _line(task: models.Task, project: str, record: bytes, tokens: bool) -> bytes:
+def _line(task: tables.Task, project: str, record: bytes, tokens: bool) -> bytes:
     trajectory = view(msgspec.msgpack.decode(record, type=Trajectory), tokens=tokens)
     return msgspec.json.encode(ExportedTask(TaskSummary.of(task, project), trajectory)) + b"\n"

@@ -15,16 +15,17 @@ from app.db import (
     approvals,
     doubts,
     events,
-    models,
     offers,
     projects,
     quotas,
     releases,
     skills,
+    tables,
     task_secrets,
     verifications,
 )
 from app.project.project_settings import Limits
+from app.project.score_source import ScoreSource
 from app.records import Json, SkillRun, Stop, what_to_do
 from app.skills.skill_choices import SkillSelectionRecord
 
@@ -47,11 +48,11 @@ class Accepted(msgspec.Struct, frozen=True):
     """The task is stored and queued."""
 
     id: UUID
-    state: models.TaskState
+    state: tables.TaskState
     links: TaskLinks
 
     @classmethod
-    def of(cls, task: models.Task) -> Self:
+    def of(cls, task: tables.Task) -> Self:
         return cls(task.id, task.state, TaskLinks.of(task.id))
 
 
@@ -71,12 +72,12 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     scenario: str | None
     principal: str
     priority: int
-    state: models.TaskState
+    state: tables.TaskState
     stop: Stop | None = msgspec.field(name="stop_reason")  #: why the rollout ended
     answer: Json
     failure: str | None  #: why it could not be executed, or what went wrong in its check or judge
     score: float | None  #: from 0 to 1: solved from 0.5 on, else failed; null: unscored
-    score_source: models.ScoreSource | None
+    score_source: ScoreSource | None
     turns: int
     generated_tokens: int
     calls: int
@@ -88,7 +89,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     links: TaskLinks
 
     @classmethod
-    def of(cls, task: models.Task, project: str) -> "TaskSummary":
+    def of(cls, task: tables.Task, project: str) -> "TaskSummary":
         links = TaskLinks.of(task.id)
         return TaskSummary(project=project, links=links, **columns(task, TaskSummary, "project", "links"))
 
@@ -106,11 +107,11 @@ class SkillRef(msgspec.Struct, frozen=True, kw_only=True):
     id: UUID
     name: str
     version: int
-    state: models.SkillState
+    state: tables.SkillState
     task_id: UUID | None
 
     @classmethod
-    def of(cls, skill: models.Skill) -> Self:
+    def of(cls, skill: tables.Skill) -> Self:
         return cls(**columns(skill, cls))
 
 
@@ -143,7 +144,7 @@ class WantedApproval(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime
 
     @classmethod
-    def of(cls, row: models.Approval) -> Self:
+    def of(cls, row: tables.Approval) -> Self:
         return cls(**columns(row, cls))
 
 
@@ -158,14 +159,14 @@ class CallInDoubt(msgspec.Struct, frozen=True, kw_only=True):
 class VerificationView(msgspec.Struct, frozen=True, kw_only=True):
     """The question to the project's verifier: about its answer, and the problem of its latest attempt."""
 
-    state: models.VerificationState
+    state: tables.VerificationState
     problem: str | None
     reason: str | None
     attempt: int = msgspec.field(name="attempts")
     finished_at: datetime | None
 
     @classmethod
-    def of(cls, row: models.Verification) -> Self:
+    def of(cls, row: tables.Verification) -> Self:
         return cls(**columns(row, cls))
 
 
@@ -182,7 +183,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
     waits_for: str | None  #: the limit of its project that keeps it from starting
     variables: dict[str, Json]
     use_skills: bool
-    exploration: models.Exploration | None
+    exploration: tables.Exploration | None
     """Whether it was sampled at temperature 1 for learning: with all calls (`writes`), or without those that are
     not open to exploration (`reads`), before one of which it began again without (`stopped`). `no`: it was not to.
     null: it was not chosen, or has not begun."""
@@ -202,13 +203,13 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
     @classmethod
     def full(
         cls,
-        task: models.Task,
+        task: tables.Task,
         project: str,
         skills: TaskSkills,
-        release: models.Release | None,
-        approval: models.Approval | None,
+        release: tables.Release | None,
+        approval: tables.Approval | None,
         waits_for: str | None,
-        verification: models.Verification | None,
+        verification: tables.Verification | None,
     ) -> "TaskView":
         started, finished = task.started_at, task.finished_at
         return TaskView(
@@ -238,14 +239,14 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
         )
 
 
-async def view_task(session: AsyncSession, task: models.Task, limits: Limits) -> TaskView:
+async def view_task(session: AsyncSession, task: tables.Task, limits: Limits) -> TaskView:
     """`limits` are the server's."""
     project = await projects.by_id(session, task.project_id)
     release = await releases.get(session, task.release_id) if task.release_id else None
     approval = limit = None
-    if task.state is models.TaskState.WAITING:
+    if task.state is tables.TaskState.WAITING:
         approval = await approvals.waiting(session, task.id)
-    if task.state is models.TaskState.ACCEPTED:
+    if task.state is tables.TaskState.ACCEPTED:
         limit = await quotas.exhausted(session, project, limits)
     asked = await verifications.of_task(session, task.id)
     used = await skills_of(session, task.id)
@@ -260,7 +261,7 @@ async def view_task(session: AsyncSession, task: models.Task, limits: Limits) ->
     )
 
 
-async def _in_doubt(session: AsyncSession, task: models.Task) -> CallInDoubt | None:
+async def _in_doubt(session: AsyncSession, task: tables.Task) -> CallInDoubt | None:
     call = await doubts.of_task(session, task)
     if call is None:
         return None

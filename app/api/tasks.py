@@ -16,7 +16,7 @@ from app.api.rerun import Rerun, repeat
 from app.api.submission import Submission, submit_all
 from app.api.task_view import Accepted, AcceptedMany, TaskPage, TaskSummary, TaskView, view_task
 from app.api.validation import Cursor, Limit, ProjectName, Since, Until, in_utc
-from app.db import doubts, events, models, task_queue, tasks
+from app.db import doubts, events, tables, task_queue, tasks
 from app.db.page import Page
 from app.errors import InvalidError
 from app.project.project_settings import Limits
@@ -82,7 +82,7 @@ class TaskController(Controller):
         session: Db,
         access: Caller,
         project: ProjectName = None,
-        in_state: Annotated[models.TaskState | None, QueryParameter(name="state")] = None,
+        in_state: Annotated[tables.TaskState | None, QueryParameter(name="state")] = None,
         stop_reason: FromQuery[Stop | None] = None,
         scenario: FromQuery[str | None] = None,
         q: Words = None,
@@ -195,7 +195,7 @@ class TaskController(Controller):
 
 async def search(
     session: AsyncSession, only: tasks.TaskFilter, cursor: str | None, limit: int
-) -> Page[models.Task]:
+) -> Page[tables.Task]:
     """Newest first. Raises InvalidError for a search that takes too long."""
     try:
         async with asyncio.timeout(_SEARCH_SECONDS):
@@ -214,11 +214,11 @@ async def list_tasks(session: AsyncSession, only: tasks.TaskFilter, cursor: str 
     return TaskPage([TaskSummary.of(row, names[row.project_id]) for row in page.items], page.cursor)
 
 
-async def cancel_task(session: AsyncSession, access: Access, task_id: UUID) -> models.Task:
+async def cancel_task(session: AsyncSession, access: Access, task_id: UUID) -> tables.Task:
     """The caller commits. Raises NotFoundError, and ConflictError if it has ended."""
     await find_task(session, access, task_id)
     task = await tasks.request_cancel(session, task_id)
-    if task.state is models.TaskState.CANCELLED and not await events.has(session, task_id, "done"):
+    if task.state is tables.TaskState.CANCELLED and not await events.has(session, task_id, "done"):
         # no runner has it, so none will record its end
         ended = task_queue.TaskOutcome(state=task.state, stop=task.stop)
         await events.append(session, task_id, "done", msgspec.to_builtins(ended))

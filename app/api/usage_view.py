@@ -6,7 +6,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.console_links import ConsoleLinks
-from app.db import models, projects, quotas, usage
+from app.db import projects, quotas, tables, usage
 from app.project.project_settings import Limits
 
 DAYS = 30
@@ -28,7 +28,7 @@ class UsageView(msgspec.Struct, frozen=True, kw_only=True):
     links: ConsoleLinks
 
 
-async def view_usage(session: AsyncSession, project: models.Project, defaults: Limits) -> UsageView:
+async def view_usage(session: AsyncSession, project: tables.Project, defaults: Limits) -> UsageView:
     days = await usage.of_days(session, project.id, DAYS)
     now = await usage.clock(session)
     today = days[0] if days and days[0].day == now.date() else usage.UsageCounts()

@@ -10,7 +10,7 @@ from litestar.params import FromPath
 
 from app.api.access import Caller, Db, find_release
 from app.api.problem import problems
-from app.db import models
+from app.db import tables
 from app.release import watch
 from app.release.matched_pairs import PairedDifference
 from app.release.watch import WatchBaseline, WatchStatus
@@ -38,7 +38,7 @@ class WatchView(msgspec.Struct, frozen=True, kw_only=True):
     not_counted: NotCounted
 
     @classmethod
-    def of(cls, row: models.Release, status: WatchStatus) -> Self:
+    def of(cls, row: tables.Release, status: WatchStatus) -> Self:
         return cls(
             release_id=row.id,
             number=row.number,

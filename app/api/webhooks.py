@@ -13,8 +13,8 @@ from app.api.columns import columns
 from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
 from app.api.validation import Cursor, Limit, ProjectName
-from app.db import models, webhooks
-from app.db.models import DeliveryState
+from app.db import tables, webhooks
+from app.db.tables import DeliveryState
 from app.records import Json
 
 
@@ -39,7 +39,7 @@ class DeliveryView(msgspec.Struct, frozen=True, kw_only=True):
     links: ConsoleLinks
 
     @classmethod
-    def of(cls, row: models.WebhookDelivery, project: str) -> Self:
+    def of(cls, row: tables.WebhookDelivery, project: str) -> Self:
         pending = row.state is DeliveryState.PENDING
         return cls(
             project=project,

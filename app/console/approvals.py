@@ -12,7 +12,7 @@ from app.console.forms import read_form
 from app.console.visit import Visitor, after_change, page, visit_project
 from app.db import approvals
 from app.db.approvals import ApprovalFilter
-from app.db.models import ApprovalState
+from app.db.tables import ApprovalState
 
 _WAITING, _DECIDED = 20, 50
 

@@ -10,7 +10,7 @@ from litestar.params import FromQuery
 from app.api.access import Db
 from app.console.visit import Visitor, page
 from app.db import audit
-from app.db.models import AuditAction
+from app.db.tables import AuditAction
 from app.errors import InvalidError
 from app.records import Json
 

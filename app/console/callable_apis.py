@@ -9,7 +9,7 @@ from app.api.api_reading import read_api
 from app.api.credential_view import CredentialView, shared_credentials
 from app.apis.app_view import AppView, OperationView
 from app.apis.document_reader import DocumentReader
-from app.db import api_credentials, apis, models
+from app.db import api_credentials, apis, tables
 from app.errors import ApiDocumentError
 
 _READ = 10  # documents
@@ -39,7 +39,7 @@ class CallableApis(msgspec.Struct, frozen=True):
         return {name: value for api in self.read for name, value in api.variables.items()}
 
 
-async def read_callable(session: AsyncSession, project: models.Project, reader: DocumentReader) -> CallableApis:
+async def read_callable(session: AsyncSession, project: tables.Project, reader: DocumentReader) -> CallableApis:
     """Ends the transaction."""
     rows = await apis.of_project(session, project.id)
     stored = await api_credentials.of_project(session, project.id)
@@ -48,7 +48,7 @@ async def read_callable(session: AsyncSession, project: models.Project, reader: 
 
 
 async def _read(
-    session: AsyncSession, reader: DocumentReader, row: models.Api, stored: Sequence[models.ApiCredential]
+    session: AsyncSession, reader: DocumentReader, row: tables.Api, stored: Sequence[tables.ApiCredential]
 ) -> CallableApi:
     try:
         app: AppView = await read_api(reader, session, row, row.bind)

@@ -12,9 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.access import Db
 from app.api.health import ReadinessCheck, readiness
 from app.console.visit import Visitor, page
-from app.db import audit, environments, models, queue_depth, releases, runners, runs
+from app.db import audit, environments, queue_depth, releases, runners, runs, tables
 from app.db.disk_space import Disk
-from app.db.models import AuditAction
+from app.db.tables import AuditAction
 from app.engine.model_server import ModelServer
 
 _SWAPS: Final = (AuditAction.ACTIVATED, AuditAction.REFUSED, AuditAction.RESTORED)
@@ -41,11 +41,11 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     queue: queue_depth.QueueDepth
     servers: Sequence[ModelServer]
     serving: Mapping[str, list[str]]  # by adapter, the releases that serve with it
-    runners: Sequence[models.RunnerProcess]
+    runners: Sequence[tables.RunnerProcess]
     workers: Sequence[str]
     runs: runs.OpenRuns
     disks: Sequence[Disk]
-    swaps: Sequence[models.AuditEntry]
+    swaps: Sequence[tables.AuditEntry]
     numbers: Mapping[UUID, int]  # of the releases that were swapped
 
 

@@ -18,17 +18,17 @@ from app.console.visit import Visit, Visitor, page
 from app.db import (
     api_trials,
     approvals,
-    models,
     quotas,
     releases,
     skill_savings,
     skills,
+    tables,
     task_outcomes,
     tasks,
     usage,
 )
-from app.db.models import ApprovalState, ReleaseState, SkillState
 from app.db.skill_savings import ScenarioSavings
+from app.db.tables import ApprovalState, ReleaseState, SkillState
 from app.db.task_outcomes import FailingKind
 
 _SHOWN = 5  # of a list
@@ -42,10 +42,10 @@ Days = Annotated[int, QueryParameter(ge=1, le=365)]
 class Wanted(msgspec.Struct, frozen=True):
     """What needs a person: the first ones, and how many. Empty where the key lacks the scope to do it."""
 
-    approvals: list[models.Approval] = []
+    approvals: list[tables.Approval] = []
     all_approvals: int = 0
-    candidates: list[models.Release] = []
-    quarantined: list[models.Skill] = []
+    candidates: list[tables.Release] = []
+    quarantined: list[tables.Skill] = []
     all_quarantined: int = 0
     failing: list[FailingKind] = []
     unusable: list[str] = []  # the APIs that were tried, if the model that serves can use none of them

@@ -20,7 +20,7 @@ from app.console.charts import (
 )
 from app.console.column_charts import Column, ColumnChart, column_chart
 from app.console.formats import count, percent
-from app.db import models, releases, statistics, task_outcomes
+from app.db import releases, statistics, tables, task_outcomes
 from app.db.statistics import TaskStatistics, TimeBucket
 from app.db.task_outcomes import OutcomeCounts
 
@@ -119,7 +119,7 @@ def _point(row: TaskStatistics, value: float | None, bucket: TimeBucket) -> Poin
     return Point((row.start + _LENGTHS[bucket] / 2).timestamp(), value, title)
 
 
-def _mark(row: models.Release) -> Mark:
+def _mark(row: tables.Release) -> Mark:
     assert row.activated_at is not None
     title = f"Release {row.number} began to serve, {row.activated_at:%Y-%m-%d %H:%M} UTC"
     return Mark(row.activated_at.timestamp(), f"r{row.number}", title)

@@ -20,7 +20,7 @@ from app.console.forms import Form, read_form
 from app.console.settings_form import entered_values, patch, setting_groups
 from app.console.visit import Visit, Visitor, after_change, page
 from app.datasets.dataset_store import DatasetStore
-from app.db import models, projects
+from app.db import projects, tables
 from app.errors import ConflictError, InvalidError
 from app.project.project_settings import ProjectSettings
 from app.records import Json
@@ -131,7 +131,7 @@ def _settings(visit: Visit, form: Form[None]) -> Response[str]:
     )
 
 
-def _change(project: models.Project, entered: Mapping[str, str]) -> dict[str, Json]:
+def _change(project: tables.Project, entered: Mapping[str, str]) -> dict[str, Json]:
     """The merge patch. A new secret is sent with the address that it belongs to."""
     before = entered_values(projects.settings_of(project))
     known = {**before, **{name: value for name, value in entered.items() if name in before}}

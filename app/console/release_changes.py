@@ -14,7 +14,7 @@ from app.api.access import Db, find_release
 from app.console.forms import Form, read_form
 from app.console.releases import activation_label
 from app.console.visit import Visit, Visitor, after_change, page, visit_project
-from app.db import canaries, models, releases
+from app.db import canaries, releases, tables
 from app.db.database import Sessions
 from app.errors import AppError, InvalidError
 from app.release import canary
@@ -152,6 +152,6 @@ async def _canary(
     )
 
 
-async def _rejection(session: AsyncSession, release: models.Release) -> models.Release | None:
+async def _rejection(session: AsyncSession, release: tables.Release) -> tables.Release | None:
     """The release that was rejected with these weights, which a person may overrule."""
     return await releases.check_can_serve(session, release, allow_rejected=True)

@@ -17,9 +17,9 @@ from app.console.release_figures import ReleaseVerdict, live_rows, verdict
 from app.console.releases import before_active, read_periods
 from app.console.skill_page import source_diff
 from app.console.visit import Visitor, page
-from app.db import evaluations, models, releases, skills, task_sums
+from app.db import evaluations, releases, skills, tables, task_sums
 from app.db.manifests import SkillName
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.errors import NotFoundError
 from app.release.confidence_sequence import Interval
 from app.release.diff import SkillChanges, diff
@@ -84,8 +84,8 @@ class ReleaseComparePages(Controller):
 
 
 async def _choose(
-    session: AsyncSession, rows: Sequence[models.Release], earlier: int | None, later: int | None
-) -> tuple[models.Release, models.Release]:
+    session: AsyncSession, rows: Sequence[tables.Release], earlier: int | None, later: int | None
+) -> tuple[tables.Release, tables.Release]:
     """Those of the numbers; else the active release, and the one before it. Raises NotFoundError."""
     active = next((each for each in rows if each.state is ReleaseState.ACTIVE), rows[0])
     before = before_active(await read_periods(session, rows), rows) or rows[-1]
@@ -95,7 +95,7 @@ async def _choose(
     )
 
 
-def _numbered(rows: Sequence[models.Release], number: int) -> models.Release:
+def _numbered(rows: Sequence[tables.Release], number: int) -> tables.Release:
     for each in rows:
         if each.number == number:
             return each
@@ -105,7 +105,7 @@ def _numbered(rows: Sequence[models.Release], number: int) -> models.Release:
 _OPPOSITE = {"better": "worse", "worse": "better"}
 
 
-def _verdict(one: models.Release, other: models.Release) -> ReleaseVerdict | None:
+def _verdict(one: tables.Release, other: tables.Release) -> ReleaseVerdict | None:
     """What the evidence of either of them says about the second one."""
     found = verdict(read_evidence(other.evidence))
     if found is not None and found.against == one.number:
@@ -142,7 +142,7 @@ def _newest(names: Iterable[SkillName]) -> dict[str, SkillName]:
     return {each.name: each for each in sorted(names, key=lambda each: each.version)}
 
 
-async def _shared_exams(session: AsyncSession, one: models.Release, other: models.Release) -> list[SharedExam]:
+async def _shared_exams(session: AsyncSession, one: tables.Release, other: tables.Release) -> list[SharedExam]:
     """Of each environment the latest run that examined both, on the same scenarios."""
     first = {(row.environment, row.run_id): row for row in await evaluations.of_release(session, one.id)}
     found = {

@@ -29,8 +29,8 @@ from app.console.release_figures import (
 )
 from app.console.releases import activation_label, origin_of, read_periods
 from app.console.visit import Visit, Visitor, page, visit_project
-from app.db import audit, evaluations, models, releases
-from app.db.models import ReleaseState
+from app.db import audit, evaluations, releases, tables
+from app.db.tables import ReleaseState
 from app.errors import NotFoundError
 from app.release import canary_trial, watch
 from app.release.canary_trial import CanaryStatus, RaceMoment
@@ -106,7 +106,7 @@ class ReleasePage(Controller):
 
 
 def _figures_file(
-    release: models.Release, kind: str, evidence: Evidence, compared: Mapping[str, ReleaseComparison | None]
+    release: tables.Release, kind: str, evidence: Evidence, compared: Mapping[str, ReleaseComparison | None]
 ) -> Response[str]:
     """Raises NotFoundError."""
     name, found = f"release-{release.number}-{kind}", compared.get(kind)
@@ -117,7 +117,7 @@ def _figures_file(
     return figures_file(f"{name}-figures", found.against, release.number, found.rows)
 
 
-def _canary_ended(release: models.Release, served: Sequence[Period]) -> datetime | None:
+def _canary_ended(release: tables.Release, served: Sequence[Period]) -> datetime | None:
     """When its last time as a canary did."""
     return next((each.until for each in reversed(served) if each.canary and each.release_id == release.id), None)
 
@@ -130,8 +130,8 @@ def _verdict(evidence: Evidence, trial: CanaryStatus | None) -> ReleaseVerdict |
 
 
 def _before(
-    release: models.Release, served: Sequence[Period], rows: Sequence[models.Release]
-) -> models.Release | None:
+    release: tables.Release, served: Sequence[Period], rows: Sequence[tables.Release]
+) -> tables.Release | None:
     """The release that was active before it first was, or the active one if it never was."""
     known = {each.id: each for each in rows}
     active = [each.release_id for each in served if not each.canary and each.release_id in known]
@@ -142,8 +142,8 @@ def _before(
 
 
 def _after(
-    release: models.Release, served: Sequence[Period], rows: Sequence[models.Release]
-) -> models.Release | None:
+    release: tables.Release, served: Sequence[Period], rows: Sequence[tables.Release]
+) -> tables.Release | None:
     """The release that replaced it the last time."""
     known = {each.id: each for each in rows}
     active = [each.release_id for each in served if not each.canary and each.release_id in known]
@@ -221,7 +221,7 @@ def _race_numbers(moment: RaceMoment) -> list[object]:
     return ends
 
 
-async def _entries(session: AsyncSession, visit: Visit, release: models.Release) -> list[models.AuditEntry]:
+async def _entries(session: AsyncSession, visit: Visit, release: tables.Release) -> list[tables.AuditEntry]:
     """Those of the audit log, for a key that may read it."""
     if not visit.allows("admin"):
         return []

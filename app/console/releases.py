@@ -16,8 +16,8 @@ from app.console.csv_file import csv_file
 from app.console.release_evidence import Evidence, read_evidence
 from app.console.release_figures import ReleaseVerdict, verdict
 from app.console.visit import Visitor, page
-from app.db import audit, models, releases
-from app.db.models import AuditAction
+from app.db import audit, releases, tables
+from app.db.tables import AuditAction
 from app.release.activation import rolls_back
 from app.release.served import Period, periods
 
@@ -28,7 +28,7 @@ _CSV = ("release", "as", "since", "until")
 class ReleaseRow(msgspec.Struct, frozen=True, kw_only=True):
     """A release in the list. `served` are the seconds it was active in all."""
 
-    release: models.Release
+    release: tables.Release
     evidence: Evidence
     verdict: ReleaseVerdict | None
     origin: str
@@ -51,7 +51,7 @@ class ReleasePages(Controller):
             visit,
             "releases.html",
             rows=[_row(each, served, visit.now) for each in rows],
-            active=next((each for each in rows if each.state is models.ReleaseState.ACTIVE), None),
+            active=next((each for each in rows if each.state is tables.ReleaseState.ACTIVE), None),
             before=before_active(served, rows),
             label=activation_label,
             chart=_chart(served, numbers, visit.now),
@@ -59,14 +59,14 @@ class ReleasePages(Controller):
         )
 
 
-def activation_label(release: models.Release, active: models.Release | None) -> str:
+def activation_label(release: tables.Release, active: tables.Release | None) -> str:
     """How a button that activates it is named."""
     if active is not None and rolls_back(release, active):
         return f"Roll back to release {release.number}"
     return f"Activate release {release.number}{' again' if release.activated_at is not None else ''}"
 
 
-async def read_periods(session: AsyncSession, rows: Sequence[models.Release]) -> list[Period]:
+async def read_periods(session: AsyncSession, rows: Sequence[tables.Release]) -> list[Period]:
     """When each of all releases of a project served, oldest first."""
     if not rows:
         return []
@@ -75,14 +75,14 @@ async def read_periods(session: AsyncSession, rows: Sequence[models.Release]) ->
     return periods(first.id, first.created_at, moments)
 
 
-def before_active(served: Sequence[Period], rows: Sequence[models.Release]) -> models.Release | None:
+def before_active(served: Sequence[Period], rows: Sequence[tables.Release]) -> tables.Release | None:
     """The release that was active before the present one, unless it was rejected since."""
     active = [each.release_id for each in served if not each.canary]
-    known = {each.id: each for each in rows if each.state is not models.ReleaseState.REJECTED}
+    known = {each.id: each for each in rows if each.state is not tables.ReleaseState.REJECTED}
     return next((known[each] for each in reversed(active[:-1]) if each in known and each != active[-1]), None)
 
 
-def origin_of(release: models.Release, evidence: Evidence) -> str:
+def origin_of(release: tables.Release, evidence: Evidence) -> str:
     """Why it was made."""
     if release.training_run_id is not None and evidence.exam is None and not evidence.verdict and evidence.reason:
         return evidence.reason
@@ -91,7 +91,7 @@ def origin_of(release: models.Release, evidence: Evidence) -> str:
     return evidence.reason or ("the project began with it" if release.number == 1 else "somebody added it")
 
 
-def _row(release: models.Release, served: Sequence[Period], now: datetime) -> ReleaseRow:
+def _row(release: tables.Release, served: Sequence[Period], now: datetime) -> ReleaseRow:
     evidence = read_evidence(release.evidence)
     own = [each for each in served if each.release_id == release.id and not each.canary]
     return ReleaseRow(

@@ -7,7 +7,7 @@ import msgspec
 
 from app.console import formats
 from app.console.charts import Axis, LineChart, Point, Series, line_chart, number_axis
-from app.db import models
+from app.db import tables
 from app.records import Json
 
 _CHARTS: tuple[tuple[str, Mapping[str, str], Callable[[float], str]], ...] = (
@@ -41,7 +41,7 @@ class RunChart(msgspec.Struct, frozen=True):
     rows: list[list[str]]
 
 
-def run_charts(steps: Sequence[models.RunStep]) -> list[RunChart]:
+def run_charts(steps: Sequence[tables.RunStep]) -> list[RunChart]:
     """Those of which there are numbers."""
     metrics = [(step.index, with_length(step.metrics)) for step in steps]
     found = [_chart(title, names, text, metrics) for title, names, text in _CHARTS]

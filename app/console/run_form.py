@@ -6,7 +6,7 @@ from typing import NamedTuple
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.console.settings_form import SettingField, entered_values, setting_groups
-from app.db import datasets, environments, models
+from app.db import datasets, environments, tables
 from app.plugins import registry
 from app.run_settings import RunSettings
 
@@ -45,7 +45,7 @@ def entered(settings: RunSettings) -> dict[str, str]:
     return entered_values(settings)
 
 
-async def choices(session: AsyncSession, project: models.Project) -> dict[str, list[tuple[str, str]]]:
+async def choices(session: AsyncSession, project: tables.Project) -> dict[str, list[tuple[str, str]]]:
     """What may be entered into fields that take a name, with a description."""
     installed = await environments.installed(session)
     rows = (await datasets.page(session, project.id, cursor=None, limit=_MOST_DATASETS)).items

@@ -20,10 +20,10 @@ from app.console.drop_advice import drop_advice
 from app.console.run_charts import run_charts, with_length
 from app.console.templates import render
 from app.console.visit import Visit, Visitor, after_change, page, visit_project
-from app.db import models, run_logs, runs
+from app.db import run_logs, runs, tables
 from app.db.database import Sessions
-from app.db.models import RunState
 from app.db.notifications import NotificationListener
+from app.db.tables import RunState
 from app.errors import NotFoundError
 from app.run_settings import RunSettings
 
@@ -86,12 +86,12 @@ class RunDetailPage(Controller):
         )
 
 
-async def _find(session: AsyncSession, visit: Visit, run_id: UUID) -> tuple[models.TrainingRun, Visit]:
+async def _find(session: AsyncSession, visit: Visit, run_id: UUID) -> tuple[tables.TrainingRun, Visit]:
     run = await runs.get(session, run_id, visit.access.project_id)
     return run, await visit_project(visit, session, run.project_id)
 
 
-def _values(run: models.TrainingRun, steps: Any) -> dict[str, Any]:
+def _values(run: tables.TrainingRun, steps: Any) -> dict[str, Any]:
     """What the live part of the page shows."""
     warnings = [(each.index, text) for each in steps for text in each.metrics.get("warnings", [])]
     return {
@@ -110,7 +110,7 @@ def _in_order(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: settings[name] for name in dict.fromkeys([*known, *settings])}
 
 
-def _file(run: models.TrainingRun, rows: list[dict[str, Any]]) -> Response[str]:
+def _file(run: tables.TrainingRun, rows: list[dict[str, Any]]) -> Response[str]:
     names = list(
         dict.fromkeys(name for row in rows for name, value in row.items() if isinstance(value, int | float))
     )

@@ -15,7 +15,7 @@ from app.api.secrets import SecretText, delete_secret, store_secret
 from app.api.validation import Name
 from app.console.forms import Form, read_form
 from app.console.visit import Visit, Visitor, after_change, page
-from app.db import apis, models, secrets
+from app.db import apis, secrets, tables
 from app.records import Json
 
 
@@ -55,7 +55,7 @@ async def _list(visit: Visit, session: AsyncSession, form: Form[SecretFields]) -
     return page(visit, "secrets.html", secrets=rows, users=users, missing=missing, form=form, status=form.status)
 
 
-def _users(registered: Iterable[models.Api]) -> dict[str, list[str]]:
+def _users(registered: Iterable[tables.Api]) -> dict[str, list[str]]:
     """By the name of a secret, the parameters of APIs that are bound to it."""
     found = defaultdict(list)
     for api in registered:

@@ -14,14 +14,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.access import Access, Db
 from app.console.skill_page import source_diff
 from app.console.visit import Visitor, after_change, page, visit_project
-from app.db import models, skill_moves, skills
+from app.db import skill_moves, skills, tables
 from app.db.database import Sessions
-from app.db.models import LIVE_SKILLS
+from app.db.tables import LIVE_SKILLS
 from app.errors import ConflictError, InvalidError
 
 _MOST = 200  # skills at once
 _DONE = {"approve": "approved", "retire": "retired", "restore": "restored", "merge": "merged"}
-_Change = Callable[[AsyncSession, UUID, str], Awaitable[models.Skill]]
+_Change = Callable[[AsyncSession, UUID, str], Awaitable[tables.Skill]]
 _CHANGES: Mapping[str, _Change] = {
     "approve": skill_moves.approve,
     "retire": skill_moves.retire,
@@ -45,7 +45,7 @@ class Changed(msgspec.Struct, frozen=True):
     """`refused` are skills that cannot be changed so, with the reason."""
 
     versions: list[ChangedVersion]
-    refused: list[tuple[models.Skill, str]]
+    refused: list[tuple[tables.Skill, str]]
 
     @property
     def names(self) -> list[str]:
@@ -100,7 +100,7 @@ class SkillChangePages(Controller):
 
 
 async def change(
-    session: AsyncSession, chosen: Sequence[models.Skill], move: str, actor: str, into: UUID | None
+    session: AsyncSession, chosen: Sequence[tables.Skill], move: str, actor: str, into: UUID | None
 ) -> Changed:
     """Change all that can be changed, in one transaction; the caller commits. A version that an earlier one has
     taken with it is not changed again.
@@ -130,11 +130,11 @@ async def change(
     return Changed(versions, refused)
 
 
-def _states(rows: Sequence[models.Skill]) -> dict[UUID, str]:
+def _states(rows: Sequence[tables.Skill]) -> dict[UUID, str]:
     return {each.id: _state(each) for each in rows}
 
 
-def _state(skill: models.Skill) -> str:
+def _state(skill: tables.Skill) -> str:
     return f"{skill.state}, held" if skill.held else skill.state.value
 
 
@@ -161,7 +161,7 @@ def _check(move: str, chosen: Sequence[UUID] | None) -> None:
         raise InvalidError(f"select at most {_MOST} skills at once")
 
 
-async def _find(session: AsyncSession, access: Access, chosen: Sequence[UUID]) -> list[models.Skill]:
+async def _find(session: AsyncSession, access: Access, chosen: Sequence[UUID]) -> list[tables.Skill]:
     """Raises NotFoundError, and InvalidError for skills of several projects."""
     found = [await skills.get(session, each, access.project_id) for each in chosen]
     if len({each.project_id for each in found}) > 1:

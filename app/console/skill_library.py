@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.skill_value_view import SkillEffect
-from app.db import models, skill_records, skills
+from app.db import skill_records, skills, tables
 from app.db.skill_records import SkillRecords
 from app.db.skill_uses import SkillStats
 from app.release import one_look
@@ -33,7 +33,7 @@ class Order(StrEnum):
 class LibraryRow(msgspec.Struct, frozen=True, kw_only=True):
     """`saved` are generated tokens, of all tasks that were offered the skill."""
 
-    skill: models.Skill
+    skill: tables.Skill
     stats: SkillStats
     last_used_at: datetime | None
     value: Interval | None
@@ -95,7 +95,7 @@ class Measured:
         }[order]
         return ids if key is None else sorted(ids, key=key, reverse=True)
 
-    def row(self, skill: models.Skill) -> LibraryRow:
+    def row(self, skill: tables.Skill) -> LibraryRow:
         return LibraryRow(
             skill=skill,
             stats=self._records.stats(skill.id),

@@ -7,12 +7,12 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.console.lineage import LineageSkill, Version, VersionUse
-from app.db import models, skill_uses, skills
+from app.db import skill_uses, skills, tables
 
 
 async def read_lineages(session: AsyncSession, project_id: UUID, names: Sequence[str]) -> list[LineageSkill]:
     """Of all versions of these names, in their order."""
-    versions: dict[str, list[models.Skill]] = defaultdict(list)
+    versions: dict[str, list[tables.Skill]] = defaultdict(list)
     for each in await skills.of_names(session, project_id, names):
         versions[each.name].append(each)
     ids = [each.id for name in names for each in versions[name]]
@@ -26,7 +26,7 @@ async def read_lineages(session: AsyncSession, project_id: UUID, names: Sequence
     ]
 
 
-def _version(skill: models.Skill, uses: Sequence[VersionUse]) -> Version:
+def _version(skill: tables.Skill, uses: Sequence[VersionUse]) -> Version:
     return Version(
         id=skill.id,
         number=skill.version,

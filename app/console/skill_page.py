@@ -19,9 +19,9 @@ from app.console.lineage import COLUMNS, draw
 from app.console.skill_library import less
 from app.console.skill_lineages import read_lineages
 from app.console.visit import Visitor, page, visit_project
-from app.db import models, skill_uses, skills
-from app.db.models import LIVE_SKILLS, NEXT_SKILL_STATE, SkillState
+from app.db import skill_uses, skills, tables
 from app.db.skill_value import compared_tasks
+from app.db.tables import LIVE_SKILLS, NEXT_SKILL_STATE, SkillState
 from app.errors import InvalidError, NotFoundError
 
 _USES = 25
@@ -84,14 +84,14 @@ class SkillDetailPage(Controller):
         raise InvalidError(f"kind: {kind[:50]!r} is neither python nor json")
 
 
-def possible_moves(skill: models.Skill) -> list[str]:
+def possible_moves(skill: tables.Skill) -> list[str]:
     """What a person may do with it, as `skill_moves` has it."""
     moves = ["approve"] if skill.state in NEXT_SKILL_STATE else []
     moves += ["retire"] if skill.state in LIVE_SKILLS else []
     return moves + (["restore"] if skill.state in (SkillState.SUPERSEDED, SkillState.RETIRED) else [])
 
 
-def _other(versions: Sequence[models.Skill], skill: models.Skill, number: int | None) -> models.Skill | None:
+def _other(versions: Sequence[tables.Skill], skill: tables.Skill, number: int | None) -> tables.Skill | None:
     """The version to compare with: the one asked for, else the one before, or without one the next.
 
     Raises NotFoundError.
@@ -106,7 +106,7 @@ def _other(versions: Sequence[models.Skill], skill: models.Skill, number: int | 
     return found
 
 
-def source_diff(one: models.Skill, other: models.Skill) -> str:
+def source_diff(one: tables.Skill, other: tables.Skill) -> str:
     """From the first to the second, as a unified diff."""
     before, after = (f"{each.name} version {each.version}" for each in (one, other))
     lines = unified_diff(one.source.splitlines(), other.source.splitlines(), before, after, lineterm="")

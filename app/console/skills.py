@@ -14,8 +14,8 @@ from app.console.skill_library import LibraryRow, Order, read_library
 from app.console.skill_lineages import read_lineages
 from app.console.visit import Visit, Visitor, page
 from app.db import skills
-from app.db.models import SkillState
 from app.db.skill_records import MOST_TASKS
+from app.db.tables import SkillState
 from app.errors import InvalidError
 
 IN_USE, ALL = "in use", "all"  # beside the states of skills

@@ -20,10 +20,10 @@ from app.console.forms import Form
 from app.console.templates import render
 from app.console.timeline import Timeline, fold
 from app.console.visit import Visit, Visitor, page, visit_project
-from app.db import approvals, events, feedback, models, releases, tasks, trajectories, turns
+from app.db import approvals, events, feedback, releases, tables, tasks, trajectories, turns
 from app.db.database import Sessions
-from app.db.models import TASK_END_STATES, ReleaseState
 from app.db.notifications import NotificationListener
+from app.db.tables import TASK_END_STATES, ReleaseState
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import NotFoundError
 from app.project.project_settings import Limits
@@ -76,7 +76,7 @@ class TaskDetailPage(Controller):
 async def task_page(
     session: AsyncSession,
     visit: Visit,
-    task: models.Task,
+    task: tables.Task,
     limits: Limits,
     tokenizer: ChatTokenizer | None,
     form: Form[Any] | None = None,
@@ -105,20 +105,20 @@ async def task_page(
     )
 
 
-async def releases_to_choose(session: AsyncSession, project_id: UUID) -> list[models.Release]:
+async def releases_to_choose(session: AsyncSession, project_id: UUID) -> list[tables.Release]:
     """Those that may do a task again, newest first."""
     return [row for row in await releases.of_project(session, project_id) if row.state in _SERVES]
 
 
 async def _approval(
-    session: AsyncSession, visit: Visit, task: models.Task
-) -> models.Approval | ApprovalView | None:
+    session: AsyncSession, visit: Visit, task: tables.Task
+) -> tables.Approval | ApprovalView | None:
     """That it waits for, with all that a decision needs for those who may decide."""
-    row = await approvals.waiting(session, task.id) if task.state is models.TaskState.WAITING else None
+    row = await approvals.waiting(session, task.id) if task.state is tables.TaskState.WAITING else None
     return await view_approval(session, row) if row is not None and visit.allows("approvals") else row
 
 
-async def _trajectory(session: AsyncSession, task: models.Task) -> Trajectory | None:
+async def _trajectory(session: AsyncSession, task: tables.Task) -> Trajectory | None:
     if task.state not in TASK_END_STATES:
         return None
     try:
@@ -128,7 +128,7 @@ async def _trajectory(session: AsyncSession, task: models.Task) -> Trajectory | 
 
 
 async def _first_prompt(
-    session: AsyncSession, task: models.Task, trajectory: Trajectory | None, tokenizer: ChatTokenizer | None
+    session: AsyncSession, task: tables.Task, trajectory: Trajectory | None, tokenizer: ChatTokenizer | None
 ) -> str | None:
     """What the policy read before its first turn; of a running task, it is in the journal."""
     journal = () if trajectory else await turns.of_task(session, task.id, limit=1)
@@ -150,7 +150,7 @@ class _BlockReader:
     async def read(self) -> EventBatch:
         async with self._sessions() as session:
             rows = list(await events.after(session, self._task_id, self._timeline.last, BATCH_SIZE))
-            task = await session.get(models.Task, self._task_id, populate_existing=True)
+            task = await session.get(tables.Task, self._task_id, populate_existing=True)
             approval = await _approval(session, self._visit, task) if task else None
             chosen = any(row.kind in _CHOOSE_SKILLS and row.seq > self._position for row in rows)
             found = await skills_of(session, self._task_id) if chosen else None

@@ -14,7 +14,7 @@ from app.console.forms import read_form
 from app.console.task import releases_to_choose
 from app.console.visit import Visitor, after_change, page, visit_project
 from app.db import releases, shadows
-from app.db.models import TASK_END_STATES
+from app.db.tables import TASK_END_STATES
 from app.errors import InvalidError
 
 Number = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]

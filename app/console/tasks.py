@@ -18,9 +18,9 @@ from app.apis.document_reader import DocumentReader
 from app.console.callable_apis import read_callable
 from app.console.forms import Form, parse_form, read_form
 from app.console.visit import Visit, Visitor, after_change, page
-from app.db import models, releases, skills, statistics, tasks
-from app.db.models import TaskState
+from app.db import releases, skills, statistics, tables, tasks
 from app.db.statistics import Grouping, TimeBucket
+from app.db.tables import TaskState
 from app.errors import AppError, InvalidError, NotFoundError
 from app.project.project_settings import Limits
 from app.records import Stop
@@ -66,7 +66,7 @@ class TaskPages(Controller):
     @get()
     async def index(self, visit: Visitor, session: Db) -> Response[str]:
         form: Form[TaskQuery] = parse_form(visit.query, TaskQuery)
-        found, cursor = list[models.Task](), None
+        found, cursor = list[tables.Task](), None
         if form.value is not None:
             try:
                 result = await search(

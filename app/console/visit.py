@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.access import Access, Connection, find_project
 from app.console import notices
 from app.console.templates import render
-from app.db import clock, models, projects
+from app.db import clock, projects, tables
 from app.db.database import Sessions, reading
 from app.errors import ConflictError, NotFoundError
 
@@ -34,11 +34,11 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
     theme: str  # light, dark or empty: as the system
     now: datetime
     notice: str | None = None  # about the change that led here
-    chosen: models.Project | None = None  # None: there is no project yet
+    chosen: tables.Project | None = None  # None: there is no project yet
     projects: tuple[str, ...] = ()  # that the key may see
 
     @property
-    def project(self) -> models.Project:
+    def project(self) -> tables.Project:
         """The project that the page is about. Raises ConflictError if there is none yet."""
         if self.chosen is None:
             raise ConflictError("there is no project yet: create one under Projects")
@@ -52,7 +52,7 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
     def query(self) -> dict[str, str]:
         return dict(parse_qsl(urlsplit(self.address).query, keep_blank_values=True))
 
-    def about(self, project: models.Project) -> "Visit":
+    def about(self, project: tables.Project) -> "Visit":
         """The same visit, of a page about something of this project."""
         return msgspec.structs.replace(self, chosen=project)
 

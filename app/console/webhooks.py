@@ -10,7 +10,7 @@ from app.api.access import Db
 from app.api.webhooks import DeliveryView
 from app.console.visit import Visitor, after_change, page, visit_project
 from app.db import projects, webhooks
-from app.db.models import DeliveryState
+from app.db.tables import DeliveryState
 from app.errors import InvalidError
 
 _MESSAGES = 50

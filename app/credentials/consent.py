@@ -13,7 +13,7 @@ from app.credentials import oauth
 from app.credentials.credential import MAX_SCOPES, Credential
 from app.credentials.stored_credentials import with_tokens, without_secrets
 from app.credentials.token_request import TokenError, authorization_address
-from app.db import api_credentials, apis, audit, mcp_changes, models
+from app.db import api_credentials, apis, audit, mcp_changes, tables
 from app.db.database import Sessions, keys_of, retry_while_unavailable
 from app.errors import InvalidError
 from app.records import Json
@@ -21,7 +21,7 @@ from app.records import Json
 _CONSENT_SECONDS: Final = 600.0
 
 
-def asked_for(session: AsyncSession, row: models.ApiCredential) -> Credential:
+def asked_for(session: AsyncSession, row: tables.ApiCredential) -> Credential:
     """The credential with the scopes that it has and those that it lacks, which a person is asked to grant."""
     credential = Credential.from_json(keys_of(session).decrypt(row.value or ""))
     if not row.wanted_scopes:
@@ -31,7 +31,7 @@ def asked_for(session: AsyncSession, row: models.ApiCredential) -> Credential:
 
 
 async def begin_consent(
-    session: AsyncSession, row: models.ApiCredential, credential: Credential, principal: str, redirect_url: str
+    session: AsyncSession, row: tables.ApiCredential, credential: Credential, principal: str, redirect_url: str
 ) -> tuple[str, datetime]:
     """The address to open, and until when. Raises InvalidError if the credential has no such address.
 
@@ -73,7 +73,7 @@ async def end_consent(
             raise InvalidError("this address was used, or is too old: ask for another one")
         credential = asked_for(session, row) if attempt.value is None else Credential.from_json(attempt.value)
         credential_id, scheme, principal = row.id, row.scheme, row.principal
-        api = await session.get_one(models.Api, row.api_id, options=[apis.WITHOUT_DOCUMENT])
+        api = await session.get_one(tables.Api, row.api_id, options=[apis.WITHOUT_DOCUMENT])
         project_id, name, place = api.project_id, api.name, apis.place_of(api)
     if issuer and credential.issuer and not issuers_match(issuer, credential.issuer):
         raise InvalidError(f"the answer is of {issuer[:200]}, and not of {credential.issuer}, which was asked")
@@ -91,7 +91,7 @@ async def end_consent(
             await api_credentials.end_attempt(session, credential_id, value=value, expires_at=tokens.expires_at)
             await mcp_changes.mark_connected(session, held.id)
             detail: dict[str, Json] = {"name": f"{name}.{scheme}", "principal": principal, "by": "consent"}
-            await audit.add(session, project_id, None, "server", models.AuditAction.SECRET_STORED, detail)
+            await audit.add(session, project_id, None, "server", tables.AuditAction.SECRET_STORED, detail)
 
     await retry_while_unavailable(store)  # a code is good for one use
 

@@ -15,7 +15,7 @@ from app.apis.credentials import Credentials, FixedCredentials, bearer
 from app.apis.security_schemes import SecurityScheme
 from app.credentials.credential import Credential, authentication, checked
 from app.credentials.stored_credentials import SecuredApi, StoredCredentials
-from app.db import models
+from app.db import tables
 from app.db.database import Sessions
 from app.errors import ApiDocumentError, HostError, InvalidError
 from app.security.secret_values import SecretValues
@@ -123,7 +123,7 @@ def of_api(
     sessions: Sessions,
     client: httpx.AsyncClient,
     api: SecuredApi,
-    rows: Sequence[models.ApiCredential],
+    rows: Sequence[tables.ApiCredential],
     view: AppView,
 ) -> tuple[Credentials, App]:
     """What is stored for an API: of all tasks, or else of the first principal."""
@@ -131,7 +131,7 @@ def of_api(
     return StoredCredentials(sessions, client, [api], first_principal(rows)), app
 
 
-def first_principal(rows: Sequence[models.ApiCredential]) -> str:
+def first_principal(rows: Sequence[tables.ApiCredential]) -> str:
     """The first one, in the order of `api_credentials.of_api`, whose credentials can be sent; "" is all tasks."""
     return next((row.principal for row in rows if row.authorized and row.value is not None), "")
 

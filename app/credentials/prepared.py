@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis.security_schemes import SecurityScheme
 from app.credentials import oauth
 from app.credentials.credential import Credential, checked
-from app.db import api_credentials, models
+from app.db import api_credentials, tables
 
 
 class PreparedCredential(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +24,7 @@ class PreparedCredential(msgspec.Struct, frozen=True, kw_only=True):
 
     async def store(
         self, session: AsyncSession, api_id: UUID, principal: str, expires_at: datetime | None = None
-    ) -> models.ApiCredential:
+    ) -> tables.ApiCredential:
         """Replaces what is stored for the scheme and the principal."""
         return await api_credentials.put(
             session,

@@ -19,7 +19,7 @@ from app.apis.credentials import bearer
 from app.credentials import oauth
 from app.credentials.credential import Credential, authentication, chosen_schemes, secrets_of
 from app.credentials.token_request import TOKEN_SECONDS, TokenError, Tokens
-from app.db import api_credentials, apis, models
+from app.db import api_credentials, apis, tables
 from app.db.api_credentials import STATIC_TOKEN
 from app.db.database import Sessions, keys_of, retry_while_unavailable
 from app.errors import HostError, SettingError
@@ -257,7 +257,7 @@ def with_tokens(credential: Credential, tokens: Tokens) -> Credential:
     )
 
 
-def _read(session: AsyncSession, app: str, row: models.ApiCredential) -> _Held:
+def _read(session: AsyncSession, app: str, row: tables.ApiCredential) -> _Held:
     try:
         value = keys_of(session).decrypt(row.value or "")
     except SettingError as error:

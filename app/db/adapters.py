@@ -8,9 +8,9 @@ from sqlalchemy import and_, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import advisory_locks, models
-from app.db.models import ReleaseState, RunState, TaskState
+from app.db import advisory_locks, tables
 from app.db.releases import is_local
+from app.db.tables import ReleaseState, RunState, TaskState
 from app.errors import NotFoundError
 from app.records import Probe
 
@@ -24,12 +24,12 @@ async def put(
     project_id: UUID | None,
     run_id: UUID | None = None,
     probe: Probe | None = None,
-) -> models.Adapter:
+) -> tables.Adapter:
     """Add an adapter whose files are in place, of one project or of all (None). The same content again is the same
     adapter: the first row stays.
     """
     await session.execute(
-        insert(models.Adapter)
+        insert(tables.Adapter)
         .values(
             hash=digest,
             base=base,
@@ -45,12 +45,12 @@ async def put(
 
 async def probe(session: AsyncSession, digest: str) -> Probe | None:
     """The trainer's logprobs of fixed tokens, or None for an adapter that was imported."""
-    row = await session.get(models.Adapter, digest)
+    row = await session.get(tables.Adapter, digest)
     return None if row is None or row.probe is None else msgspec.convert(row.probe, Probe)
 
 
-async def get(session: AsyncSession, digest: str) -> models.Adapter:
-    row = await session.get(models.Adapter, digest)
+async def get(session: AsyncSession, digest: str) -> tables.Adapter:
+    row = await session.get(tables.Adapter, digest)
     if row is None:
         raise NotFoundError(f"no adapter has the hash {digest}")
     return row
@@ -58,43 +58,43 @@ async def get(session: AsyncSession, digest: str) -> models.Adapter:
 
 async def active(session: AsyncSession) -> set[str]:
     """Models of all active releases, but for hosted ones."""
-    release = models.Release
+    release = tables.Release
     query = select(release.model).where(release.state == ReleaseState.ACTIVE, is_local(release.model))
     return set(await session.scalars(query))
 
 
 async def serving(session: AsyncSession) -> set[str]:
     """Models that new tasks may be pinned to: of active releases and of canaries, but for hosted ones."""
-    release, states = models.Release, [ReleaseState.ACTIVE, ReleaseState.CANARY]
+    release, states = tables.Release, [ReleaseState.ACTIVE, ReleaseState.CANARY]
     query = select(release.model).where(release.state.in_(states), is_local(release.model))
     return set(await session.scalars(query))
 
 
 async def hosted_serving(session: AsyncSession) -> set[str]:
     """Hosted models that new tasks may be pinned to."""
-    release, states = models.Release, [ReleaseState.ACTIVE, ReleaseState.CANARY]
+    release, states = tables.Release, [ReleaseState.ACTIVE, ReleaseState.CANARY]
     query = select(release.model).where(release.state.in_(states), ~is_local(release.model))
     return set(await session.scalars(query))
 
 
 async def projects_of(session: AsyncSession, model: str) -> Sequence[str]:
     """The names of projects whose active release has the model."""
-    release, project = models.Release, models.Project
+    release, project = tables.Release, tables.Project
     query = select(project.name).join(release, release.project_id == project.id)
     query = query.where(release.model == model, release.state == ReleaseState.ACTIVE)
     return (await session.scalars(query.order_by(project.name))).all()
 
 
-async def releases_with(session: AsyncSession, model: str) -> Sequence[models.Release]:
+async def releases_with(session: AsyncSession, model: str) -> Sequence[tables.Release]:
     """Releases of the model that new tasks may be pinned to."""
     states = [ReleaseState.ACTIVE, ReleaseState.CANARY]
-    query = select(models.Release).where(models.Release.model == model, models.Release.state.in_(states))
+    query = select(tables.Release).where(tables.Release.model == model, tables.Release.state.in_(states))
     return (await session.scalars(query)).all()
 
 
 async def known(session: AsyncSession, names: Collection[str]) -> set[str]:
     """The given names that are in the database. Training runs load others for themselves."""
-    rows, release = models.Adapter, models.Release
+    rows, release = tables.Adapter, tables.Release
     kept = select(rows.hash).where(rows.hash.in_(names))
     return set(await session.scalars(kept.union(select(release.model).where(release.model.in_(names)))))
 
@@ -105,9 +105,9 @@ async def needed(session: AsyncSession) -> set[str]:
     They belong to unfinished tasks and shadows, canaries, releases that passed, candidates whose run has yet to
     evaluate them, and releases that are being activated.
     """
-    release, run, unfinished = models.Release, models.TrainingRun, [TaskState.ACCEPTED, TaskState.RUNNING]
-    pinned = select(models.Task.release_id).where(models.Task.state.in_(unfinished))
-    shadowed = select(models.Shadow.release_id).where(models.Shadow.finished_at.is_(None))
+    release, run, unfinished = tables.Release, tables.TrainingRun, [TaskState.ACCEPTED, TaskState.RUNNING]
+    pinned = select(tables.Task.release_id).where(tables.Task.state.in_(unfinished))
+    shadowed = select(tables.Shadow.release_id).where(tables.Shadow.finished_at.is_(None))
     training = select(run.id).where(run.state.in_([RunState.QUEUED, RunState.RUNNING]))
     unexamined = and_(release.state == ReleaseState.CANDIDATE, release.evidence.is_(None))
     wanted = or_(

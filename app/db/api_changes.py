@@ -7,9 +7,9 @@ from uuid import UUID
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 
-_api, _change = models.Api, models.ApiChange
+_api, _change = tables.Api, tables.ApiChange
 _PAGE = 100
 
 
@@ -33,13 +33,13 @@ async def checked(session: AsyncSession, api_id: UUID, failure: str | None = Non
     await session.execute(update(_api).where(_api.id == api_id).values(values))
 
 
-async def of_api(session: AsyncSession, api_id: UUID) -> Sequence[models.ApiChange]:
+async def of_api(session: AsyncSession, api_id: UUID) -> Sequence[tables.ApiChange]:
     """The latest ones, newest first."""
     query = select(_change).where(_change.api_id == api_id).order_by(_change.created_at.desc(), _change.id)
     return (await session.scalars(query.limit(_PAGE))).all()
 
 
-async def waiting(session: AsyncSession, api_id: UUID, digest: str) -> models.ApiChange | None:
+async def waiting(session: AsyncSession, api_id: UUID, digest: str) -> tables.ApiChange | None:
     """The change to this document, if it is recorded and was not applied."""
     query = select(_change).where(_change.api_id == api_id, _change.digest == digest, ~_change.applied)
     return await session.scalar(query.limit(1))

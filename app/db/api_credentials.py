@@ -12,15 +12,15 @@ from sqlalchemy import delete as sql_delete
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 from app.db.database import keys_of
 from app.errors import NotFoundError
 
 STATIC_TOKEN = "bearer_token"
 """Stands for the token that is stored with an API, in the record of its uses."""
 
-_row = models.ApiCredential
-_attempt = models.OAuthAttempt
+_row = tables.ApiCredential
+_attempt = tables.OAuthAttempt
 _MAX_WANTED = 100  # scopes
 _KEY = ("api_id", "scheme", "principal")
 
@@ -35,7 +35,7 @@ async def put(  # noqa: PLR0913 - the columns of a row
     value: str | None,
     authorized: bool,
     expires_at: datetime | None = None,
-) -> models.ApiCredential:
+) -> tables.ApiCredential:
     """Store what is sent for a scheme, replacing what was stored. A failure of that is forgotten.
 
     Without a `value` it holds the place of what a person's consent will bring: until then, what all share is used.
@@ -61,22 +61,22 @@ async def put(  # noqa: PLR0913 - the columns of a row
     return row
 
 
-async def of_api(session: AsyncSession, api_id: UUID) -> Sequence[models.ApiCredential]:
+async def of_api(session: AsyncSession, api_id: UUID) -> Sequence[tables.ApiCredential]:
     """Ordered by scheme and principal, those that all share first."""
     query = select(_row).where(_row.api_id == api_id).order_by(_row.scheme, _row.principal)
     return (await session.scalars(query.execution_options(populate_existing=True))).all()
 
 
-async def of_project(session: AsyncSession, project_id: UUID) -> dict[UUID, list[models.ApiCredential]]:
+async def of_project(session: AsyncSession, project_id: UUID) -> dict[UUID, list[tables.ApiCredential]]:
     """By API."""
-    query = select(_row).join(models.Api, models.Api.id == _row.api_id).where(models.Api.project_id == project_id)
-    found: dict[UUID, list[models.ApiCredential]] = defaultdict(list)
+    query = select(_row).join(tables.Api, tables.Api.id == _row.api_id).where(tables.Api.project_id == project_id)
+    found: dict[UUID, list[tables.ApiCredential]] = defaultdict(list)
     for row in await session.scalars(query.order_by(_row.scheme, _row.principal)):
         found[row.api_id].append(row)
     return found
 
 
-async def usable(session: AsyncSession, api_id: UUID, principal: str) -> dict[str, models.ApiCredential]:
+async def usable(session: AsyncSession, api_id: UUID, principal: str) -> dict[str, tables.ApiCredential]:
     """By scheme: the principal's own, or else those that all share."""
     query = select(_row).where(_row.api_id == api_id, _row.value.is_not(None), _row.principal.in_({"", principal}))
     query = query.order_by(case((_row.principal == "", 0), else_=1))
@@ -90,16 +90,16 @@ def of_schemes(api_id: Any) -> ColumnElement[bool]:
 
 async def secured_apis(session: AsyncSession, project_id: UUID) -> set[UUID]:
     """The APIs of a project that have credentials for schemes of their documents."""
-    api = models.Api
+    api = tables.Api
     return set(await session.scalars(select(api.id).where(api.project_id == project_id, of_schemes(api.id))))
 
 
-async def get(session: AsyncSession, credential_id: UUID) -> models.ApiCredential | None:
+async def get(session: AsyncSession, credential_id: UUID) -> tables.ApiCredential | None:
     """As it is now."""
     return await session.get(_row, credential_id, populate_existing=True)
 
 
-async def of_scheme(session: AsyncSession, api_id: UUID, scheme: str, principal: str) -> models.ApiCredential:
+async def of_scheme(session: AsyncSession, api_id: UUID, scheme: str, principal: str) -> tables.ApiCredential:
     """Raises NotFoundError."""
     found = await session.scalar(select(_row).where(*_which(api_id, scheme, principal)))
     if found is None:

@@ -15,14 +15,14 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased, defer
 
-from app.db import models
+from app.db import tables
 from app.db.clock import from_now
 from app.db.due_queue import DueQueue
-from app.db.models import ReleaseState, TrialState
+from app.db.tables import ReleaseState, TrialState
 from app.records import Json
 
-_trial, _api, _release, _tools = models.ApiTrial, models.Api, models.Release, models.ToolSet
-_credential = models.ApiCredential
+_trial, _api, _release, _tools = tables.ApiTrial, tables.Api, tables.Release, tables.ToolSet
+_credential = tables.ApiCredential
 _queue = DueQueue(_trial, _trial.finished_at.is_(None), "api trials")
 _FORGOTTEN = "no longer kept"
 _ANEW: dict[str, Any] = {
@@ -84,7 +84,7 @@ class Made(NamedTuple):
 class ShownTrial(NamedTuple):
     """A trial. `made` is None for one that has not begun, or that an earlier version of this server made."""
 
-    row: models.ApiTrial
+    row: tables.ApiTrial
     made: Made | None = None
 
     @property
@@ -109,13 +109,13 @@ class TriedApi(NamedTuple):
         return self.made is not None and self.made.outdated_by is not None
 
 
-def tried_of(row: models.ApiTrial) -> list[Tried]:
+def tried_of(row: tables.ApiTrial) -> list[Tried]:
     return msgspec.convert(row.questions, list[Tried])
 
 
 async def renew(
     session: AsyncSession, project_id: UUID, api_id: UUID, *, wanted: bool | None = None
-) -> models.ApiTrial:
+) -> tables.ApiTrial:
     """Let the API be tried, again if it was. One that is not `wanted` stays off until it is; None: as before."""
     off = {**_ANEW, "state": TrialState.OFF, "finished_at": func.clock_timestamp()}
     values = {**(off if wanted is False else _ANEW), "next_at": func.clock_timestamp()}
@@ -159,12 +159,12 @@ async def any_due(session: AsyncSession) -> bool:
     return bool(await session.scalar(select(due)))
 
 
-async def claim(session: AsyncSession, owner: str, seconds: float) -> models.ApiTrial | None:
+async def claim(session: AsyncSession, owner: str, seconds: float) -> tables.ApiTrial | None:
     """The one that is due longest, of a project with none under way."""
     return await _queue.claim_due(session, owner, seconds, per_project=1)
 
 
-async def begin(session: AsyncSession, row: models.ApiTrial, model: str, release: UUID | None = None) -> bool:
+async def begin(session: AsyncSession, row: tables.ApiTrial, model: str, release: UUID | None = None) -> bool:
     """Record what the trial begins with, under this release; None: the active one. Whether it has begun with the
     same before, and has questions; those about something else are dropped.
     """
@@ -180,7 +180,7 @@ async def begin(session: AsyncSession, row: models.ApiTrial, model: str, release
     return goes_on
 
 
-async def save(session: AsyncSession, row: models.ApiTrial, tried: Sequence[Tried], seconds: float) -> bool:
+async def save(session: AsyncSession, row: tables.ApiTrial, tried: Sequence[Tried], seconds: float) -> bool:
     """Store how far it is, and renew the claim. False, and nothing is written: it was claimed, or begun, again."""
     extended = _queue.extend(row.owner or "", seconds, _queue.same(row)).values(questions=_stored(tried))
     return await session.scalar(extended.returning(_trial.api_id)) is not None
@@ -188,7 +188,7 @@ async def save(session: AsyncSession, row: models.ApiTrial, tried: Sequence[Trie
 
 async def finish(
     session: AsyncSession,
-    row: models.ApiTrial,
+    row: tables.ApiTrial,
     state: TrialState,
     tried: Sequence[Tried] | None = None,
     reason: str | None = None,
@@ -200,7 +200,7 @@ async def finish(
 
 
 async def go_on_later(
-    session: AsyncSession, row: models.ApiTrial, seconds: float, *, cause: str | None = None, counts: bool = False
+    session: AsyncSession, row: tables.ApiTrial, seconds: float, *, cause: str | None = None, counts: bool = False
 ) -> None:
     """Let it wait, with the questions that it has, for this `cause`. The attempt `counts` if it failed."""
     attempt = _trial.attempt if counts else _trial.attempt - 1
@@ -208,7 +208,7 @@ async def go_on_later(
     await session.execute(_queue.hand_back(row.owner or "", _queue.same(row), **later))
 
 
-def is_under_way(row: models.ApiTrial) -> bool:
+def is_under_way(row: tables.ApiTrial) -> bool:
     """Whether a process is at it, by the clock of this host."""
     return row.owner is not None and row.lease_until is not None and row.lease_until > datetime.now(UTC)
 
@@ -243,9 +243,9 @@ async def of_project(session: AsyncSession, project_id: UUID) -> dict[UUID, Show
 async def scores(session: AsyncSession, project_id: UUID | None = None) -> dict[UUID, TriedApi]:
     """Of the trials that are done, by API; None: of all projects."""
     done = [_trial.state == TrialState.DONE, *([] if project_id is None else [_trial.project_id == project_id])]
-    query = _made(select(_api.id, _api.name, models.Project.name, _trial.correct, _trial.asked))
-    query = query.join(models.Project, models.Project.id == _trial.project_id).where(*done)
-    rows = await session.execute(query.order_by(models.Project.name, _api.name))
+    query = _made(select(_api.id, _api.name, tables.Project.name, _trial.correct, _trial.asked))
+    query = query.join(tables.Project, tables.Project.id == _trial.project_id).where(*done)
+    rows = await session.execute(query.order_by(tables.Project.name, _api.name))
     found: dict[UUID, TriedApi] = {}
     for api_id, name, project, right, asked, *about in rows:
         made = _as_made(about)
@@ -265,10 +265,10 @@ async def unusable(session: AsyncSession, project_id: UUID, release_id: UUID | N
 
 async def not_tried(session: AsyncSession) -> Sequence[tuple[str, str, str]]:
     """The APIs that could not be tried: name, project, and why."""
-    query = select(_api.name, models.Project.name, func.coalesce(_trial.reason, ""))
-    query = query.join(_trial, _trial.api_id == _api.id).join(models.Project, models.Project.id == _api.project_id)
+    query = select(_api.name, tables.Project.name, func.coalesce(_trial.reason, ""))
+    query = query.join(_trial, _trial.api_id == _api.id).join(tables.Project, tables.Project.id == _api.project_id)
     rows = await session.execute(
-        query.where(_trial.state == TrialState.NOT_TRIED).order_by(models.Project.name, _api.name)
+        query.where(_trial.state == TrialState.NOT_TRIED).order_by(tables.Project.name, _api.name)
     )
     return [(name, project, reason) for name, project, reason in rows]
 

@@ -11,12 +11,12 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
 
-from app.db import models
+from app.db import tables
 from app.db.database import Handle, keys_of
 from app.errors import ConflictError, NotFoundError, SettingError
 from app.records import Json
 
-WITHOUT_DOCUMENT: Final = defer(models.Api.document, raiseload=True)
+WITHOUT_DOCUMENT: Final = defer(tables.Api.document, raiseload=True)
 
 
 async def put(  # noqa: PLR0913 - the columns of a row
@@ -32,7 +32,7 @@ async def put(  # noqa: PLR0913 - the columns of a row
     token: str | UnsetType | None = UNSET,
     bind: Mapping[str, Json] | UnsetType = UNSET,
     presentation: Mapping[str, Json] | UnsetType = UNSET,
-) -> models.Api:
+) -> tables.Api:
     """Insert an API, or replace the one of that name, which keeps what is UNSET.
 
     A document in bytes is JSON: it is stored as it is, and the row comes without it.
@@ -46,27 +46,27 @@ async def put(  # noqa: PLR0913 - the columns of a row
     given |= {"bind": bind} if bind is not UNSET else {}
     given |= {"presentation": presentation} if presentation is not UNSET else {}
     await session.execute(
-        insert(models.Api)
+        insert(tables.Api)
         .values(project_id=project_id, name=name, **given)
         .on_conflict_do_update(index_elements=["project_id", "name"], set_=given)
     )
     return await get(session, project_id, name, document=not as_text)
 
 
-async def find(session: AsyncSession, project_id: UUID, name: str, *, lock: bool = False) -> models.Api | None:
+async def find(session: AsyncSession, project_id: UUID, name: str, *, lock: bool = False) -> tables.Api | None:
     """An API without its document, as it is now; None if there is no such API."""
-    query = select(models.Api).where(models.Api.project_id == project_id, models.Api.name == name)
+    query = select(tables.Api).where(tables.Api.project_id == project_id, tables.Api.name == name)
     query = query.execution_options(populate_existing=True)
     query = query.options(WITHOUT_DOCUMENT)
     return await session.scalar(query.with_for_update(key_share=True) if lock else query)
 
 
-def state_of(row: models.Api) -> object:
+def state_of(row: tables.Api) -> object:
     """What a change relies on that is worked out from the row, while others may change it."""
     return row.id, row.digest, row.bind, row.presentation
 
 
-def about(row: models.Api) -> dict[str, Json]:
+def about(row: tables.Api) -> dict[str, Json]:
     """What the audit log says of an API: no document, and no secret."""
     names = ("source", "server", "secrets_for", "digest", "bind", "token_origins", "presentation")
     return {name: getattr(row, name) for name in names}
@@ -79,12 +79,12 @@ async def check_unchanged(session: AsyncSession, project_id: UUID, name: str, se
         raise ConflictError(f"{name} was changed meanwhile; try again")
 
 
-def place_of(row: models.Api) -> object:
+def place_of(row: tables.Api) -> object:
     """The API, and the server that its secrets are for: what `hold` compares."""
     return row.id, row.secrets_for
 
 
-async def hold(session: AsyncSession, project_id: UUID, name: str, place: object) -> models.Api:
+async def hold(session: AsyncSession, project_id: UUID, name: str, place: object) -> tables.Api:
     """The API, without its document, locked for a secret to be stored: it cannot be moved until then.
 
     Raises NotFoundError, and ConflictError unless it is at the `place_of` which the secret was given for.
@@ -102,7 +102,7 @@ async def hold(session: AsyncSession, project_id: UUID, name: str, place: object
 
 async def secrets_for(session: AsyncSession, api_id: UUID) -> str | None:
     """The server that the secrets of an API were given for, as it is now."""
-    return await session.scalar(select(models.Api.secrets_for).where(models.Api.id == api_id))
+    return await session.scalar(select(tables.Api.secrets_for).where(tables.Api.id == api_id))
 
 
 def sealed(session: AsyncSession, token: str | UnsetType | None) -> dict[str, str | None]:
@@ -112,7 +112,7 @@ def sealed(session: AsyncSession, token: str | UnsetType | None) -> dict[str, st
     return {"secret": None, "token": None if token is None else keys_of(session).encrypt(str(token))}
 
 
-def token_of(handle: Handle, row: models.Api | Row[Any]) -> str | None:
+def token_of(handle: Handle, row: tables.Api | Row[Any]) -> str | None:
     """The token of an API. Raises SettingError if it cannot be decrypted here."""
     if row.token is None:
         secret: str | None = row.secret  # of an older version that still runs
@@ -123,19 +123,19 @@ def token_of(handle: Handle, row: models.Api | Row[Any]) -> str | None:
         raise SettingError(f"the token of the API {row.name!r} cannot be read: {error}") from error
 
 
-async def of_project(session: AsyncSession, project_id: UUID) -> Sequence[models.Api]:
+async def of_project(session: AsyncSession, project_id: UUID) -> Sequence[tables.Api]:
     """Ordered by name, without their documents, which may be large."""
-    query = select(models.Api).where(models.Api.project_id == project_id).order_by(models.Api.name)
+    query = select(tables.Api).where(tables.Api.project_id == project_id).order_by(tables.Api.name)
     return (await session.scalars(query.options(WITHOUT_DOCUMENT))).all()
 
 
-async def of_all_projects(session: AsyncSession) -> Sequence[models.Api]:
+async def of_all_projects(session: AsyncSession) -> Sequence[tables.Api]:
     """Without their documents, which may be large."""
-    return (await session.scalars(select(models.Api).options(WITHOUT_DOCUMENT))).all()
+    return (await session.scalars(select(tables.Api).options(WITHOUT_DOCUMENT))).all()
 
 
-async def get(session: AsyncSession, project_id: UUID, name: str, *, document: bool = True) -> models.Api:
-    query = select(models.Api).where(models.Api.project_id == project_id, models.Api.name == name)
+async def get(session: AsyncSession, project_id: UUID, name: str, *, document: bool = True) -> tables.Api:
+    query = select(tables.Api).where(tables.Api.project_id == project_id, tables.Api.name == name)
     query = query.execution_options(populate_existing=True)
     row = await session.scalar(query if document else query.options(WITHOUT_DOCUMENT))
     if row is None:
@@ -145,9 +145,9 @@ async def get(session: AsyncSession, project_id: UUID, name: str, *, document: b
 
 async def delete(session: AsyncSession, project_id: UUID, name: str) -> None:
     deleted = await session.scalar(
-        sql_delete(models.Api)
-        .where(models.Api.project_id == project_id, models.Api.name == name)
-        .returning(models.Api.id)
+        sql_delete(tables.Api)
+        .where(tables.Api.project_id == project_id, tables.Api.name == name)
+        .returning(tables.Api.id)
     )
     if deleted is None:
         raise _unknown(name)

@@ -10,11 +10,11 @@ import msgspec
 from sqlalchemy import ColumnElement, Uuid, bindparam, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, events, models, task_queue, webhooks
+from app.db import audit, events, tables, task_queue, webhooks
 from app.db.clock import from_now
 from app.db.database import execute, keys_of
-from app.db.models import ApprovalState, AuditAction
 from app.db.page import Page, read_page
+from app.db.tables import ApprovalState, AuditAction
 from app.errors import ConflictError, NotFoundError, SettingError
 from app.project.approval import ApprovalDecision, ApprovalRequest
 from app.records import Json
@@ -23,7 +23,7 @@ from app.security.shown_call import ShownCall
 SERVER = "server"  # decides on those that nobody decided on in time
 _DECIDED = (ApprovalState.APPROVED, ApprovalState.REFUSED, ApprovalState.EXPIRED)
 
-_approval = models.Approval
+_approval = tables.Approval
 
 
 _ARGUMENTS = select(_approval.id, _approval.arguments).where(_approval.task_id == bindparam("task", type_=Uuid))
@@ -54,8 +54,8 @@ class BeforeApproval(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def request(
-    session: AsyncSession, task: models.Task, owner: str, wanted: ApprovalRequest, shown: ShownCall
-) -> models.Approval | None:
+    session: AsyncSession, task: tables.Task, owner: str, wanted: ApprovalRequest, shown: ShownCall
+) -> tables.Approval | None:
     """Suspend the task until somebody decides. None, and it goes on: its cancellation was requested. The arguments
     of `wanted` are masked, for those who cannot decide.
 
@@ -91,7 +91,7 @@ async def decisions(session: AsyncSession, task_id: UUID) -> list[ApprovalDecisi
     return msgspec.convert(rows.all(), list[ApprovalDecision], from_attributes=True)
 
 
-async def get(session: AsyncSession, approval_id: UUID, project_id: UUID | None = None) -> models.Approval:
+async def get(session: AsyncSession, approval_id: UUID, project_id: UUID | None = None) -> tables.Approval:
     """Raises NotFoundError also for one of another project than the one given."""
     row = await session.get(_approval, approval_id, populate_existing=True)
     if row is None or project_id not in (None, row.project_id):
@@ -99,7 +99,7 @@ async def get(session: AsyncSession, approval_id: UUID, project_id: UUID | None 
     return row
 
 
-async def before(session: AsyncSession, row: models.Approval) -> BeforeApproval:
+async def before(session: AsyncSession, row: tables.Approval) -> BeforeApproval:
     """Why a call waits, or waited, and what its task had called before; nothing once its events are deleted."""
     asked = await events.of_kind(session, row.task_id, "approval")
     why = next((each for each in asked if (each["id"], each["status"]) == (str(row.id), "wanted")), {})
@@ -109,7 +109,7 @@ async def before(session: AsyncSession, row: models.Approval) -> BeforeApproval:
     return BeforeApproval(because=why.get("because", ""), calls=calls)
 
 
-def shown(session: AsyncSession, row: models.Approval) -> ShownCall:
+def shown(session: AsyncSession, row: tables.Approval) -> ShownCall:
     """What a person decides by; once somebody has, and for one of an earlier version, the masked arguments. So for
     one that cannot be decrypted here, with a `failure`.
     """
@@ -122,7 +122,7 @@ def shown(session: AsyncSession, row: models.Approval) -> ShownCall:
     return msgspec.json.decode(sealed, type=ShownCall)
 
 
-async def waiting(session: AsyncSession, task_id: UUID) -> models.Approval | None:
+async def waiting(session: AsyncSession, task_id: UUID) -> tables.Approval | None:
     """The approval that a task waits for."""
     query = select(_approval).where(_approval.task_id == task_id, _approval.state == ApprovalState.WAITING)
     return await session.scalar(query)
@@ -138,7 +138,7 @@ async def count_waiting(session: AsyncSession, project_id: UUID | None = None) -
 
 async def page(
     session: AsyncSession, only: ApprovalFilter, *, cursor: str | None = None, limit: int = 50
-) -> Page[models.Approval]:
+) -> Page[tables.Approval]:
     """Newest first. Raises InvalidError for an invalid cursor."""
     query = select(_approval)
     for name, value in msgspec.structs.asdict(only).items():
@@ -148,14 +148,14 @@ async def page(
 
 
 async def decide(
-    session: AsyncSession, approval: models.Approval, state: ApprovalState, actor: str, reason: str = ""
-) -> models.Approval:
+    session: AsyncSession, approval: tables.Approval, state: ApprovalState, actor: str, reason: str = ""
+) -> tables.Approval:
     """Approve or refuse a call, and let its task continue. Raises ConflictError if it is decided or expired, and
     to approve one that cannot be read.
     """
     if state is ApprovalState.APPROVED and (failure := shown(session, approval).failure) is not None:
         raise ConflictError(f"approval {approval.id} cannot be given: {failure}")
-    await session.execute(select(models.Task.id).where(models.Task.id == approval.task_id).with_for_update())
+    await session.execute(select(tables.Task.id).where(tables.Task.id == approval.task_id).with_for_update())
     in_time = _approval.expires_at > func.clock_timestamp()
     decided = await _settle(session, approval.id, state, actor, reason, in_time)
     if decided is None:
@@ -182,11 +182,11 @@ async def expire_next(session: AsyncSession) -> UUID | None:
     """
     due = (
         select(_approval.id)
-        .join(models.Task, models.Task.id == _approval.task_id)
+        .join(tables.Task, tables.Task.id == _approval.task_id)
         .where(_approval.state == ApprovalState.WAITING, _approval.expires_at <= func.clock_timestamp())
         .order_by(_approval.expires_at)
         .limit(1)
-        .with_for_update(of=models.Task, skip_locked=True)
+        .with_for_update(of=tables.Task, skip_locked=True)
     )
     approval_id = await session.scalar(due)
     if approval_id is None or await _settle(session, approval_id, ApprovalState.EXPIRED, SERVER, "") is None:
@@ -201,7 +201,7 @@ async def _settle(
     actor: str,
     reason: str,
     *which: ColumnElement[bool],
-) -> models.Approval | None:
+) -> tables.Approval | None:
     row = await session.scalar(
         update(_approval)
         .where(_approval.id == approval_id, _approval.state == ApprovalState.WAITING, *which)

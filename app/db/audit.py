@@ -7,9 +7,9 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
-from app.db.models import AuditAction
+from app.db import tables
 from app.db.page import Page, read_page
+from app.db.tables import AuditAction
 from app.records import Json
 
 
@@ -20,9 +20,9 @@ async def add(
     actor: str,
     action: AuditAction,
     detail: dict[str, Json],
-) -> models.AuditEntry:
+) -> tables.AuditEntry:
     """`actor` is "key <name>", "gate", "canary", "watch" or "server". Without a project it concerns all."""
-    row, project = models.AuditEntry, models.Project
+    row, project = tables.AuditEntry, tables.Project
     entry = row(
         project_id=project_id,
         project=select(project.name).where(project.id == project_id).scalar_subquery(),
@@ -43,9 +43,9 @@ async def add_once(
     actor: str,
     action: AuditAction,
     detail: dict[str, Json],
-) -> models.AuditEntry:
+) -> tables.AuditEntry:
     """Add an entry unless the release's latest one is equal: repeated attempts are logged once."""
-    row = models.AuditEntry
+    row = tables.AuditEntry
     newest = (
         select(row).where(row.release_id == release_id).order_by(row.created_at.desc(), row.id.desc()).limit(1)
     )
@@ -64,26 +64,26 @@ async def page(
     actor: str = "",
     cursor: str | None = None,
     limit: int,
-) -> Page[models.AuditEntry]:
+) -> Page[tables.AuditEntry]:
     """Newest first; of every project if `project_id` is None. `actor` is a part of the name.
 
     Raises InvalidError for an invalid cursor.
     """
-    query = select(models.AuditEntry)
+    query = select(tables.AuditEntry)
     if project_id is not None:
-        query = query.where(models.AuditEntry.project_id == project_id)
+        query = query.where(tables.AuditEntry.project_id == project_id)
     if release_id is not None:
-        query = query.where(models.AuditEntry.release_id == release_id)
+        query = query.where(tables.AuditEntry.release_id == release_id)
     if actions:
-        query = query.where(models.AuditEntry.action.in_(actions))
+        query = query.where(tables.AuditEntry.action.in_(actions))
     if actor:
-        query = query.where(models.AuditEntry.actor.icontains(actor, autoescape=True))
-    return await read_page(session, query, models.AuditEntry, cursor, limit)
+        query = query.where(tables.AuditEntry.actor.icontains(actor, autoescape=True))
+    return await read_page(session, query, tables.AuditEntry, cursor, limit)
 
 
 async def deleted(session: AsyncSession, project_ids: Collection[UUID]) -> set[UUID]:
     """Those of the projects that were deleted."""
-    row = models.AuditEntry
+    row = tables.AuditEntry
     gone = select(row.project_id).where(row.project_id.in_(project_ids), row.action == AuditAction.PROJECT_DELETED)
     return {each for each in await session.scalars(gone) if each is not None}
 
@@ -92,7 +92,7 @@ async def release_moments(
     session: AsyncSession, project_id: UUID, actions: Collection[AuditAction]
 ) -> list[tuple[datetime, UUID, AuditAction]]:
     """When something of this happened to one of the project's releases, oldest first."""
-    row, release = models.AuditEntry, models.Release
+    row, release = tables.AuditEntry, tables.Release
     query = (
         select(row.created_at, row.release_id, row.action)
         .join(release, release.id == row.release_id)

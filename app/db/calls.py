@@ -32,14 +32,14 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import events, lease, models, task_queue
+from app.db import events, lease, tables, task_queue
 from app.db.column_types import pack, to_json
 from app.db.database import Handle, execute, keys_of
 from app.errors import ConflictError
 from app.records import Call, Json
 from app.security.encryption import KeyRing
 
-_call = models.TaskCall
+_call = tables.TaskCall
 _NAMES = ("task_id", "seq", "api", "arguments", "sealed_arguments", "repeatable", "record")
 _NO_ARGUMENTS = literal_column("'{}'::jsonb", JSONB)  # they are encrypted
 
@@ -99,7 +99,7 @@ _BEGIN = select(
     events.appended(_held.c.id),
 ).add_cte(_recorded, task_queue.extended(_held))
 
-_goes_on = exists().where(models.Task.id == _call.task_id, models.Task.finished_at.is_(None))
+_goes_on = exists().where(tables.Task.id == _call.task_id, tables.Task.finished_at.is_(None))
 _which = (_call.task_id == bindparam("task", type_=Uuid), _call.seq == bindparam("call_seq", type_=Integer))
 _ended = (
     update(_call)
@@ -202,9 +202,9 @@ async def record(
 async def of_task(session: AsyncSession, task_id: UUID) -> list[JournalCall]:
     """The calls of a task, in order of `seq`."""
     rows = await session.scalars(
-        select(models.TaskCall)
-        .where(models.TaskCall.task_id == task_id)
-        .order_by(models.TaskCall.seq)
+        select(tables.TaskCall)
+        .where(tables.TaskCall.task_id == task_id)
+        .order_by(tables.TaskCall.seq)
         .execution_options(populate_existing=True)
     )
     keys = keys_of(session)
@@ -216,7 +216,7 @@ def _sealed(keys: KeyRing, call: Call) -> bytes:
     return keys.encrypt_bytes(to_json(call.arguments).encode())
 
 
-def _journal_call(row: models.TaskCall, keys: KeyRing) -> JournalCall:
+def _journal_call(row: tables.TaskCall, keys: KeyRing) -> JournalCall:
     call = None if row.record is None else msgspec.msgpack.decode(keys.opened(row.record), type=Call)
     arguments = row.arguments
     if row.sealed_arguments is not None:

@@ -10,10 +10,10 @@ from sqlalchemy import BigInteger, ColumnElement, and_, case, cast, func, litera
 from sqlalchemy.dialects.postgresql import BIT
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import clock, models, releases
+from app.db import clock, releases, tables
 from app.db.in_array import in_array
 from app.db.kind_column import kind
-from app.db.models import ReleaseState, TaskState
+from app.db.tables import ReleaseState, TaskState
 from app.db.task_measures import measures
 from app.errors import ConflictError, InvalidError
 from app.records import Json
@@ -21,7 +21,7 @@ from app.records import Json
 _COST_WINDOW = 1_000  # earlier tasks that define the typical cost
 _KINDS_WINDOW = 5_000  # earlier tasks that show what is usual of each kind
 
-_task = models.Task
+_task = tables.Task
 
 
 class CanaryTask(NamedTuple):
@@ -68,7 +68,7 @@ class TypicalCost(msgspec.Struct, frozen=True):
 
 def is_assigned() -> ColumnElement[bool]:
     """SQL condition: the canary in `Release` serves a row of `Task`. A hash of both ids decides."""
-    release = models.Release
+    release = tables.Release
     digest = func.md5(func.concat(_task.id, release.id))
     number = cast(cast(func.concat("x", func.left(digest, 8)), BIT(32)), BigInteger)  # 0 <= number < 2**32
     return number < release.canary_percent / 100 * 2**32
@@ -76,7 +76,7 @@ def is_assigned() -> ColumnElement[bool]:
 
 async def begin(
     session: AsyncSession, release_id: UUID, percent: float, *, allow_rejected: bool = False
-) -> models.Release:
+) -> tables.Release:
     """Pin this share of the new tasks to the release from now on.
 
     Raises InvalidError for a share out of range, NotFoundError, and ConflictError if the release is active or the
@@ -90,8 +90,8 @@ async def begin(
 
 
 async def check_can_begin(
-    session: AsyncSession, release: models.Release, percent: float, *, allow_rejected: bool
-) -> models.Release | None:
+    session: AsyncSession, release: tables.Release, percent: float, *, allow_rejected: bool
+) -> tables.Release | None:
     """The rejection that is overridden, as of `releases.check_can_serve`. Raises as `begin` does."""
     if not 0 < percent <= 100:
         raise InvalidError(f"a canary serves more than 0 and at most 100 percent of new tasks, not {percent:g}")
@@ -106,7 +106,7 @@ async def check_can_begin(
     return await releases.check_can_serve(session, release, allow_rejected=allow_rejected)
 
 
-async def raise_share(session: AsyncSession, release: models.Release, percent: float) -> None:
+async def raise_share(session: AsyncSession, release: tables.Release, percent: float) -> None:
     """Let a canary, which is locked, serve this share of the new tasks from now on."""
     share = CanaryShare(percent, await clock.now(session))
     release.canary_percent = percent
@@ -114,21 +114,21 @@ async def raise_share(session: AsyncSession, release: models.Release, percent: f
     await session.flush()
 
 
-def shares_of(release: models.Release) -> Sequence[CanaryShare]:
+def shares_of(release: tables.Release) -> Sequence[CanaryShare]:
     """Of a canary, oldest first."""
     return msgspec.convert(release.canary_shares or [], list[CanaryShare])
 
 
-async def of_project(session: AsyncSession, project_id: UUID) -> models.Release | None:
-    release = models.Release
+async def of_project(session: AsyncSession, project_id: UUID) -> tables.Release | None:
+    release = tables.Release
     there = select(release).where(release.project_id == project_id, release.state == ReleaseState.CANARY)
-    found: models.Release | None = await session.scalar(there)
+    found: tables.Release | None = await session.scalar(there)
     return found
 
 
 async def end(
     session: AsyncSession, release_id: UUID, state: ReleaseState, evidence: dict[str, Json]
-) -> models.Release:
+) -> tables.Release:
     """Reject it or make it a candidate again. Pinned tasks keep it. ConflictError if it is not a canary."""
     release = await releases.locked(session, release_id)
     check_is_canary(release)
@@ -136,15 +136,15 @@ async def end(
     return await releases.move(session, release, state)
 
 
-def check_is_canary(release: models.Release) -> None:
+def check_is_canary(release: tables.Release) -> None:
     """Raises ConflictError."""
     if release.state is not ReleaseState.CANARY:
         raise ConflictError(f"release {release.number} is {release.state}, not a canary")
 
 
-async def shared_since(session: AsyncSession, canary: models.Release, active: models.Release) -> datetime:
+async def shared_since(session: AsyncSession, canary: tables.Release, active: tables.Release) -> datetime:
     """When the canary and the weights of the active release began to share the new tasks."""
-    row = models.Release
+    row = tables.Release
     others = row.project_id == active.project_id, row.model != active.model
     replaced = await session.scalar(select(func.max(row.activated_at)).where(*others))
     served = [each.activated_at for each in await releases.with_weights(session, active) if each.activated_at]
@@ -154,16 +154,16 @@ async def shared_since(session: AsyncSession, canary: models.Release, active: mo
 
 
 async def baselines(
-    session: AsyncSession, canary: models.Release, active: models.Release
-) -> Sequence[models.Release]:
+    session: AsyncSession, canary: tables.Release, active: tables.Release
+) -> Sequence[tables.Release]:
     """Those with the weights that a canary is compared with."""
     return [each for each in await releases.with_weights(session, active) if each.id != canary.id]
 
 
 async def ended_tasks(
     session: AsyncSession,
-    canary: models.Release,
-    active: models.Release,
+    canary: tables.Release,
+    active: tables.Release,
     began: datetime,
     most: int,
     until: datetime | None = None,

@@ -4,7 +4,7 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, usage
+from app.db import tables, usage
 from app.records import Trajectory, hosted_id
 
 _PRICED = 1_000_000  # tokens
@@ -37,7 +37,7 @@ async def charge(
 
 
 async def _of_tokens(session: AsyncSession, model_id: UUID, read: int, generated: int) -> float | None:
-    entry = await session.get(models.HostedModel, model_id)
+    entry = await session.get(tables.HostedModel, model_id)
     if entry is None or entry.price_in is None or entry.price_out is None:
         return None
     return (read * entry.price_in + generated * entry.price_out) / _PRICED

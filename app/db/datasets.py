@@ -8,14 +8,14 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 from app.db.page import Page, read_page
 from app.errors import NotFoundError
 
-_dataset = models.Dataset
+_dataset = tables.Dataset
 
 
-async def add(session: AsyncSession, new: models.Dataset) -> models.Dataset:
+async def add(session: AsyncSession, new: tables.Dataset) -> tables.Dataset:
     """Store the row. If the project has a dataset with the same content, return that instead."""
     values = {
         name: getattr(new, name) for name in ("id", "project_id", "name", "digest", "bytes", "conversations")
@@ -25,7 +25,7 @@ async def add(session: AsyncSession, new: models.Dataset) -> models.Dataset:
     return (await session.scalars(same)).one()
 
 
-async def get(session: AsyncSession, dataset_id: UUID, project_id: UUID | None = None) -> models.Dataset:
+async def get(session: AsyncSession, dataset_id: UUID, project_id: UUID | None = None) -> tables.Dataset:
     """Raises NotFoundError also for a dataset of another project than the one given."""
     found = await session.get(_dataset, dataset_id)
     if found is None or project_id not in (None, found.project_id):
@@ -35,7 +35,7 @@ async def get(session: AsyncSession, dataset_id: UUID, project_id: UUID | None =
 
 async def page(
     session: AsyncSession, project_id: UUID | None, *, cursor: str | None, limit: int
-) -> Page[models.Dataset]:
+) -> Page[tables.Dataset]:
     """Newest first. Raises InvalidError for an invalid cursor."""
     query = select(_dataset)
     if project_id is not None:

@@ -8,16 +8,17 @@ from uuid import UUID
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, calls, events, models, turns, usage
-from app.db.models import AuditAction, ScoreSource, TaskState
+from app.db import audit, calls, events, tables, turns, usage
+from app.db.tables import AuditAction, TaskState
 from app.db.task_queue import CHANNEL
 from app.errors import ConflictError
+from app.project.score_source import ScoreSource
 from app.records import Call, Json, Stop
 
-_task, _event = models.Task, models.TaskEvent
+_task, _event = tables.Task, tables.TaskEvent
 
 
-async def of_task(session: AsyncSession, task: models.Task) -> Call | None:
+async def of_task(session: AsyncSession, task: tables.Task) -> Call | None:
     """The call whose settlement lets an ended task go on; None for a task that ended otherwise."""
     if task.state is not TaskState.DONE or task.stop is not Stop.IN_DOUBT:
         return None
@@ -31,7 +32,7 @@ async def of_task(session: AsyncSession, task: models.Task) -> Call | None:
 
 async def settle(
     session: AsyncSession, task_id: UUID, actor: str, *, arrived: bool, result: Json = None
-) -> models.Task:
+) -> tables.Task:
     """Let a task go on: its code is run again, with `result` for a call that arrived, else the call is sent.
 
     Raises ConflictError if no call of the task is in doubt.
@@ -52,16 +53,16 @@ async def settle(
     return task
 
 
-async def _reopen(session: AsyncSession, task: models.Task) -> None:
+async def _reopen(session: AsyncSession, task: tables.Task) -> None:
     """Its end counts for nothing, and of its scores only a person's stays."""
     used = {name: -(getattr(task, name) or 0) for name in usage.OF_TASKS}
     await usage.add(session, task.project_id, usage.SUBMISSIONS, done=-1, **used)
-    await session.execute(delete(models.Trajectory).where(models.Trajectory.task_id == task.id))
+    await session.execute(delete(tables.Trajectory).where(tables.Trajectory.task_id == task.id))
     task.state, task.stop, task.failure, task.answer, task.finished_at = TaskState.RUNNING, None, None, None, None
     task.turns = task.generated_tokens = task.calls = task.prompt_tokens = 0
     task.cost = None
     if task.score_source is not ScoreSource.PERSON:
         task.score, task.score_source, task.checked, task.judged_by = None, None, False, None
-        await session.execute(delete(models.Verification).where(models.Verification.task_id == task.id))
+        await session.execute(delete(tables.Verification).where(tables.Verification.task_id == task.id))
     await session.flush()
     await session.execute(select(func.pg_notify(CHANNEL, "")))

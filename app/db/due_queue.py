@@ -6,9 +6,9 @@ from sqlalchemy import ColumnElement, func, inspect, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
-from app.db import models
-from app.db.base import Due
+from app.db import tables
 from app.db.lease import LeaseQueue
+from app.db.tables import Due
 
 D = TypeVar("D", bound=Due)
 
@@ -35,7 +35,7 @@ class DueQueue(LeaseQueue[D]):
         row, key = self._row, self._key
         now = select(func.clock_timestamp()).scalar_subquery()  # of which the index is used
         free = or_(row.lease_until.is_(None), row.lease_until < now)
-        project, other = models.Project, aliased(row)
+        project, other = tables.Project, aliased(row)
         first = (
             select(key.label("key"), row.next_at)
             .where(row.project_id == project.id, self._unfinished, free, row.next_at <= now)

@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import InstrumentedAttribute
 
-from app.db import models
+from app.db import tables
 from app.db.database import full_url
 from app.errors import InvalidError, SettingError
 from app.security.encryption import (
@@ -34,17 +34,17 @@ from app.security.encryption import (
 from app.settings import Settings
 
 _ENCRYPTED: Sequence[InstrumentedAttribute[Any]] = (  # texts or bytes; those of older versions may be plain
-    models.Api.token,
-    models.HostedModel.key,
-    models.Secret.value,
-    models.ApiCredential.value,
-    models.OAuthAttempt.verifier,
-    models.TaskTurn.record,
-    models.TaskCall.record,
-    models.TaskCall.sealed_arguments,
-    models.Approval.shown,
-    models.Project.webhook_secret,
-    models.Project.verifier_secret,
+    tables.Api.token,
+    tables.HostedModel.key,
+    tables.Secret.value,
+    tables.ApiCredential.value,
+    tables.OAuthAttempt.verifier,
+    tables.TaskTurn.record,
+    tables.TaskCall.record,
+    tables.TaskCall.sealed_arguments,
+    tables.Approval.shown,
+    tables.Project.webhook_secret,
+    tables.Project.verifier_secret,
 )
 _BATCH = 100
 
@@ -93,8 +93,8 @@ def rotate_keys(url: str, settings: Settings) -> RotationReport:
     report = _encrypt_all(engine, keys)
     with engine.begin() as connection:
         detail = msgspec.to_builtins(report)
-        entry = {"actor": "server", "action": models.AuditAction.SECRETS_ROTATED, "detail": detail}
-        connection.execute(insert(models.AuditEntry).values(entry))
+        entry = {"actor": "server", "action": tables.AuditAction.SECRETS_ROTATED, "detail": detail}
+        connection.execute(insert(tables.AuditEntry).values(entry))
     if path and not report.unreadable:
         write_key_file(path, keys_in(path.read_text())[:2], replace=True)
     return report
@@ -124,7 +124,7 @@ def _refuse_lost_key(connection: Connection) -> None:
 
 
 def _encrypt_tokens(connection: Connection, keys: KeyRing) -> None:
-    api = models.Api
+    api = tables.Api
     plain = select(api.id, api.secret).where(api.secret.is_not(None)).with_for_update()
     for row in connection.execute(plain).all():
         encrypted = {"token": keys.encrypt(row.secret), "secret": None}

@@ -6,7 +6,7 @@ from sqlalchemy import delete, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 from app.db.clock import from_now
 from app.plugins.installed_environments import EnvironmentInfo
 
@@ -14,7 +14,7 @@ REPORT_SECONDS = 60.0
 _EXPIRY_SECONDS = 5 * REPORT_SECONDS  # rows not refreshed for this long are ignored
 _FORGET_SECONDS = 24 * 3600.0  # and deleted after this
 
-_row = models.WorkerEnvironment
+_row = tables.WorkerEnvironment
 
 
 async def report(session: AsyncSession, worker: str, environments: Sequence[EnvironmentInfo]) -> None:

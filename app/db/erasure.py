@@ -8,10 +8,10 @@ import msgspec
 from sqlalchemy import Select, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, learning, models, retention
+from app.db import audit, learning, retention, tables
 from app.db.in_array import in_array
 from app.db.learning import OPEN_RUNS, LearnedRelease, LearningRun
-from app.db.models import TASK_END_STATES, AuditAction, SkillState
+from app.db.tables import TASK_END_STATES, AuditAction, SkillState
 from app.errors import ConflictError
 
 _RETRAIN = (
@@ -19,7 +19,7 @@ _RETRAIN = (
     'queue a run with start="base" (POST /v1/training-runs), promote its release, and roll back to none of those '
     "named here. To forget the skills, delete them (DELETE /v1/skills/{id})."
 )
-_task, _run, _skill = models.Task, models.TrainingRun, models.Skill
+_task, _run, _skill = tables.Task, tables.TrainingRun, tables.Skill
 
 
 class WrittenSkill(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ async def check_erasable(session: AsyncSession, which: Select[UUID]) -> None:
             f"tasks that have not ended: {unfinished}; cancel them first (POST /v1/tasks/{{id}}/cancel), then "
             "try again"
         )
-    learned = select(models.RunTask.run_id).where(models.RunTask.task_id.in_(which))
+    learned = select(tables.RunTask.run_id).where(tables.RunTask.task_id.in_(which))
     run_id = await session.scalar(
         select(_run.id).where(_run.id.in_(learned), _run.state.in_(OPEN_RUNS)).order_by(_run.id).limit(1)
     )

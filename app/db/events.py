@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, ColumnElement, Text, Uuid, bindparam, case, c
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 from app.db.column_types import to_json
 from app.db.database import execute
 from app.records import Json
@@ -17,8 +17,8 @@ CHANNEL = "sage_events"  # NOTIFY: a task has new events; its id is the payload
 _APPEND = text("SELECT append_task_events(:task, CAST(:new AS jsonb))")  # waits, numbers, inserts and notifies
 
 
-_DATA = select(models.TaskEvent.seq, models.TaskEvent.data).where(
-    models.TaskEvent.task_id == bindparam("task", type_=Uuid)
+_DATA = select(tables.TaskEvent.seq, tables.TaskEvent.data).where(
+    tables.TaskEvent.task_id == bindparam("task", type_=Uuid)
 )
 
 
@@ -56,7 +56,7 @@ def parameter(new: Iterable[NewEvent]) -> str:
 
 async def rewrite(session: AsyncSession, task_id: UUID, change: Callable[[Json], Json]) -> None:
     """Replace the data of each event by what `change` makes of it."""
-    event = models.TaskEvent
+    event = tables.TaskEvent
     for row in (await execute(session, _DATA, {"task": task_id})).all():
         if (changed := change(row.data)) != row.data:
             await session.execute(
@@ -66,25 +66,25 @@ async def rewrite(session: AsyncSession, task_id: UUID, change: Callable[[Json],
 
 async def has(session: AsyncSession, task_id: UUID, kind: str) -> bool:
     """Whether the task has an event of this kind."""
-    found = select(models.TaskEvent.seq).where(models.TaskEvent.task_id == task_id, models.TaskEvent.kind == kind)
+    found = select(tables.TaskEvent.seq).where(tables.TaskEvent.task_id == task_id, tables.TaskEvent.kind == kind)
     return await session.scalar(found.limit(1)) is not None
 
 
 async def of_kind(session: AsyncSession, task_id: UUID, kind: str) -> Sequence[dict[str, Json]]:
     """The data of the task's events of this kind, in order."""
-    event = models.TaskEvent
+    event = tables.TaskEvent
     query = select(event.data).where(event.task_id == task_id, event.kind == kind).order_by(event.seq)
     return (await session.scalars(query)).all()
 
 
 async def after(
     session: AsyncSession, task_id: UUID, seq: int = 0, limit: int = 500
-) -> Sequence[models.TaskEvent]:
+) -> Sequence[tables.TaskEvent]:
     """Events after number `seq`, in order."""
     query = (
-        select(models.TaskEvent)
-        .where(models.TaskEvent.task_id == task_id, models.TaskEvent.seq > seq)
-        .order_by(models.TaskEvent.seq)
+        select(tables.TaskEvent)
+        .where(tables.TaskEvent.task_id == task_id, tables.TaskEvent.seq > seq)
+        .order_by(tables.TaskEvent.seq)
         .limit(limit)
     )
     return (await session.scalars(query)).all()
@@ -92,13 +92,13 @@ async def after(
 
 async def latest(session: AsyncSession, task_id: UUID) -> int:
     """The number of the last event; 0 without one."""
-    query = select(func.max(models.TaskEvent.seq)).where(models.TaskEvent.task_id == task_id)
+    query = select(func.max(tables.TaskEvent.seq)).where(tables.TaskEvent.task_id == task_id)
     return await session.scalar(query) or 0
 
 
 async def used(session: AsyncSession, task_id: UUID) -> dict[str, int]:
     """The turns, generated tokens and calls of a task, by its events."""
-    event = models.TaskEvent
+    event = tables.TaskEvent
     is_turn, is_call = event.kind == "turn", event.kind == "call"
     tokens = cast(event.data["tokens"].astext, BigInteger)
     query = select(

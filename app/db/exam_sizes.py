@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import and_, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import learning, models
+from app.db import learning, tables
 from app.db.in_array import in_array
 from app.project.holdout import kind_of, sets_of
 from app.project.score_source import GOOD
@@ -47,8 +47,8 @@ class ExamSize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def of(session: AsyncSession, exam_ids: Collection[UUID]) -> dict[UUID, ExamSize]:
-    exam, member, task, record = models.Exam, models.ExamTask, models.Task, models.Trajectory
-    placed = models.PlacedTask
+    exam, member, task, record = tables.Exam, tables.ExamTask, tables.Task, tables.Trajectory
+    placed = tables.PlacedTask
     is_solved = and_(task.stop == Stop.COMPLETED, task.score >= GOOD, record.id.is_not(None))
     query = (
         select(

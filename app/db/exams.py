@@ -15,10 +15,10 @@ from sqlalchemy import delete as sql_delete
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, projects
+from app.db import projects, tables
 from app.db.in_array import in_array
-from app.db.models import ExamSource
 from app.db.scored_log import UnlabelledTask, place, scored, unlabelled
+from app.db.tables import ExamSource
 from app.errors import InvalidError, NotFoundError
 from app.project.holdout import OWN_WORK, SET, is_held_out, kind_of
 from app.project.score_source import GOOD
@@ -29,7 +29,7 @@ _KEPT = 20  # versions of the exam that grows by itself
 KindRule: TypeAlias = Callable[[UUID, str, str | None], str]
 """The kind of a task: by its id, its instruction and its scenario."""
 
-_exam, _member, _task = models.Exam, models.ExamTask, models.Task
+_exam, _member, _task = tables.Exam, tables.ExamTask, tables.Task
 
 
 class NewExamTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
 
 async def put(
     session: AsyncSession, project_id: UUID, name: str, source: ExamSource, tasks: Sequence[NewExamTask]
-) -> models.Exam:
+) -> tables.Exam:
     """Store a new version, or return the newest if it has the same tasks."""
     await session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"exams {project_id}", 0))))
     digest = hashlib.sha256(msgspec.json.encode(tasks, order="deterministic")).hexdigest()
@@ -74,7 +74,7 @@ async def put(
 
 async def get(
     session: AsyncSession, project_id: UUID, name: str, version: int | None = None, digest: str | None = None
-) -> models.Exam:
+) -> tables.Exam:
     """One version, by its number or the beginning of its digest, or the newest. Raises NotFoundError."""
     exam = await _newest(session, project_id, name, version, digest)
     if exam is None:
@@ -84,7 +84,7 @@ async def get(
     return exam
 
 
-async def newest(session: AsyncSession, project_id: UUID | None) -> Sequence[models.Exam]:
+async def newest(session: AsyncSession, project_id: UUID | None) -> Sequence[tables.Exam]:
     """The newest version of each exam, by name; of all projects for None."""
     query = select(_exam).ext(distinct_on(_exam.project_id, _exam.name))
     query = query.order_by(_exam.project_id, _exam.name, _exam.version.desc())
@@ -93,7 +93,7 @@ async def newest(session: AsyncSession, project_id: UUID | None) -> Sequence[mod
     return (await session.scalars(query)).all()
 
 
-async def versions(session: AsyncSession, project_id: UUID, name: str) -> Sequence[models.Exam]:
+async def versions(session: AsyncSession, project_id: UUID, name: str) -> Sequence[tables.Exam]:
     """Newest first."""
     query = select(_exam).where(_exam.project_id == project_id, _exam.name == name).order_by(_exam.version.desc())
     return (await session.scalars(query)).all()
@@ -106,7 +106,7 @@ async def delete(session: AsyncSession, project_id: UUID, name: str) -> None:
         raise NotFoundError(f"this project has no exam {name!r}; GET /v1/exams lists them")
 
 
-async def tasks_of(session: AsyncSession, exam_id: UUID) -> Sequence[models.ExamTask]:
+async def tasks_of(session: AsyncSession, exam_id: UUID) -> Sequence[tables.ExamTask]:
     """In their order."""
     return (
         await session.scalars(select(_member).where(_member.exam_id == exam_id).order_by(_member.position))
@@ -155,7 +155,7 @@ async def of_tasks(session: AsyncSession, project_id: UUID, ids: Sequence[UUID])
     return [found[each] for each in ids]
 
 
-async def grow_holdout(session: AsyncSession, project_id: UUID, kind: KindRule) -> models.Exam | None:
+async def grow_holdout(session: AsyncSession, project_id: UUID, kind: KindRule) -> tables.Exam | None:
     """Refresh the exam of what the project holds out. None where it holds out nothing, or none of it has a score.
 
     All tasks of one `kind` are held out, or none. The oldest kinds drop out where there are more than fit. The
@@ -234,7 +234,7 @@ def _new(row: Row[Any]) -> NewExamTask:
 
 async def _newest(
     session: AsyncSession, project_id: UUID, name: str, version: int | None = None, digest: str | None = None
-) -> models.Exam | None:
+) -> tables.Exam | None:
     query = select(_exam).where(_exam.project_id == project_id, _exam.name == name)
     if version is not None:
         query = query.where(_exam.version == version)

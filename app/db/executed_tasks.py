@@ -4,12 +4,12 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, FromClause, and_, false, func, or_
 
-from app.db import models
-from app.db.models import TaskState
+from app.db import tables
+from app.db.tables import TaskState
 from app.records import LIMITS, Stop
 
 
-def executed(tasks: FromClause = models.Task.__table__) -> ColumnElement[Any]:
+def executed(tasks: FromClause = tables.Task.__table__) -> ColumnElement[Any]:
     """SQL: a row of `tasks` is done, or failed as its agent did nothing; not as it could not be executed."""
     columns = tasks.c
     without_calls = and_(columns.calls == 0, columns.skill_run.is_(None), columns.stop.in_([*LIMITS]))

@@ -8,12 +8,12 @@ from sqlalchemy import ColumnElement, and_, exists, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
-from app.db import models
-from app.db.models import TaskState
+from app.db import tables
+from app.db.tables import TaskState
 from app.project.score_source import GOOD
 from app.records import Stop, hosted
 
-_task = models.Task
+_task = tables.Task
 
 
 class Wanted(StrEnum):
@@ -25,7 +25,7 @@ class Wanted(StrEnum):
 
 async def latest(
     session: AsyncSession, project_id: UUID, model_id: UUID, wanted: Wanted, limit: int
-) -> Sequence[models.Task]:
+) -> Sequence[tables.Task]:
     """Newest first, those left out that this model has worked on before, or is about to, as an expert or not."""
     unscored = _task.score.is_(None)
     completed = and_(_task.state == TaskState.DONE, _task.stop == Stop.COMPLETED)
@@ -58,5 +58,5 @@ def _tried(model_id: UUID) -> ColumnElement[bool]:
 
 
 def _served_by(release_id: InstrumentedAttribute[UUID | None], model_id: UUID) -> ColumnElement[bool]:
-    release = models.Release
+    release = tables.Release
     return exists().where(release.id == release_id, release.model == hosted(model_id))

@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import Integer, cast, func, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 
 MOST_TASKS = 100
 """Tasks that are looked through, the latest."""
@@ -28,7 +28,7 @@ class FailedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 async def of_api(session: AsyncSession, project_id: UUID, name: str, limit: int = 20) -> Sequence[FailedCall]:
     """Newest first, of the project's latest tasks: no index has the calls by API."""
-    task, event = models.Task, models.TaskEvent
+    task, event = tables.Task, tables.TaskEvent
     latest = (
         select(task.id, task.instruction)
         .where(task.project_id == project_id)

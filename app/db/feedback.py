@@ -6,7 +6,7 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, scores
+from app.db import scores, tables
 from app.errors import ConflictError, InvalidError, NotFoundError
 from app.project.score_source import ScoreSource
 
@@ -21,7 +21,7 @@ async def add(  # noqa: PLR0913 - the columns of a row
     scored_by: UUID | None = None,
     turn: int | None = None,
     scale: tuple[float, float] = (0.0, 1.0),
-) -> models.Feedback:
+) -> tables.Feedback:
     """Add feedback. The latest is the task's score; that of another source, which it replaces, is kept.
 
     `score` lies in [0, 1], whatever the `scale` that it was given on; `turn` is what the comment is about;
@@ -31,14 +31,14 @@ async def add(  # noqa: PLR0913 - the columns of a row
     """
     if not 0 <= score <= 1:
         raise InvalidError(f"score is {score}: it must be between 0 and 1")
-    task = await session.get(models.Task, task_id, with_for_update=True)
+    task = await session.get(tables.Task, task_id, with_for_update=True)
     if task is None:
         raise NotFoundError(f"no task has the id {task_id}; GET /v1/tasks lists them")
     if task.finished_at is None:
         raise ConflictError(f"task {task_id} is {task.state}: wait for its end")
     if turn is not None and turn >= task.turns:
         raise InvalidError(f"turn {turn}: the task had {task.turns}, counted from 0")
-    row = models.Feedback(task_id=task_id, score=score, comment=comment, author=author, turn=turn)
+    row = tables.Feedback(task_id=task_id, score=score, comment=comment, author=author, turn=turn)
     row.lowest, row.highest = scale
     session.add(row)
     scores.put(task, score, ScoreSource.PERSON, scored_by=scored_by)
@@ -46,7 +46,7 @@ async def add(  # noqa: PLR0913 - the columns of a row
     return row
 
 
-async def of_task(session: AsyncSession, task_id: UUID) -> Sequence[models.Feedback]:
+async def of_task(session: AsyncSession, task_id: UUID) -> Sequence[tables.Feedback]:
     """Oldest first."""
-    query = select(models.Feedback).where(models.Feedback.task_id == task_id).order_by(models.Feedback.created_at)
+    query = select(tables.Feedback).where(tables.Feedback.task_id == task_id).order_by(tables.Feedback.created_at)
     return (await session.scalars(query)).all()

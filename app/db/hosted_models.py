@@ -8,23 +8,23 @@ from sqlalchemy import func, select, union_all, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, releases
+from app.db import releases, tables
 from app.db.database import keys_of
 from app.db.in_array import in_array
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.errors import ConflictError, NotFoundError
 from app.records import Json, hosted, hosted_id
 
-_row = models.HostedModel
+_row = tables.HostedModel
 _SHOWN = 3  # tasks that an error names
 
 
 async def add(
     session: AsyncSession, project_id: UUID, name: str, key: str | None, **columns: Any
-) -> models.HostedModel:
+) -> tables.HostedModel:
     """Raises ConflictError if the name is taken."""
     given = {"project_id": project_id, "name": name, "key": _sealed(session, key), **columns}
-    row: models.HostedModel | None = await session.scalar(
+    row: tables.HostedModel | None = await session.scalar(
         insert(_row).values(**given).on_conflict_do_nothing().returning(_row)
     )
     if row is None:
@@ -32,12 +32,12 @@ async def add(
     return row
 
 
-async def of_project(session: AsyncSession, project_id: UUID) -> Sequence[models.HostedModel]:
+async def of_project(session: AsyncSession, project_id: UUID) -> Sequence[tables.HostedModel]:
     """Ordered by name."""
     return (await session.scalars(select(_row).where(_row.project_id == project_id).order_by(_row.name))).all()
 
 
-async def get(session: AsyncSession, project_id: UUID, name: str, *, lock: bool = False) -> models.HostedModel:
+async def get(session: AsyncSession, project_id: UUID, name: str, *, lock: bool = False) -> tables.HostedModel:
     """Raises NotFoundError. With `lock`, no release of the project changes meanwhile, and none is proposed."""
     query = select(_row).where(_row.project_id == project_id, _row.name == name)
     if lock:
@@ -49,7 +49,7 @@ async def get(session: AsyncSession, project_id: UUID, name: str, *, lock: bool 
     return row
 
 
-async def by_id(session: AsyncSession, model_id: UUID) -> models.HostedModel:
+async def by_id(session: AsyncSession, model_id: UUID) -> tables.HostedModel:
     """Raises NotFoundError."""
     row = await session.get(_row, model_id, populate_existing=True)
     if row is None:
@@ -63,7 +63,7 @@ async def names(session: AsyncSession, ids: Collection[UUID]) -> dict[UUID, str]
     return {row.id: row.name for row in found}
 
 
-async def change(session: AsyncSession, row: models.HostedModel, **columns: Any) -> None:
+async def change(session: AsyncSession, row: tables.HostedModel, **columns: Any) -> None:
     """Of a locked row; `key` is plain. Raises ConflictError for another model where a release was made with this
     one: what serves never changes.
     """
@@ -78,7 +78,7 @@ async def change(session: AsyncSession, row: models.HostedModel, **columns: Any)
     await session.flush()
 
 
-async def delete(session: AsyncSession, project_id: UUID, name: str) -> models.HostedModel:
+async def delete(session: AsyncSession, project_id: UUID, name: str) -> tables.HostedModel:
     """Its name stays with its releases. Raises NotFoundError, and ConflictError while a release serves with it, or
     tasks are to be done with it: what they cost is counted by its prices.
     """
@@ -90,7 +90,7 @@ async def delete(session: AsyncSession, project_id: UUID, name: str) -> models.H
         raise ConflictError(
             f"tasks still run on the model {name}, or wait for it: let these end, or cancel them: {which}"
         )
-    release = models.Release
+    release = tables.Release
     await session.execute(update(release).where(release.model == hosted(row.id)).values(removed_model=name))
     await session.delete(row)
     await session.flush()
@@ -98,7 +98,7 @@ async def delete(session: AsyncSession, project_id: UUID, name: str) -> models.H
 
 
 async def note(
-    session: AsyncSession, row: models.HostedModel, abilities: dict[str, Json], failure: str | None
+    session: AsyncSession, row: tables.HostedModel, abilities: dict[str, Json], failure: str | None
 ) -> None:
     """What the latest request to the model, as `row` has it, taught, and why it failed; None: it did not. Nothing
     if it was put elsewhere meanwhile.
@@ -112,9 +112,9 @@ async def failing(session: AsyncSession) -> Sequence[UUID]:
     return tuple({row.project_id for row in await serving(session) if row.failure is not None})
 
 
-async def serving(session: AsyncSession) -> Sequence[models.HostedModel]:
+async def serving(session: AsyncSession) -> Sequence[tables.HostedModel]:
     """Those of active releases and canaries, of all projects."""
-    release = models.Release
+    release = tables.Release
     serve = [  # a query for each state, as there is an index for each
         select(release.model).where(release.state == state, ~releases.is_local(release.model))
         for state in (ReleaseState.ACTIVE, ReleaseState.CANARY)
@@ -124,7 +124,7 @@ async def serving(session: AsyncSession) -> Sequence[models.HostedModel]:
     return (await session.scalars(select(_row).where(which).order_by(_row.created_at))).all()
 
 
-async def others(session: AsyncSession, url: str, model: str) -> Sequence[tuple[str, models.Release]]:
+async def others(session: AsyncSession, url: str, model: str) -> Sequence[tuple[str, tables.Release]]:
     """The active releases with another model than this one at a URL, each after the name of its project."""
     same = await session.scalars(select(_row.id).where(_row.url == url, _row.model == model))
     theirs = {hosted(each) for each in same}
@@ -150,7 +150,7 @@ def probed(abilities: dict[str, Json]) -> dict[str, Any]:
     return {"abilities": abilities, "probed_at": func.clock_timestamp(), "failure": None}
 
 
-def about(row: models.HostedModel) -> dict[str, Json]:
+def about(row: tables.HostedModel) -> dict[str, Json]:
     """For the audit log."""
     shown: dict[str, Json] = {
         name: getattr(row, name) for name in ("name", "url", "model", "price_in", "price_out")
@@ -162,7 +162,7 @@ def _sealed(session: AsyncSession, key: str | None) -> str | None:
     return keys_of(session).encrypt(key) if key else None
 
 
-async def propose(session: AsyncSession, project_id: UUID, name: str) -> models.Release:
+async def propose(session: AsyncSession, project_id: UUID, name: str) -> tables.Release:
     """Add a candidate release whose policy is the project's hosted model of this name. Raises NotFoundError."""
     row = await get(session, project_id, name, lock=True)
     return await releases.propose(session, project_id, hosted(row.id))
@@ -170,14 +170,14 @@ async def propose(session: AsyncSession, project_id: UUID, name: str) -> models.
 
 async def _releases(session: AsyncSession, model_id: UUID, *states: ReleaseState) -> Sequence[int]:
     """The numbers of those with it, newest first."""
-    release = models.Release
+    release = tables.Release
     query = select(release.number).where(release.model == hosted(model_id), release.state.in_(states))
     return (await session.scalars(query.order_by(release.number.desc()))).all()
 
 
 async def _unfinished(session: AsyncSession, model_id: UUID) -> Sequence[UUID]:
     """The tasks that wait for it, or run on it, once whoever is pinning one to its releases has done so."""
-    release, task = models.Release, models.Task
+    release, task = tables.Release, tables.Task
     of_it = select(release.id).where(release.model == hosted(model_id))
     ids = (await session.scalars(of_it.order_by(release.id).with_for_update())).all()
     unfinished = select(task.id).where(in_array(task.release_id, ids), task.finished_at.is_(None))

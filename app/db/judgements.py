@@ -7,14 +7,15 @@ from uuid import UUID
 from sqlalchemy import and_, func, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, projects
-from app.db.models import ScoreSource, TaskState
+from app.db import projects, tables
+from app.db.tables import TaskState
 from app.project.agreement import Agreement
+from app.project.score_source import ScoreSource
 
 _SUCCESS = 0.5
 _COUNTS = ("both", "neither", "judge_only", "person_only")
 
-_task = models.Task
+_task = tables.Task
 
 
 async def wanted(

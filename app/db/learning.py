@@ -8,15 +8,15 @@ from sqlalchemy import Select, and_, case, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 from app.db.in_array import in_array
-from app.db.models import ReleaseState, RunState
+from app.db.tables import ReleaseState, RunState
 from app.project.holdout import kind_of
 from app.run_settings import RunKind
 
 OPEN_RUNS = (RunState.QUEUED, RunState.RUNNING)
 
-_task, _run, _release, _learned = models.Task, models.TrainingRun, models.Release, models.RunTask
+_task, _run, _release, _learned = tables.Task, tables.TrainingRun, tables.Release, tables.RunTask
 
 
 class LearningRun(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ async def served_kinds(session: AsyncSession, project_ids: Collection[UUID]) -> 
     """The kinds of tasks that releases learned from which have been active, by project: where they were placed, or
     see `kind_of`.
     """
-    placed = models.PlacedTask
+    placed = tables.PlacedTask
     label = func.coalesce(_task.scenario, placed.kind)
     own_instruction = case((label.is_(None), _task.instruction))
     query = (
@@ -125,7 +125,7 @@ async def _with_successors(session: AsyncSession, runs: Collection[UUID]) -> set
     """The runs, and those that continued an adapter that one of them made."""
     found, new = set(runs), set(runs)
     while new:
-        made = select(models.Adapter.hash).where(in_array(models.Adapter.run_id, new))
+        made = select(tables.Adapter.hash).where(in_array(tables.Adapter.run_id, new))
         proposed = select(_release.model).where(in_array(_release.training_run_id, new))
         later = select(_run.id).where(or_(_run.started_from.in_(made), _run.started_from.in_(proposed)))
         new = set(await session.scalars(later)) - found

@@ -6,9 +6,9 @@ import msgspec
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, projects, releases
-from app.db.models import Exploration
+from app.db import projects, releases, tables
 from app.db.scores import proven
+from app.db.tables import Exploration
 from app.project.project_settings import ProjectSettings, explored_percent
 from app.records import hosted_id
 from app.run_settings import TRAINED_TEMPERATURE, RunKind, read_settings
@@ -21,7 +21,7 @@ _HOSTED = (
 )
 _ENOUGH = 20  # tasks that explored, to say how many do so to their end
 
-_task = models.Task
+_task = tables.Task
 
 
 class Serving(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class _Week(msgspec.Struct, frozen=True):
     stopped: int  # of those scored, begun again without exploring, to change something
 
 
-async def outlook(session: AsyncSession, schedule: models.Schedule, serving: Serving) -> Outlook:
+async def outlook(session: AsyncSession, schedule: tables.Schedule, serving: Serving) -> Outlook:
     """Of the runs of a schedule, as if it were enabled."""
     project = projects.settings_of(await projects.by_id(session, schedule.project_id))
     settings, week = read_settings(schedule.settings), await _week(session, schedule)
@@ -94,7 +94,7 @@ def _unsampled(percent: float, project: ProjectSettings, week: _Week) -> list[st
     return []
 
 
-def _unscored(schedule: models.Schedule, project: ProjectSettings, serving: Serving, week: _Week) -> list[str]:
+def _unscored(schedule: tables.Schedule, project: ProjectSettings, serving: Serving, week: _Week) -> list[str]:
     if week.scored or project.verifier is not None:
         return []
     if not (week.judged or serving.judge):
@@ -112,7 +112,7 @@ def _unscored(schedule: models.Schedule, project: ProjectSettings, serving: Serv
     return []
 
 
-async def _week(session: AsyncSession, schedule: models.Schedule) -> _Week:
+async def _week(session: AsyncSession, schedule: tables.Schedule) -> _Week:
     by_others, explored = proven().is_not(None), _task.exploration.in_([Exploration.READS, Exploration.WRITES])
     since = func.clock_timestamp() - timedelta(days=_DAYS)
     query = select(

@@ -22,8 +22,8 @@ from sqlalchemy import (
     update,
 )
 
-from app.db.base import Leased
 from app.db.clock import from_now
+from app.db.tables import Leased
 from app.errors import ConflictError
 
 _SEPARATOR = "/"  # between the process and the claim

@@ -10,14 +10,14 @@ from sqlalchemy import Row, Text, Uuid, bindparam, cast, exists, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import api_credentials, models, schedules, skill_sets
+from app.db import api_credentials, schedules, skill_sets, tables
 from app.db.database import Handle, execute
 from app.db.in_array import in_array
-from app.db.models import SkillState
+from app.db.tables import SkillState
 from app.errors import NotFoundError
 from app.records import Json
 
-_project, _release, _tools, _api = models.Project, models.Release, models.ToolSet, models.Api
+_project, _release, _tools, _api = tables.Project, tables.Release, tables.ToolSet, tables.Api
 _SERVING = (
     select(
         _project.name.label("project"),
@@ -62,7 +62,7 @@ class SkillName(msgspec.Struct, frozen=True):
     version: int
 
     @classmethod
-    def of(cls, skill: models.Skill) -> "SkillName":
+    def of(cls, skill: tables.Skill) -> "SkillName":
         return cls(skill.id, skill.name, skill.version)
 
 
@@ -73,19 +73,19 @@ async def store_skills(session: AsyncSession, project_id: UUID) -> str:
         f"{key} {state}" if state is not SkillState.ACTIVE else str(key) for key, state in offered.items()
     )
     digest = _hash(skills)
-    await session.execute(insert(models.SkillSet).values(hash=digest, skills=skills).on_conflict_do_nothing())
+    await session.execute(insert(tables.SkillSet).values(hash=digest, skills=skills).on_conflict_do_nothing())
     return digest
 
 
 async def skill_states(session: AsyncSession, digest: str) -> dict[UUID, SkillState]:
     """The skills of a set, and the states they had."""
-    entries = (entry.split(" ") for entry in (await session.get_one(models.SkillSet, digest)).skills)
+    entries = (entry.split(" ") for entry in (await session.get_one(tables.SkillSet, digest)).skills)
     return {UUID(key): SkillState(state[0]) if state else SkillState.ACTIVE for key, *state in entries}
 
 
 async def skill_names(session: AsyncSession, skill_ids: Collection[UUID]) -> list[SkillName]:
     """Ordered by name and version."""
-    skill = models.Skill
+    skill = tables.Skill
     query = select(skill.id, skill.name, skill.version).where(in_array(skill.id, skill_ids))
     query = query.order_by(skill.name, skill.version, skill.id)
     return [SkillName(*row) for row in await session.execute(query)]
@@ -100,7 +100,7 @@ async def serving(handle: Handle, project_id: UUID, release_id: UUID) -> Sequenc
 
 async def api_tools(session: AsyncSession, project_id: UUID) -> dict[str, Tool]:
     """The APIs of the project as they are now, by name."""
-    api = models.Api
+    api = tables.Api
     rows = await session.execute(
         select(api.name, api.digest, api.presentation).where(api.project_id == project_id)
     )
@@ -112,7 +112,7 @@ async def store_tools(session: AsyncSession, project_id: UUID, tools: Mapping[st
 
     Documents of registered APIs are copied, so that they outlive their APIs; others were copied before.
     """
-    api, document = models.Api, models.ToolDocument
+    api, document = tables.Api, tables.ToolDocument
     digests = {name: each.digest for name, each in tools.items()}
     presentations = {name: each.presentation for name, each in tools.items() if each.presentation}
     wanted = select(api.digest, api.document).where(
@@ -121,20 +121,20 @@ async def store_tools(session: AsyncSession, project_id: UUID, tools: Mapping[st
     await session.execute(insert(document).from_select(["digest", "document"], wanted).on_conflict_do_nothing())
     parts = [sorted(digests.items()), sorted(presentations.items())] if presentations else sorted(digests.items())
     digest = _hash(parts)
-    row = insert(models.ToolSet).values(hash=digest, documents=digests, presentations=presentations)
+    row = insert(tables.ToolSet).values(hash=digest, documents=digests, presentations=presentations)
     await session.execute(row.on_conflict_do_nothing())
     return digest
 
 
 async def tool_set(session: AsyncSession, digest: str) -> dict[str, Tool]:
     """The API documents of a set, by name."""
-    row = await session.get_one(models.ToolSet, digest)
+    row = await session.get_one(tables.ToolSet, digest)
     return {name: Tool(each, row.presentations.get(name, {})) for name, each in row.documents.items()}
 
 
 async def document(session: AsyncSession, api_id: UUID, digest: str) -> bytes:
     """A document that an API has or had, as JSON that is not decoded."""
-    api = models.Api
+    api = tables.Api
     query = select(cast(api.document, Text)).where(api.id == api_id, api.digest == digest)
     text = await session.scalar(query)
     return await kept_document(session, digest) if text is None else str(text).encode()
@@ -142,7 +142,7 @@ async def document(session: AsyncSession, api_id: UUID, digest: str) -> bytes:
 
 async def kept_document(session: AsyncSession, digest: str) -> bytes:
     """A document of a release, as JSON that is not decoded."""
-    kept = models.ToolDocument
+    kept = tables.ToolDocument
     text = await session.scalar(select(cast(kept.document, Text)).where(kept.digest == digest))
     if text is None:
         raise NotFoundError("an API document was removed before it could be read")
@@ -150,18 +150,18 @@ async def kept_document(session: AsyncSession, digest: str) -> bytes:
 
 
 async def store_prompt(session: AsyncSession, digest: str, text: str) -> None:
-    row = insert(models.PromptText).values(hash=digest, text=text)
+    row = insert(tables.PromptText).values(hash=digest, text=text)
     await session.execute(row.on_conflict_do_nothing())
 
 
 async def prompt_text(session: AsyncSession, digest: str | None) -> str | None:
     """None for one of a version of this server that kept no texts."""
-    return await session.scalar(select(models.PromptText.text).where(models.PromptText.hash == digest))
+    return await session.scalar(select(tables.PromptText.text).where(tables.PromptText.hash == digest))
 
 
-async def is_unused(session: AsyncSession, release: models.Release) -> bool:
+async def is_unused(session: AsyncSession, release: tables.Release) -> bool:
     """Whether no task has begun with the release. If so, none will before this transaction ends."""
-    row, task = models.Release, models.Task
+    row, task = tables.Release, tables.Task
     begun = select(exists().where(task.project_id == release.project_id, task.release_id == release.id))
     if await session.scalar(begun):
         return False

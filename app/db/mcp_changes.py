@@ -6,11 +6,11 @@ from uuid import UUID
 from sqlalchemy import case, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import apis, models
+from app.db import apis, tables
 from app.db.clock import from_now
 
 MAX_TRIES: Final = 8  # about an hour
-_api = models.Api
+_api = tables.Api
 _SOON_SECONDS = 1.0  # several changes in a row are one
 _PAUSE_SECONDS = 30.0  # before the second try; each later one waits twice as long
 
@@ -31,7 +31,7 @@ async def mark_connected(session: AsyncSession, api_id: UUID) -> None:
     await session.execute(marked.values(refresh_at=func.clock_timestamp(), refresh_tries=0))
 
 
-async def claim_due(session: AsyncSession) -> models.Api | None:
+async def claim_due(session: AsyncSession) -> tables.Api | None:
     """An API to refresh, without its document; for a time, nobody else gets it. Its `refresh_tries` count this."""
     due = (
         select(_api.id)

@@ -25,12 +25,12 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import events, lease, models, task_queue
+from app.db import events, lease, tables, task_queue
 from app.db.column_types import to_json
 from app.db.database import Handle, execute
 from app.records import Json, Offer, Trajectory
 
-_row, _skill = models.SkillOffer, models.Skill
+_row, _skill = tables.SkillOffer, tables.Skill
 _task_id = bindparam("task", type_=Uuid)
 
 
@@ -48,14 +48,14 @@ _new = insert(_row).from_select(
         _held.c.id, _shown.c.skill, _shown.c.position, cast(_shown.c.ranks, JSONB), literal(0), literal(0)
     ).join_from(_held, _shown, true()),
 )
-_selection = insert(models.TaskSelection).from_select(
+_selection = insert(tables.TaskSelection).from_select(
     ["task_id", "record"], select(_held.c.id, cast(bindparam("selection", type_=Text), JSONB))
 )
 _selected = _selection.on_conflict_do_nothing().cte("selected")
 _SHOW = select(_held.c.id, events.appended(_held.c.id)).add_cte(
     _new.on_conflict_do_nothing().cte("new_offers"), _selected
 )
-_kept_back = insert(models.WithheldSkill).from_select(
+_kept_back = insert(tables.WithheldSkill).from_select(
     ["task_id", "skill_id"], select(_held.c.id, _shown.c.skill).join_from(_held, _shown, true())
 )
 _WITHHOLD = select(_held.c.id, events.appended(_held.c.id)).add_cte(
@@ -91,7 +91,7 @@ async def record(session: AsyncSession, task_id: UUID, offers: Sequence[Offer]) 
         for position, offer in enumerate(offers, start=1)
     ]
     if rows:
-        await session.execute(insert(models.SkillOffer).values(rows).on_conflict_do_nothing())
+        await session.execute(insert(tables.SkillOffer).values(rows).on_conflict_do_nothing())
 
 
 async def show(
@@ -160,28 +160,28 @@ async def record_uses(handle: Handle, trajectory: Trajectory) -> None:
     await execute(handle, _USE, values)
 
 
-async def to_task(session: AsyncSession, task_id: UUID) -> list[tuple[models.SkillOffer, models.Skill]]:
+async def to_task(session: AsyncSession, task_id: UUID) -> list[tuple[tables.SkillOffer, tables.Skill]]:
     """In the order of the offers."""
     rows = await session.execute(
-        select(models.SkillOffer, models.Skill)
-        .join(models.Skill, models.Skill.id == models.SkillOffer.skill_id)
-        .where(models.SkillOffer.task_id == task_id)
-        .order_by(models.SkillOffer.position)
+        select(tables.SkillOffer, tables.Skill)
+        .join(tables.Skill, tables.Skill.id == tables.SkillOffer.skill_id)
+        .where(tables.SkillOffer.task_id == task_id)
+        .order_by(tables.SkillOffer.position)
         .execution_options(populate_existing=True)
     )
     return [(offer, skill) for offer, skill in rows]
 
 
-async def withheld_from(session: AsyncSession, task_id: UUID) -> Sequence[models.Skill]:
+async def withheld_from(session: AsyncSession, task_id: UUID) -> Sequence[tables.Skill]:
     """The skills that the task would have been offered."""
-    kept_back = models.WithheldSkill
-    query = select(models.Skill).join(kept_back, kept_back.skill_id == models.Skill.id)
-    return (await session.scalars(query.where(kept_back.task_id == task_id).order_by(models.Skill.name))).all()
+    kept_back = tables.WithheldSkill
+    query = select(tables.Skill).join(kept_back, kept_back.skill_id == tables.Skill.id)
+    return (await session.scalars(query.where(kept_back.task_id == task_id).order_by(tables.Skill.name))).all()
 
 
 async def selection_of(session: AsyncSession, task_id: UUID) -> dict[str, Json] | None:
     """Why skills were offered to the task or not; None where nothing was found, or it has not begun."""
-    row = models.TaskSelection
+    row = tables.TaskSelection
     found: dict[str, Json] | None = await session.scalar(select(row.record).where(row.task_id == task_id))
     return found
 
@@ -191,7 +191,7 @@ async def offered(handle: Handle, task_id: UUID) -> list[Offer]:
     return [Offer(**row._mapping) for row in await execute(handle, _OFFERED, {"task": task_id})]
 
 
-def offer_of(skill: models.Skill, ranks: dict[str, int] | None = None) -> Offer:
+def offer_of(skill: tables.Skill, ranks: dict[str, int] | None = None) -> Offer:
     """A skill as it is offered."""
     return Offer(
         skill_id=skill.id,

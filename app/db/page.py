@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import Select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.models import Entity
+from app.db.tables import Entity
 from app.errors import InvalidError
 
 T = TypeVar("T", bound=Entity)

@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 from app.db.database import keys_of
 from app.errors import ConflictError, InvalidError, NotFoundError
 from app.project.project_settings import ProjectSettings, changed, stored
@@ -21,41 +21,41 @@ _SIGNED = ("webhook", "verifier")  # settings whose messages are signed with a s
 
 async def create(
     session: AsyncSession, name: str, model: str = BASE, evidence: dict[str, Json] | None = None
-) -> models.Project:
+) -> tables.Project:
     """Create a project and its first release, of a model. Raises ConflictError if the name is taken."""
-    project: models.Project | None = await session.scalar(
-        insert(models.Project).values(name=name).on_conflict_do_nothing().returning(models.Project)
+    project: tables.Project | None = await session.scalar(
+        insert(tables.Project).values(name=name).on_conflict_do_nothing().returning(tables.Project)
     )
     if project is None:
         raise ConflictError(f"a project named {name!r} exists already: choose another name")
-    first = models.Release(project_id=project.id, number=1, model=model, evidence=evidence)
-    first.state, first.activated_at = models.ReleaseState.ACTIVE, func.clock_timestamp()
+    first = tables.Release(project_id=project.id, number=1, model=model, evidence=evidence)
+    first.state, first.activated_at = tables.ReleaseState.ACTIVE, func.clock_timestamp()
     session.add(first)
-    session.add(models.ProjectTurn(project_id=project.id))
+    session.add(tables.ProjectTurn(project_id=project.id))
     await session.flush()
     return project
 
 
-async def by_name(session: AsyncSession, name: str) -> models.Project:
-    project = await session.scalar(select(models.Project).where(models.Project.name == name))
+async def by_name(session: AsyncSession, name: str) -> tables.Project:
+    project = await session.scalar(select(tables.Project).where(tables.Project.name == name))
     if project is None:
         raise NotFoundError(f"no project is named {name!r}; GET /v1/projects lists them")
     return project
 
 
-async def by_id(session: AsyncSession, project_id: UUID) -> models.Project:
-    project = await session.get(models.Project, project_id, populate_existing=True)
+async def by_id(session: AsyncSession, project_id: UUID) -> tables.Project:
+    project = await session.get(tables.Project, project_id, populate_existing=True)
     if project is None:
         raise NotFoundError(f"no project has the id {project_id}; GET /v1/projects lists them")
     return project
 
 
-async def list_all(session: AsyncSession) -> Sequence[models.Project]:
+async def list_all(session: AsyncSession) -> Sequence[tables.Project]:
     """Ordered by name."""
-    return (await session.scalars(select(models.Project).order_by(models.Project.name))).all()
+    return (await session.scalars(select(tables.Project).order_by(tables.Project.name))).all()
 
 
-def settings_of(project: models.Project) -> ProjectSettings:
+def settings_of(project: tables.Project) -> ProjectSettings:
     return msgspec.convert(project.settings, ProjectSettings)
 
 
@@ -66,7 +66,7 @@ async def change_settings(
 
     `webhook.secret` and `verifier.secret` are no part of the settings: they are stored encrypted.
     """
-    project = await session.get(models.Project, project_id, populate_existing=True, with_for_update=True)
+    project = await session.get(tables.Project, project_id, populate_existing=True, with_for_update=True)
     if project is None:
         raise NotFoundError(f"no project has the id {project_id}; GET /v1/projects lists them")
     before = settings_of(project)
@@ -84,14 +84,14 @@ async def change_settings(
 async def delete(session: AsyncSession, project_id: UUID) -> None:
     """Delete a project with everything in it. Raises NotFoundError."""
     deleted = await session.scalar(
-        sql_delete(models.Project).where(models.Project.id == project_id).returning(models.Project.id)
+        sql_delete(tables.Project).where(tables.Project.id == project_id).returning(tables.Project.id)
     )
     if deleted is None:
         raise NotFoundError(f"no project has the id {project_id}; GET /v1/projects lists them")
 
 
 def _store_secret(
-    session: AsyncSession, project: models.Project, name: str, secret: str | None, *, wanted: bool
+    session: AsyncSession, project: tables.Project, name: str, secret: str | None, *, wanted: bool
 ) -> None:
     """Raises InvalidError if one is wanted, and there is none."""
     column = f"{name}_secret"

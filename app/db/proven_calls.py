@@ -6,7 +6,7 @@ from uuid import UUID
 from sqlalchemy import exists, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 from app.db.scores import proven
 from app.project.score_source import GOOD
 
@@ -18,7 +18,7 @@ async def has_called(session: AsyncSession, project_id: UUID, api: str) -> bool:
     """Whether one of the project's latest tasks that a person, a check or a verifier scored as a success has
     called this "app.operation", and the call returned. Events that were deleted are not seen.
     """
-    task, event = models.Task, models.TaskEvent
+    task, event = tables.Task, tables.TaskEvent
     good = (
         select(task.id)
         .where(task.project_id == project_id, task.score >= GOOD, proven() >= GOOD)

@@ -4,9 +4,9 @@ import msgspec
 from sqlalchemy import func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import approvals, models
+from app.db import approvals, tables
 from app.db.fair_queue import ACCEPTED, RUNNING
-from app.db.models import TaskState
+from app.db.tables import TaskState
 
 
 class QueueDepth(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class QueueDepth(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read(session: AsyncSession) -> QueueDepth:
     """Of all projects."""
-    task = models.Task
+    task = tables.Task
     age = func.extract("epoch", func.clock_timestamp() - func.min(task.created_at))
     query = select(task.state, func.count(), age).where(or_(ACCEPTED, RUNNING)).group_by(task.state)
     found = {state: (count, float(seconds)) for state, count, seconds in await session.execute(query)}

@@ -6,7 +6,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, projects, usage
+from app.db import projects, tables, usage
 from app.db.fair_queue import ACCEPTED, RUNNING
 from app.errors import LimitError
 from app.project.project_settings import Limits
@@ -45,7 +45,7 @@ async def in_progress(session: AsyncSession, project_id: UUID) -> tuple[int, int
     return await _count(session, project_id, ACCEPTED), await _count(session, project_id, RUNNING)
 
 
-async def exhausted(session: AsyncSession, project: models.Project, defaults: Limits) -> str | None:
+async def exhausted(session: AsyncSession, project: tables.Project, defaults: Limits) -> str | None:
     """The limit that keeps the project's waiting tasks waiting, if one does."""
     limits = projects.settings_of(project).limits.over(defaults)
     used = await usage.of_today(session, project.id)
@@ -79,7 +79,7 @@ def _reached(limits: Limits, **used: float) -> str | None:
 
 
 async def _count(session: AsyncSession, project_id: UUID, state: ColumnElement[bool]) -> int:
-    query = select(func.count()).select_from(models.Task).where(state, models.Task.project_id == project_id)
+    query = select(func.count()).select_from(tables.Task).where(state, tables.Task.project_id == project_id)
     return (await session.scalars(query)).one()
 
 

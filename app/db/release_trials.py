@@ -7,11 +7,11 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import canaries, models, releases, watches
+from app.db import canaries, releases, tables, watches
 from app.db.in_array import in_array
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 
-_task = models.Task
+_task = tables.Task
 
 
 class ReleaseTrial(NamedTuple):
@@ -25,7 +25,7 @@ class ReleaseTrial(NamedTuple):
 async def current(session: AsyncSession, project_id: UUID) -> ReleaseTrial | None:
     """That of a canary, else that of a watch."""
     active = await releases.find_active(session, project_id)
-    row = models.Release
+    row = tables.Release
     canary = await session.scalar(
         select(row).where(row.project_id == project_id, row.state == ReleaseState.CANARY)
     )
@@ -44,5 +44,5 @@ async def current(session: AsyncSession, project_id: UUID) -> ReleaseTrial | Non
     return ReleaseTrial(new, old, new)
 
 
-def _served(served: Sequence[models.Release]) -> ColumnElement[bool]:
+def _served(served: Sequence[tables.Release]) -> ColumnElement[bool]:
     return in_array(_task.release_id, [each.id for each in served])

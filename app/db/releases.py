@@ -7,9 +7,9 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
-from app.db import models, projects, skill_moves
+from app.db import projects, skill_moves, tables
 from app.db.in_array import in_array
-from app.db.models import RELEASE_MOVES, ReleaseState
+from app.db.tables import RELEASE_MOVES, ReleaseState
 from app.errors import ConflictError, NotFoundError
 from app.records import BASE, HOSTED, Json, hosted_id
 
@@ -20,7 +20,7 @@ SERVING = (ReleaseState.PASSED, ReleaseState.CANARY, ReleaseState.ACTIVE)  # or 
 CHANNEL = "sage_releases"  # NOTIFY: a release changed; its id is the payload
 
 
-async def active(session: AsyncSession, project_id: UUID) -> models.Release:
+async def active(session: AsyncSession, project_id: UUID) -> tables.Release:
     """The release that new tasks are pinned to."""
     release = await find_active(session, project_id)
     if release is None:
@@ -28,15 +28,15 @@ async def active(session: AsyncSession, project_id: UUID) -> models.Release:
     return release
 
 
-async def get(session: AsyncSession, release_id: UUID) -> models.Release:
-    release = await session.get(models.Release, release_id)
+async def get(session: AsyncSession, release_id: UUID) -> tables.Release:
+    release = await session.get(tables.Release, release_id)
     if release is None:
         raise NotFoundError(f"no release has the id {release_id}; GET /v1/releases lists them")
     return release
 
 
-async def numbered(session: AsyncSession, project_id: UUID, number: int) -> models.Release:
-    row = models.Release
+async def numbered(session: AsyncSession, project_id: UUID, number: int) -> tables.Release:
+    row = tables.Release
     release = await session.scalar(select(row).where(row.project_id == project_id, row.number == number))
     if release is None:
         raise NotFoundError(f"the project has no release {number}: GET /v1/releases lists them")
@@ -45,22 +45,22 @@ async def numbered(session: AsyncSession, project_id: UUID, number: int) -> mode
 
 async def of_project(
     session: AsyncSession, project_id: UUID, *which: ColumnElement[bool]
-) -> Sequence[models.Release]:
+) -> Sequence[tables.Release]:
     """Newest first."""
     query = (
-        select(models.Release)
-        .where(models.Release.project_id == project_id, *which)
-        .order_by(models.Release.number.desc())
+        select(tables.Release)
+        .where(tables.Release.project_id == project_id, *which)
+        .order_by(tables.Release.number.desc())
     )
     return (await session.scalars(query)).all()
 
 
 async def propose(
     session: AsyncSession, project_id: UUID, model: str, training_run_id: UUID | None = None
-) -> models.Release:
+) -> tables.Release:
     """Add a candidate with the next number. A run that began again gets its earlier candidate."""
     await lock(session, project_id)
-    release = models.Release
+    release = tables.Release
     if training_run_id is not None:
         before = await session.scalar(
             select(release).where(release.training_run_id == training_run_id, release.model == model)
@@ -74,7 +74,7 @@ async def propose(
     return await _notified(session, row)
 
 
-async def record_evidence(session: AsyncSession, release_id: UUID, evidence: dict[str, Json]) -> models.Release:
+async def record_evidence(session: AsyncSession, release_id: UUID, evidence: dict[str, Json]) -> tables.Release:
     """Store the gate's figures; the state stays."""
     release = await locked(session, release_id)
     release.evidence = evidence
@@ -96,7 +96,7 @@ async def note_waiting(session: AsyncSession, release_id: UUID, cause: str) -> N
 
 async def approve(
     session: AsyncSession, release_id: UUID, evidence: dict[str, Json], canary_percent: float | None = None
-) -> models.Release:
+) -> tables.Release:
     """Record that the candidate passed the gate. It serves, fully or as a canary, once the model servers have
     verified its weights. Raises NotFoundError, and ConflictError if it is no longer a candidate.
     """
@@ -105,21 +105,21 @@ async def approve(
     return await move(session, release, ReleaseState.PASSED)
 
 
-async def reopen(session: AsyncSession, release_id: UUID, evidence: dict[str, Json]) -> models.Release:
+async def reopen(session: AsyncSession, release_id: UUID, evidence: dict[str, Json]) -> tables.Release:
     """Make it a candidate again, for a person to decide: its reference no longer serves. Raises as `approve`."""
     release = await locked(session, release_id)
     release.evidence = evidence
     return await move(session, release, ReleaseState.CANDIDATE)
 
 
-async def serving(session: AsyncSession, project_id: UUID | None = None) -> Sequence[tuple[str, models.Release]]:
+async def serving(session: AsyncSession, project_id: UUID | None = None) -> Sequence[tuple[str, tables.Release]]:
     """Active releases and canaries of one project or all, each after the name of its project."""
-    release = models.Release
+    release = tables.Release
     query = (
-        select(models.Project.name, release)
-        .join(release, release.project_id == models.Project.id)
+        select(tables.Project.name, release)
+        .join(release, release.project_id == tables.Project.id)
         .where(release.state.in_([ReleaseState.ACTIVE, ReleaseState.CANARY]))
-        .order_by(models.Project.name, release.number)
+        .order_by(tables.Project.name, release.number)
     )
     if project_id is not None:
         query = query.where(release.project_id == project_id)
@@ -128,7 +128,7 @@ async def serving(session: AsyncSession, project_id: UUID | None = None) -> Sequ
 
 async def local_projects(session: AsyncSession) -> Sequence[UUID]:
     """The projects whose active release needs the model servers."""
-    row = models.Release
+    row = tables.Release
     query = select(row.project_id).where(row.state == ReleaseState.ACTIVE, is_local(row.model))
     return (await session.scalars(query)).all()
 
@@ -140,17 +140,17 @@ def is_local(model: ColumnElement[str] | InstrumentedAttribute[str]) -> ColumnEl
 
 async def numbers(session: AsyncSession, release_ids: Collection[UUID]) -> dict[UUID, int]:
     """By id, of those that there are."""
-    query = select(models.Release.id, models.Release.number).where(in_array(models.Release.id, release_ids))
+    query = select(tables.Release.id, tables.Release.number).where(in_array(tables.Release.id, release_ids))
     return {row.id: row.number for row in await session.execute(query)}
 
 
-async def in_state(session: AsyncSession, state: ReleaseState) -> Sequence[models.Release]:
+async def in_state(session: AsyncSession, state: ReleaseState) -> Sequence[tables.Release]:
     """Releases of all projects in a state, oldest first."""
-    query = select(models.Release).where(models.Release.state == state)
-    return (await session.scalars(query.order_by(models.Release.created_at))).all()
+    query = select(tables.Release).where(tables.Release.state == state)
+    return (await session.scalars(query.order_by(tables.Release.created_at))).all()
 
 
-async def activate(session: AsyncSession, release_id: UUID, *, allow_rejected: bool = False) -> models.Release:
+async def activate(session: AsyncSession, release_id: UUID, *, allow_rejected: bool = False) -> tables.Release:
     """Pin new tasks to it from now on; the one that was active retires. A watch of its weights goes on if they are
     also those of this release, else it ends. Repeating it is harmless.
 
@@ -170,8 +170,8 @@ async def activate(session: AsyncSession, release_id: UUID, *, allow_rejected: b
 
 
 async def check_can_serve(
-    session: AsyncSession, release: models.Release, *, allow_rejected: bool
-) -> models.Release | None:
+    session: AsyncSession, release: tables.Release, *, allow_rejected: bool
+) -> tables.Release | None:
     """The rejected release that `allow_rejected` overrides, for the audit log; None if there is none.
 
     Weights stay rejected whatever release of the project proposes them again, until the gate passes that one.
@@ -189,54 +189,54 @@ async def check_can_serve(
     )
 
 
-async def reject(session: AsyncSession, release_id: UUID, evidence: dict[str, Json]) -> models.Release:
+async def reject(session: AsyncSession, release_id: UUID, evidence: dict[str, Json]) -> tables.Release:
     """Reject a candidate. Raises NotFoundError, and ConflictError for a release that serves or has served."""
     release = await locked(session, release_id)
     release.evidence = {"verdict": _REJECT, **evidence}  # it stays when the state changes
     return await move(session, release, ReleaseState.REJECTED)
 
 
-async def find_active(session: AsyncSession, project_id: UUID) -> models.Release | None:
+async def find_active(session: AsyncSession, project_id: UUID) -> tables.Release | None:
     return await session.scalar(
-        select(models.Release).where(
-            models.Release.project_id == project_id, models.Release.state == ReleaseState.ACTIVE
+        select(tables.Release).where(
+            tables.Release.project_id == project_id, tables.Release.state == ReleaseState.ACTIVE
         )
     )
 
 
 async def with_weights(
-    session: AsyncSession, release: models.Release, *which: ColumnElement[bool]
-) -> Sequence[models.Release]:
+    session: AsyncSession, release: tables.Release, *which: ColumnElement[bool]
+) -> Sequence[tables.Release]:
     """The releases with the weights of one that have served as active ones, newest first.
 
     A changed API document or prompt makes a release with the same weights.
     """
-    row = models.Release
+    row = tables.Release
     query = select(row).where(row.project_id == release.project_id, row.model == release.model, *which)
     return (await session.scalars(query.where(row.activated_at.is_not(None)).order_by(row.number.desc()))).all()
 
 
-async def locked(session: AsyncSession, release_id: UUID) -> models.Release:
+async def locked(session: AsyncSession, release_id: UUID) -> tables.Release:
     """The release, after waiting for other changes of its project's releases. Held until the transaction ends."""
     await lock(session, (await get(session, release_id)).project_id)
-    return await session.get_one(models.Release, release_id, populate_existing=True)
+    return await session.get_one(tables.Release, release_id, populate_existing=True)
 
 
-async def _rejection(session: AsyncSession, release: models.Release) -> models.Release | None:
+async def _rejection(session: AsyncSession, release: tables.Release) -> tables.Release | None:
     """The release that was rejected with the weights of a candidate, preferably itself."""
     if release.state not in (ReleaseState.CANDIDATE, ReleaseState.REJECTED):
         return None  # the gate passed it, or it served before
-    row = models.Release
+    row = tables.Release
     same = row.id == release.id
     if release.model != BASE:
         same |= (row.project_id == release.project_id) & (row.model == release.model)
     rejected = (row.state == ReleaseState.REJECTED) | (row.evidence["verdict"].astext == _REJECT)
     newest = select(row).where(same, rejected).order_by((row.id == release.id).desc(), row.number.desc()).limit(1)
-    found: models.Release | None = await session.scalar(newest)
+    found: tables.Release | None = await session.scalar(newest)
     return found
 
 
-def _hand_over_watch(former: models.Release, release: models.Release) -> None:
+def _hand_over_watch(former: tables.Release, release: tables.Release) -> None:
     """End the watch of the former release. It goes on with one that has the same weights."""
     if former.watched_against is None:
         return
@@ -251,20 +251,20 @@ def _hand_over_watch(former: models.Release, release: models.Release) -> None:
 
 async def lock(session: AsyncSession, project_id: UUID) -> None:
     """Serialize changes of a project's releases. Rows that refer to the project may still be added."""
-    project = models.Project
+    project = tables.Project
     held = select(project.id).where(project.id == project_id).with_for_update(key_share=True)
     if await session.scalar(held) is None:
         raise NotFoundError(f"no project has the id {project_id}")
 
 
-async def move(session: AsyncSession, release: models.Release, state: ReleaseState) -> models.Release:
+async def move(session: AsyncSession, release: tables.Release, state: ReleaseState) -> tables.Release:
     """Change the state of a `locked` release. Raises ConflictError if that move is not allowed, or the release
     would serve with a hosted model that was removed.
     """
     if state not in RELEASE_MOVES[release.state]:
         raise ConflictError(f"release {release.number} is {release.state}: it cannot be {state}")
     if state in SERVING and (model_id := hosted_id(release.model)) is not None:
-        entry = models.HostedModel
+        entry = tables.HostedModel
         if await session.scalar(select(entry.id).where(entry.id == model_id)) is None:
             raise ConflictError(f"the hosted model of release {release.number} was removed: activate another one")
     before, release.state = release.state, state
@@ -280,12 +280,12 @@ async def move(session: AsyncSession, release: models.Release, state: ReleaseSta
     return await _notified(session, release)
 
 
-async def _is_open(session: AsyncSession, release: models.Release) -> bool:
+async def _is_open(session: AsyncSession, release: tables.Release) -> bool:
     """Whether its project offers every skill at once."""
     return projects.settings_of(await projects.by_id(session, release.project_id)).skills == "open"
 
 
-async def _notified(session: AsyncSession, release: models.Release) -> models.Release:
+async def _notified(session: AsyncSession, release: tables.Release) -> tables.Release:
     """Notify the servers of the project. Returns the release as stored."""
     await session.execute(select(func.pg_notify(CHANNEL, str(release.id))))
     await session.refresh(release)

@@ -8,9 +8,9 @@ from sqlalchemy import CursorResult, Delete, Select, and_, delete, func, or_, se
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import api_trials, models, watches
-from app.db.models import ReleaseState, RetentionKind, RunState
+from app.db import api_trials, tables, watches
 from app.db.scores import proven
+from app.db.tables import ReleaseState, RetentionKind, RunState
 from app.project.project_settings import ProjectSettings
 from app.run_settings import RunKind
 
@@ -18,7 +18,7 @@ _LOCK = func.pg_try_advisory_xact_lock(func.hashtextextended("retention", 0))
 _LEARNING = [RunKind.LOGGED, RunKind.SFT]
 _INSTANT = timedelta(microseconds=1)
 
-_task, _mark = models.Task, models.RetentionMark
+_task, _mark = tables.Task, tables.RetentionMark
 
 
 class RetentionWindow(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class Deletion(msgspec.Struct, frozen=True):
 
 async def windows(session: AsyncSession) -> list[RetentionWindow]:
     """Everything that is due now, in all projects."""
-    project = models.Project
+    project = tables.Project
     limited = or_(*(project.settings.has_key(f"keep_{kind.value}") for kind in RetentionKind))
     rows = await session.execute(
         select(project.id, project.name, project.settings, func.clock_timestamp().label("now")).where(limited)
@@ -80,7 +80,7 @@ async def delete_tasks(session: AsyncSession, project_id: UUID, which: Select[UU
     """Delete tasks with all that belongs to them. Returns their number."""
     deleted = delete(_task).where(_task.id.in_(which)).returning(proven())
     scores = (await session.scalars(deleted.execution_options(synchronize_session=False))).all()
-    schedule, scored = models.Schedule, sum(score is not None for score in scores)
+    schedule, scored = tables.Schedule, sum(score is not None for score in scores)
     if scored:  # the schedule waits for a number of scored tasks, and would wait for these again
         fewer = func.greatest(schedule.scored_seen - scored, 0)
         await session.execute(
@@ -92,7 +92,7 @@ async def delete_tasks(session: AsyncSession, project_id: UUID, which: Select[UU
 
 
 async def _delete(session: AsyncSession, window: RetentionWindow, which: Select[UUID]) -> int:
-    event, trajectory, shadow = models.TaskEvent, models.Trajectory, models.Shadow
+    event, trajectory, shadow = tables.TaskEvent, tables.Trajectory, tables.Shadow
     if window.kind is RetentionKind.EVENTS:  # a follower of the events waits for `done`
         return await _count(session, delete(event).where(event.task_id.in_(which), event.kind != "done"))
     await api_trials.forget(session, window.project_id, window.until)
@@ -100,7 +100,7 @@ async def _delete(session: AsyncSession, window: RetentionWindow, which: Select[
     if window.kind is RetentionKind.TASKS:
         return await delete_tasks(session, window.project_id, which)
     await session.execute(delete(shadow).where(shadow.task_id.in_(which), shadow.recorded))
-    for journal in (models.TaskTurn, models.TaskCall):  # of tasks with a call in doubt
+    for journal in (tables.TaskTurn, tables.TaskCall):  # of tasks with a call in doubt
         await session.execute(delete(journal).where(journal.task_id.in_(which)))
     return await _count(session, delete(trajectory).where(trajectory.task_id.in_(which)))
 
@@ -108,7 +108,7 @@ async def _delete(session: AsyncSession, window: RetentionWindow, which: Select[
 async def _mark_readers(session: AsyncSession, which: Select[UUID]) -> None:
     """Have the copies of the tasks deleted that runs keep: at once, or when a run that goes on has ended."""
     await session.execute(which.order_by(_task.id).with_for_update())  # runs that record them have done so by now
-    run, read = models.TrainingRun, models.RunTask
+    run, read = tables.TrainingRun, tables.RunTask
     readers = select(read.run_id).where(read.task_id.in_(which))
     marked = update(run).where(run.id.in_(readers), ~run.erased).values(erased=True)
     await session.execute(marked.execution_options(synchronize_session=False))
@@ -142,7 +142,7 @@ async def _window(
 
 async def _needed_since(session: AsyncSession, project_id: UUID, until: datetime) -> dict[str, datetime]:
     """The end of the first task that is still needed, by what needs it."""
-    shadow, release = models.Shadow, models.Release
+    shadow, release = tables.Shadow, tables.Release
     first = select(func.min(_task.finished_at)).where(_task.project_id == project_id, _task.finished_at <= until)
     replayed = select(shadow.task_id).where(shadow.finished_at.is_(None))
     canary = release.project_id == project_id, release.state == ReleaseState.CANARY
@@ -161,7 +161,7 @@ async def _read_by_runs(
     session: AsyncSession, project_id: UUID, first: Select[datetime | None]
 ) -> datetime | None:
     """For the runs on served tasks that have not ended, and have not read their tasks yet."""
-    run = models.TrainingRun
+    run = tables.TrainingRun
     is_open = run.state.in_([RunState.QUEUED, RunState.RUNNING])
     without_data = func.coalesce(run.settings["data"].astext, "") == ""
     reads = run.kind.in_(_LEARNING), without_data, run.started_from.is_(None)

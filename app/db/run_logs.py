@@ -6,9 +6,9 @@ from sqlalchemy import literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 
-_log, _run = models.RunLog, models.TrainingRun
+_log, _run = tables.RunLog, tables.TrainingRun
 
 
 async def store(session: AsyncSession, run_id: UUID, end: str) -> None:

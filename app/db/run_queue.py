@@ -12,9 +12,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
-from app.db import lease, models
-from app.db.models import RUN_MOVES, RunState
+from app.db import lease, tables
 from app.db.runs import notify, write
+from app.db.tables import RUN_MOVES, RunState
 from app.records import Json, RunPart
 
 MAX_LOSSES = 3  # processes that a run may lose without progress
@@ -24,13 +24,13 @@ _LOST = (
     "then retry the run"
 )
 
-_run = models.TrainingRun
+_run = tables.TrainingRun
 _queue = lease.LeaseQueue(_run, _run.state.in_([RunState.QUEUED, RunState.RUNNING]))
 
 
 async def claim(
     session: AsyncSession, owner: str, lease_seconds: float, run_id: UUID | None = None
-) -> models.TrainingRun | None:
+) -> tables.TrainingRun | None:
     """The oldest queued run, or the one given; None if it is not queued, or its project has a running one.
 
     Two processes never get the same run, nor two of the same project.
@@ -76,7 +76,7 @@ async def append_step(
     """Store a step's metrics and delete later steps, which a lost attempt left. Returns and raises as `extend`."""
     progress = update(_run).where(_queue.held(owner, _run.id == run_id))
     cancelled = await _write_held(session, run_id, owner, progress.values(step=index, steps=total or _run.steps))
-    step, row = models.RunStep, {"metrics": metrics, "created_at": func.clock_timestamp()}
+    step, row = tables.RunStep, {"metrics": metrics, "created_at": func.clock_timestamp()}
     await session.execute(delete(step).where(step.run_id == run_id, step.index > index))
     await session.execute(
         insert(step)

@@ -19,7 +19,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 from app.db.clock import from_now
 
 _LIVE_SECONDS = 10.0  # since the last report of a runner that counts as live
@@ -30,7 +30,7 @@ ESSENTIAL = CLAIMS, SANDBOX, DISK, HOST = "claims", "sandbox", "disk", "host"
 
 NONE_LIVE = "no runner has reported for some seconds"
 
-_row = models.RunnerProcess
+_row = tables.RunnerProcess
 
 
 class RunnerReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ async def remove(session: AsyncSession, runner_id: str) -> None:
     await session.execute(delete(_row).where(_row.id == runner_id))
 
 
-async def live(session: AsyncSession) -> Sequence[models.RunnerProcess]:
+async def live(session: AsyncSession) -> Sequence[tables.RunnerProcess]:
     """Those that reported within seconds, oldest first."""
     return (await session.scalars(select(_row).where(_is_live()).order_by(_row.number))).all()
 
@@ -85,7 +85,7 @@ def serve_with(prompt: SQLColumnExpression[str | None]) -> ColumnElement[bool]:
     return exists(select(_row.id).where(_claims(), _row.prompt == prompt))
 
 
-async def others_in(session: AsyncSession, pid_space: str, runner_id: str) -> Sequence[models.RunnerProcess]:
+async def others_in(session: AsyncSession, pid_space: str, runner_id: str) -> Sequence[tables.RunnerProcess]:
     """The other runners whose pids mean something where `pid_space` is valid, live or not."""
     rows = select(_row).where(_row.pid_space == pid_space, _row.id != runner_id)
     return (await session.scalars(rows)).all()

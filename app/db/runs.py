@@ -7,31 +7,31 @@ import msgspec
 from sqlalchemy import Update, case, func, insert, literal_column, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
-from app.db.models import RunState
+from app.db import tables
 from app.db.page import Page, read_page
+from app.db.tables import RunState
 from app.errors import ConflictError, NotFoundError
 from app.records import Json
 from app.run_settings import RunKind, RunSettings
 
 CHANNEL = "sage_runs"  # NOTIFY: a run has changed; its id is the payload
 
-_run = models.TrainingRun
+_run = tables.TrainingRun
 
 
 async def create(
     session: AsyncSession, project_id: UUID, settings: RunSettings, *, schedule_id: UUID | None = None
-) -> models.TrainingRun:
+) -> tables.TrainingRun:
     """Queue a run. Call `app.broker.celery_broker.notify_workers` after the commit."""
     return await put(session, project_id, msgspec.to_builtins(settings), schedule_id=schedule_id)
 
 
 async def put(
     session: AsyncSession, project_id: UUID, settings: dict[str, Json], *, schedule_id: UUID | None = None
-) -> models.TrainingRun:
+) -> tables.TrainingRun:
     """Queue a run like `create`, with settings as they are stored. The run fails if they are no longer valid."""
     row = {"project_id": project_id, "schedule_id": schedule_id, "settings": settings}
-    run: models.TrainingRun | None = await session.scalar(
+    run: tables.TrainingRun | None = await session.scalar(
         insert(_run).values(kind=RunKind(settings["kind"]), **row).returning(_run)
     )
     assert run is not None  # an insert returns its row
@@ -39,7 +39,7 @@ async def put(
     return run
 
 
-async def get(session: AsyncSession, run_id: UUID, project_id: UUID | None = None) -> models.TrainingRun:
+async def get(session: AsyncSession, run_id: UUID, project_id: UUID | None = None) -> tables.TrainingRun:
     """Raises NotFoundError also for a run of another project than the one given."""
     run = await session.get(_run, run_id, populate_existing=True)
     if run is None or project_id not in (None, run.project_id):
@@ -54,7 +54,7 @@ async def page(
     state: RunState | None = None,
     cursor: str | None = None,
     limit: int = 50,
-) -> Page[models.TrainingRun]:
+) -> Page[tables.TrainingRun]:
     """Newest first. Raises InvalidError for an invalid cursor."""
     query = select(_run).where(_run.project_id == project_id)
     if state is not None:
@@ -64,12 +64,12 @@ async def page(
 
 async def steps(
     session: AsyncSession, run_id: UUID, after: int = 0, limit: int = 1000
-) -> Sequence[models.RunStep]:
+) -> Sequence[tables.RunStep]:
     """Steps after number `after`, in order."""
     query = (
-        select(models.RunStep)
-        .where(models.RunStep.run_id == run_id, models.RunStep.index > after)
-        .order_by(models.RunStep.index)
+        select(tables.RunStep)
+        .where(tables.RunStep.run_id == run_id, tables.RunStep.index > after)
+        .order_by(tables.RunStep.index)
         .limit(limit)
         .execution_options(populate_existing=True)
     )
@@ -97,7 +97,7 @@ async def progress(session: AsyncSession) -> OpenRuns:
     return OpenRuns(*(int(value) for value in (await session.execute(query)).one()))
 
 
-async def request_cancel(session: AsyncSession, run_id: UUID) -> models.TrainingRun:
+async def request_cancel(session: AsyncSession, run_id: UUID) -> tables.TrainingRun:
     """Cancel a queued run at once; flag a running one for its process. Idempotent.
 
     Raises NotFoundError, and ConflictError if the run has ended otherwise.
@@ -120,7 +120,7 @@ async def request_cancel(session: AsyncSession, run_id: UUID) -> models.Training
     return run
 
 
-async def retry(session: AsyncSession, run_id: UUID) -> models.TrainingRun:
+async def retry(session: AsyncSession, run_id: UUID) -> tables.TrainingRun:
     """Queue a run again, with all its attempts; it resumes from its checkpoint. Notify workers after the commit.
 
     Raises NotFoundError, and ConflictError for a run that neither failed nor was cancelled, or that learned from a
@@ -145,9 +145,9 @@ async def retry(session: AsyncSession, run_id: UUID) -> models.TrainingRun:
     return run
 
 
-async def write(session: AsyncSession, changes: Update) -> models.TrainingRun | None:
+async def write(session: AsyncSession, changes: Update) -> tables.TrainingRun | None:
     """Execute an update of one run and notify its followers. Returns the run, or None if no row matched."""
-    run: models.TrainingRun | None = await session.scalar(
+    run: tables.TrainingRun | None = await session.scalar(
         changes.returning(_run).execution_options(populate_existing=True)
     )
     if run is not None:

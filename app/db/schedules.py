@@ -10,17 +10,17 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
-from app.db import models, runs
+from app.db import runs, tables
 from app.db.clock import from_now
-from app.db.models import ReleaseState, RunState
 from app.db.scores import proven
+from app.db.tables import ReleaseState, RunState
 from app.errors import InvalidError, NotFoundError
 from app.run_settings import RunKind, RunSettings
 
 _MIN_HOURS, _MAX_HOURS = 1 / 3600, 87_600.0  # a second, ten years
 _MAX_SCORED_TASKS = 1_000_000_000
 
-_schedule, _task, _release = models.Schedule, models.Task, models.Release
+_schedule, _task, _release = tables.Schedule, tables.Task, tables.Release
 
 
 class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class ScheduleProgress(msgspec.Struct, frozen=True):
     waits_for_release: int | None  # the number of one on trial: until that ends, no run begins
 
 
-async def put(session: AsyncSession, project_id: UUID, new: NewSchedule) -> models.Schedule:
+async def put(session: AsyncSession, project_id: UUID, new: NewSchedule) -> tables.Schedule:
     """Set the project's schedule. A replaced one keeps its count of scored tasks, which starts at the first.
 
     Raises InvalidError for an interval out of range.
@@ -73,13 +73,13 @@ async def put(session: AsyncSession, project_id: UUID, new: NewSchedule) -> mode
     return row
 
 
-async def find(session: AsyncSession, project_id: UUID) -> models.Schedule | None:
+async def find(session: AsyncSession, project_id: UUID) -> tables.Schedule | None:
     return await session.scalar(
         select(_schedule).where(_schedule.project_id == project_id).execution_options(populate_existing=True)
     )
 
 
-async def get(session: AsyncSession, project_id: UUID) -> models.Schedule:
+async def get(session: AsyncSession, project_id: UUID) -> tables.Schedule:
     row = await find(session, project_id)
     if row is None:
         raise NotFoundError("this project has no schedule: PUT /v1/schedule sets one")
@@ -105,7 +105,7 @@ async def tick(session: AsyncSession) -> list[UUID]:
     return [run_id for run_id in fired if run_id is not None]
 
 
-async def progress(session: AsyncSession, schedule: models.Schedule) -> ScheduleProgress:
+async def progress(session: AsyncSession, schedule: tables.Schedule) -> ScheduleProgress:
     scored = _scored(schedule.project_id)
     on_trial = select(func.min(_release.number)).where(_is_on_trial(schedule.project_id)).scalar_subquery()
     count, number = (await session.execute(select(scored, on_trial))).one()
@@ -138,14 +138,14 @@ def _validate(new: NewSchedule) -> None:
         raise InvalidError(f"`every_scored_tasks` must be between 1 and {_MAX_SCORED_TASKS}")
 
 
-async def _due(session: AsyncSession) -> list[Row[models.Schedule, int, datetime]]:
+async def _due(session: AsyncSession) -> list[Row[tables.Schedule, int, datetime]]:
     scored = _scored(_schedule.project_id)
     enough = and_(
         _schedule.every_scored_tasks.is_not(None), scored - _schedule.scored_seen >= _schedule.every_scored_tasks
     )
     open_run = exists().where(
-        models.TrainingRun.schedule_id == _schedule.id,
-        models.TrainingRun.state.in_([RunState.QUEUED, RunState.RUNNING]),
+        tables.TrainingRun.schedule_id == _schedule.id,
+        tables.TrainingRun.state.in_([RunState.QUEUED, RunState.RUNNING]),
     )
     query = (
         select(_schedule, scored, func.clock_timestamp())
@@ -157,7 +157,7 @@ async def _due(session: AsyncSession) -> list[Row[models.Schedule, int, datetime
     return list(await session.execute(query))
 
 
-async def _fire(session: AsyncSession, seen: Row[models.Schedule, int, datetime]) -> UUID | None:
+async def _fire(session: AsyncSession, seen: Row[tables.Schedule, int, datetime]) -> UUID | None:
     """None if another process fired or edited it first."""
     schedule, scored, now = seen
     mine = await session.scalar(

@@ -10,7 +10,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 from app.db.executed_tasks import executed
 from app.db.in_array import in_array
 from app.db.scores import proven
@@ -21,7 +21,7 @@ _LOOKED_AT = 5_000  # of those without a scenario: what they called
 _BATCH = 200
 _COLUMNS = ("id", "instruction", "scenario", "variables", "check_code", "score", "finished_at")
 
-_task, _placed, _skill, _trajectory = models.Task, models.PlacedTask, models.Skill, models.Trajectory
+_task, _placed, _skill, _trajectory = tables.Task, tables.PlacedTask, tables.Skill, tables.Trajectory
 
 
 class UnlabelledTask(msgspec.Struct, frozen=True, kw_only=True):

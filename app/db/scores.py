@@ -6,7 +6,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, FromClause, case, null
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 from app.project.score_source import GOOD, ScoreSource
 
 
@@ -14,12 +14,12 @@ async def give(
     session: AsyncSession, task_id: UUID, score: float, source: ScoreSource, *, judged_by: str | None = None
 ) -> bool:
     """As `put`, for a task that may have been deleted."""
-    task = await session.get(models.Task, task_id, with_for_update=True, populate_existing=True)
+    task = await session.get(tables.Task, task_id, with_for_update=True, populate_existing=True)
     return task is not None and put(task, score, source, judged_by=judged_by)
 
 
 def put(
-    task: models.Task,
+    task: tables.Task,
     score: float,
     source: ScoreSource,
     *,
@@ -45,7 +45,7 @@ def put(
     return True
 
 
-def _widen(task: models.Task, score: float, source: ScoreSource) -> None:
+def _widen(task: tables.Task, score: float, source: ScoreSource) -> None:
     """Note how far scores lie apart: of several sources, or of several people. Others of one source replace it."""
     if task.score is None or (source is task.score_source and source is not ScoreSource.PERSON):
         return
@@ -54,13 +54,13 @@ def _widen(task: models.Task, score: float, source: ScoreSource) -> None:
     task.highest_score = max(task.score, score, *known)
 
 
-def proven(tasks: FromClause = models.Task.__table__) -> ColumnElement[Any]:
+def proven(tasks: FromClause = tables.Task.__table__) -> ColumnElement[Any]:
     """SQL: the score of a row of `tasks`, NULL if a judge gave it. What a judge says promotes nothing."""
     by_judge = tasks.c.score_source == ScoreSource.JUDGE
     return case((by_judge, null()), else_=tasks.c.score)
 
 
-def independent(author: UUID | None, tasks: FromClause = models.Task.__table__) -> ColumnElement[Any]:
+def independent(author: UUID | None, tasks: FromClause = tables.Task.__table__) -> ColumnElement[Any]:
     """SQL: as `proven`, but for good scores that the key `author` gave itself the one that they replaced."""
     if author is None:
         return proven(tasks)

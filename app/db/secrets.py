@@ -8,14 +8,14 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 from app.db.database import keys_of
 from app.errors import NotFoundError
 
-_secret = models.Secret
+_secret = tables.Secret
 
 
-async def put(session: AsyncSession, project_id: UUID, name: str, value: str) -> models.Secret:
+async def put(session: AsyncSession, project_id: UUID, name: str, value: str) -> tables.Secret:
     """Store a secret, or replace the one of that name."""
     given = {"value": keys_of(session).encrypt(value)}
     row = await session.scalar(
@@ -29,7 +29,7 @@ async def put(session: AsyncSession, project_id: UUID, name: str, value: str) ->
     return row
 
 
-async def of_project(session: AsyncSession, project_id: UUID) -> Sequence[models.Secret]:
+async def of_project(session: AsyncSession, project_id: UUID) -> Sequence[tables.Secret]:
     """Ordered by name."""
     return (
         await session.scalars(select(_secret).where(_secret.project_id == project_id).order_by(_secret.name))

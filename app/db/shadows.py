@@ -8,15 +8,15 @@ from sqlalchemy import delete, func, inspect, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import lease, models
+from app.db import lease, tables
 from app.db.column_types import pack
-from app.db.models import TaskState
 from app.db.releases import CHANNEL
+from app.db.tables import TaskState
 from app.records import Stop, Trajectory
 
 _BATCH = 100  # trajectories per query
 
-_shadow = models.Shadow
+_shadow = tables.Shadow
 _queue = lease.LeaseQueue(_shadow, _shadow.finished_at.is_(None))
 
 
@@ -48,7 +48,7 @@ async def add(session: AsyncSession, release_id: UUID, task_ids: Collection[UUID
         await session.execute(select(func.pg_notify(CHANNEL, str(release_id))))
 
 
-async def add_replay(session: AsyncSession, release_id: UUID, task_id: UUID) -> models.Shadow:
+async def add_replay(session: AsyncSession, release_id: UUID, task_id: UUID) -> tables.Shadow:
     """Queue a task to be done again on its recorded calls. A result is kept, unless that could not be executed."""
     key = {"release_id": release_id, "task_id": task_id, "recorded": True}
     which = [getattr(_shadow, name) == value for name, value in key.items()]
@@ -58,26 +58,26 @@ async def add_replay(session: AsyncSession, release_id: UUID, task_id: UUID) -> 
     return await session.get_one(_shadow, tuple(key.values()), populate_existing=True)
 
 
-async def replay(session: AsyncSession, release_id: UUID, task_id: UUID) -> models.Shadow | None:
+async def replay(session: AsyncSession, release_id: UUID, task_id: UUID) -> tables.Shadow | None:
     """The replay of a task by a release, if it was asked for."""
     return await session.get(_shadow, (release_id, task_id, True))
 
 
-async def claim(session: AsyncSession, owner: str, lease_seconds: float) -> models.Shadow | None:
+async def claim(session: AsyncSession, owner: str, lease_seconds: float) -> tables.Shadow | None:
     """The oldest shadow that waits or whose lease has expired, or None. Two processes never get the same one.
 
     Replays go first: a person waits for them.
     """
     for recorded in (True, False):
         claimed = _queue.claim(owner, lease_seconds, _shadow.recorded.is_(recorded)).returning(_shadow)
-        shadow: models.Shadow | None = await session.scalar(claimed.execution_options(populate_existing=True))
+        shadow: tables.Shadow | None = await session.scalar(claimed.execution_options(populate_existing=True))
         if shadow is not None:
             return shadow
     return None
 
 
 async def finish(
-    session: AsyncSession, shadow: models.Shadow, outcome: ShadowOutcome, trajectory: Trajectory | None = None
+    session: AsyncSession, shadow: tables.Shadow, outcome: ShadowOutcome, trajectory: Trajectory | None = None
 ) -> bool:
     """Store the outcome, and the trajectory of a replay.
 
@@ -107,7 +107,7 @@ async def records(
 
     Those of the release `other_than`, and those that ran a skill, are left out.
     """
-    task, trajectory = models.Task, models.Trajectory
+    task, trajectory = tables.Task, tables.Trajectory
     newest = (
         select(task.id, trajectory.record)
         .join(trajectory, trajectory.task_id == task.id)
@@ -126,8 +126,8 @@ async def records(
 async def of_release(session: AsyncSession, release_id: UUID) -> list[ShadowedTask]:
     """The results of the shadows, in the order they were queued."""
     rows = await session.execute(
-        select(models.Task, _shadow)
-        .join(_shadow, _shadow.task_id == models.Task.id)
+        select(tables.Task, _shadow)
+        .join(_shadow, _shadow.task_id == tables.Task.id)
         .where(_shadow.release_id == release_id, ~_shadow.recorded)
         .order_by(_shadow.created_at, _shadow.task_id)
         .execution_options(populate_existing=True)
@@ -143,7 +143,7 @@ async def of_release(session: AsyncSession, release_id: UUID) -> list[ShadowedTa
     ]
 
 
-def outcome_of(shadow: models.Shadow) -> ShadowOutcome | None:
+def outcome_of(shadow: tables.Shadow) -> ShadowOutcome | None:
     """None until it has ended."""
     if shadow.finished_at is None:
         return None

@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import delete, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import keys, models
+from app.db import keys, tables
 from app.db.clock import from_now
 from app.errors import UnauthorizedError
 from app.project.project_settings import ProjectSettings
@@ -29,7 +29,7 @@ async def offer_link(session: AsyncSession, key_id: UUID) -> str:
 
 async def redeem(session: AsyncSession, secret: str) -> str:
     """Use a link up: begin its session. Raises UnauthorizedError if another request was faster."""
-    row = models.SignIn
+    row = tables.SignIn
     used = delete(row).where(row.hash == _hash(secret), row.link, row.expires_at > func.clock_timestamp())
     key_id = await session.scalar(used.returning(row.key_id))
     if key_id is None:
@@ -37,42 +37,42 @@ async def redeem(session: AsyncSession, secret: str) -> str:
     return await begin(session, key_id, by_link=True)
 
 
-async def key_of(session: AsyncSession, secret: str) -> tuple[models.Key, ProjectSettings] | None:
+async def key_of(session: AsyncSession, secret: str) -> tuple[tables.Key, ProjectSettings] | None:
     """The key of a session and the settings of its project; None if the session or its key has ended."""
     return await _key(session, secret, link=False)
 
 
-async def key_of_link(session: AsyncSession, secret: str) -> tuple[models.Key, ProjectSettings] | None:
+async def key_of_link(session: AsyncSession, secret: str) -> tuple[tables.Key, ProjectSettings] | None:
     """The key that a link signs in with; None if the link was used, or it or its key has ended."""
     return await _key(session, secret, link=True)
 
 
 async def is_by_link(session: AsyncSession, secret: str) -> bool:
     """Whether a link began the session: its person is at the server's machine. A key can begin one by a script."""
-    row = models.SignIn
+    row = tables.SignIn
     return bool(await session.scalar(select(row.by_link).where(row.hash == _hash(secret))))
 
 
 async def end(session: AsyncSession, secret: str) -> None:
-    await session.execute(delete(models.SignIn).where(models.SignIn.hash == _hash(secret)))
+    await session.execute(delete(tables.SignIn).where(tables.SignIn.hash == _hash(secret)))
 
 
-async def _key(session: AsyncSession, secret: str, *, link: bool) -> tuple[models.Key, ProjectSettings] | None:
-    row = models.SignIn
+async def _key(session: AsyncSession, secret: str, *, link: bool) -> tuple[tables.Key, ProjectSettings] | None:
+    row = tables.SignIn
     own = select(row.key_id).where(
         row.hash == _hash(secret), row.link.is_(link), row.expires_at > func.clock_timestamp()
     )
-    return await keys.valid(session, models.Key.id == own.scalar_subquery())
+    return await keys.valid(session, tables.Key.id == own.scalar_subquery())
 
 
 async def _add(
     session: AsyncSession, key_id: UUID, lifetime: timedelta, *, link: bool, by_link: bool = False
 ) -> str:
     """Also forget what has expired: there is never more than was added since."""
-    await session.execute(delete(models.SignIn).where(models.SignIn.expires_at <= func.clock_timestamp()))
+    await session.execute(delete(tables.SignIn).where(tables.SignIn.expires_at <= func.clock_timestamp()))
     secret = secrets.token_urlsafe(32)
     expires = from_now(lifetime.total_seconds())
-    session.add(models.SignIn(hash=_hash(secret), key_id=key_id, link=link, by_link=by_link, expires_at=expires))
+    session.add(tables.SignIn(hash=_hash(secret), key_id=key_id, link=link, by_link=by_link, expires_at=expires))
     await session.flush()
     return secret
 

@@ -7,14 +7,14 @@ from uuid import UUID
 from sqlalchemy import ARRAY, Row, Select, Uuid, any_, bindparam, case, func, null, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 from app.db.database import Handle, Sessions, execute
-from app.db.models import LIVE_SKILLS, ReleaseState
+from app.db.tables import LIVE_SKILLS, ReleaseState
 
-_SOURCES = select(models.Skill.id, models.Skill.source).where(
-    models.Skill.id == any_(bindparam("ids", type_=ARRAY(Uuid))),
-    models.Skill.state.in_(LIVE_SKILLS),
-    ~models.Skill.held,
+_SOURCES = select(tables.Skill.id, tables.Skill.source).where(
+    tables.Skill.id == any_(bindparam("ids", type_=ARRAY(Uuid))),
+    tables.Skill.state.in_(LIVE_SKILLS),
+    ~tables.Skill.held,
 )
 _AT_ONCE = 500  # rows decoded before the event loop may do something else
 
@@ -24,7 +24,7 @@ def changes(project_id: UUID, rev: int, embedder: str | None) -> Select[Any]:
 
     After revision 0, those that are offered to someone.
     """
-    skill, release = models.Skill, models.Release
+    skill, release = tables.Skill, tables.Release
     query: Any = (
         select(
             skill.id,
@@ -61,14 +61,14 @@ async def read_changes(sessions: Sessions, project_id: UUID, rev: int, embedder:
 
 async def count_changes(session: AsyncSession, project_id: UUID, rev: int, limit: int) -> int:
     """Of the skills changed after a revision, at most `limit`."""
-    skill = models.Skill
+    skill = tables.Skill
     changed = select(skill.id).where(skill.project_id == project_id, skill.rev > rev).limit(limit)
     return await session.scalar(select(func.count()).select_from(changed.subquery())) or 0
 
 
 async def rev_before(session: AsyncSession, project_id: UUID, count: int) -> int:
     """The revision after which the last `count` changed skills changed; 0 if there are no others."""
-    skill = models.Skill
+    skill = tables.Skill
     query = (
         select(skill.rev).where(skill.project_id == project_id).order_by(skill.rev.desc()).offset(count).limit(1)
     )
@@ -77,7 +77,7 @@ async def rev_before(session: AsyncSession, project_id: UUID, count: int) -> int
 
 async def has_state(session: AsyncSession, project_id: UUID, rev: int, skill_id: UUID, skill_rev: int) -> bool:
     """Whether the project has reached a revision, and a skill a revision of its own."""
-    project, skill = models.Project, models.Skill
+    project, skill = tables.Project, tables.Skill
     query = select(project.skill_rev, skill.rev).join(skill, skill.project_id == project.id)
     found = (await session.execute(query.where(project.id == project_id, skill.id == skill_id))).one_or_none()
     return found is not None and found[0] >= rev and found[1] >= skill_rev
@@ -85,7 +85,7 @@ async def has_state(session: AsyncSession, project_id: UUID, rev: int, skill_id:
 
 def common_embedder(project_id: UUID) -> Select[Any]:
     """The embedder of most vectors of a project; no row without any."""
-    skill = models.Skill
+    skill = tables.Skill
     return (
         select(skill.embedder)
         .where(skill.project_id == project_id, skill.state.in_(LIVE_SKILLS), skill.embedder.is_not(None))
@@ -103,6 +103,6 @@ async def sources(handle: Handle, skill_ids: Sequence[UUID]) -> dict[UUID, str]:
 
 async def revs(session: AsyncSession) -> dict[UUID, int]:
     """The latest revision of each project that ever had a skill."""
-    project = models.Project
+    project = tables.Project
     query = select(project.id, project.skill_rev).where(project.skill_rev > 0)
     return {row.id: row.skill_rev for row in await session.execute(query)}

@@ -24,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 from app.db.in_array import in_array
 from app.db.scores import independent, proven
 from app.project.score_source import GOOD
@@ -32,10 +32,10 @@ from app.project.score_source import GOOD
 ENOUGH_WITHHELD = 10  # tasks from which a skill was withheld; from here on only they are compared
 _LATEST = 5_000  # tasks that each question reads, scored or not: a popular skill has any number
 
-_task = models.Task
-_offer = models.SkillOffer
-_withheld = models.WithheldSkill
-_replay = models.SkillReplay
+_task = tables.Task
+_offer = tables.SkillOffer
+_withheld = tables.WithheldSkill
+_replay = tables.SkillReplay
 
 
 class Outcomes(msgspec.Struct, frozen=True):
@@ -104,7 +104,7 @@ async def matched_often(session: AsyncSession, skill_ids: Collection[UUID], task
     return set(await session.scalars(counted))
 
 
-async def of_skill(session: AsyncSession, skill: models.Skill) -> SkillEvidence:
+async def of_skill(session: AsyncSession, skill: tables.Skill) -> SkillEvidence:
     """The evidence as of now."""
     maker = await session.get(_task, skill.task_id) if skill.task_id else None
     author = None if maker is None else maker.key_id
@@ -128,7 +128,7 @@ async def of_skill(session: AsyncSession, skill: models.Skill) -> SkillEvidence:
     )
 
 
-async def latest_outcomes(session: AsyncSession, skill: models.Skill, tasks: int) -> Outcomes:
+async def latest_outcomes(session: AsyncSession, skill: tables.Skill, tasks: int) -> Outcomes:
     """Of the latest tasks that wrote it, used it, or on whose calls it matched another version of its name.
 
     A task without a score counts, as a failure, if the skill only raised in it, and the agent chose to call it.
@@ -151,24 +151,24 @@ async def latest_outcomes(session: AsyncSession, skill: models.Skill, tasks: int
 
 async def touched_by(session: AsyncSession, task_id: UUID) -> list[UUID]:
     """The skills whose evidence a task's score is part of: those it wrote, used, or was replayed with."""
-    wrote = select(models.Skill.id).where(models.Skill.task_id == task_id)
+    wrote = select(tables.Skill.id).where(tables.Skill.task_id == task_id)
     used = select(_offer.skill_id).where(_offer.task_id == task_id, _offer.calls > 0)
     replayed = select(_replay.skill_id).where(_replay.task_id == task_id)
     return list(await session.scalars(union(wrote, used, replayed)))
 
 
-async def in_probation(session: AsyncSession, project_id: UUID, names: Collection[str]) -> Sequence[models.Skill]:
+async def in_probation(session: AsyncSession, project_id: UUID, names: Collection[str]) -> Sequence[tables.Skill]:
     """The versions of these names that are on probation, newest first."""
-    skill = models.Skill
+    skill = tables.Skill
     query = (
         select(skill)
-        .where(skill.project_id == project_id, skill.name.in_(names), skill.state == models.SkillState.PROBATION)
+        .where(skill.project_id == project_id, skill.name.in_(names), skill.state == tables.SkillState.PROBATION)
         .order_by(skill.version.desc())
     )
     return (await session.scalars(query)).all()
 
 
-async def _others(session: AsyncSession, skill: models.Skill, author: UUID | None) -> tuple[bool, bool]:
+async def _others(session: AsyncSession, skill: tables.Skill, author: UUID | None) -> tuple[bool, bool]:
     """Whether other keys than the author's submit tasks, and whether there are tasks of other principals."""
     latest = (
         select(_task.principal, _task.key_id)
@@ -185,7 +185,7 @@ async def _others(session: AsyncSession, skill: models.Skill, author: UUID | Non
 
 
 async def _uses(
-    session: AsyncSession, skill: models.Skill, author: UUID | None, *, several: bool
+    session: AsyncSession, skill: tables.Skill, author: UUID | None, *, several: bool
 ) -> dict[str, Outcomes]:
     """By principal. If several keys submit tasks, all that the author's key names are one: the skill's own."""
     named: ColumnElement[str] = _task.principal.expression
@@ -201,7 +201,7 @@ async def _uses(
     return {principal: Outcomes(good, bad) for principal, good, bad in rows}
 
 
-async def _of_scenario(session: AsyncSession, skill: models.Skill) -> tuple[Outcomes, Outcomes]:
+async def _of_scenario(session: AsyncSession, skill: tables.Skill) -> tuple[Outcomes, Outcomes]:
     """Scored tasks of its scenario that came since it was written, with it and without it."""
     if skill.scenario is None:
         return Outcomes(), Outcomes()
@@ -218,7 +218,7 @@ async def _of_scenario(session: AsyncSession, skill: models.Skill) -> tuple[Outc
     return found.get(True, Outcomes()), found.get(False, Outcomes())
 
 
-async def _by_chance(session: AsyncSession, skill: models.Skill) -> tuple[Outcomes, Outcomes]:
+async def _by_chance(session: AsyncSession, skill: tables.Skill) -> tuple[Outcomes, Outcomes]:
     """Scored tasks that were offered it, and those from which it was withheld."""
     arms = [
         select(row.task_id, row.created_at, literal(withheld).label("withheld"))
@@ -240,19 +240,19 @@ async def _by_chance(session: AsyncSession, skill: models.Skill) -> tuple[Outcom
     return found.get(False, Outcomes()), found.get(True, Outcomes())
 
 
-def _used_in(skill: models.Skill) -> CompoundSelect[UUID]:
+def _used_in(skill: tables.Skill) -> CompoundSelect[UUID]:
     """Tasks in which it returned, or on whose calls it matched another version of its name."""
     called = _called(skill)
     return union(select(called.c.task_id).where(called.c.returned > 0), _matched(skill))
 
 
-def _called(skill: models.Skill) -> Subquery:
+def _called(skill: tables.Skill) -> Subquery:
     """The offers of it that the agent called."""
     calls = select(_offer).where(_offer.skill_id == skill.id, _offer.calls > 0)
     return calls.order_by(_offer.created_at.desc()).limit(_LATEST).subquery()
 
 
-def _matched(skill: models.Skill) -> Select[UUID]:
+def _matched(skill: tables.Skill) -> Select[UUID]:
     return select(_replay.task_id).where(_replay.skill_id == skill.id, _replay.matched)
 
 

@@ -10,8 +10,8 @@ from sqlalchemy import Text, select, type_coerce, update
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, models
-from app.db.models import LIVE_SKILLS, NEXT_SKILL_STATE, SKILL_MOVES, AuditAction, SkillState
+from app.db import audit, tables
+from app.db.tables import LIVE_SKILLS, NEXT_SKILL_STATE, SKILL_MOVES, AuditAction, SkillState
 from app.errors import ConflictError, NotFoundError
 from app.records import Json
 
@@ -29,10 +29,10 @@ _RESTORABLE = (SkillState.SUPERSEDED, SkillState.RETIRED)
 async def next_rev(session: AsyncSession, project_id: UUID) -> int:
     """Take the next revision of the project's skills. Its other writers wait until this transaction ends."""
     rev = await session.scalar(
-        update(models.Project)
-        .where(models.Project.id == project_id)
-        .values(skill_rev=models.Project.skill_rev + 1)
-        .returning(models.Project.skill_rev)
+        update(tables.Project)
+        .where(tables.Project.id == project_id)
+        .values(skill_rev=tables.Project.skill_rev + 1)
+        .returning(tables.Project.skill_rev)
         .execution_options(synchronize_session=False)
     )
     if rev is None:
@@ -40,9 +40,9 @@ async def next_rev(session: AsyncSession, project_id: UUID) -> int:
     return rev
 
 
-async def locked(session: AsyncSession, skill_id: UUID) -> tuple[models.Skill, int]:
+async def locked(session: AsyncSession, skill_id: UUID) -> tuple[tables.Skill, int]:
     """The skill, after waiting for its project's other writers, and the next revision. Raises NotFoundError."""
-    skill = await session.get(models.Skill, skill_id)
+    skill = await session.get(tables.Skill, skill_id)
     if skill is None:
         raise NotFoundError(f"no skill has the id {skill_id}; GET /v1/skills lists them")
     rev = await next_rev(session, skill.project_id)
@@ -52,14 +52,14 @@ async def locked(session: AsyncSession, skill_id: UUID) -> tuple[models.Skill, i
 
 async def move(
     session: AsyncSession,
-    skill: models.Skill,
+    skill: tables.Skill,
     state: SkillState,
     rev: int,
     *,
     actor: str = SERVER,
     reason: str = "",
     evidence: Mapping[str, Json] | None = None,
-) -> models.Skill:
+) -> tables.Skill:
     """Give a skill a state, and audit it. One that is held stays so in quarantine, and until it returns there.
 
     Raises ConflictError if SKILL_MOVES has no such move.
@@ -78,7 +78,7 @@ async def move(
 
 async def record(
     session: AsyncSession,
-    skill: models.Skill,
+    skill: tables.Skill,
     before: SkillState | None,
     actor: str,
     reason: str,
@@ -100,9 +100,9 @@ async def record(
     await audit.add(session, skill.project_id, None, actor, AuditAction.SKILL_MOVED, detail)
 
 
-async def live_versions(session: AsyncSession, project_id: UUID, name: str) -> list[models.Skill]:
+async def live_versions(session: AsyncSession, project_id: UUID, name: str) -> list[tables.Skill]:
     """The versions that may be offered to someone, newest first."""
-    skill = models.Skill
+    skill = tables.Skill
     query = (
         select(skill)
         .where(skill.project_id == project_id, skill.name == name, skill.state.in_(LIVE_SKILLS))
@@ -112,9 +112,9 @@ async def live_versions(session: AsyncSession, project_id: UUID, name: str) -> l
     return list(await session.scalars(query))
 
 
-async def callers(session: AsyncSession, project_id: UUID, apis: Sequence[str]) -> list[models.Skill]:
+async def callers(session: AsyncSession, project_id: UUID, apis: Sequence[str]) -> list[tables.Skill]:
     """The versions that may be offered to all and call one of these operations, "app.operation"."""
-    skill = models.Skill
+    skill = tables.Skill
     query = select(skill).where(
         skill.project_id == project_id,
         skill.state.in_((SkillState.PROBATION, SkillState.ACTIVE)),
@@ -126,13 +126,13 @@ async def callers(session: AsyncSession, project_id: UUID, apis: Sequence[str]) 
 
 async def activate(
     session: AsyncSession,
-    skill: models.Skill,
+    skill: tables.Skill,
     rev: int,
     *,
     actor: str = SERVER,
     reason: str = "",
     evidence: Mapping[str, Json] | None = None,
-) -> models.Skill:
+) -> tables.Skill:
     """Offer a version to all, in place of the active one and of older ones."""
     live = await live_versions(session, skill.project_id, skill.name)
     others = [each for each in live if each.state is SkillState.ACTIVE or each.version < skill.version]
@@ -141,7 +141,7 @@ async def activate(
 
 
 async def supersede(
-    session: AsyncSession, replaced: Iterable[models.Skill], by: models.Skill, rev: int, actor: str = SERVER
+    session: AsyncSession, replaced: Iterable[tables.Skill], by: tables.Skill, rev: int, actor: str = SERVER
 ) -> None:
     """Withdraw versions of a name that another one replaces."""
     for each in replaced:
@@ -149,14 +149,14 @@ async def supersede(
         await move(session, each, SkillState.SUPERSEDED, rev, actor=actor, reason=reason)
 
 
-def state_to_restore(skill: models.Skill) -> SkillState:
+def state_to_restore(skill: tables.Skill) -> SkillState:
     """The live state that a skill returns to: the one it left, or quarantine if it is held."""
     return SkillState.QUARANTINED if skill.held else skill.former or SkillState.ACTIVE
 
 
 async def retire(
     session: AsyncSession, skill_id: UUID, actor: str = SERVER, reason: str = "its name was retired"
-) -> models.Skill:
+) -> tables.Skill:
     """Stop offering any version of a skill's name, until `restore`. Raises NotFoundError and ConflictError."""
     skill, rev = await locked(session, skill_id)
     others = [each for each in await live_versions(session, skill.project_id, skill.name) if each is not skill]
@@ -165,13 +165,13 @@ async def retire(
     return skill
 
 
-async def merge(session: AsyncSession, skill_id: UUID, into: UUID, actor: str) -> models.Skill:
+async def merge(session: AsyncSession, skill_id: UUID, into: UUID, actor: str) -> tables.Skill:
     """Retire a skill in favor of another one of its project, which does the same and is offered to tasks.
 
     Raises as `retire`, and ConflictError for another version of its name, or a skill that is not offered.
     """
     skill, _ = await locked(session, skill_id)
-    kept = await session.get(models.Skill, into, populate_existing=True)
+    kept = await session.get(tables.Skill, into, populate_existing=True)
     if kept is None or kept.project_id != skill.project_id:
         raise NotFoundError(f"the project has no skill with the id {into}; GET /v1/skills lists them")
     if kept.name == skill.name:
@@ -184,7 +184,7 @@ async def merge(session: AsyncSession, skill_id: UUID, into: UUID, actor: str) -
     return await retire(session, skill_id, actor, f"{kept.name} does the same")
 
 
-async def restore(session: AsyncSession, skill_id: UUID, actor: str = SERVER) -> models.Skill:
+async def restore(session: AsyncSession, skill_id: UUID, actor: str = SERVER) -> tables.Skill:
     """Give a superseded or retired version the state that it had, in place of every other version.
 
     One that is held replaces none: it is offered to nobody. Raises NotFoundError and ConflictError.
@@ -200,7 +200,7 @@ async def restore(session: AsyncSession, skill_id: UUID, actor: str = SERVER) ->
     return await move(session, skill, state_to_restore(skill), rev, actor=actor, reason="it was restored")
 
 
-async def delete(session: AsyncSession, skill_id: UUID, actor: str = SERVER) -> models.Skill:
+async def delete(session: AsyncSession, skill_id: UUID, actor: str = SERVER) -> tables.Skill:
     """Delete the source permanently, and the words of its task; the row stays for references.
 
     Raises NotFoundError and ConflictError.
@@ -211,7 +211,7 @@ async def delete(session: AsyncSession, skill_id: UUID, actor: str = SERVER) -> 
     return await move(session, skill, SkillState.DELETED, rev, actor=actor, reason="it was deleted")
 
 
-async def approve(session: AsyncSession, skill_id: UUID, actor: str) -> models.Skill:
+async def approve(session: AsyncSession, skill_id: UUID, actor: str) -> tables.Skill:
     """Move a skill from quarantine to probation, or from probation to active.
 
     Raises NotFoundError, and ConflictError if it is in neither.
@@ -228,7 +228,7 @@ async def approve(session: AsyncSession, skill_id: UUID, actor: str) -> models.S
     return await move(session, skill, goal, rev, actor=actor, reason="it was approved")
 
 
-async def quarantine(session: AsyncSession, skill_id: UUID, reason: str, violations: int) -> models.Skill:
+async def quarantine(session: AsyncSession, skill_id: UUID, reason: str, violations: int) -> tables.Skill:
     """Count calls that a skill attempted beyond its manifest, and offer it to nobody until it is approved.
 
     One that was taken out meanwhile stays where it is, and is held if it is restored.
@@ -246,7 +246,7 @@ async def quarantine(session: AsyncSession, skill_id: UUID, reason: str, violati
 
 async def announce(session: AsyncSession, release_id: UUID, project_id: UUID) -> None:
     """Have the skills that tasks of a release wrote read again: whom they are offered to has changed."""
-    skill = models.Skill
+    skill = tables.Skill
     written = (skill.release_id == release_id, skill.state.in_(LIVE_SKILLS))
     if await session.scalar(select(skill.id).where(*written).limit(1)) is not None:
         rev = await next_rev(session, project_id)
@@ -255,7 +255,7 @@ async def announce(session: AsyncSession, release_id: UUID, project_id: UUID) ->
 
 async def end_trial(session: AsyncSession, release_id: UUID, project_id: UUID) -> None:
     """Offer to all, as a project wants that offers every skill at once, the newest that a canary's tasks wrote."""
-    skill = models.Skill
+    skill = tables.Skill
     rev = await next_rev(session, project_id)
     tried = (skill.release_id == release_id, skill.state == SkillState.PROBATION)
     for name in await session.scalars(select(skill.name).where(*tried).distinct().order_by(skill.name)):

@@ -8,14 +8,14 @@ from uuid import UUID
 from sqlalchemy import CTE, and_, case, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 from app.db.scores import proven
 from app.db.skill_uses import SkillStats, succeeded
 from app.db.task_sums import TaskSums, read_sums, sums_of
 
 MOST_TASKS = 20_000
 
-_task, _offer, _withheld = models.Task, models.SkillOffer, models.WithheldSkill
+_task, _offer, _withheld = tables.Task, tables.SkillOffer, tables.WithheldSkill
 
 
 class SkillRecords:

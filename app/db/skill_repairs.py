@@ -7,17 +7,17 @@ from uuid import UUID
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import lease, models
+from app.db import lease, tables
 from app.db.clock import from_now
-from app.db.models import RepairOutcome, SkillState
+from app.db.tables import RepairOutcome, SkillState
 
-_repair, _task = models.SkillRepair, models.Task
+_repair, _task = tables.SkillRepair, tables.Task
 _queue = lease.LeaseQueue(_repair, _repair.finished_at.is_(None))
 _DAY = 86_400.0
 
 
 async def open_(
-    session: AsyncSession, skill: models.Skill, change_id: UUID, was: SkillState, *, fits: bool
+    session: AsyncSession, skill: tables.Skill, change_id: UUID, was: SkillState, *, fits: bool
 ) -> None:
     """Queue a skill. What is under way for an earlier change ends, and its state before that one counts."""
     earlier = await session.scalar(
@@ -27,40 +27,40 @@ async def open_(
         .returning(_repair.was)
     )
     session.add(
-        models.SkillRepair(skill_id=skill.id, change_id=change_id, was=earlier or was, fits=fits, tried=[])
+        tables.SkillRepair(skill_id=skill.id, change_id=change_id, was=earlier or was, fits=fits, tried=[])
     )
     await session.flush()
 
 
-async def under_way(session: AsyncSession, project_id: UUID) -> list[models.Skill]:
+async def under_way(session: AsyncSession, project_id: UUID) -> list[tables.Skill]:
     """The skills of a project that are in quarantine and in the queue."""
-    skill = models.Skill
+    skill = tables.Skill
     query = select(skill).join(_repair, _repair.skill_id == skill.id)
     quarantined = skill.state == SkillState.QUARANTINED
     query = query.where(skill.project_id == project_id, quarantined, _repair.finished_at.is_(None))
     return list(await session.scalars(query.order_by(skill.id).execution_options(populate_existing=True)))
 
 
-async def claim(session: AsyncSession, owner: str, seconds: float) -> models.SkillRepair | None:
+async def claim(session: AsyncSession, owner: str, seconds: float) -> tables.SkillRepair | None:
     """The oldest that is due and that nobody has. Two processes never get the same one."""
     claimed = _queue.claim(owner, seconds, _repair.next_at <= func.clock_timestamp()).returning(_repair)
-    found: models.SkillRepair | None = await session.scalar(claimed.execution_options(populate_existing=True))
+    found: tables.SkillRepair | None = await session.scalar(claimed.execution_options(populate_existing=True))
     return found
 
 
-async def is_held(session: AsyncSession, row: models.SkillRepair) -> bool:
+async def is_held(session: AsyncSession, row: tables.SkillRepair) -> bool:
     """Whether the claim that returned `row` still holds; then nobody else gets it before this transaction ends."""
     held = select(_repair.id).where(_queue.held(row.owner or "", _repair.id == row.id)).with_for_update()
     return await session.scalar(held) is not None
 
 
-async def go_on_later(session: AsyncSession, row: models.SkillRepair, seconds: float, **values: Any) -> None:
+async def go_on_later(session: AsyncSession, row: tables.SkillRepair, seconds: float, **values: Any) -> None:
     later = {"next_at": from_now(seconds), **values}
     await session.execute(_queue.hand_back(row.owner or "", _repair.id == row.id, **later))
 
 
 async def finish(
-    session: AsyncSession, row: models.SkillRepair, outcome: RepairOutcome, tried: Sequence[str]
+    session: AsyncSession, row: tables.SkillRepair, outcome: RepairOutcome, tried: Sequence[str]
 ) -> None:
     await session.execute(_queue.finish(row.owner or "", _repair.id == row.id, outcome=outcome, tried=list(tried)))
 
@@ -72,9 +72,9 @@ async def tasks_today(session: AsyncSession, project_id: UUID) -> int:
     return await session.scalar(counted) or 0
 
 
-async def of_skill(session: AsyncSession, skill_id: UUID) -> Sequence[tuple[models.SkillRepair, str]]:
+async def of_skill(session: AsyncSession, skill_id: UUID) -> Sequence[tuple[tables.SkillRepair, str]]:
     """Newest first, each with the name of the API that changed."""
-    change, api = models.ApiChange, models.Api
+    change, api = tables.ApiChange, tables.Api
     query = (
         select(_repair, api.name)
         .join(change, change.id == _repair.change_id)

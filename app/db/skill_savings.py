@@ -11,12 +11,12 @@ from sqlalchemy import Double, Select, cast, exists, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
-from app.db import models
-from app.db.models import TaskState
+from app.db import tables
+from app.db.tables import TaskState
 
 _MOST = 100_000  # tasks, the newest
 _SUCCESS = 0.5
-_task, _offer = models.Task, models.SkillOffer
+_task, _offer = tables.Task, tables.SkillOffer
 
 
 class MeanCosts(msgspec.Struct, frozen=True, kw_only=True):

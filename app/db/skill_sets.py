@@ -7,26 +7,26 @@ import msgspec
 from sqlalchemy import ARRAY, ColumnElement, Uuid, all_, and_, bindparam, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, skill_moves
+from app.db import skill_moves, tables
 from app.db.in_array import in_array
-from app.db.models import LIVE_SKILLS, SkillState
+from app.db.tables import LIVE_SKILLS, SkillState
 
 _REASON = "an earlier set of skills was restored"
-_skill = models.Skill
+_skill = tables.Skill
 
 
 class RestoredSkills(msgspec.Struct, frozen=True):
     """The changes of a project's skills when an earlier set was restored."""
 
-    restored: list[models.Skill]  # offered again
-    superseded: list[models.Skill]  # by a restored version of their name
-    withdrawn: list[models.Skill]  # of other names; the agent may write these again
-    deleted: list[models.Skill]  # of the set, but permanently deleted
+    restored: list[tables.Skill]  # offered again
+    superseded: list[tables.Skill]  # by a restored version of their name
+    withdrawn: list[tables.Skill]  # of other names; the agent may write these again
+    deleted: list[tables.Skill]  # of the set, but permanently deleted
 
 
 async def offered_skills(session: AsyncSession, project_id: UUID) -> dict[UUID, SkillState]:
     """All skills that tasks of the project may be offered, those of a single principal too, with their states."""
-    skill = models.Skill
+    skill = tables.Skill
     query = select(skill.id, skill.state).where(
         skill.project_id == project_id, skill.state.in_(LIVE_SKILLS), ~skill.held
     )
@@ -61,8 +61,8 @@ async def planned(
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    back: dict[models.Skill, SkillState]
-    away: list[models.Skill]
+    back: dict[tables.Skill, SkillState]
+    away: list[tables.Skill]
     result: RestoredSkills
 
 
@@ -88,22 +88,22 @@ async def _plan(
     return _Plan(back, away, result)
 
 
-async def _unheld(session: AsyncSession, project_id: UUID, which: ColumnElement[bool]) -> list[models.Skill]:
+async def _unheld(session: AsyncSession, project_id: UUID, which: ColumnElement[bool]) -> list[tables.Skill]:
     query = select(_skill).where(_skill.project_id == project_id, ~_skill.held, which)
     fresh = query.order_by(_skill.name, _skill.version).execution_options(populate_existing=True)
     return list(await session.scalars(fresh))
 
 
-def _returning(skill: models.Skill, wanted: SkillState) -> SkillState:
+def _returning(skill: tables.Skill, wanted: SkillState) -> SkillState:
     return min(wanted, skill_moves.state_to_restore(skill), key=LIVE_SKILLS.index)
 
 
-def _can_return(skill: models.Skill, rejected: Collection[UUID]) -> bool:
+def _can_return(skill: tables.Skill, rejected: Collection[UUID]) -> bool:
     withdrawn = skill.moved_by in skill_moves.WITHDRAWERS and skill.release_id in rejected
     return skill.state is not SkillState.DELETED and not skill.violations and not withdrawn
 
 
 async def _rejected_releases(session: AsyncSession, project_id: UUID) -> set[UUID]:
-    row = models.Release
-    query = select(row.id).where(row.project_id == project_id, row.state == models.ReleaseState.REJECTED)
+    row = tables.Release
+    query = select(row.id).where(row.project_id == project_id, row.state == tables.ReleaseState.REJECTED)
     return set(await session.scalars(query))

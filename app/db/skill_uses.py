@@ -8,8 +8,8 @@ import msgspec
 from sqlalchemy import ColumnElement, FromClause, and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
-from app.db.models import TaskState
+from app.db import tables
+from app.db.tables import TaskState
 from app.records import Stop
 
 
@@ -47,7 +47,7 @@ class ScenarioUse(msgspec.Struct, frozen=True, kw_only=True):
 
 async def uses_of(session: AsyncSession, skill_id: UUID, limit: int = 500) -> list[SkillUse]:
     """Newest first, with offers that were not used (calls=0)."""
-    offer, task, skill = models.SkillOffer, models.Task, models.Skill
+    offer, task, skill = tables.SkillOffer, tables.Task, tables.Skill
     columns = (
         offer.skill_id,
         skill.task_id.label("made_by"),
@@ -74,7 +74,7 @@ async def uses_of(session: AsyncSession, skill_id: UUID, limit: int = 500) -> li
 
 async def stats(session: AsyncSession, skill_ids: Sequence[UUID]) -> dict[UUID, SkillStats]:
     """The statistics of each given skill, also if it was never offered."""
-    offer = models.SkillOffer
+    offer = tables.SkillOffer
     used = offer.returned > 0
     rows = await session.execute(
         select(
@@ -83,7 +83,7 @@ async def stats(session: AsyncSession, skill_ids: Sequence[UUID]) -> dict[UUID, 
             func.count().filter(used).label("uses"),
             func.count().filter(and_(used, succeeded())).label("successes"),
         )
-        .join(models.Task, models.Task.id == offer.task_id)
+        .join(tables.Task, tables.Task.id == offer.task_id)
         .where(offer.skill_id.in_(skill_ids))
         .group_by(offer.skill_id)
     )
@@ -93,7 +93,7 @@ async def stats(session: AsyncSession, skill_ids: Sequence[UUID]) -> dict[UUID, 
 
 async def by_scenario(session: AsyncSession, skill_ids: Sequence[UUID]) -> list[ScenarioUse]:
     """The scenarios with most uses first."""
-    offer, task = models.SkillOffer, models.Task
+    offer, task = tables.SkillOffer, tables.Task
     used = offer.returned > 0
     counts = (func.count(), func.count().filter(used), func.count().filter(and_(used, succeeded())))
     rows = await session.execute(
@@ -113,7 +113,7 @@ async def by_scenario(session: AsyncSession, skill_ids: Sequence[UUID]) -> list[
     ]
 
 
-def succeeded(tasks: FromClause = models.Task.__table__) -> ColumnElement[bool]:
+def succeeded(tasks: FromClause = tables.Task.__table__) -> ColumnElement[bool]:
     """Whether a row of `tasks` makes a use a success."""
     score = tasks.c.score
     return or_(score >= 0.5, and_(score.is_(None), tasks.c.stop == Stop.COMPLETED))

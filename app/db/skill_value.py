@@ -8,13 +8,13 @@ import msgspec
 from sqlalchemy import case, exists, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 from app.db.in_array import in_array
-from app.db.models import TaskState
 from app.db.scores import proven
+from app.db.tables import TaskState
 
 _MOST = 20_000  # tasks
-_task, _offer, _withheld = models.Task, models.SkillOffer, models.WithheldSkill
+_task, _offer, _withheld = tables.Task, tables.SkillOffer, tables.WithheldSkill
 
 
 class ComparedTask(msgspec.Struct, frozen=True):

@@ -9,22 +9,22 @@ from sqlalchemy import Select, Text, Uuid, and_, bindparam, func, or_, select
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 from app.db.database import Handle, execute
 from app.db.in_array import in_array
-from app.db.models import LIVE_SKILLS, SkillState
 from app.db.page import Page, read_page
 from app.db.skill_moves import SERVER, WITHDRAWERS, live_versions, locked, move, next_rev, record
+from app.db.tables import LIVE_SKILLS, SkillState
 from app.errors import NotFoundError
 from app.records import Json
 
 S = TypeVar("S")
 
-_LATEST_REV = select(models.Project.skill_rev).where(models.Project.id == bindparam("project", type_=Uuid))
+_LATEST_REV = select(tables.Project.skill_rev).where(tables.Project.id == bindparam("project", type_=Uuid))
 
 
 class NewSkill(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that passed its checks; see `models.Skill`."""
+    """A function that passed its checks; see `tables.Skill`."""
 
     name: str
     signature: str
@@ -71,7 +71,7 @@ class SkillFilter(msgspec.Struct, frozen=True, kw_only=True):
     words: str | None = None  # parts of the name, the instruction or the scenario, in any order
 
 
-async def add(session: AsyncSession, project_id: UUID, new: NewSkill) -> models.Skill:
+async def add(session: AsyncSession, project_id: UUID, new: NewSkill) -> tables.Skill:
     """Add the next version of a name and offer it to all at once, in place of the active one.
 
     If the name was retired by hand, the new version is stored as retired, until one of them is restored.
@@ -92,14 +92,14 @@ async def add(session: AsyncSession, project_id: UUID, new: NewSkill) -> models.
 
 async def insert(
     session: AsyncSession, project_id: UUID, new: NewSkill, rev: int, start: StartingState
-) -> models.Skill:
+) -> tables.Skill:
     """Add the next version of a name in a state, and audit it. `rev` is from `next_rev`."""
     last = await session.scalar(
-        select(func.max(models.Skill.version)).where(
-            models.Skill.project_id == project_id, models.Skill.name == new.name
+        select(func.max(tables.Skill.version)).where(
+            tables.Skill.project_id == project_id, tables.Skill.name == new.name
         )
     )
-    skill = models.Skill(
+    skill = tables.Skill(
         project_id=project_id,
         version=(last or 0) + 1,
         state=start.state,
@@ -116,9 +116,9 @@ async def insert(
     return skill
 
 
-async def retired_by_hand(session: AsyncSession, project_id: UUID, name: str) -> models.Skill | None:
+async def retired_by_hand(session: AsyncSession, project_id: UUID, name: str) -> tables.Skill | None:
     """The newest version that a person retired."""
-    skill = models.Skill
+    skill = tables.Skill
     return await session.scalar(
         select(skill)
         .where(
@@ -133,9 +133,9 @@ async def retired_by_hand(session: AsyncSession, project_id: UUID, name: str) ->
     )
 
 
-async def last_of_source(session: AsyncSession, project_id: UUID, new: NewSkill) -> models.Skill | None:
+async def last_of_source(session: AsyncSession, project_id: UUID, new: NewSkill) -> tables.Skill | None:
     """The newest version of its name that the same principal's tasks wrote with the same source."""
-    skill = models.Skill
+    skill = tables.Skill
     return await session.scalar(
         select(skill)
         .where(skill.project_id == project_id, skill.name == new.name)
@@ -151,78 +151,78 @@ async def latest_rev(handle: Handle, project_id: UUID) -> int:
     return (await execute(handle, _LATEST_REV, {"project": project_id})).scalar_one_or_none() or 0
 
 
-async def changed_since(session: AsyncSession, project_id: UUID, rev: int) -> Sequence[models.Skill]:
+async def changed_since(session: AsyncSession, project_id: UUID, rev: int) -> Sequence[tables.Skill]:
     """Changed skills of any state, in the order of the changes. Caches drop those that are not live, or held."""
     query = (
-        select(models.Skill)
-        .where(models.Skill.project_id == project_id, models.Skill.rev > rev)
-        .order_by(models.Skill.rev, models.Skill.version)
+        select(tables.Skill)
+        .where(tables.Skill.project_id == project_id, tables.Skill.rev > rev)
+        .order_by(tables.Skill.rev, tables.Skill.version)
         .execution_options(populate_existing=True)
     )
     return (await session.scalars(query)).all()
 
 
-async def get(session: AsyncSession, skill_id: UUID, project_id: UUID | None = None) -> models.Skill:
+async def get(session: AsyncSession, skill_id: UUID, project_id: UUID | None = None) -> tables.Skill:
     """Raises NotFoundError also for a skill of another project than the one given."""
-    skill = await session.get(models.Skill, skill_id, populate_existing=True)
+    skill = await session.get(tables.Skill, skill_id, populate_existing=True)
     if skill is None or project_id not in (None, skill.project_id):
         raise NotFoundError(f"no skill has the id {skill_id}; GET /v1/skills lists them")
     return skill
 
 
-async def of_ids(session: AsyncSession, skill_ids: Collection[UUID]) -> list[models.Skill]:
+async def of_ids(session: AsyncSession, skill_ids: Collection[UUID]) -> list[tables.Skill]:
     """Those that exist, in no order."""
-    return list(await session.scalars(select(models.Skill).where(in_array(models.Skill.id, skill_ids))))
+    return list(await session.scalars(select(tables.Skill).where(in_array(tables.Skill.id, skill_ids))))
 
 
-async def versions(session: AsyncSession, project_id: UUID, name: str) -> Sequence[models.Skill]:
+async def versions(session: AsyncSession, project_id: UUID, name: str) -> Sequence[tables.Skill]:
     """Newest first."""
     query = (
-        select(models.Skill)
-        .where(models.Skill.project_id == project_id, models.Skill.name == name)
-        .order_by(models.Skill.version.desc())
+        select(tables.Skill)
+        .where(tables.Skill.project_id == project_id, tables.Skill.name == name)
+        .order_by(tables.Skill.version.desc())
     )
     return (await session.scalars(query)).all()
 
 
-async def of_names(session: AsyncSession, project_id: UUID, names: Collection[str]) -> Sequence[models.Skill]:
+async def of_names(session: AsyncSession, project_id: UUID, names: Collection[str]) -> Sequence[tables.Skill]:
     """All versions of these names, by name, newest first."""
-    skill = models.Skill
+    skill = tables.Skill
     query = select(skill).where(skill.project_id == project_id, in_array(skill.name, names))
     fresh = query.order_by(skill.name, skill.version.desc()).execution_options(populate_existing=True)
     return (await session.scalars(fresh)).all()
 
 
-async def made_by(session: AsyncSession, task_id: UUID) -> Sequence[models.Skill]:
+async def made_by(session: AsyncSession, task_id: UUID) -> Sequence[tables.Skill]:
     """The skills that the task wrote, in the order they were stored."""
-    query = select(models.Skill).where(models.Skill.task_id == task_id).order_by(models.Skill.rev)
+    query = select(tables.Skill).where(tables.Skill.task_id == task_id).order_by(tables.Skill.rev)
     return (await session.scalars(query)).all()
 
 
 async def page(
     session: AsyncSession, only: SkillFilter, *, cursor: str | None = None, limit: int = 50
-) -> Page[models.Skill]:
+) -> Page[tables.Skill]:
     """Newest first. Raises InvalidError for an invalid cursor."""
-    return await read_page(session, _matching(select(models.Skill), only), models.Skill, cursor, limit)
+    return await read_page(session, _matching(select(tables.Skill), only), tables.Skill, cursor, limit)
 
 
 async def ids(session: AsyncSession, only: SkillFilter) -> Sequence[UUID]:
     """All that match, newest first."""
-    skill = models.Skill
+    skill = tables.Skill
     newest = _matching(select(skill.id), only).order_by(skill.created_at.desc(), skill.id.desc())
     return (await session.scalars(newest)).all()
 
 
 async def count(session: AsyncSession, only: SkillFilter) -> int:
     """Of all that match."""
-    return await session.scalar(_matching(select(func.count(models.Skill.id)), only)) or 0
+    return await session.scalar(_matching(select(func.count(tables.Skill.id)), only)) or 0
 
 
-async def alike(session: AsyncSession, skill: models.Skill, limit: int = 30) -> Sequence[models.Skill]:
+async def alike(session: AsyncSession, skill: tables.Skill, limit: int = 30) -> Sequence[tables.Skill]:
     """Skills of other names that are offered and may do the same: they call the same operations, or were written
     in the same scenario. Those of which both holds first.
     """
-    row = models.Skill
+    row = tables.Skill
     same_calls = row.apis == bindparam(None, sorted(skill.apis), row.apis.type)
     same_scenario = row.scenario == skill.scenario
     query = (
@@ -237,7 +237,7 @@ async def alike(session: AsyncSession, skill: models.Skill, limit: int = 30) -> 
 
 async def scenarios(session: AsyncSession, project_id: UUID, limit: int = 200) -> Sequence[str]:
     """Those of its skills, those with most first."""
-    skill = models.Skill
+    skill = tables.Skill
     query = (
         select(skill.scenario)
         .where(skill.project_id == project_id, skill.scenario.is_not(None))
@@ -248,9 +248,9 @@ async def scenarios(session: AsyncSession, project_id: UUID, limit: int = 200) -
     return [name for name in await session.scalars(query) if name]
 
 
-async def without_vectors(session: AsyncSession, embedder: str, limit: int = 100) -> Sequence[models.Skill]:
+async def without_vectors(session: AsyncSession, embedder: str, limit: int = 100) -> Sequence[tables.Skill]:
     """Live skills of any project that this embedder was not asked for yet."""
-    skill = models.Skill
+    skill = tables.Skill
     other = or_(skill.embedder.is_(None), skill.embedder < embedder, skill.embedder > embedder)  # an index has it
     return (await session.scalars(select(skill).where(skill.state.in_(LIVE_SKILLS), other).limit(limit))).all()
 
@@ -267,7 +267,7 @@ async def set_vectors(
 
 
 def _matching(query: Select[S], only: SkillFilter) -> Select[S]:
-    skill = models.Skill
+    skill = tables.Skill
     for column, value in (
         (skill.project_id, only.project_id),
         (skill.state, only.state),

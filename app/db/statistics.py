@@ -9,14 +9,14 @@ import msgspec
 from sqlalchemy import ColumnElement, Double, Subquery, Text, and_, cast, func, null, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
-from app.db.models import TaskState
+from app.db import tables
+from app.db.tables import TaskState
 
 MOST_TASKS = {"skill": 100_000}  # of the window that are counted, the newest: skills are not in the index
 _MOST_TASKS = 1_000_000
 _SUCCESS = 0.5
 
-_task = models.Task
+_task = tables.Task
 
 
 class Grouping(StrEnum):
@@ -121,7 +121,7 @@ def _boundary(project_id: UUID, since: datetime, until: datetime, most: int) -> 
 
 
 def _counted(ended: Subquery, by: Grouping | None, bucket: TimeBucket) -> Subquery:
-    offer = models.SkillOffer
+    offer = tables.SkillOffer
     keys: dict[Grouping | None, ColumnElement[Any]] = {
         Grouping.SCENARIO: ended.c.scenario,
         Grouping.RELEASE: cast(ended.c.release_id, Text),

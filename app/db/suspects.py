@@ -10,21 +10,21 @@ that goes on after its lease has expired withdraws its death.
 from sqlalchemy import ColumnElement, ScalarSelect, and_, case, false, func, or_, select
 from sqlalchemy.orm import aliased
 
-from app.db import models, runners
-from app.db.models import TaskState
+from app.db import runners, tables
+from app.db.tables import TaskState
 
 _CONDEMNING_ENDS = 2  # of runners by themselves
 _CONDEMNING_DEATHS = 5  # whatever their cause
 
-_task = models.Task
+_task = tables.Task
 
 
-def is_suspect(task: models.Task) -> bool:
+def is_suspect(task: tables.Task) -> bool:
     """It was being executed when a runner died, so it must be executed alone."""
     return task.deaths > 0 and not is_condemned(task)
 
 
-def is_condemned(task: models.Task) -> bool:
+def is_condemned(task: tables.Task) -> bool:
     """Enough runners died at the same turn of it, which executed nothing else: it must not run again."""
     ends = task.lone_deaths - task.lone_kills
     return ends >= _CONDEMNING_ENDS or task.lone_deaths >= _CONDEMNING_DEATHS

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from sqlalchemy import Row, Select, select, tuple_
 
-from app.db import models, tasks
+from app.db import tables, tasks
 from app.db.database import Sessions, reading
 
 _BATCH = 200  # that are read by one query
@@ -14,7 +14,7 @@ _BATCH = 200  # that are read by one query
 
 async def batches(
     sessions: Sessions, only: tasks.TaskFilter, limit: int | None = None
-) -> AsyncIterator[Sequence[Row[models.Task, bytes]]]:
+) -> AsyncIterator[Sequence[Row[tables.Task, bytes]]]:
     """Tasks with their trajectories as they are stored, newest first. Each batch is read in a session of its own:
     between two of them nothing is held.
     """
@@ -31,8 +31,8 @@ async def batches(
         left = None if left is None else left - size
 
 
-def _following(only: tasks.TaskFilter, position: tuple[datetime, UUID] | None) -> Select[models.Task, bytes]:
-    task, trajectory = models.Task, models.Trajectory
+def _following(only: tasks.TaskFilter, position: tuple[datetime, UUID] | None) -> Select[tables.Task, bytes]:
+    task, trajectory = tables.Task, tables.Trajectory
     query = select(task, trajectory.record).join(trajectory, trajectory.task_id == task.id)
     query = query.where(*tasks.conditions(only, task.created_at)).order_by(task.created_at.desc(), task.id.desc())
     return query if position is None else query.where(tuple_(task.created_at, task.id) < tuple_(*position))

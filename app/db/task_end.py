@@ -5,23 +5,23 @@ from uuid import UUID
 from sqlalchemy import Uuid, and_, bindparam, case, delete, exists, false, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, verifications, webhooks
+from app.db import tables, verifications, webhooks
 from app.db.database import execute
 from app.db.executed_tasks import executed
-from app.db.models import ApprovalState, TaskState
+from app.db.tables import ApprovalState, TaskState
 from app.project.webhook import WebhookEvent
 from app.records import Stop
 
-_approval = models.Approval
+_approval = tables.Approval
 _EVENTS: dict[TaskState, WebhookEvent] = {
     TaskState.DONE: "task.done",
     TaskState.FAILED: "task.failed",
     TaskState.CANCELLED: "task.cancelled",
 }
 
-_task, _project = models.Task, models.Project
+_task, _project = tables.Task, tables.Project
 _task_id = bindparam("task", type_=Uuid)
-_call = models.TaskCall
+_call = tables.TaskCall
 _lost = exists().where(_call.task_id == _task.id, _call.record.is_(None), ~_call.repeatable)
 _resumable = and_(_task.stop == Stop.IN_DOUBT, _lost)  # once a person knows whether the call arrived
 _ended = select(_task.id).where(_task.id == _task_id, ~func.coalesce(_resumable, false()))
@@ -46,8 +46,8 @@ _CLEAN_UP = (
     .join(_project, _project.id == _task.project_id)
     .where(_task.id == _task_id)
     .add_cte(
-        delete(models.TaskTurn).where(models.TaskTurn.task_id.in_(_ended)).cte("old_turns"),
-        delete(models.TaskCall).where(models.TaskCall.task_id.in_(_ended)).cte("old_calls"),
+        delete(tables.TaskTurn).where(tables.TaskTurn.task_id.in_(_ended)).cte("old_turns"),
+        delete(tables.TaskCall).where(tables.TaskCall.task_id.in_(_ended)).cte("old_calls"),
         update(_approval)
         .where(_approval.task_id.in_(_ended), or_(_waits, _approval.digest != ""))
         .values(_withdrawn)

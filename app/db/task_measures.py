@@ -4,9 +4,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, FromClause, and_, case, func, or_, select
 
-from app.db import models
-from app.db.models import TaskState
+from app.db import tables
 from app.db.scores import proven
+from app.db.tables import TaskState
 from app.records import Stop
 
 
@@ -23,9 +23,9 @@ class TaskMeasures(NamedTuple):
 def measures(tasks: FromClause) -> TaskMeasures:
     columns = tasks.c
     given = (
-        select(func.min(models.Feedback.created_at)).where(models.Feedback.task_id == columns.id).scalar_subquery()
+        select(func.min(tables.Feedback.created_at)).where(tables.Feedback.task_id == columns.id).scalar_subquery()
     )
-    asked = models.Verification
+    asked = tables.Verification
     verified = select(asked.finished_at).where(asked.task_id == columns.id).scalar_subquery()
     # Tasks whose check gave no score must count, or a release would be judged by its good answers alone.
     unscored = and_(columns.check_code != "", ~columns.checked)

@@ -9,10 +9,10 @@ from sqlalchemy import ARRAY, ColumnElement, FromClause, Subquery, Uuid, and_, c
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 from app.db.clock import ago
-from app.db.models import TaskState
 from app.db.statistics import TimeBucket
+from app.db.tables import TaskState
 from app.project.score_source import GOOD
 from app.records import Stop
 
@@ -21,7 +21,7 @@ _WINDOW = timedelta(days=30)
 _MOST = 100_000  # tasks that are counted, the newest: no index has why they stopped
 _MOST_OF_KINDS = 5_000
 
-_task = models.Task
+_task = tables.Task
 
 
 class OutcomeColumns(NamedTuple):

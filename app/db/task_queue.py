@@ -33,16 +33,17 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from app.db import canaries, events, lease, models, runners, suspects, task_end, usage
+from app.db import canaries, events, lease, runners, suspects, tables, task_end, usage
 from app.db.clock import from_now
 from app.db.database import Handle, execute
 from app.db.fair_queue import HELD_OFF, RUNNING, any_candidate, next_task
-from app.db.models import TASK_END_STATES, ReleaseState, ScoreSource, TaskState
+from app.db.tables import TASK_END_STATES, ReleaseState, TaskState
 from app.project.project_settings import Limits
+from app.project.score_source import ScoreSource
 from app.records import Json, Stop
 
 CHANNEL = "sage_tasks"  # NOTIFY: tasks may be claimed
-_task = models.Task
+_task = tables.Task
 _queue = lease.LeaseQueue(_task, RUNNING)
 _CANCELLED = select(_task.id).where(_queue.held_by(bindparam("process", type_=Text)), _task.cancel_requested)
 _TRIES = 20  # of a claim that others overtake
@@ -79,7 +80,7 @@ async def claim(  # noqa: PLR0913  the last ones are each a condition of its own
     ours: Collection[UUID] = (),
     held_off: Collection[UUID] = (),
     prompt: str | None = None,
-) -> models.Task | None:
+) -> tables.Task | None:
     """The next task whose project may run it within its limits, or None; `limits` are the server's.
 
     Two runners never get the same task, nor does one that is still busy with it: those are in `ours`. `owner` is a
@@ -135,7 +136,7 @@ def _may_continue() -> ColumnElement[bool]:
 
 
 def _has_turns() -> ColumnElement[bool]:
-    return exists(select(models.TaskTurn.task_id).where(models.TaskTurn.task_id == _task.id))
+    return exists(select(tables.TaskTurn.task_id).where(tables.TaskTurn.task_id == _task.id))
 
 
 @lru_cache(maxsize=8)
@@ -337,6 +338,6 @@ async def _free(session: AsyncSession, freeing: Update) -> Sequence[UUID]:
 
 def _release_in(state: ReleaseState, *more: ColumnElement[bool]) -> ScalarSelect[UUID]:
     """At most one per project."""
-    release = models.Release
+    release = tables.Release
     query = select(release.id).where(release.project_id == _task.project_id, release.state == state, *more)
     return query.scalar_subquery()

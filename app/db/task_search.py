@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, Subquery, func, insert, literal_column, se
 from sqlalchemy.dialects.postgresql import REGCONFIG
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 from app.db.in_array import in_array
 
 _WORDS: ColumnElement[str] = literal_column("'simple'", REGCONFIG)  # as they are written, in any language
@@ -15,10 +15,10 @@ _WORDS: ColumnElement[str] = literal_column("'simple'", REGCONFIG)  # as they ar
 
 async def add(session: AsyncSession, task_ids: Sequence[UUID]) -> None:
     """Make new tasks findable."""
-    task = models.Task
+    task = tables.Task
     new = select(task.id, task.project_id, task.created_at, func.to_tsvector(_WORDS, task.instruction))
     names = ["task_id", "project_id", "created_at", "words"]
-    await session.execute(insert(models.TaskWords).from_select(names, new.where(in_array(task.id, task_ids))))
+    await session.execute(insert(tables.TaskWords).from_select(names, new.where(in_array(task.id, task_ids))))
 
 
 def newest(words: str, project_id: UUID | None) -> Subquery:
@@ -26,7 +26,7 @@ def newest(words: str, project_id: UUID | None) -> Subquery:
 
     In the order of a listing, so that only the tasks of its page are read.
     """
-    row = models.TaskWords
+    row = tables.TaskWords
     query = select(row.task_id, row.created_at).where(
         row.words.bool_op("@@")(func.websearch_to_tsquery(_WORDS, words))
     )

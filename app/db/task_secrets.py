@@ -5,11 +5,11 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import approvals, calls, events, models, turns
+from app.db import approvals, calls, events, tables, turns
 from app.security.secret_values import SecretValues
 
 
-async def of_task(session: AsyncSession, task: models.Task) -> SecretValues:
+async def of_task(session: AsyncSession, task: tables.Task) -> SecretValues:
     """Those of a task that has a journal."""
     secrets = SecretValues()
     note(secrets, task, await turns.of_task(session, task.id), await calls.of_task(session, task.id))
@@ -18,7 +18,7 @@ async def of_task(session: AsyncSession, task: models.Task) -> SecretValues:
 
 def note(
     secrets: SecretValues,
-    task: models.Task,
+    task: tables.Task,
     recorded: Sequence[turns.RecordedTurn] = (),
     made: Sequence[calls.JournalCall] = (),
 ) -> None:

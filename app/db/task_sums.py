@@ -7,12 +7,12 @@ from uuid import UUID
 from sqlalchemy import CTE, ColumnElement, Double, and_, case, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
-from app.db.models import TaskState
+from app.db import tables
+from app.db.tables import TaskState
 
 _MOST = 5_000  # tasks of a release, the latest
 
-_task = models.Task
+_task = tables.Task
 
 
 class ValueSums(NamedTuple):

@@ -11,11 +11,11 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
-from app.db import events, models, task_end, task_search, task_secrets, usage
+from app.db import events, tables, task_end, task_search, task_secrets, usage
 from app.db.in_array import in_array
-from app.db.models import Exploration, TaskState
 from app.db.page import Page, read_page
 from app.db.quotas import admit
+from app.db.tables import Exploration, TaskState
 from app.db.task_queue import CHANNEL
 from app.errors import ConflictError, NotFoundError
 from app.project.project_settings import Limits
@@ -66,7 +66,7 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     contradicted: bool = False  # only those of which two scores lie `_CONFLICT` apart, whoever gave them
 
 
-async def submit(session: AsyncSession, project_id: UUID, new: NewTask) -> models.Task:
+async def submit(session: AsyncSession, project_id: UUID, new: NewTask) -> tables.Task:
     """Queue a task. Runners are notified when the transaction commits.
 
     A known key with the same digest returns the existing task. Raises ConflictError for one with another digest.
@@ -79,7 +79,7 @@ async def submit_all(
     session: AsyncSession,
     batch: Sequence[tuple[UUID, NewTask]],
     limits: Limits = Limits(),  # noqa: B008  frozen
-) -> list[models.Task]:
+) -> list[tables.Task]:
     """Queue several tasks in order, with one notification. `limits` are the server's.
 
     Raises LimitError if a project has reached one of its limits; then roll back.
@@ -94,10 +94,10 @@ async def submit_all(
         for place, (project_id, new) in enumerate(batch)
     ]
     stored = await session.scalars(
-        insert(models.Task)
+        insert(tables.Task)
         .values(rows)
         .on_conflict_do_nothing(index_elements=["project_id", "idempotency_key"])
-        .returning(models.Task)
+        .returning(tables.Task)
     )
     fresh = {task.id: task for task in stored}
     if fresh:
@@ -110,9 +110,9 @@ async def submit_all(
     ]
 
 
-async def get(session: AsyncSession, task_id: UUID, project_id: UUID | None = None) -> models.Task:
+async def get(session: AsyncSession, task_id: UUID, project_id: UUID | None = None) -> tables.Task:
     """Raises NotFoundError also for a task of another project than the one given."""
-    task = await session.get(models.Task, task_id, populate_existing=True)
+    task = await session.get(tables.Task, task_id, populate_existing=True)
     if task is None or project_id not in (None, task.project_id):
         raise NotFoundError(f"no task has the id {task_id}; GET /v1/tasks lists them")
     return task
@@ -120,9 +120,9 @@ async def get(session: AsyncSession, task_id: UUID, project_id: UUID | None = No
 
 async def page(
     session: AsyncSession, only: TaskFilter, *, cursor: str | None = None, limit: int = 50
-) -> Page[models.Task]:
+) -> Page[tables.Task]:
     """Newest first. Raises InvalidError for an invalid cursor."""
-    task = models.Task
+    task = tables.Task
     if only.words is None:
         return await read_page(
             session, select(task).where(*conditions(only, task.created_at)), task, cursor, limit
@@ -136,7 +136,7 @@ def conditions(
     only: TaskFilter, created_at: ColumnElement[datetime] | InstrumentedAttribute[datetime]
 ) -> Iterator[ColumnElement[bool]]:
     """`created_at` is that of the table that the listing reads."""
-    task, offer = models.Task, models.SkillOffer
+    task, offer = tables.Task, tables.SkillOffer
     for name in ("project_id", "state", "stop", "scenario", "release_id", "rerun_of"):
         if (value := getattr(only, name)) is not None:
             yield getattr(task, name) == value
@@ -154,13 +154,13 @@ def conditions(
         yield task.highest_score - task.lowest_score >= _CONFLICT
 
 
-async def request_cancel(session: AsyncSession, task_id: UUID) -> models.Task:
+async def request_cancel(session: AsyncSession, task_id: UUID) -> tables.Task:
     """Cancel a task at once if no runner has a valid lease on it; flag another for its runner. Idempotent.
 
     The events keep no secret of the journal. Raises NotFoundError, and ConflictError if it has ended otherwise.
     """
-    expired = models.Task.lease_until < func.statement_timestamp()  # the same for all columns
-    waits = or_(models.Task.owner.is_(None), expired)
+    expired = tables.Task.lease_until < func.statement_timestamp()  # the same for all columns
+    waits = or_(tables.Task.owner.is_(None), expired)
     ended = {
         "state": TaskState.CANCELLED,
         "stop": Stop.CANCELLED,
@@ -170,13 +170,13 @@ async def request_cancel(session: AsyncSession, task_id: UUID) -> models.Task:
     }
     open_states = [TaskState.ACCEPTED, TaskState.RUNNING, TaskState.WAITING]
     task = await session.scalar(
-        update(models.Task)
-        .where(models.Task.id == task_id, models.Task.state.in_(open_states))
+        update(tables.Task)
+        .where(tables.Task.id == task_id, tables.Task.state.in_(open_states))
         .values(
             cancel_requested=True,
-            **{name: case((waits, value), else_=getattr(models.Task, name)) for name, value in ended.items()},
+            **{name: case((waits, value), else_=getattr(tables.Task, name)) for name, value in ended.items()},
         )
-        .returning(models.Task)
+        .returning(tables.Task)
         .execution_options(populate_existing=True)
     )
     if task is None:
@@ -191,10 +191,10 @@ async def request_cancel(session: AsyncSession, task_id: UUID) -> models.Task:
     return task
 
 
-async def _first(session: AsyncSession, project_id: UUID, new: NewTask) -> models.Task:
+async def _first(session: AsyncSession, project_id: UUID, new: NewTask) -> tables.Task:
     task = await session.scalar(
-        select(models.Task).where(
-            models.Task.project_id == project_id, models.Task.idempotency_key == new.idempotency_key
+        select(tables.Task).where(
+            tables.Task.project_id == project_id, tables.Task.idempotency_key == new.idempotency_key
         )
     )
     if task is None or task.request_digest != new.request_digest:

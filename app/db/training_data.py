@@ -9,10 +9,11 @@ import msgspec
 from sqlalchemy import false, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, releases
+from app.db import releases, tables
 from app.db.executed_tasks import executed
 from app.db.in_array import in_array
-from app.db.models import ScoreSource, SkillState, TaskState, TrainingRun
+from app.db.tables import SkillState, TaskState, TrainingRun
+from app.project.score_source import ScoreSource
 from app.records import Trajectory
 from app.run_settings import RunKind
 
@@ -54,26 +55,26 @@ class _Sampled(msgspec.Struct, frozen=True):
 _SAMPLED = msgspec.msgpack.Decoder(_Sampled)
 _ENDED = (
     select(
-        models.Task.id,
-        models.Task.state,
+        tables.Task.id,
+        tables.Task.state,
         executed().label("executed"),
-        models.Task.score,
-        models.Task.score_source,
-        models.Task.judged_by,
-        models.Task.started_at,
-        models.Task.finished_at,
-        models.Task.release_id,
-        models.Adapter.base,
-        func.coalesce(~releases.is_local(models.Release.model), false()).label("hosted"),
+        tables.Task.score,
+        tables.Task.score_source,
+        tables.Task.judged_by,
+        tables.Task.started_at,
+        tables.Task.finished_at,
+        tables.Task.release_id,
+        tables.Adapter.base,
+        func.coalesce(~releases.is_local(tables.Release.model), false()).label("hosted"),
     )
-    .outerjoin(models.Release, models.Release.id == models.Task.release_id)
-    .outerjoin(models.Adapter, models.Adapter.hash == models.Release.model)
+    .outerjoin(tables.Release, tables.Release.id == tables.Task.release_id)
+    .outerjoin(tables.Adapter, tables.Adapter.hash == tables.Release.model)
 )
 
 
 async def ended(session: AsyncSession, task_ids: Sequence[UUID]) -> list[LoggedTask]:
     """Those of the tasks that exist, in any order."""
-    rows = (await session.execute(_ENDED.where(in_array(models.Task.id, task_ids)))).mappings()
+    rows = (await session.execute(_ENDED.where(in_array(tables.Task.id, task_ids)))).mappings()
     return [LoggedTask(**row) for row in rows]
 
 
@@ -86,7 +87,7 @@ async def window(
     limit: int,
 ) -> list[LoggedTask]:
     """Tasks that ended from `since` up to, not at, `until`: the newest `limit` of them, oldest first."""
-    task = models.Task
+    task = tables.Task
     query = (
         _ENDED.where(task.project_id == project_id, task.finished_at.is_not(None))
         .order_by(task.finished_at.desc(), task.id)
@@ -127,7 +128,7 @@ async def learned_until(session: AsyncSession, project_id: UUID) -> datetime | N
 
 async def _makers(session: AsyncSession, project_id: UUID, weights: Collection[str]) -> Sequence[TrainingRun]:
     """The runs of the project that made one of these weights."""
-    adapter, release = models.Adapter, models.Release
+    adapter, release = tables.Adapter, tables.Release
     stored = select(adapter.run_id).where(in_array(adapter.hash, weights))
     proposed = select(release.training_run_id).where(
         release.project_id == project_id, in_array(release.model, weights)
@@ -143,8 +144,8 @@ async def trajectories(session: AsyncSession, task_ids: Sequence[UUID]) -> Async
     for start in range(0, len(task_ids), _BATCH):
         some = task_ids[start : start + _BATCH]
         rows = await session.execute(
-            select(models.Trajectory.task_id, models.Trajectory.record).where(
-                in_array(models.Trajectory.task_id, some)
+            select(tables.Trajectory.task_id, tables.Trajectory.record).where(
+                in_array(tables.Trajectory.task_id, some)
             )
         )
         records = {row.task_id: row.record for row in rows}
@@ -155,8 +156,8 @@ async def trajectories(session: AsyncSession, task_ids: Sequence[UUID]) -> Async
 async def temperatures(session: AsyncSession, task_ids: Sequence[UUID]) -> AsyncIterator[float]:
     """At which tasks were sampled, in any order. A task without a trajectory is left out."""
     for start in range(0, len(task_ids), _BATCH):
-        some = in_array(models.Trajectory.task_id, task_ids[start : start + _BATCH])
-        records = (await session.scalars(select(models.Trajectory.record).where(some))).all()
+        some = in_array(tables.Trajectory.task_id, task_ids[start : start + _BATCH])
+        records = (await session.scalars(select(tables.Trajectory.record).where(some))).all()
         for each in await asyncio.to_thread(_decoded, records):
             yield each.temperature
 
@@ -169,7 +170,7 @@ async def skills(
     session: AsyncSession, project_id: UUID, *, made_by: Collection[UUID], ids: Collection[UUID]
 ) -> list[LoggedSkill]:
     """The project's skills that one of the tasks wrote or that have one of the ids."""
-    skill = models.Skill
+    skill = tables.Skill
     rows = await session.execute(
         select(skill.id, skill.task_id, skill.state, skill.source, skill.slots)
         .where(skill.project_id == project_id, or_(in_array(skill.task_id, made_by), in_array(skill.id, ids)))

@@ -7,13 +7,13 @@ from sqlalchemy import LargeBinary, Uuid, bindparam, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 from app.db.column_types import pack
 from app.db.database import execute
 from app.errors import NotFoundError
 from app.records import Trajectory
 
-_trajectory = models.Trajectory
+_trajectory = tables.Trajectory
 _new = insert(_trajectory).values(
     id=bindparam("new_id", type_=Uuid),
     task_id=bindparam("of_task", type_=Uuid),
@@ -41,7 +41,7 @@ async def save(session: AsyncSession, project_id: UUID, trajectory: Trajectory) 
 
 async def of_task(session: AsyncSession, task_id: UUID) -> Trajectory:
     """Raises NotFoundError if there is none yet."""
-    record = await session.scalar(select(models.Trajectory.record).where(models.Trajectory.task_id == task_id))
+    record = await session.scalar(select(tables.Trajectory.record).where(tables.Trajectory.task_id == task_id))
     if record is None:
         raise NotFoundError(f"task {task_id} has no trajectory: it has not ended, or never began")
     return msgspec.msgpack.decode(record, type=Trajectory)

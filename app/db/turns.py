@@ -8,14 +8,14 @@ from sqlalchemy import Integer, LargeBinary, Uuid, bindparam, delete, exists, fa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import calls, events, lease, models, task_queue
+from app.db import calls, events, lease, tables, task_queue
 from app.db.column_types import pack
 from app.db.database import Handle, execute, keys_of
 from app.records import Call, Turn
 
 _held = task_queue.held()
 _index, _record = bindparam("turn_index", type_=Integer), bindparam("turn_record", type_=LargeBinary)
-_turn = models.TaskTurn
+_turn = tables.TaskTurn
 _new = insert(_turn).from_select(
     ["task_id", "index", "record", "ended"], select(_held.c.id, _index, _record, false())
 )
@@ -36,7 +36,7 @@ _RESUMES = select(
     or_(
         *(
             exists().where(row.task_id == bindparam("task", type_=Uuid))
-            for row in (_turn, models.TaskCall, models.Approval)
+            for row in (_turn, tables.TaskCall, tables.Approval)
         )
     )
 )
@@ -85,12 +85,12 @@ async def end(
         raise lease.lost("task", task_id, owner)
 
 
-async def explore(session: AsyncSession, task_id: UUID, owner: str, how: models.Exploration) -> bool:
+async def explore(session: AsyncSession, task_id: UUID, owner: str, how: tables.Exploration) -> bool:
     """Record that the task explores, unless an earlier attempt left something: then it goes on as it began."""
     await task_queue.hold(session, task_id, owner)
     if await resumes(session, task_id):
         return False
-    await session.execute(update(models.Task).where(models.Task.id == task_id).values(exploration=how))
+    await session.execute(update(tables.Task).where(tables.Task.id == task_id).values(exploration=how))
     return True
 
 
@@ -100,10 +100,10 @@ async def begin_again(session: AsyncSession, task_id: UUID, owner: str, event: e
     Raises ConflictError if the task has another owner.
     """
     await task_queue.hold(session, task_id, owner)
-    for row in (_turn, models.TaskCall):
+    for row in (_turn, tables.TaskCall):
         await session.execute(delete(row).where(row.task_id == task_id))
-    stopped = {"exploration": models.Exploration.STOPPED}
-    await session.execute(update(models.Task).where(models.Task.id == task_id).values(stopped))
+    stopped = {"exploration": tables.Exploration.STOPPED}
+    await session.execute(update(tables.Task).where(tables.Task.id == task_id).values(stopped))
     await events.append_all(session, task_id, [event])
 
 
@@ -115,9 +115,9 @@ async def resumes(handle: Handle, task_id: UUID) -> bool:
 async def of_task(session: AsyncSession, task_id: UUID, limit: int | None = None) -> list[RecordedTurn]:
     """The turns of a task, or the first ones, in order."""
     rows = await session.scalars(
-        select(models.TaskTurn)
-        .where(models.TaskTurn.task_id == task_id)
-        .order_by(models.TaskTurn.index)
+        select(tables.TaskTurn)
+        .where(tables.TaskTurn.task_id == task_id)
+        .order_by(tables.TaskTurn.index)
         .limit(limit)
         .execution_options(populate_existing=True)
     )

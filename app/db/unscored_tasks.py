@@ -9,12 +9,12 @@ import msgspec
 from sqlalchemy import ColumnElement, case, false, func, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 from app.db.clock import ago
 from app.db.in_array import in_array
-from app.db.models import TaskState
 from app.db.release_trials import ReleaseTrial
 from app.db.scores import proven
+from app.db.tables import TaskState
 from app.project.holdout import kind_of
 from app.project.wanted_feedback import KindScores, KindTrial
 from app.records import Json
@@ -22,7 +22,7 @@ from app.records import Json
 _WINDOW = timedelta(days=30)
 _MOST = 5_000  # tasks, newest first
 
-_task, _release = models.Task, models.Release
+_task, _release = tables.Task, tables.Release
 
 
 class UnscoredTask(msgspec.Struct, frozen=True, kw_only=True):

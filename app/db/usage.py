@@ -10,11 +10,11 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
-from app.db import models
+from app.db import tables
 from app.db.database import execute
 from app.db.lease import process_of
 
-_usage = models.ProjectUsage
+_usage = tables.ProjectUsage
 _RUNNERS = 16  # rows of a project and day that runners write to
 OF_TASKS = ("turns", "generated_tokens", "calls", "prompt_tokens", "cost")  # columns that a task has, too
 SUBMISSIONS = 0  # the row that submissions write to, one at a time

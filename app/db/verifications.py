@@ -8,11 +8,11 @@ from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, scores, trajectories
+from app.db import scores, tables, trajectories
 from app.db.clock import from_now
 from app.db.database import keys_of
 from app.db.due_queue import DueQueue
-from app.db.models import VerificationState
+from app.db.tables import VerificationState
 from app.errors import NotFoundError
 from app.project.project_settings import ProjectSettings
 from app.project.score_source import ScoreSource
@@ -21,7 +21,7 @@ from app.project.webhook import signing_key
 
 EVENT = "task.verify"
 
-_row = models.Verification
+_row = tables.Verification
 QUEUE = DueQueue(_row, _row.state == VerificationState.PENDING, "claim a task to verify")
 
 
@@ -45,9 +45,9 @@ async def enqueue(session: AsyncSession, project_id: UUID, task_id: UUID) -> Non
     await session.execute(insert(_row).values(project_id=project_id, task_id=task_id).on_conflict_do_nothing())
 
 
-async def request(session: AsyncSession, row: models.Verification) -> VerifierRequest | FailedAttempt:
+async def request(session: AsyncSession, row: tables.Verification) -> VerifierRequest | FailedAttempt:
     """What to send now. Raises SettingError if the secret cannot be decrypted here."""
-    project = models.Project
+    project = tables.Project
     query = select(project.name, project.settings, project.verifier_secret).where(project.id == row.project_id)
     found = (await session.execute(query)).one_or_none()
     verifier = msgspec.convert(found.settings, ProjectSettings).verifier if found else None
@@ -65,7 +65,7 @@ async def request(session: AsyncSession, row: models.Verification) -> VerifierRe
 
 async def record(
     session: AsyncSession,
-    row: models.Verification,
+    row: tables.Verification,
     result: VerifierAnswer | FailedAttempt,
     retry_in: float | None,
 ) -> bool:
@@ -75,7 +75,7 @@ async def record(
     was claimed again.
     """
     owner, which = row.owner or "", QUEUE.same(row)
-    await session.scalar(select(models.Task.id).where(models.Task.id == row.task_id).with_for_update())
+    await session.scalar(select(tables.Task.id).where(tables.Task.id == row.task_id).with_for_update())
     if isinstance(result, VerifierAnswer):
         state = VerificationState.ABSTAINED if result.score is None else VerificationState.SCORED
         change = QUEUE.finish(owner, which, state=state, problem=None, reason=result.reason)
@@ -90,5 +90,5 @@ async def record(
     return await scores.give(session, row.task_id, result.score, ScoreSource.VERIFIER)
 
 
-async def of_task(session: AsyncSession, task_id: UUID) -> models.Verification | None:
+async def of_task(session: AsyncSession, task_id: UUID) -> tables.Verification | None:
     return await session.get(_row, task_id, populate_existing=True)

@@ -8,10 +8,10 @@ import msgspec
 from sqlalchemy import ColumnElement, and_, case, null, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, releases
+from app.db import releases, tables
 from app.db.in_array import in_array
 from app.db.kind_column import kind
-from app.db.models import ReleaseState, TaskState
+from app.db.tables import ReleaseState, TaskState
 from app.db.task_measures import measures
 from app.errors import ConflictError
 from app.records import Json
@@ -19,7 +19,7 @@ from app.records import Json
 WINDOW = timedelta(days=30)  # before the promotion: earlier tasks of the former release are not compared
 _MOST_BEFORE = 5_000  # tasks of the former release, the latest
 
-_task = models.Task
+_task = tables.Task
 
 
 class WatchedTask(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class WatchedTask(msgspec.Struct, frozen=True):
     unscored: bool = False  # its reward is 0 because its check gave no score
 
 
-async def begin(session: AsyncSession, release: models.Release, former: models.Release) -> None:
+async def begin(session: AsyncSession, release: tables.Release, former: tables.Release) -> None:
     """Watch a release, which has just replaced another one. Call in the transaction that activates it."""
     watch = {"state": "watching", "since": release.activated_at, "baseline": baseline_of(former)}
     evidence = {**(release.evidence or {}), "watch": msgspec.to_builtins(watch)}
@@ -41,57 +41,57 @@ async def begin(session: AsyncSession, release: models.Release, former: models.R
     await releases.record_evidence(session, release.id, evidence)
 
 
-def began_with(release: models.Release) -> bool:
+def began_with(release: tables.Release) -> bool:
     """Whether a watch goes on that began with this release, not with an earlier one of the same weights."""
     return release.watched_since is not None and release.watched_since == release.activated_at
 
 
-def baseline_of(former: models.Release) -> dict[str, Json]:
+def baseline_of(former: tables.Release) -> dict[str, Json]:
     return {"number": former.number, "model": former.model}
 
 
-async def all_open(session: AsyncSession) -> Sequence[models.Release]:
+async def all_open(session: AsyncSession) -> Sequence[tables.Release]:
     """Watched releases of all projects, oldest promotion first."""
-    row = models.Release
+    row = tables.Release
     query = select(row).where(row.state == ReleaseState.ACTIVE, row.watched_against.is_not(None))
     return (await session.scalars(query.order_by(row.activated_at))).all()
 
 
-def check_is_watched(release: models.Release) -> None:
+def check_is_watched(release: tables.Release) -> None:
     """Raises ConflictError."""
     if release.state is not ReleaseState.ACTIVE or release.watched_against is None:
         raise ConflictError(f"release {release.number} is {release.state}, and is not watched: see its evidence")
 
 
-async def locked(session: AsyncSession, release_id: UUID) -> models.Release:
+async def locked(session: AsyncSession, release_id: UUID) -> tables.Release:
     """The watched release, until the transaction ends. Raises ConflictError if it is not watched any more."""
     release = await releases.locked(session, release_id)
     check_is_watched(release)
     return release
 
 
-async def keep(session: AsyncSession, release: models.Release, evidence: dict[str, Json]) -> None:
+async def keep(session: AsyncSession, release: tables.Release, evidence: dict[str, Json]) -> None:
     """End the watch of a `locked` release, which stays active."""
     release.watched_against = release.watched_since = None
     await releases.record_evidence(session, release.id, evidence)
 
 
-async def reject(session: AsyncSession, release: models.Release, evidence: dict[str, Json]) -> None:
+async def reject(session: AsyncSession, release: tables.Release, evidence: dict[str, Json]) -> None:
     """Reject a release of a watch, in the transaction in which the one before has replaced it."""
     release.evidence = evidence
     await releases.move(session, release, ReleaseState.REJECTED)
 
 
-async def under_watch(session: AsyncSession, release: models.Release) -> Sequence[models.Release]:
+async def under_watch(session: AsyncSession, release: tables.Release) -> Sequence[tables.Release]:
     """A watched release, and those with its weights that served since these are watched, newest first.
 
     A changed API document or prompt makes a release with the same weights.
     """
-    return await releases.with_weights(session, release, models.Release.activated_at >= release.watched_since)
+    return await releases.with_weights(session, release, tables.Release.activated_at >= release.watched_since)
 
 
 async def tasks_before(
-    session: AsyncSession, former: models.Release, promoted_at: datetime
+    session: AsyncSession, former: tables.Release, promoted_at: datetime
 ) -> Sequence[WatchedTask]:
     """Tasks of the former weights that ended within 30 days before the promotion, newest first.
 
@@ -104,7 +104,7 @@ async def tasks_before(
     )
 
 
-async def tasks_since(session: AsyncSession, release: models.Release, most: int) -> Sequence[WatchedTask]:
+async def tasks_since(session: AsyncSession, release: tables.Release, most: int) -> Sequence[WatchedTask]:
     """The first tasks that were pinned to the watched weights since the promotion, by their end."""
     pinned = _task.started_at >= release.watched_since
     return await _read(session, await under_watch(session, release), pinned, most)
@@ -112,7 +112,7 @@ async def tasks_since(session: AsyncSession, release: models.Release, most: int)
 
 async def _read(
     session: AsyncSession,
-    served: Sequence[models.Release],
+    served: Sequence[tables.Release],
     which: ColumnElement[bool],
     most: int,
     *,

@@ -7,19 +7,19 @@ import msgspec
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import tables
 from app.db.clock import from_now
 from app.db.database import keys_of
 from app.db.due_queue import DueQueue
-from app.db.models import DeliveryState
 from app.db.page import Page, read_page
+from app.db.tables import DeliveryState
 from app.errors import ConflictError, NotFoundError
 from app.project.project_settings import ProjectSettings
 from app.project.webhook import WebhookEvent, signing_key
 from app.records import Json
 from app.security.visible_text import visible_value
 
-_delivery = models.WebhookDelivery
+_delivery = tables.WebhookDelivery
 _PRUNED_AT_ONCE = 1_000
 
 QUEUE = DueQueue(_delivery, _delivery.state == DeliveryState.PENDING, "claim a webhook's message")
@@ -53,7 +53,7 @@ async def enqueue(
 
     The event is one of a task or of a release.
     """
-    query = select(models.Project.name, models.Project.settings).where(models.Project.id == project_id)
+    query = select(tables.Project.name, tables.Project.settings).where(tables.Project.id == project_id)
     project = (await session.execute(query)).one()
     webhook = msgspec.convert(project.settings, ProjectSettings).webhook
     if webhook is None or event not in webhook.events:
@@ -69,7 +69,7 @@ async def enqueue(
 
 async def target(session: AsyncSession, project_id: UUID) -> WebhookTarget | None:
     """None if the project has no webhook any more. Raises SettingError if its secret cannot be decrypted here."""
-    project = models.Project
+    project = tables.Project
     query = select(project.settings, project.webhook_secret).where(project.id == project_id)
     row = (await session.execute(query)).one_or_none()
     webhook = msgspec.convert(row.settings, ProjectSettings).webhook if row else None
@@ -79,7 +79,7 @@ async def target(session: AsyncSession, project_id: UUID) -> WebhookTarget | Non
 
 
 async def record(
-    session: AsyncSession, row: models.WebhookDelivery, result: DeliveryResult, retry_in: float | None
+    session: AsyncSession, row: tables.WebhookDelivery, result: DeliveryResult, retry_in: float | None
 ) -> bool:
     """Record an attempt: delivered, to be repeated in some seconds, or failed. False, and nothing is written: the
     message was claimed again."""
@@ -103,7 +103,7 @@ async def prune(session: AsyncSession, keep_seconds: float) -> bool:
     return len(deleted.all()) == _PRUNED_AT_ONCE
 
 
-async def get(session: AsyncSession, delivery_id: UUID, project_id: UUID | None = None) -> models.WebhookDelivery:
+async def get(session: AsyncSession, delivery_id: UUID, project_id: UUID | None = None) -> tables.WebhookDelivery:
     """Raises NotFoundError also for one of another project than the one given."""
     row = await session.get(_delivery, delivery_id, populate_existing=True)
     if row is None or project_id not in (None, row.project_id):
@@ -118,7 +118,7 @@ async def page(
     *,
     cursor: str | None = None,
     limit: int = 50,
-) -> Page[models.WebhookDelivery]:
+) -> Page[tables.WebhookDelivery]:
     """Newest first. Raises InvalidError for an invalid cursor."""
     query = select(_delivery)
     if project_id is not None:
@@ -128,14 +128,14 @@ async def page(
     return await read_page(session, query, _delivery, cursor, limit)
 
 
-async def resend(session: AsyncSession, delivery_id: UUID) -> models.WebhookDelivery:
+async def resend(session: AsyncSession, delivery_id: UUID) -> tables.WebhookDelivery:
     """Send a message again, with all attempts anew. Raises ConflictError if it has yet to be sent."""
     again = (
         update(_delivery)
         .where(_delivery.id == delivery_id, _delivery.state != DeliveryState.PENDING)
         .values(state=DeliveryState.PENDING, attempt=0, next_at=func.clock_timestamp(), finished_at=None)
     )
-    row: models.WebhookDelivery | None = await session.scalar(
+    row: tables.WebhookDelivery | None = await session.scalar(
         again.returning(_delivery).execution_options(populate_existing=True)
     )
     if row is None:

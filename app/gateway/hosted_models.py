@@ -11,7 +11,7 @@ from uuid import UUID
 import httpx
 import msgspec
 
-from app.db import costs, hosted_models, models
+from app.db import costs, hosted_models, tables
 from app.db.database import TRANSIENT, Sessions, keys_of
 from app.engine.hosted.chat_model import ChatAnswer, ChatModel, Tokens, Told
 from app.engine.hosted.client import Abilities, OpenAiChatModel, Remedies, WithheldError, open_http
@@ -46,13 +46,13 @@ class HostedModels(msgspec.Struct, frozen=True):
         named = (settings.model_url, settings.model, settings.model_key) if settings.model_url else ()
         return cls(settings.allow_private_hosts, own, tls, settings.engine_timeout_seconds, *named)
 
-    def key_of(self, row: models.HostedModel, keys: KeyRing) -> str:
+    def key_of(self, row: tables.HostedModel, keys: KeyRing) -> str:
         """ "" without one. Raises SettingError if it cannot be decrypted."""
         if row.key is None:
             return self.key if self.names(row) else ""
         return keys.decrypt(row.key)
 
-    def names(self, row: models.HostedModel) -> bool:
+    def names(self, row: tables.HostedModel) -> bool:
         """Whether it is the settings' own model, with their key."""
         return row.trusted and row.key is None and (row.url, row.model) == (self.url, self.model)
 
@@ -194,7 +194,7 @@ class _Noted(_Front):
     """A chat model of which the database learns what it can do, and why it fails until it answers again."""
 
     def __init__(
-        self, model: OpenAiChatModel, sessions: Sessions, row: models.HostedModel, told: Told | None
+        self, model: OpenAiChatModel, sessions: Sessions, row: tables.HostedModel, told: Told | None
     ) -> None:
         super().__init__(model)
         self._noting, self._sessions, self._row, self._told = model, sessions, row, told

@@ -17,10 +17,10 @@ import msgspec
 import structlog
 
 from app.adapters.files import AdapterFiles
-from app.db import adapters, audit, models
+from app.db import adapters, audit, tables
 from app.db.advisory_locks import load_lock
 from app.db.database import TRANSIENT, Sessions
-from app.db.models import AuditAction
+from app.db.tables import AuditAction
 from app.engine.hosted.chat_model import OpenHosted
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Completion, Sampling
@@ -151,7 +151,7 @@ class AdapterLoader:
         assert self._open_hosted is not None, "a release has a hosted model"
         began = time.perf_counter()
         async with self._sessions() as session:
-            entry = await session.get(models.HostedModel, model_id)
+            entry = await session.get(tables.HostedModel, model_id)
         endpoint = f"{entry.model} at {entry.url}" if entry else ""
         async with self._open_hosted(model_id) as opened:
             try:

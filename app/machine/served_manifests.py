@@ -2,7 +2,7 @@
 
 from app.db import projects, releases
 from app.db.database import open_database
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.errors import SettingError
 from app.release.cluster_manifests import ClusterNames, ServedRelease, render_manifests
 from app.settings import Settings

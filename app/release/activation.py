@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import canaries, manifests, models
+from app.db import canaries, manifests, tables
 from app.db.manifests import SkillName
 from app.records import hosted_id
 from app.release import restored_skills, tool_documents
@@ -56,13 +56,13 @@ class ActivationChanges(msgspec.Struct, frozen=True, kw_only=True):
     canary: int | None = None
 
 
-def rolls_back(release: models.Release, active: models.Release) -> bool:
+def rolls_back(release: tables.Release, active: tables.Release) -> bool:
     """Whether activating the release in place of the active one goes back to what served before it."""
     return release.activated_at is not None and release.number < active.number
 
 
 async def changes_of(
-    session: AsyncSession, release: models.Release, active: models.Release | None, skills: SkillsMode = "restore"
+    session: AsyncSession, release: tables.Release, active: tables.Release | None, skills: SkillsMode = "restore"
 ) -> ActivationChanges:
     """What activating the release in place of the active one would change now."""
     if active is None or active.id == release.id:
@@ -82,7 +82,7 @@ async def changes_of(
     )
 
 
-async def _documents(session: AsyncSession, release: models.Release, active: models.Release) -> DocumentMoves:
+async def _documents(session: AsyncSession, release: tables.Release, active: tables.Release) -> DocumentMoves:
     before, after = [await tool_documents.tools_of(session, each) for each in (active, release)]
     there = await manifests.api_tools(session, release.project_id)
     both = before.keys() & after.keys() & there.keys()
@@ -94,14 +94,14 @@ async def _documents(session: AsyncSession, release: models.Release, active: mod
     )
 
 
-def _prompt(release: models.Release, active: models.Release) -> Literal["stays", "hosted", "local"]:
+def _prompt(release: tables.Release, active: tables.Release) -> Literal["stays", "hosted", "local"]:
     was_hosted, is_hosted = (hosted_id(each.model) is not None for each in (active, release))
     if was_hosted == is_hosted:
         return "stays"
     return "hosted" if is_hosted else "local"
 
 
-def _watch(release: models.Release, active: models.Release) -> Literal["ends", "goes_on"] | None:
+def _watch(release: tables.Release, active: tables.Release) -> Literal["ends", "goes_on"] | None:
     if active.watched_against is None:
         return None
     return "goes_on" if active.model == release.model and active.watched_against != release.id else "ends"

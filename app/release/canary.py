@@ -11,9 +11,9 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, canaries, models, projects, releases, skill_withdrawals
+from app.db import audit, canaries, projects, releases, skill_withdrawals, tables
 from app.db.database import Sessions
-from app.db.models import AuditAction, ReleaseState
+from app.db.tables import AuditAction, ReleaseState
 from app.records import Json
 from app.release import watch
 from app.release.canary_decision import (
@@ -34,14 +34,14 @@ async def begin(
     actor: str,
     *,
     allow_rejected: bool = False,
-    check: Callable[[models.Release], None] | None = None,
-) -> models.Release:
+    check: Callable[[tables.Release], None] | None = None,
+) -> tables.Release:
     """Load its weights on the model servers, then pin new tasks to it.
 
     Raises as `canaries.begin`, what `check` raises, and as `Promoter.loaded`: then nothing changes.
     """
 
-    async def checked(session: AsyncSession) -> tuple[models.Release, models.Release | None]:
+    async def checked(session: AsyncSession) -> tuple[tables.Release, tables.Release | None]:
         """The release, and one whose rejection is overridden."""
         release = await releases.get(session, release_id)
         if check is not None:
@@ -60,7 +60,7 @@ async def begin(
 
 async def end(
     sessions: Sessions, release_id: UUID, actor: str, status: CanaryStatus | None = None
-) -> models.Release:
+) -> tables.Release:
     """Pin new tasks to the active release only. The canary is rejected if the decision of `status` is against it,
     and the skills that its tasks wrote are withdrawn; otherwise it is a candidate again. The metrics stay in its
     evidence and in the audit log.
@@ -87,7 +87,7 @@ async def apply_decision(promoter: Promoter, sessions: Sessions, release_id: UUI
     `Promoter.activate`: then it stays a canary.
     """
 
-    async def record(session: AsyncSession, release: models.Release, former: models.Release | None) -> None:
+    async def record(session: AsyncSession, release: tables.Release, former: tables.Release | None) -> None:
         await releases.record_evidence(session, release.id, _evidence(release, status))
         await _audit(session, release, ACTOR, status)
         await watch.begin(session, release, former)
@@ -104,7 +104,7 @@ async def apply_decision(promoter: Promoter, sessions: Sessions, release_id: UUI
     return status
 
 
-async def _raise_share(sessions: Sessions, release: models.Release, status: CanaryStatus) -> None:
+async def _raise_share(sessions: Sessions, release: tables.Release, status: CanaryStatus) -> None:
     async with sessions.begin() as session:
         most = projects.settings_of(await projects.by_id(session, release.project_id)).canary_most_percent
         now, errors = release.canary_percent or 0.0, status.decision.metrics["errors"]
@@ -118,12 +118,12 @@ async def _raise_share(sessions: Sessions, release: models.Release, status: Cana
             await audit.add(session, row.project_id, row.id, ACTOR, AuditAction.CANARY_RAISED, detail)
 
 
-async def _audit(session: AsyncSession, release: models.Release, actor: str, status: CanaryStatus) -> None:
+async def _audit(session: AsyncSession, release: tables.Release, actor: str, status: CanaryStatus) -> None:
     detail = {"state": release.state.value, **msgspec.to_builtins(status)}
     await audit.add(session, release.project_id, release.id, actor, AuditAction.CANARY_ENDED, detail)
 
 
-def _evidence(release: models.Release, status: CanaryStatus) -> dict[str, Json]:
+def _evidence(release: tables.Release, status: CanaryStatus) -> dict[str, Json]:
     """Keep the gate's evidence; a decision other than WAIT replaces its verdict."""
     evidence = (release.evidence or {}) | {"canary": msgspec.to_builtins(status)}
     if status.decision.action is CanaryAction.WAIT:

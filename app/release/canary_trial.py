@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import canaries, clock, models, projects, releases
+from app.db import canaries, clock, projects, releases, tables
 from app.errors import ConflictError
 from app.release.canary_decision import CanaryDecision, CanaryRules, decide, race
 from app.release.confidence_sequence import Interval
@@ -44,7 +44,7 @@ class CanaryStatus(msgspec.Struct, frozen=True, kw_only=True):
     shares: Sequence[canaries.CanaryShare]  # of the new tasks, oldest first
     decision: CanaryDecision
 
-    def check(self, canary: models.Release, active: models.Release | None) -> None:
+    def check(self, canary: tables.Release, active: tables.Release | None) -> None:
         """Raises ConflictError if the canary has ended since, or another release was activated."""
         canaries.check_is_canary(canary)
         if active is None or active.number != self.baseline.number:
@@ -53,13 +53,13 @@ class CanaryStatus(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-async def evaluate(session: AsyncSession, release: models.Release, rules: CanaryRules = _RULES) -> CanaryStatus:
+async def evaluate(session: AsyncSession, release: tables.Release, rules: CanaryRules = _RULES) -> CanaryStatus:
     """Compare it with the active release. Raises ConflictError if it is not a canary."""
     return await (await _read_trial(session, release, rules)).status()
 
 
 async def evaluate_over_time(
-    session: AsyncSession, release: models.Release
+    session: AsyncSession, release: tables.Release
 ) -> tuple[CanaryStatus, Sequence[RaceMoment]]:
     """As `evaluate`, with what was known at the end of each day of the trial, or of each part of a short one."""
     trial = await _read_trial(session, release, _RULES)
@@ -67,7 +67,7 @@ async def evaluate_over_time(
 
 
 async def past_race(
-    session: AsyncSession, release: models.Release, status: CanaryStatus, ended: datetime
+    session: AsyncSession, release: tables.Release, status: CanaryStatus, ended: datetime
 ) -> Sequence[RaceMoment]:
     """What was known during a trial that is over, by those of its tasks that are kept."""
     baseline = await releases.numbered(session, release.project_id, status.baseline.number)
@@ -78,7 +78,7 @@ async def past_race(
     return await trial.race(ended)
 
 
-async def _read_trial(session: AsyncSession, release: models.Release, rules: CanaryRules) -> "_Trial":
+async def _read_trial(session: AsyncSession, release: tables.Release, rules: CanaryRules) -> "_Trial":
     canaries.check_is_canary(release)
     active = await releases.active(session, release.project_id)
     rules, until = await _rules_for(session, release, active, rules)
@@ -131,12 +131,12 @@ def race_moments(began: datetime, now: datetime) -> list[datetime]:
 
 
 async def _rules_for(
-    session: AsyncSession, release: models.Release, active: models.Release, rules: CanaryRules
+    session: AsyncSession, release: tables.Release, active: tables.Release, rules: CanaryRules
 ) -> tuple[CanaryRules, datetime | None]:
     """A trial that the gate began ends after some days, or a project without tasks would keep the canary
     indefinitely; what comes later does not count. Any other goes on until the metrics or a person end it.
     """
-    history = await releases.of_project(session, active.project_id, models.Release.activated_at.is_not(None))
+    history = await releases.of_project(session, active.project_id, tables.Release.activated_at.is_not(None))
     rules = msgspec.structs.replace(rules, possible_loss=possible_loss(history, active))
     if not begun_by_gate(release) or release.canary_at is None:
         return rules, None
@@ -153,7 +153,7 @@ async def _rules_for(
     return own, until
 
 
-def begun_by_gate(release: models.Release) -> bool:
+def begun_by_gate(release: tables.Release) -> bool:
     """Whether the gate began it: because the release passed, or because nothing could be examined and the run
     wants a canary then.
     """

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis.app_view import OperationTraits
 from app.apis.document_reader import DocumentReader
 from app.apis.presentation import Presentation
-from app.db import manifests, models, releases
+from app.db import manifests, releases, tables
 from app.db.manifests import SkillName, Tool
 from app.errors import InvalidError
 from app.release import manifest, tool_documents
@@ -65,7 +65,7 @@ class _Parts(msgspec.Struct, frozen=True):
 
 
 async def diff(
-    session: AsyncSession, reader: DocumentReader | None, release: models.Release, other: models.Release
+    session: AsyncSession, reader: DocumentReader | None, release: tables.Release, other: tables.Release
 ) -> Diff:
     """The changes from `release` to `other`. Ends the transaction. Without a reader, which may take its time,
     changed documents are named without their operations. Raises InvalidError for two projects.
@@ -88,7 +88,7 @@ async def diff(
     )
 
 
-async def _parts_of(session: AsyncSession, release: models.Release) -> _Parts:
+async def _parts_of(session: AsyncSession, release: tables.Release) -> _Parts:
     prompt = release.prompt or (await releases.active(session, release.project_id)).prompt
     skills, tools = await manifest.skills_of(session, release), await tool_documents.tools_of(session, release)
     return _Parts(set(skills), tools, prompt)

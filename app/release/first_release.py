@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.adapters.bundled_adapter import BundledAdapter
 from app.adapters.files import AdapterFiles
 from app.adapters.store import AdapterStore
-from app.db import adapters, hosted_models, models, projects
+from app.db import adapters, hosted_models, projects, tables
 from app.records import hosted
 from app.settings import Settings
 
@@ -46,7 +46,7 @@ class FirstRelease:
         bundled = None if hosted else BundledAdapter.of(settings.model_dir)
         return cls(bundled, settings.model_dir, store, base=settings.local_model, hosted=hosted)
 
-    async def create_project(self, session: AsyncSession, name: str) -> models.Project:
+    async def create_project(self, session: AsyncSession, name: str) -> tables.Project:
         """Create a project, whose release 1 is active. Call it without a transaction: files are read first.
 
         Raises ConflictError if the name is taken, AdapterError for an adapter that must not be served, and
@@ -63,7 +63,7 @@ class FirstRelease:
         return await projects.create(session, name, model, {"reason": f"it comes with {self._bundled.model}"})
 
 
-async def _create_hosted(session: AsyncSession, name: str, url: str, model: str) -> models.Project:
+async def _create_hosted(session: AsyncSession, name: str, url: str, model: str) -> tables.Project:
     """The model's key stays in the settings."""
     model_id, known = uuid4(), await hosted_models.known(session, url, model)
     project = await projects.create(session, name, hosted(model_id), {"reason": "SAGE_MODEL_URL names it"})

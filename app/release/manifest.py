@@ -17,16 +17,16 @@ from app.agent.prompt_profiles import prompt_of
 from app.db import (
     audit,
     manifests,
-    models,
     projects,
     releases,
     schedules,
     skill_sets,
+    tables,
     watches,
 )
 from app.db.database import Handle
 from app.db.manifests import Tool
-from app.db.models import AuditAction, ReleaseState
+from app.db.tables import AuditAction, ReleaseState
 from app.records import Json
 from app.release import restored_skills
 from app.release.tool_documents import ApiDocument, api_documents, document_of, tools_of
@@ -95,7 +95,7 @@ async def begin_serving(
     )
 
 
-async def skills_of(session: AsyncSession, release: models.Release) -> list[UUID]:
+async def skills_of(session: AsyncSession, release: tables.Release) -> list[UUID]:
     """Ids, sorted, of the skills offered when it last stopped serving, or now if it serves or never did."""
     if release.skills is None or release.state in (ReleaseState.ACTIVE, ReleaseState.CANARY):
         return sorted(await skill_sets.offered_skills(session, release.project_id))
@@ -104,8 +104,8 @@ async def skills_of(session: AsyncSession, release: models.Release) -> list[UUID
 
 async def record_activation(
     session: AsyncSession,
-    release: models.Release,
-    previous: models.Release | None,
+    release: tables.Release,
+    previous: tables.Release | None,
     prompt_hash: str,
     *,
     skills: SkillsMode = "restore",
@@ -117,9 +117,9 @@ async def record_activation(
     skills that changed, the APIs that are missing, and a changed prompt.
     """
     changed: dict[str, Json] = {}
-    release = await session.get_one(models.Release, release.id)
+    release = await session.get_one(tables.Release, release.id)
     if previous is not None and previous.id != release.id:
-        await _record_end(session, await session.get_one(models.Release, previous.id), prompt_hash)
+        await _record_end(session, await session.get_one(tables.Release, previous.id), prompt_hash)
         if skills == "restore" and release.skills is not None:
             changed |= await restored_skills.restore(session, release, previous, release.skills)
     if release.tools is None:
@@ -135,16 +135,16 @@ async def record_activation(
     return changed
 
 
-async def record_prompt(session: AsyncSession, release: models.Release, prompt_hash: str) -> None:
+async def record_prompt(session: AsyncSession, release: tables.Release, prompt_hash: str) -> None:
     """Record the prompt of its first task, if none is recorded."""
     if release.prompt is None:
-        row = models.Release
+        row = tables.Release
         await session.execute(
             update(row).where(row.id == release.id, row.prompt.is_(None)).values(prompt=prompt_hash)
         )
 
 
-async def lock_active(session: AsyncSession, project_id: UUID) -> models.Release:
+async def lock_active(session: AsyncSession, project_id: UUID) -> tables.Release:
     """The active release, with its tools recorded, locked until this transaction ends."""
     await releases.locked(session, (await releases.active(session, project_id)).id)
     release = await releases.active(session, project_id)  # another one may have been activated while this waited
@@ -158,8 +158,8 @@ async def lock_active(session: AsyncSession, project_id: UUID) -> models.Release
 
 
 async def update_tools(
-    session: AsyncSession, serving: models.Release, names: Collection[str], actor: str
-) -> models.Release:
+    session: AsyncSession, serving: tables.Release, names: Collection[str], actor: str
+) -> tables.Release:
     """Call after APIs of these names were put or removed, in the same transaction. `serving` is from
     `lock_active`.
 
@@ -179,8 +179,8 @@ async def update_tools(
 
 
 async def keep_tools(
-    session: AsyncSession, serving: models.Release, replaced: models.Release, actor: str
-) -> models.Release:
+    session: AsyncSession, serving: tables.Release, replaced: tables.Release, actor: str
+) -> tables.Release:
     """Call in the transaction that activated `serving`. Its weights serve with the documents of the release that
     they replaced, in a new release if these differ.
     """
@@ -192,7 +192,7 @@ async def keep_tools(
 
 async def update_prompt(
     session: AsyncSession, project_id: UUID, prompt_hash: str, in_use: Collection[str] = ()
-) -> models.Release:
+) -> tables.Release:
     """Ensure the active release has this prompt, or that of hosted models if it has one: a new release if it
     served with another one.
 
@@ -210,8 +210,8 @@ async def update_prompt(
 
 
 async def _succeed(
-    session: AsyncSession, serving: models.Release, actor: str, reason: str, **made_of: str
-) -> models.Release:
+    session: AsyncSession, serving: tables.Release, actor: str, reason: str, **made_of: str
+) -> tables.Release:
     """Activate a new release with the same weights. A release without tasks is changed in place, unless a watch
     began with it: a roll-back keeps only documents of releases that followed.
     """
@@ -235,7 +235,7 @@ async def _succeed(
     return release
 
 
-async def _record_end(session: AsyncSession, previous: models.Release, prompt_hash: str) -> None:
+async def _record_end(session: AsyncSession, previous: tables.Release, prompt_hash: str) -> None:
     """Record the state that a rollback restores."""
     previous.skills = await manifests.store_skills(session, previous.project_id)
     previous.prompt = previous.prompt or prompt_of(previous.model, prompt_hash)

@@ -8,20 +8,20 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import adapters, audit, models, releases
+from app.db import adapters, audit, releases, tables
 from app.db.advisory_locks import swap_lock
 from app.db.database import Sessions
-from app.db.models import AuditAction, ReleaseState
+from app.db.tables import AuditAction, ReleaseState
 from app.errors import AdapterError, ConflictError, EngineError
 from app.records import Json, Probe, hosted_id
 from app.release import activation, manifest
 from app.release.activation import ActivationChanges
 from app.release.manifest import SkillsMode
 
-ActivationCheck = Callable[[models.Release, models.Release | None], None]
+ActivationCheck = Callable[[tables.Release, tables.Release | None], None]
 """Raises ConflictError if a release may not replace the active one. Called while both are locked."""
 
-OnActivated = Callable[[AsyncSession, models.Release, models.Release | None], Awaitable[None]]
+OnActivated = Callable[[AsyncSession, tables.Release, tables.Release | None], Awaitable[None]]
 """Writes more in the transaction that activates a release, given this one and the one that served before."""
 
 OnChanges = Callable[[ActivationChanges], object]
@@ -60,7 +60,7 @@ class Promoter:
         check: ActivationCheck | None = None,
         on_activated: OnActivated | None = None,
         on_changes: OnChanges | None = None,
-    ) -> models.Release:
+    ) -> tables.Release:
         """New tasks are pinned to it when this returns, and the swap is in the audit log. Safe to repeat.
 
         Raises NotFoundError, ConflictError while another release of the project is being activated, if one was
@@ -98,7 +98,7 @@ class Promoter:
             return row
 
     @asynccontextmanager
-    async def loaded(self, release: models.Release, actor: str) -> AsyncIterator[Json]:
+    async def loaded(self, release: tables.Release, actor: str) -> AsyncIterator[Json]:
         """The report of the swap, while no other release of the project can be activated.
 
         A hosted model is asked before: nothing else waits for an endpoint that may be silent. Raises ConflictError
@@ -108,7 +108,7 @@ class Promoter:
         async with swap_lock(self._sessions, release.project_id, release.number):
             yield await self.load_weights(release, actor) if asked is None else asked
 
-    async def load_weights(self, release: models.Release, actor: str) -> Json:
+    async def load_weights(self, release: tables.Release, actor: str) -> Json:
         """The report of the swap. Raises AdapterError or EngineError, after writing it to the audit log."""
         async with self._sessions() as session:
             probe = await adapters.probe(session, release.model)
@@ -123,7 +123,7 @@ class Promoter:
         return msgspec.to_builtins(report)
 
 
-def _check_unmoved(release: models.Release, before: models.Release | None, active: models.Release | None) -> None:
+def _check_unmoved(release: tables.Release, before: tables.Release | None, active: tables.Release | None) -> None:
     """Raises ConflictError if another release, such as a roll-back, serves than when a hosted model was asked."""
     if hosted_id(release.model) is None or active is None or (before is not None and before.id == active.id):
         return
@@ -133,7 +133,7 @@ def _check_unmoved(release: models.Release, before: models.Release | None, activ
     )
 
 
-def check_baseline(release: models.Release, active: models.Release | None) -> None:
+def check_baseline(release: tables.Release, active: tables.Release | None) -> None:
     """Raises SupersededError unless the active release has the weights that the gate compared it with, whatever
     its prompt and tools.
     """
@@ -146,10 +146,10 @@ def check_baseline(release: models.Release, active: models.Release | None) -> No
         )
 
 
-def overriding(rejected: models.Release | None) -> dict[str, Json]:
+def overriding(rejected: tables.Release | None) -> dict[str, Json]:
     """The detail of an audit entry about a release that serves although its weights were rejected."""
     return {} if rejected is None else {"overrides_rejection_of": rejected.number}
 
 
-def _parts(release: models.Release) -> dict[str, Json]:
+def _parts(release: tables.Release) -> dict[str, Json]:
     return {name: getattr(release, name) for name in ("model", "skills", "tools", "prompt")}

@@ -11,10 +11,10 @@ from uuid import UUID
 import structlog
 
 from app.agent.prompt_profiles import HOSTED, hosted_prompt, prompt_of, prompt_text
-from app.db import manifests, models, projects, releases, runners, watches
+from app.db import manifests, projects, releases, runners, tables, watches
 from app.db.advisory_locks import SwapUnderWayError
 from app.db.database import TRANSIENT, Sessions
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.errors import AdapterError, AppError, ConflictError, NotFoundError, UnreadableAdapterError
 from app.loop import Loop
 from app.records import Json
@@ -100,7 +100,7 @@ class ReleaseReconciler:
             await self._apply_canary_decision(release)
         return bool(serving or left)
 
-    async def _activate(self, release: models.Release) -> None:
+    async def _activate(self, release: tables.Release) -> None:
         try:
             if release.canary_percent:
                 await canary.begin(
@@ -123,7 +123,7 @@ class ReleaseReconciler:
         except AppError as error:  # a server is down or full
             await self._note_waiting(release, error)
 
-    async def _apply_canary_decision(self, release: models.Release) -> None:
+    async def _apply_canary_decision(self, release: tables.Release) -> None:
         try:
             await canary.apply_decision(self._promoter, self._sessions, release.id)
         except AppError as error:
@@ -143,7 +143,7 @@ class ReleaseReconciler:
                     log.warning("rolled a release back", release=release.number, reason=status.decision.reason)
 
     async def _record_outcome(
-        self, release: models.Release, state: ReleaseState, evidence: dict[str, Json]
+        self, release: tables.Release, state: ReleaseState, evidence: dict[str, Json]
     ) -> None:
         """Do nothing if someone else decided first, or the project was deleted."""
         evidence = (release.evidence or {}) | evidence
@@ -156,7 +156,7 @@ class ReleaseReconciler:
                 else:
                     await releases.reopen(session, release.id, evidence)
 
-    async def _note_waiting(self, release: models.Release, error: AppError) -> None:
+    async def _note_waiting(self, release: tables.Release, error: AppError) -> None:
         """In the log and in its evidence: it may wait until somebody mends the cause. Once, as the note wakes
         other processes, which may have another cause.
         """
@@ -166,18 +166,18 @@ class ReleaseReconciler:
                     await releases.note_waiting(session, release.id, str(error))
         self._log_waiting(release, error)
 
-    def _log_waiting(self, release: models.Release, error: AppError) -> None:
+    def _log_waiting(self, release: tables.Release, error: AppError) -> None:
         if self._logged_causes.get(release.id) != str(error):
             self._logged_causes[release.id] = str(error)
             log.warning("a release waits", release=release.number, state=release.state, cause=str(error))
 
 
-def _check_activation(release: models.Release, active: models.Release | None) -> None:
+def _check_activation(release: tables.Release, active: tables.Release | None) -> None:
     _check_passed(release)
     check_baseline(release, active)
 
 
-def _check_passed(release: models.Release) -> None:
+def _check_passed(release: tables.Release) -> None:
     """Raises ConflictError if a release that had passed the gate was decided about since it was read."""
     if release.state is not ReleaseState.PASSED:
         raise ConflictError(f"release {release.number} is {release.state}: someone else decided first")

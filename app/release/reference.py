@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from app.db.models import Release
+from app.db.tables import Release
 from app.records import Json
 from app.release.confidence_sequence import Interval, is_gain
 

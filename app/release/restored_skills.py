@@ -3,16 +3,16 @@
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import manifests, models, skill_sets, skill_withdrawals
+from app.db import manifests, skill_sets, skill_withdrawals, tables
 from app.db.manifests import SkillName
-from app.db.models import SkillState
+from app.db.tables import SkillState
 from app.records import Json
 
 _SERVER = "server"  # the actor of automatic changes
 
 
 async def restore(
-    session: AsyncSession, release: models.Release, previous: models.Release, skill_set: str
+    session: AsyncSession, release: tables.Release, previous: tables.Release, skill_set: str
 ) -> dict[str, Json]:
     """Restore a release's skills. Those that a later one wrote while it was a canary are in that set: they go."""
     states = await manifests.skill_states(session, skill_set)
@@ -28,7 +28,7 @@ async def restore(
 
 
 async def planned(
-    session: AsyncSession, release: models.Release, previous: models.Release
+    session: AsyncSession, release: tables.Release, previous: tables.Release
 ) -> dict[str, list[SkillName]]:
     """The skills that activating a release in place of `previous` would restore or take out now, by what would
     happen to them. Empty for one that never served, which gets the present ones.
@@ -44,5 +44,5 @@ async def planned(
     return _named(moved)
 
 
-def _named(moved: dict[str, list[models.Skill]]) -> dict[str, list[SkillName]]:
+def _named(moved: dict[str, list[tables.Skill]]) -> dict[str, list[SkillName]]:
     return {how: list(map(SkillName.of, rows)) for how, rows in moved.items() if rows}

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
-from app.db.models import AuditAction
+from app.db.tables import AuditAction
 
 Moment: TypeAlias = tuple[datetime, UUID, AuditAction]
 """When something happened to a release."""

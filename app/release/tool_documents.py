@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis.catalog import App
 from app.apis.presentation import AS_WRITTEN, Presentation
 from app.apis.reachable import CalledServers, server_of
-from app.db import api_credentials, apis, manifests, models, releases
+from app.db import api_credentials, apis, manifests, releases, tables
 from app.db.database import Handle
 from app.db.manifests import Tool
 from app.errors import SettingError
@@ -34,7 +34,7 @@ class ApiDocument(msgspec.Struct, frozen=True, kw_only=True):
     presentation: Presentation = AS_WRITTEN
 
 
-async def api_documents(session: AsyncSession, release: models.Release) -> Sequence[ApiDocument]:
+async def api_documents(session: AsyncSession, release: tables.Release) -> Sequence[ApiDocument]:
     """Ordered by name. APIs removed since are missing: their tokens are gone."""
     rows = await apis.of_project(session, release.project_id)
     tools = await tools_of(session, release)
@@ -42,12 +42,12 @@ async def api_documents(session: AsyncSession, release: models.Release) -> Seque
     return [document_of(session, row, tools[row.name], row.id in secured) for row in rows if row.name in tools]
 
 
-def presentation_of(row: models.Api) -> Presentation:
+def presentation_of(row: tables.Api) -> Presentation:
     """How the API is presented now."""
     return msgspec.convert(row.presentation, Presentation)
 
 
-async def api_document(session: AsyncSession, row: models.Api) -> ApiDocument:
+async def api_document(session: AsyncSession, row: tables.Api) -> ApiDocument:
     """An API as it is now."""
     secured = await api_credentials.secured_apis(session, row.project_id)
     return document_of(session, row, Tool(row.digest, row.presentation), row.id in secured)
@@ -60,7 +60,7 @@ def trusting(app: App, api: ApiDocument) -> App:
     return msgspec.structs.replace(app, trusted=trusted, token_origins=api.token_origins)
 
 
-def document_of(handle: Handle, row: models.Api | Row[Any], tool: Tool, has_credentials: bool) -> ApiDocument:
+def document_of(handle: Handle, row: tables.Api | Row[Any], tool: Tool, has_credentials: bool) -> ApiDocument:
     """The document of a release, by the row of its API."""
     return ApiDocument(
         id=row.id,
@@ -77,7 +77,7 @@ def document_of(handle: Handle, row: models.Api | Row[Any], tool: Tool, has_cred
     )
 
 
-async def tools_of(session: AsyncSession, release: models.Release) -> dict[str, Tool]:
+async def tools_of(session: AsyncSession, release: tables.Release) -> dict[str, Tool]:
     """The API documents, by name. One that never served has those of the active release."""
     if release.tools is not None:
         return await manifests.tool_set(session, release.tools)
@@ -87,7 +87,7 @@ async def tools_of(session: AsyncSession, release: models.Release) -> dict[str, 
     return await manifests.api_tools(session, release.project_id)
 
 
-def _token(handle: Handle, row: models.Api | Row[Any]) -> str | SettingError | None:
+def _token(handle: Handle, row: tables.Api | Row[Any]) -> str | SettingError | None:
     try:
         return apis.token_of(handle, row)
     except SettingError as error:

@@ -11,9 +11,9 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, clock, models, projects, releases, skill_moves, skill_withdrawals, watches, webhooks
+from app.db import audit, clock, projects, releases, skill_moves, skill_withdrawals, tables, watches, webhooks
 from app.db.database import Sessions
-from app.db.models import AuditAction
+from app.db.tables import AuditAction
 from app.errors import ConflictError
 from app.records import Json
 from app.release import manifest
@@ -39,7 +39,7 @@ class WatchStatus(msgspec.Struct, frozen=True, kw_only=True):
     decision: WatchDecision
 
 
-async def begin(session: AsyncSession, release: models.Release, former: models.Release | None) -> None:
+async def begin(session: AsyncSession, release: tables.Release, former: tables.Release | None) -> None:
     """Watch a release that has just replaced `former`, unless the project's settings are against it.
 
     Weights that are watched already go on being compared with those that they replaced.
@@ -49,7 +49,7 @@ async def begin(session: AsyncSession, release: models.Release, former: models.R
         await watches.begin(session, release, former)
 
 
-async def evaluate(session: AsyncSession, release: models.Release) -> WatchStatus:
+async def evaluate(session: AsyncSession, release: tables.Release) -> WatchStatus:
     """Compare it with the release before. Raises ConflictError if it is not watched."""
     watches.check_is_watched(release)
     assert release.watched_against is not None  # it is watched
@@ -86,17 +86,17 @@ async def apply_decision(promoter: Promoter, sessions: Sessions, release_id: UUI
     return status
 
 
-async def _roll_back(promoter: Promoter, watched: models.Release, status: WatchStatus) -> None:
+async def _roll_back(promoter: Promoter, watched: tables.Release, status: WatchStatus) -> None:
     """Activate the release before. Those with the watched weights are rejected, and the skills that their tasks
     wrote withdrawn. Skills of others stay as they are, and so do API documents that changed during the watch.
     """
     assert watched.watched_against is not None  # it was evaluated
 
-    def check(former: models.Release, active: models.Release | None) -> None:
+    def check(former: tables.Release, active: tables.Release | None) -> None:
         if active is None or active.id != watched.id or active.watched_against != former.id:
             raise ConflictError(f"release {watched.number} is not watched any more")
 
-    async def record(session: AsyncSession, former: models.Release, _: models.Release | None) -> None:
+    async def record(session: AsyncSession, former: tables.Release, _: tables.Release | None) -> None:
         row = await releases.locked(session, watched.id)
         served = [each for each in await watches.under_watch(session, watched) if each.id != former.id]
         for each in served:
@@ -112,12 +112,12 @@ async def _roll_back(promoter: Promoter, watched: models.Release, status: WatchS
     await promoter.activate(watched.watched_against, ACTOR, skills="keep", check=check, on_activated=record)
 
 
-async def _audit(session: AsyncSession, release: models.Release, status: WatchStatus, state: str) -> None:
+async def _audit(session: AsyncSession, release: tables.Release, status: WatchStatus, state: str) -> None:
     detail = {"state": state, **msgspec.to_builtins(status)}
     await audit.add(session, release.project_id, release.id, ACTOR, AuditAction.WATCH_ENDED, detail)
 
 
-def _evidence(release: models.Release, status: WatchStatus, state: str) -> dict[str, Json]:
+def _evidence(release: tables.Release, status: WatchStatus, state: str) -> dict[str, Json]:
     """Keep the evidence of the gate and the canary; a roll-back replaces the verdict."""
     watch: dict[str, Json] = {"state": state, "reason": status.decision.reason, **msgspec.to_builtins(status)}
     evidence = {**(release.evidence or {}), "watch": watch}

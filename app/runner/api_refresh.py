@@ -31,12 +31,12 @@ from app.db import (
     audit,
     manifests,
     mcp_changes,
-    models,
     skill_moves,
     skill_repairs,
+    tables,
 )
 from app.db.database import TRANSIENT, Sessions
-from app.db.models import AuditAction, SkillState
+from app.db.tables import AuditAction, SkillState
 from app.errors import ApiDocumentError
 from app.gateway.skill_manifest import AllowedOperation
 from app.loop import Loop
@@ -57,10 +57,10 @@ async def refresh_api(
     client: httpx.AsyncClient,
     api_id: UUID,
     actor: str = skill_moves.SERVER,
-) -> models.ApiChange | None:
+) -> tables.ApiChange | None:
     """The change, or None if there is none. A document that cannot be fetched or read is recorded as such."""
     async with sessions() as session:
-        row = await session.get(models.Api, api_id, options=[apis.WITHOUT_DOCUMENT])
+        row = await session.get(tables.Api, api_id, options=[apis.WITHOUT_DOCUMENT])
         if row is None or row.source == "upload":
             return None
         old_content = await manifests.document(session, row.id, row.digest)
@@ -92,7 +92,7 @@ async def refresh_api(
         return await apply_change(session, row, old, app, document, actor)
 
 
-def _fetch(sessions: Sessions, client: httpx.AsyncClient, row: models.Api, old: AppView) -> DocumentFetch:
+def _fetch(sessions: Sessions, client: httpx.AsyncClient, row: tables.Api, old: AppView) -> DocumentFetch:
     async def stored() -> tuple[Credentials, App]:
         check_origin(row.source, row.server or old.default_url, row.token_origins)
         async with sessions() as session:
@@ -105,12 +105,12 @@ def _fetch(sessions: Sessions, client: httpx.AsyncClient, row: models.Api, old: 
 
 async def apply_change(
     session: AsyncSession,
-    row: models.Api,
+    row: tables.Api,
     old: AppView,
     new: AppView,
     document: bytes,
     actor: str = skill_moves.SERVER,
-) -> models.ApiChange | None:
+) -> tables.ApiChange | None:
     """Record and apply what was fetched. None if nothing has changed, or what has is recorded already."""
     await api_changes.checked(session, row.id)
     if new.digest == row.digest or await api_changes.waiting(session, row.id, new.digest):
@@ -141,12 +141,12 @@ async def apply_change(
 
 
 async def record_change(
-    session: AsyncSession, row: models.Api, old: AppView, new: AppView, *, applied: bool
-) -> models.ApiChange:
+    session: AsyncSession, row: tables.Api, old: AppView, new: AppView, *, applied: bool
+) -> tables.ApiChange:
     """Record another document of an API. If it is applied, take out the skills that it may break."""
     changes = compare(old.traits, new.traits)
     about = {"added": changes.added, "removed": changes.removed, "changed": changes.changed}  # names are kept
-    change = models.ApiChange(
+    change = tables.ApiChange(
         api_id=row.id, digest=new.digest, applied=applied, eased=_eased(old, new), skills=[], **about
     )
     session.add(change)
@@ -169,7 +169,7 @@ def _is_eased(old: OperationTraits | None, new: OperationTraits) -> bool:
 
 
 async def _quarantine(
-    session: AsyncSession, change: models.ApiChange, row: models.Api, old: AppView, new: AppView
+    session: AsyncSession, change: tables.ApiChange, row: tables.Api, old: AppView, new: AppView
 ) -> None:
     """Take out the skills that call operations which are gone or that code can tell from the former ones, until
     `SkillRepairs` has decided about them. `change` gets their ids.

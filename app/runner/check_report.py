@@ -9,7 +9,7 @@ import msgspec
 
 from app.agent.rollout_loop import Agent
 from app.agent.score import score
-from app.db import events, models
+from app.db import events, tables
 from app.db.database import Sessions
 from app.errors import AppError
 from app.gateway.gateway import Gateway
@@ -21,7 +21,7 @@ _MOST_CALLS = 50  # that are reported
 
 
 async def run_check(
-    row: models.Task,
+    row: tables.Task,
     answer: Json,
     project: str,
     agent: Agent,

@@ -8,10 +8,10 @@ from typing import Generic, Self, TypeVar
 import msgspec
 import structlog
 
-from app.db.base import Due
 from app.db.database import TRANSIENT, Sessions
 from app.db.due_queue import DueQueue
 from app.db.lease import new_claim
+from app.db.tables import Due
 from app.errors import first_line
 from app.loop import Loop
 from app.runner.process_identity import new_owner

@@ -4,7 +4,7 @@ import msgspec
 import structlog
 
 from app.agent.prompt_profiles import HOSTED
-from app.db import calls, models, offers, projects, releases, turns
+from app.db import calls, offers, projects, releases, tables, turns
 from app.db.database import Sessions
 from app.records import Call, Policy, Stop, Trajectory, Turn, hosted_id
 from app.runner.task_context import task_of
@@ -15,7 +15,7 @@ _LOST = "RuntimeError: the result was not recorded: whether the call arrived is 
 
 
 async def recorded_trajectory(
-    sessions: Sessions, row: models.Task, profile: str, temperature: float, failure: str | None = None
+    sessions: Sessions, row: tables.Task, profile: str, temperature: float, failure: str | None = None
 ) -> Trajectory:
     """Turns and calls of the journal, with the `failure` as its `detail`. None: the deaths of its runners."""
     async with sessions() as session:
@@ -42,22 +42,22 @@ async def recorded_trajectory(
     )
 
 
-def failure_of(row: models.Task, turns_recorded: int) -> str:
+def failure_of(row: tables.Task, turns_recorded: int) -> str:
     """
-    >>> failure_of(models.Task(lone_deaths=2, lone_kills=0), 3)
+    >>> failure_of(tables.Task(lone_deaths=2, lone_kills=0), 3)
     '2 runners died while they executed this task and nothing else: given up after turn 3'
-    >>> failure_of(models.Task(lone_deaths=5, lone_kills=4), 3).partition(": ")[0]
+    >>> failure_of(tables.Task(lone_deaths=5, lone_kills=4), 3).partition(": ")[0]
     '5 runners died while they executed this task and nothing else, 4 of them killed from outside or unnoticed'
     """
     return f"{_deaths(row, 'executed this task')}: given up after turn {turns_recorded}"
 
 
-def unrecorded_failure_of(row: models.Task) -> str:
+def unrecorded_failure_of(row: tables.Task) -> str:
     """Of a task whose record kills runners, too."""
     return _deaths(row, "executed this task, or recorded its end,")
 
 
-def _deaths(row: models.Task, doing: str) -> str:
+def _deaths(row: tables.Task, doing: str) -> str:
     killed = f", {row.lone_kills} of them killed from outside or unnoticed" if row.lone_kills else ""
     return f"{row.lone_deaths} runners died while they {doing} and nothing else{killed}"
 

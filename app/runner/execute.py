@@ -14,9 +14,9 @@ from sqlalchemy.exc import DataError
 from app.agent.rollout_loop import Agent, hosted_agent, run_rollout
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.credentials.stored_credentials import StoredCredentials
-from app.db import costs, models, offers, proven_calls, suspects, task_queue, trajectories
+from app.db import costs, offers, proven_calls, suspects, tables, task_queue, trajectories
 from app.db.database import UNAVAILABLE, Sessions, direct, is_lost_connection, reading
-from app.db.models import Exploration, TaskState
+from app.db.tables import Exploration, TaskState
 from app.engine.hosted.chat_model import OpenTelling, Tokens
 from app.errors import AppError, EngineError, InvalidError, SandboxError, first_line, public_text
 from app.gateway.approval_gate import ApprovalGate
@@ -80,13 +80,13 @@ class TaskExecutor:
     def _explorer(self) -> Agent:
         return replace(self.agent, temperature=TRAINED_TEMPERATURE)
 
-    def agent_of(self, row: models.Task) -> Agent:
+    def agent_of(self, row: tables.Task) -> Agent:
         """The agent that samples as the task does, all of it: a task explores from its first turn on or never."""
         return self._explorer if row.exploration in (Exploration.READS, Exploration.WRITES) else self.agent
 
     @asynccontextmanager
     async def policy_agent(
-        self, row: models.Task, policy: Policy, owner: str, journal: TaskJournal | None = None
+        self, row: tables.Task, policy: Policy, owner: str, journal: TaskJournal | None = None
     ) -> AsyncIterator[Agent]:
         """As `agent_of`, with the hosted model of the policy, if it is one. The end of a task counts the turns
         that its `journal` records; whatever else the model is asked counts for the project on leaving.
@@ -119,7 +119,7 @@ class TaskExecutor:
     def skill_replays(self) -> SkillReplays:
         return SkillReplays(self.sessions, self.agent.sandbox, self.agent.limits.session, self.client)
 
-    async def execute(self, row: models.Task, owner: str, stop_signal: StopSignal) -> None:
+    async def execute(self, row: tables.Task, owner: str, stop_signal: StopSignal) -> None:
         """Roll the task out and write how it ended to its row, unless it was suspended or the owner lost it.
 
         Raises UNAVAILABLE if the database does not answer, PostponedError if no model server does, the adapter
@@ -128,7 +128,7 @@ class TaskExecutor:
         with measured(row, self.spans_of):
             await self._attempt(row, owner, stop_signal)
 
-    async def _attempt(self, row: models.Task, owner: str, stop_signal: StopSignal) -> None:
+    async def _attempt(self, row: tables.Task, owner: str, stop_signal: StopSignal) -> None:
         journal = TaskJournal(self.sessions, row, owner, stop_signal, self.marks)
         mask_logs(journal.secrets)
         try:
@@ -143,7 +143,7 @@ class TaskExecutor:
             await self._postpone_or_fail(row, owner, error, journal)
 
     async def _postpone_or_fail(
-        self, row: models.Task, owner: str, error: Exception, journal: TaskJournal
+        self, row: tables.Task, owner: str, error: Exception, journal: TaskJournal
     ) -> None:
         """Raises PostponedError for what is not the task's fault."""
         cause = journal.secrets.mask(str(error))
@@ -165,7 +165,7 @@ class TaskExecutor:
             failure = "internal error: the server's log has the details"
         await self._fail(row, owner, failure, journal)
 
-    async def _execute(self, row: models.Task, owner: str, journal: TaskJournal) -> None:
+    async def _execute(self, row: tables.Task, owner: str, journal: TaskJournal) -> None:
         if suspects.is_condemned(row):
             await self._give_up(row, owner, journal)
             return
@@ -195,13 +195,13 @@ class TaskExecutor:
             count_score(context.release, outcome.score)
 
     async def _finish_unchecked(
-        self, row: models.Task, owner: str, trajectory: Trajectory, error: SandboxError, journal: TaskJournal
+        self, row: tables.Task, owner: str, trajectory: Trajectory, error: SandboxError, journal: TaskJournal
     ) -> None:
         if shortage_of(error) is not None:  # the check runs later
             raise error
         await self._finish(row, owner, trajectory, unchecked(trajectory, error), journal)
 
-    async def _give_up(self, row: models.Task, owner: str, journal: TaskJournal) -> None:
+    async def _give_up(self, row: tables.Task, owner: str, journal: TaskJournal) -> None:
         if row.lone_deaths > _MAX_DEATHS:
             await self._fail_unrecorded(row, owner, unrecorded_failure_of(row), journal)
             return
@@ -209,7 +209,7 @@ class TaskExecutor:
         outcome = msgspec.structs.replace(outcome_of(trajectory, None, trajectory.detail), state=TaskState.FAILED)
         await self._finish(row, owner, trajectory, outcome, journal)
 
-    async def _recorded(self, row: models.Task, journal: TaskJournal, failure: str | None = None) -> Trajectory:
+    async def _recorded(self, row: tables.Task, journal: TaskJournal, failure: str | None = None) -> Trajectory:
         made_by = self.agent.profile.name, self.agent_of(row).temperature
         trajectory = await recorded_trajectory(self.sessions, row, *made_by, failure)
         for call in trajectory.calls:
@@ -232,7 +232,7 @@ class TaskExecutor:
         return TaskContext(policy, found.project, found.documents, catalog, settings, found.state, found.learns)
 
     async def _explored(
-        self, row: models.Task, context: TaskContext, journal: TaskJournal, owner: str
+        self, row: tables.Task, context: TaskContext, journal: TaskJournal, owner: str
     ) -> Trajectory:
         """The rollout, of a task that explores if it was chosen to, until it wants a call that is not open to it.
 
@@ -252,7 +252,7 @@ class TaskExecutor:
             return await self._rollout(row, context, journal, owner)
 
     async def _rollout(
-        self, row: models.Task, context: TaskContext, journal: TaskJournal, owner: str
+        self, row: tables.Task, context: TaskContext, journal: TaskJournal, owner: str
     ) -> Trajectory:
         task = task_of(row, context.project)
         for left in reversed(range(_SANDBOX_TRIES)):
@@ -280,7 +280,7 @@ class TaskExecutor:
 
     def gateway(
         self,
-        row: models.Task,
+        row: tables.Task,
         context: TaskContext,
         secrets: SecretValues,
         *,
@@ -318,7 +318,7 @@ class TaskExecutor:
     @timed(Phase.CHECK)
     async def score(
         self,
-        row: models.Task,
+        row: tables.Task,
         context: TaskContext,
         trajectory: Trajectory,
         secrets: SecretValues,
@@ -335,7 +335,7 @@ class TaskExecutor:
     @timed(Phase.JOURNAL)
     async def _finish(
         self,
-        row: models.Task,
+        row: tables.Task,
         owner: str,
         trajectory: Trajectory,
         outcome: task_queue.TaskOutcome,
@@ -359,7 +359,7 @@ class TaskExecutor:
             self.marks.forget(row.id)
         count_end(outcome, trajectory)
 
-    async def _fail(self, row: models.Task, owner: str, failure: str, journal: TaskJournal) -> None:
+    async def _fail(self, row: tables.Task, owner: str, failure: str, journal: TaskJournal) -> None:
         """Keep what the task did. A value that cannot be stored, or read, must not keep it from ending."""
         try:
             await journal.flush()
@@ -371,7 +371,7 @@ class TaskExecutor:
             log.warning("a task fails without a trajectory", task=str(row.id), cause=type(error).__name__)
             await self._fail_unrecorded(row, owner, failure, journal)
 
-    async def _fail_unrecorded(self, row: models.Task, owner: str, failure: str, journal: TaskJournal) -> None:
+    async def _fail_unrecorded(self, row: tables.Task, owner: str, failure: str, journal: TaskJournal) -> None:
         outcome = task_queue.TaskOutcome(state=TaskState.FAILED, failure=journal.secrets.mask(failure))
         async with self.sessions.begin() as session:
             if not await task_queue.finish(session, row.id, owner, outcome):

@@ -20,8 +20,8 @@ from hashlib import blake2b
 from uuid import UUID
 
 from app.apis.catalog import Operation
-from app.db import models
-from app.db.models import Exploration
+from app.db import tables
+from app.db.tables import Exploration
 from app.project.project_settings import explored_percent
 from app.records import hosted_id
 from app.runner.task_context import TaskContext
@@ -35,7 +35,7 @@ def is_chosen(task_id: UUID, percent: float) -> bool:
     return int.from_bytes(digest) < percent / 100 * 2**64
 
 
-def exploration_of(row: models.Task, context: TaskContext) -> Exploration | None:
+def exploration_of(row: tables.Task, context: TaskContext) -> Exploration | None:
     """How a task that has not begun is to explore; None: not at all.
 
     Neither do tasks that call a skill or repair one, and those whose release was chosen: they are no experience.
@@ -49,7 +49,7 @@ def exploration_of(row: models.Task, context: TaskContext) -> Exploration | None
     return Exploration.WRITES if context.settings.explore_writes else Exploration.READS
 
 
-def is_open(row: models.Task, operation: Operation) -> bool:
+def is_open(row: tables.Task, operation: Operation) -> bool:
     """Whether the task may call the operation also where that changes something, or waits for a person."""
     if row.reads_only:
         return False

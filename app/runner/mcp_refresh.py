@@ -11,7 +11,7 @@ from app.apis.document_reader import DocumentReader
 from app.apis.mcp_oauth import oauth_of
 from app.apis.read_process import ReadRequest
 from app.credentials.mcp_listing import connected_listing
-from app.db import api_changes, manifests, mcp_changes, models
+from app.db import api_changes, manifests, mcp_changes, tables
 from app.db.database import TRANSIENT, Sessions
 from app.errors import InvalidError, NotFoundError, SettingError, first_line
 from app.gateway.mcp_client.connection_pool import Changed, McpServers, McpTarget
@@ -80,7 +80,7 @@ class McpRefresh:
                 await api_changes.checked(session, row.id, str(error)[:2_000])
         return 0
 
-    async def _refresh(self, row: models.Api) -> None:
+    async def _refresh(self, row: tables.Api) -> None:
         async with self._sessions() as session:
             api = await tool_documents.api_document(session, row)
             old_content = await manifests.document(session, row.id, row.digest)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from uuid import UUID
 
-from app.db import models, suspects
+from app.db import suspects, tables
 from app.db.task_queue import TaskOutcome
 from app.records import Trajectory
 from app.telemetry import metrics
@@ -18,7 +18,7 @@ _CLAIM_SECONDS = 1.0  # from the start by the database's clock to here, of a tas
 
 
 @contextmanager
-def measured(row: models.Task, spans_of: SpansOf | None) -> Iterator[None]:
+def measured(row: tables.Task, spans_of: SpansOf | None) -> Iterator[None]:
     """Everything within it is part of this attempt at the task."""
     clock = PhaseClock(spans_of(row.id) if spans_of else None)
     begun = row.started_at or row.created_at
@@ -33,7 +33,7 @@ def measured(row: models.Task, spans_of: SpansOf | None) -> Iterator[None]:
             opened.set(clock.notes)
 
 
-def count_attempt(row: models.Task) -> None:
+def count_attempt(row: tables.Task) -> None:
     """A runner has claimed the task."""
     if suspects.is_condemned(row):
         cause = "condemned"
@@ -57,11 +57,11 @@ def count_end(outcome: TaskOutcome, trajectory: Trajectory | None = None) -> Non
         _count_trajectory(trajectory)
 
 
-def count_score(release: models.ReleaseState, score: float) -> None:
+def count_score(release: tables.ReleaseState, score: float) -> None:
     metrics.TASK_SCORES.labels(release.value).observe(score)
 
 
-def _attributes(row: models.Task) -> Attributes:
+def _attributes(row: tables.Task) -> Attributes:
     return {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": "sage",

@@ -5,8 +5,8 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import api_trials, events, models, task_queue, task_secrets
-from app.db.models import TaskState
+from app.db import api_trials, events, tables, task_queue, task_secrets
+from app.db.tables import TaskState
 from app.errors import SandboxError
 from app.judge import NamedJudge, ask_judge
 from app.records import LIMITS, Stop, Trajectory, what_to_do
@@ -25,7 +25,7 @@ async def tell_end(
     await task_secrets.mask(session, task_id, secrets)
     data: dict[str, object] = msgspec.to_builtins(outcome)
     if outcome.stop is not None:
-        task = await session.get_one(models.Task, task_id)
+        task = await session.get_one(tables.Task, task_id)
         unusable = await api_trials.unusable(session, task.project_id, task.release_id)
         data["what_to_do"] = what_to_do(outcome.stop, outcome.score, unusable)
     await events.append(session, task_id, "done", data)

@@ -1,8 +1,8 @@
 """Tasks that cannot go on for now, through no fault of their own."""
 
-from app.db import models, releases
+from app.db import releases, tables
 from app.db.database import Sessions
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.engine.hosted.chat_model import MAX_BROKEN
 from app.errors import AdapterError, AppError, EngineError, EngineRefusalError, SandboxError
 
@@ -26,7 +26,7 @@ class PostponedError(Exception):
         self.shortage = shortage
 
 
-async def is_postponed(sessions: Sessions, row: models.Task, error: AppError) -> bool:
+async def is_postponed(sessions: Sessions, row: tables.Task, error: AppError) -> bool:
     """Whether the task goes on once what failed works again.
 
     A sandbox that always fails may be the task's doing, and so may be a hosted model whose answers break off: each

@@ -7,7 +7,7 @@ from typing import Self
 
 import structlog
 
-from app.db import models, runners
+from app.db import runners, tables
 from app.db.database import TRANSIENT, Sessions
 from app.db.runners import CLAIMS, ESSENTIAL, SANDBOX, RunnerReport
 from app.engine.dispatcher import Occupancy
@@ -104,7 +104,7 @@ class RunnerPresence:
             faults.setdefault(CLAIMS, "no model server answers")
         return faults
 
-    async def _bury(self, dead: models.RunnerProcess) -> None:
+    async def _bury(self, dead: tables.RunnerProcess) -> None:
         killed = self._crashes is None or not self._crashes.ended_by_itself(dead.id)
         async with self._sessions.begin() as session:
             freed = await abandon_all(session, dead.id, killed=killed)

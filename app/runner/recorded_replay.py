@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from app.agent.rollout_loop import ResumeState, run_rollout
-from app.db import models, tasks, trajectories
+from app.db import tables, tasks, trajectories
 from app.db.shadows import ShadowOutcome
 from app.errors import InvalidError
 from app.gateway.gateway import Gateway
@@ -26,7 +26,7 @@ class RecordedReplay(NamedTuple):
     trajectory: Trajectory
 
 
-async def replay_recorded(executor: TaskExecutor, shadow: models.Shadow) -> RecordedReplay:
+async def replay_recorded(executor: TaskExecutor, shadow: tables.Shadow) -> RecordedReplay:
     """With the seed, the clock and the skills of the task. A call that the record does not answer ends it.
 
     Raises NotFoundError if the task's trajectory was deleted.
@@ -62,7 +62,7 @@ async def replay_recorded(executor: TaskExecutor, shadow: models.Shadow) -> Reco
 
 def _gateway(
     executor: TaskExecutor,
-    row: models.Task,
+    row: tables.Task,
     context: TaskContext,
     recording: RecordedCalls,
     secrets: SecretValues,
@@ -84,7 +84,7 @@ def _gateway(
 
 
 async def _score(
-    executor: TaskExecutor, row: models.Task, context: TaskContext, trajectory: Trajectory, gateway: Gateway
+    executor: TaskExecutor, row: tables.Task, context: TaskContext, trajectory: Trajectory, gateway: Gateway
 ) -> tuple[float | None, str | None]:
     """The check's score, and why there is none, or why it is 0."""
     failure = None

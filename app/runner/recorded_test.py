@@ -14,7 +14,7 @@ from sqlalchemy import select
 
 from app.apis.answer_projection import projected
 from app.apis.catalog import Catalog, Operation
-from app.db import models
+from app.db import tables
 from app.gateway.gateway import Gateway
 from app.gateway.skill_guard import GuardedSkill, SkillGuard
 from app.records import Call, SkillCall, Trajectory
@@ -41,7 +41,7 @@ class _Run(NamedTuple):
     reason: str = ""
 
 
-async def run_recorded(executor: TaskExecutor, skill: models.Skill) -> RecordedTest:
+async def run_recorded(executor: TaskExecutor, skill: tables.Skill) -> RecordedTest:
     """Raises SandboxError if the sandbox fails."""
     present = (await executor.context(skill.project_id, None, serves=False)).catalog
     count = 0
@@ -59,8 +59,8 @@ async def run_recorded(executor: TaskExecutor, skill: models.Skill) -> RecordedT
     return RecordedTest(count)
 
 
-async def _recorded(executor: TaskExecutor, skill: models.Skill) -> Sequence[tuple[models.Task, Trajectory]]:
-    task, offer, trajectory = models.Task, models.SkillOffer, models.Trajectory
+async def _recorded(executor: TaskExecutor, skill: tables.Skill) -> Sequence[tuple[tables.Task, Trajectory]]:
+    task, offer, trajectory = tables.Task, tables.SkillOffer, tables.Trajectory
     query = (
         select(task, trajectory.record)
         .join(offer, offer.task_id == task.id)
@@ -77,9 +77,9 @@ async def _recorded(executor: TaskExecutor, skill: models.Skill) -> Sequence[tup
 
 async def _run(
     executor: TaskExecutor,
-    row: models.Task,
+    row: tables.Task,
     catalog: Catalog,
-    skill: models.Skill,
+    skill: tables.Skill,
     call: SkillCall,
     made: Sequence[Call],
 ) -> _Run:

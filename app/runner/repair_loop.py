@@ -11,10 +11,10 @@ from typing import Self
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, models, projects, skill_moves, skill_repairs, skills, tasks
+from app.db import audit, projects, skill_moves, skill_repairs, skills, tables, tasks
 from app.db.database import TRANSIENT, Sessions
 from app.db.lease import new_claim
-from app.db.models import LIVE_SKILLS, TASK_END_STATES, AuditAction, RepairOutcome, SkillState, TaskState
+from app.db.tables import LIVE_SKILLS, TASK_END_STATES, AuditAction, RepairOutcome, SkillState, TaskState
 from app.errors import AppError, LimitError
 from app.loop import Loop
 from app.project.project_settings import Limits
@@ -79,7 +79,7 @@ class SkillRepairs:
             await self._wait(row, self._pause * row.attempt, str(error))
         return 0
 
-    async def _wait(self, row: models.SkillRepair, seconds: float, cause: str) -> None:
+    async def _wait(self, row: tables.SkillRepair, seconds: float, cause: str) -> None:
         log.warning("a skill waits to be repaired", skill=str(row.skill_id), cause=cause)
         async with self._sessions.begin() as session:
             if row.attempt < _ATTEMPTS:
@@ -87,7 +87,7 @@ class SkillRepairs:
             else:
                 await skill_repairs.finish(session, row, RepairOutcome.LEFT, [*row.tried, cause])
 
-    async def _decide(self, session: AsyncSession, row: models.SkillRepair, tested: RecordedTest | None) -> None:
+    async def _decide(self, session: AsyncSession, row: tables.SkillRepair, tested: RecordedTest | None) -> None:
         """Under the lock of the project's skills, so that what is decided on does not change meanwhile."""
         skill, rev = await skill_moves.locked(session, row.skill_id)
         if not await skill_repairs.is_held(session, row):
@@ -109,7 +109,7 @@ class SkillRepairs:
             await self._repair(session, row, skill, rev, tried)
 
     async def _repair(
-        self, session: AsyncSession, row: models.SkillRepair, skill: models.Skill, rev: int, tried: list[str]
+        self, session: AsyncSession, row: tables.SkillRepair, skill: tables.Skill, rev: int, tried: list[str]
     ) -> None:
         """Go on with the task that is under way, or submit the next one, or end it."""
         task = await tasks.get(session, row.task_id) if row.task_id else None
@@ -141,8 +141,8 @@ class SkillRepairs:
         skill.former = row.was  # to which a person, or a rollback to the former document, restores it
         await _end(session, row, RepairOutcome.RETIRED, [*tried, reason])
 
-    async def _submit(self, session: AsyncSession, skill: models.Skill) -> models.Task:
-        maker = await session.get(models.Task, skill.task_id) if skill.task_id else None
+    async def _submit(self, session: AsyncSession, skill: tables.Skill) -> tables.Task:
+        maker = await session.get(tables.Task, skill.task_id) if skill.task_id else None
         new = tasks.NewTask(
             instruction=skill.instruction,
             scenario=skill.scenario,
@@ -170,19 +170,19 @@ def _said(tested: RecordedTest) -> str:
     return f"tested on {tested.calls} recorded calls: the same calls, and the same results"
 
 
-def _end_of(task: models.Task) -> str:
+def _end_of(task: tables.Task) -> str:
     score = "" if task.score is None else f", scored {task.score:g}"
     failure = "" if task.failure is None else f" ({task.failure[:200]})"
     return f"{task.state}{failure}{score}"
 
 
-def _only_reads(skill: models.Skill) -> bool:
+def _only_reads(skill: tables.Skill) -> bool:
     """As its manifest says: one of an earlier version says nothing."""
     manifest = stored_manifest(skill)
     return all(each.safe or api.startswith("api_docs.") for api, each in manifest.operations.items())
 
 
-async def _successor(session: AsyncSession, row: models.SkillRepair, skill: models.Skill) -> models.Skill | None:
+async def _successor(session: AsyncSession, row: tables.SkillRepair, skill: tables.Skill) -> tables.Skill | None:
     """A newer version that is offered, or what the task that was to repair it wrote."""
     live = await skill_moves.live_versions(session, skill.project_id, skill.name)
     newer = [each for each in live if each.version > skill.version and not each.held]
@@ -195,18 +195,18 @@ async def _successor(session: AsyncSession, row: models.SkillRepair, skill: mode
     return next((each for each in written if each.state in LIVE_SKILLS and each.id != skill.id), None)
 
 
-async def _restore(session: AsyncSession, skill: models.Skill, state: SkillState, rev: int, reason: str) -> None:
+async def _restore(session: AsyncSession, skill: tables.Skill, state: SkillState, rev: int, reason: str) -> None:
     if state is SkillState.ACTIVE:
         await skill_moves.activate(session, skill, rev, actor=skill_moves.CHANGES, reason=reason)
     else:
         await _move(session, skill, state, rev, reason)
 
 
-async def _move(session: AsyncSession, skill: models.Skill, state: SkillState, rev: int, reason: str) -> None:
+async def _move(session: AsyncSession, skill: tables.Skill, state: SkillState, rev: int, reason: str) -> None:
     await skill_moves.move(session, skill, state, rev, actor=skill_moves.CHANGES, reason=reason)
 
 
-async def _end(session: AsyncSession, row: models.SkillRepair, outcome: RepairOutcome, tried: list[str]) -> None:
+async def _end(session: AsyncSession, row: tables.SkillRepair, outcome: RepairOutcome, tried: list[str]) -> None:
     await skill_repairs.finish(session, row, outcome, tried)
     metrics.SKILL_REPAIRS.labels(outcome).inc()
     log.info("a skill that an API change touched", skill=str(row.skill_id), outcome=outcome, tried=tried)

@@ -9,8 +9,8 @@ import structlog
 
 from app.db import retention
 from app.db.database import TRANSIENT, Sessions
-from app.db.models import RetentionKind
 from app.db.retention import RetentionWindow
+from app.db.tables import RetentionKind
 from app.loop import Loop
 from app.telemetry.metrics import RETENTION_DELETED, RETENTION_HELD
 

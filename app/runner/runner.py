@@ -19,7 +19,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.stop_signal import StopSignal
-from app.db import models, releases, shadows, suspects, task_queue
+from app.db import releases, shadows, suspects, tables, task_queue
 from app.db.database import TRANSIENT, Sessions, autocommit, direct
 from app.db.lease import new_claim
 from app.db.runners import CLAIMS, HOST
@@ -34,7 +34,7 @@ from app.telemetry import metrics
 
 log = structlog.get_logger(__name__)
 
-Execute = Callable[[models.Task, str, StopSignal], Coroutine[None, None, None]]
+Execute = Callable[[tables.Task, str, StopSignal], Coroutine[None, None, None]]
 """Executes a task for a claim and writes how it ended. If cancelled, it leaves the task resumable."""
 
 _STUCK_SECONDS = 30.0  # of one round: nothing is claimed any more
@@ -55,7 +55,7 @@ class RunnerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Execution(msgspec.Struct, frozen=True):
     claim: str  # the owner of the task
-    task: models.Task
+    task: tables.Task
     suspect: bool
     stop_signal: StopSignal
     work: asyncio.Task[None]
@@ -89,7 +89,7 @@ class Runner:
         self._executions: dict[UUID, _Execution] = {}
         self.answers: Callable[[], bool] = lambda: True  # a model server does; hosted models need none
         self._dropped: dict[UUID, _Dropped] = {}  # ended without a result, to be handed back
-        self._taken_over: list[models.Task] = []  # while this runner stalled: its death was counted
+        self._taken_over: list[tables.Task] = []  # while this runner stalled: its death was counted
         self._held_off: dict[UUID, float] = {}  # projects, until when on the event loop's clock
         self._short_until = 0.0  # the host has run out of something, on the event loop's clock
         self._one_ended = asyncio.Event()
@@ -204,7 +204,7 @@ class Runner:
         self._held_off = {project: until for project, until in self._held_off.items() if until > now}
         return list(self._held_off)
 
-    def _start(self, task: models.Task, claim: str) -> None:
+    def _start(self, task: tables.Task, claim: str) -> None:
         count_attempt(task)
         suspect, stop_signal = suspects.is_suspect(task), StopSignal(cancelled=task.cancel_requested)
         execute = self._execute_alone if suspect else self._execute
@@ -213,7 +213,7 @@ class Runner:
         self._executions[task.id] = _Execution(claim, task, suspect, stop_signal, work)
         work.add_done_callback(lambda done: self._drop(task.id, done), context=context)
 
-    async def _execute_alone(self, task: models.Task, claim: str, stop_signal: StopSignal) -> None:
+    async def _execute_alone(self, task: tables.Task, claim: str, stop_signal: StopSignal) -> None:
         log.warning("a runner died during this task, it is executed alone", task=str(task.id), deaths=task.deaths)
         while not stop_signal.cancelled and (len(self._executions) > 1 or self.is_shared()):
             self._one_ended.clear()

@@ -12,7 +12,7 @@ from typing import Self
 import structlog
 
 from app.agent.rollout_loop import ResumeState, run_rollout
-from app.db import models, shadows, tasks
+from app.db import shadows, tables, tasks
 from app.db.database import TRANSIENT, UNAVAILABLE, Sessions
 from app.db.lease import new_claim
 from app.db.shadows import ShadowOutcome
@@ -96,7 +96,7 @@ class ShadowRunner:
         self._interrupted = False
         return 0
 
-    async def _replay(self, shadow: models.Shadow) -> tuple[ShadowOutcome, Trajectory | None]:
+    async def _replay(self, shadow: tables.Shadow) -> tuple[ShadowOutcome, Trajectory | None]:
         try:
             if shadow.attempt > _MAX_ATTEMPTS:
                 raise InvalidError(f"{_MAX_ATTEMPTS} processes died during this shadow, so it is given up")
@@ -115,7 +115,7 @@ class ShadowRunner:
             return ShadowOutcome(failure="internal error: the server's log has the details"), None
 
 
-async def replay(executor: TaskExecutor, shadow: models.Shadow) -> ShadowOutcome:
+async def replay(executor: TaskExecutor, shadow: tables.Shadow) -> ShadowOutcome:
     """Repeat the task with the shadow's release: same seed, clock and skills, no side effects."""
     async with executor.sessions() as session:
         row = await tasks.get(session, shadow.task_id)

@@ -7,7 +7,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.document_reader import DocumentReader
-from app.db import manifests, models, projects, shadows
+from app.db import manifests, projects, shadows, tables
 from app.errors import ConflictError
 from app.release import tool_documents
 
@@ -29,7 +29,7 @@ class _Calls(msgspec.Struct, frozen=True):
 
 
 async def request_shadows(
-    session: AsyncSession, reader: DocumentReader, release: models.Release, count: int
+    session: AsyncSession, reader: DocumentReader, release: tables.Release, count: int
 ) -> int:
     """Queue replays of the project's latest read-only tasks by the release. Returns their number.
 
@@ -52,7 +52,7 @@ async def request_shadows(
     return len(candidates)
 
 
-async def _safe_operations(session: AsyncSession, reader: DocumentReader, release: models.Release) -> set[str]:
+async def _safe_operations(session: AsyncSession, reader: DocumentReader, release: tables.Release) -> set[str]:
     """Those that only read and wait for nobody's approval."""
     rules = projects.settings_of(await projects.by_id(session, release.project_id)).approvals
     safe: set[str] = set()

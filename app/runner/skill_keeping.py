@@ -7,9 +7,9 @@ from uuid import UUID
 import structlog
 
 from app.apis.catalog import Catalog
-from app.db import events, models, offers, skills, task_queue
+from app.db import events, offers, skills, tables, task_queue
 from app.db.database import Sessions, reading
-from app.db.models import LIVE_SKILLS, SkillState
+from app.db.tables import LIVE_SKILLS, SkillState
 from app.records import Offer, Trajectory
 from app.runner.mask_trajectory import HOLDS_SECRET, without_secrets
 from app.runner.task_journal import skill_event
@@ -31,7 +31,7 @@ class SkillKeeping:
         self._library = library
 
     async def keep(
-        self, row: models.Task, owner: str, catalog: Catalog, trajectory: Trajectory, secrets: SecretValues
+        self, row: tables.Task, owner: str, catalog: Catalog, trajectory: Trajectory, secrets: SecretValues
     ) -> None:
         """Store the functions that the task wrote and that pass the checks; a resumed task stores each once.
 
@@ -72,7 +72,7 @@ class SkillKeeping:
             for offer in stored:
                 await events.append(session, task_id, "skill", skill_event("written", offer))
 
-    async def _refuse(self, row: models.Task, drafts: Sequence[Draft], secrets: SecretValues) -> None:
+    async def _refuse(self, row: tables.Task, drafts: Sequence[Draft], secrets: SecretValues) -> None:
         """Report skills that hold a secret, without it."""
         async with self._sessions.begin() as session:
             for draft in drafts:
@@ -81,6 +81,6 @@ class SkillKeeping:
                 await events.append(session, row.id, "skill", data)
 
 
-def _last_live(skill: models.Skill) -> SkillState | None:
+def _last_live(skill: tables.Skill) -> SkillState | None:
     """The state of a skill, or the one that it left when it was taken out meanwhile."""
     return skill.state if skill.state in LIVE_SKILLS else skill.former

@@ -12,9 +12,9 @@ import httpx
 import structlog
 
 from app.apis.catalog import Catalog
-from app.db import models, skill_evidence, skills
+from app.db import skill_evidence, skills, tables
 from app.db.database import Sessions, reading
-from app.db.models import NEXT_SKILL_STATE
+from app.db.tables import NEXT_SKILL_STATE
 from app.errors import SandboxError
 from app.gateway.gateway import Gateway
 from app.gateway.skill_guard import GuardedSkill, SkillGuard
@@ -42,7 +42,7 @@ class SkillReplays:
         self._limits = limits
         self._client = client
 
-    async def run(self, row: models.Task, catalog: Catalog, trajectory: Trajectory) -> None:
+    async def run(self, row: tables.Task, catalog: Catalog, trajectory: Trajectory) -> None:
         """Replay the skills that the task used, and record the results as evidence.
 
         `trajectory` has its secrets: calls are compared with their exact values.
@@ -62,7 +62,7 @@ class SkillReplays:
                 await self._replay(row, catalog, trajectory, skill, own=False)
 
     async def _replay(
-        self, row: models.Task, catalog: Catalog, trajectory: Trajectory, skill: models.Skill, *, own: bool
+        self, row: tables.Task, catalog: Catalog, trajectory: Trajectory, skill: tables.Skill, *, own: bool
     ) -> None:
         """Of another version only a match counts: it may rightly do the same work with other calls."""
         chosen = list(repeatable(trajectory, skill.name))[:_REPEATED]
@@ -78,7 +78,7 @@ class SkillReplays:
                 await skill_evidence.add_replay(session, row.id, skill.id, all(matched))
 
     async def _matches(
-        self, row: models.Task, catalog: Catalog, skill: models.Skill, call: SkillCall, made: Sequence[Call]
+        self, row: tables.Task, catalog: Catalog, skill: tables.Skill, call: SkillCall, made: Sequence[Call]
     ) -> bool:
         """Whether the skill makes exactly these calls again, and returns."""
         gateway = Gateway(catalog, self._client)

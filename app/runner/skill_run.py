@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import msgspec
 
 from app.agent.rollout_loop import Agent, ResumeState
-from app.db import models
-from app.db.models import TaskState
+from app.db import tables
+from app.db.tables import TaskState
 from app.db.task_queue import TaskOutcome
 from app.errors import ConflictError
 from app.records import LIMITS, Offer, SkillRun, Stop, Trajectory, Turn
@@ -19,13 +19,13 @@ from app.runner.skill_replays import call_of
 from app.runner.task_journal import TaskJournal
 
 
-def skill_run_of(row: models.Task) -> SkillRun | None:
+def skill_run_of(row: tables.Task) -> SkillRun | None:
     """None for a task that the policy works on."""
     return None if row.skill_run is None else msgspec.convert(row.skill_run, SkillRun)
 
 
 async def begin_call(
-    agent: Agent, row: models.Task, offered: Sequence[Offer], resume: ResumeState, journal: TaskJournal
+    agent: Agent, row: tables.Task, offered: Sequence[Offer], resume: ResumeState, journal: TaskJournal
 ) -> tuple[Agent, ResumeState]:
     """If the task runs a skill: an agent that ends after one turn, and the state in which that is about to run.
 
@@ -47,7 +47,7 @@ async def begin_call(
     return agent, msgspec.structs.replace(resume, begun=turn)
 
 
-def run_outcome(row: models.Task, outcome: TaskOutcome, trajectory: Trajectory) -> TaskOutcome:
+def run_outcome(row: tables.Task, outcome: TaskOutcome, trajectory: Trajectory) -> TaskOutcome:
     """If the task ran a skill, it is done once that has returned; otherwise it has failed, or was cancelled."""
     if row.skill_run is None or trajectory.stop is Stop.CANCELLED:
         return outcome

@@ -10,7 +10,7 @@ import structlog
 from app.agent.rollout_loop import ResumeState
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
-from app.db import events, models, offers, skills
+from app.db import events, offers, skills, tables
 from app.db.database import Sessions, direct, reading
 from app.errors import SandboxError
 from app.gateway.skill_guard import GuardedSkill, SkillGuard
@@ -55,7 +55,7 @@ class SkillSelection:
         self._guarded: dict[UUID, GuardedSkill] = {}  # a skill's source and manifest never change
 
     async def select(
-        self, row: models.Task, resume: ResumeState, owner: str, catalog: Catalog, *, limit: int
+        self, row: tables.Task, resume: ResumeState, owner: str, catalog: Catalog, *, limit: int
     ) -> tuple[Offer, ...]:
         """Find skills for the task and record them. A resumed task keeps the skills, or none, that it began with.
 
@@ -87,7 +87,7 @@ class SkillSelection:
                 await offers.show(handle, row.id, owner, good, new, msgspec.to_builtins(chosen))
         return tuple(good)
 
-    async def _found(self, row: models.Task, trace: RetrievalTrace, limit: int) -> Sequence[Offer]:
+    async def _found(self, row: tables.Task, trace: RetrievalTrace, limit: int) -> Sequence[Offer]:
         """Skills that fit the instruction, best first."""
         return await self._library.find(
             row.project_id,
@@ -99,13 +99,13 @@ class SkillSelection:
             trace=trace,
         )
 
-    async def _named(self, row: models.Task, run: SkillRun) -> Sequence[Offer]:
+    async def _named(self, row: tables.Task, run: SkillRun) -> Sequence[Offer]:
         """The skill that the task is to call, unless it was withdrawn meanwhile."""
         async with reading(self._sessions) as session:
             skill = await skills.get(session, run.skill_id, row.project_id)
             return [offers.offer_of(skill)] if await is_offered(session, skill, row.principal) else []
 
-    async def reuse(self, row: models.Task) -> tuple[Offer, ...]:
+    async def reuse(self, row: tables.Task) -> tuple[Offer, ...]:
         """Return the skills that a finished task was offered, if they still load. Records nothing."""
         async with direct(self._sessions) as handle:
             earlier = await offers.offered(handle, row.id)
@@ -143,7 +143,7 @@ class SkillSelection:
         return current, obsolete
 
     async def _check(
-        self, row: models.Task, offered: Sequence[Offer], limit: int | None = None
+        self, row: tables.Task, offered: Sequence[Offer], limit: int | None = None
     ) -> tuple[list[Offer], _Rejected]:
         """The first of them that load, at most `limit`."""
         good: list[Offer] = []

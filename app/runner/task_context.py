@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from app.apis.catalog import Catalog
-from app.db import models
-from app.db.models import ReleaseState
+from app.db import tables
+from app.db.tables import ReleaseState
 from app.project.project_settings import ProjectSettings
 from app.records import Policy, Task
 from app.release.tool_documents import ApiDocument
@@ -24,7 +24,7 @@ class TaskContext(msgspec.Struct, frozen=True):
     learns: bool = False  # runs that learn from these tasks are scheduled
 
 
-def task_of(row: models.Task, project: str) -> Task:
+def task_of(row: tables.Task, project: str) -> Task:
     """The task as a rollout gets it."""
     return Task(
         id=row.id,

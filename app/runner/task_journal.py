@@ -22,14 +22,14 @@ from app.db import (
     calls,
     events,
     lease,
-    models,
     skill_moves,
+    tables,
     task_queue,
     task_secrets,
     turns,
 )
 from app.db.database import TRANSIENT, Sessions, direct, reading, retry_while_unavailable
-from app.db.models import Exploration
+from app.db.tables import Exploration
 from app.engine.hosted.chat_model import Tokens
 from app.engine.model_scope import ModelScope
 from app.errors import ConflictError, first_line
@@ -65,7 +65,7 @@ class TaskJournal(RolloutHooks):
     def __init__(
         self,
         sessions: Sessions,
-        task: models.Task,
+        task: tables.Task,
         owner: str,
         stop_signal: StopSignal,
         marks: SentMarks | None = None,
@@ -385,7 +385,7 @@ async def _despite_cancellation(write: Callable[[], Awaitable[None]]) -> None:
         raise
 
 
-def seed_of(task: models.Task) -> int:
+def seed_of(task: tables.Task) -> int:
     """The same for all attempts at a task, and for its shadows."""
     return task.id.int & 0x7FFFFFFF
 

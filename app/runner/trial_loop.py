@@ -22,11 +22,11 @@ from app.apis.binary_values import recordable
 from app.apis.catalog import App
 from app.apis.sample_call import lacks_credentials
 from app.apis.trial_questions import Question, Read, Seen, first_reads, further_reads, seen_of
-from app.db import api_credentials, api_trials, apis, models, projects, quotas, task_queue
+from app.db import api_credentials, api_trials, apis, projects, quotas, tables, task_queue
 from app.db.api_trials import Tried, TriedTurn
 from app.db.database import TRANSIENT, UNAVAILABLE, Sessions
 from app.db.lease import new_claim
-from app.db.models import TrialState
+from app.db.tables import TrialState
 from app.errors import AppError, EngineError, EngineRefusalError, HostError
 from app.gateway.gateway import Gateway
 from app.loop import Loop
@@ -125,7 +125,7 @@ class ApiTrials:
             if await quotas.exhausted(session, project, self._limits):
                 await api_trials.go_on_later(session, row, _LIMITED)
                 return 0
-            api = await session.get_one(models.Api, row.api_id, options=[apis.WITHOUT_DOCUMENT])
+            api = await session.get_one(tables.Api, row.api_id, options=[apis.WITHOUT_DOCUMENT])
         self.running = True
         try:
             await self._attempt(row, api)
@@ -133,7 +133,7 @@ class ApiTrials:
             self.running = False
         return 0
 
-    async def _attempt(self, row: models.ApiTrial, api: models.Api) -> None:
+    async def _attempt(self, row: tables.ApiTrial, api: tables.Api) -> None:
         try:
             if row.attempt > _ATTEMPTS:
                 await self._begin(row)  # or it would be due again
@@ -153,7 +153,7 @@ class ApiTrials:
             await self._begin(row)
             await self._end(row, api, TrialState.NOT_TRIED, reason=reason)
 
-    async def _try(self, row: models.ApiTrial, api: models.Api) -> None:
+    async def _try(self, row: tables.ApiTrial, api: tables.Api) -> None:
         context = await self._executor.context(row.project_id, None, serves=True)
         goes_on = await self._begin(row, context.policy.release)
         app = context.catalog.apps.get(api.name)
@@ -180,7 +180,7 @@ class ApiTrials:
             raise NotTriedError("what it was asked about changed meanwhile")
         await self._end(row, api, TrialState.DONE, answered)
 
-    async def _begin(self, row: models.ApiTrial, release: UUID | None = None) -> bool:
+    async def _begin(self, row: tables.ApiTrial, release: UUID | None = None) -> bool:
         """Whether it goes on with the questions that it has."""
         async with self._sessions.begin() as session:
             return await api_trials.begin(session, row, self._model, release)
@@ -195,8 +195,8 @@ class ApiTrials:
 
     async def _end(
         self,
-        row: models.ApiTrial,
-        api: models.Api,
+        row: tables.ApiTrial,
+        api: tables.Api,
         state: TrialState,
         tried: Sequence[Tried] | None = None,
         reason: str | None = None,
@@ -210,7 +210,7 @@ class ApiTrials:
                 "an API was tried", api=api.name, state=state, right=right, asked=len(tried or ()), reason=reason
             )
 
-    async def _wait(self, row: models.ApiTrial, api: models.Api, cause: str, *, counts: bool = False) -> None:
+    async def _wait(self, row: tables.ApiTrial, api: tables.Api, cause: str, *, counts: bool = False) -> None:
         if counts and row.attempt >= _ATTEMPTS:
             await self._begin(row)  # or it would be due again
             await self._end(row, api, TrialState.NOT_TRIED, reason=cause)
@@ -224,7 +224,7 @@ class ApiTrials:
 class _Trial:
     """One trial: what it reads, and what it asks."""
 
-    def __init__(self, executor: TaskExecutor, row: models.ApiTrial, context: TaskContext, app: App) -> None:
+    def __init__(self, executor: TaskExecutor, row: tables.ApiTrial, context: TaskContext, app: App) -> None:
         self.row, self.context, self.app = row, context, app
         self._executor = executor
         self._secrets = SecretValues()
@@ -326,10 +326,10 @@ class _Trial:
             return None
         return seen_of(self.app, read, value, answer.next_page)
 
-    def _gateway(self, row: models.Task) -> Gateway:
+    def _gateway(self, row: tables.Task) -> Gateway:
         return self._executor.gateway(row, self.context, self._secrets, read_only=True)
 
-    def _task(self, instruction: str) -> models.Task:
+    def _task(self, instruction: str) -> tables.Task:
         """A task that no table has."""
         about: dict[str, Json] = {
             "principal": "",
@@ -338,7 +338,7 @@ class _Trial:
             "conversation": "",
             "repairs": None,
         }
-        return models.Task(id=uuid4(), project_id=self.row.project_id, instruction=instruction, **about)
+        return tables.Task(id=uuid4(), project_id=self.row.project_id, instruction=instruction, **about)
 
     def _failed(self, read: Read, error: HostError) -> str:
         return f"its operation {read.operation} failed: {self._secrets.mask(error.message)[:500]}"

@@ -7,7 +7,7 @@ from typing import Self
 import httpx
 import structlog
 
-from app.db import models, verifications
+from app.db import tables, verifications
 from app.db.database import Sessions
 from app.db.verifications import FailedAttempt, VerifierRequest
 from app.errors import AppError
@@ -50,7 +50,7 @@ class VerifierSender:
     async def __aexit__(self, *_: object) -> None:
         await self._questions.__aexit__()
 
-    async def _verify(self, row: models.Verification) -> None:
+    async def _verify(self, row: tables.Verification) -> None:
         result = await self._result(row)
         if result is None:
             return
@@ -63,7 +63,7 @@ class VerifierSender:
             about = {"task": str(row.task_id), "attempt": row.attempt, "cause": result.problem}
             log.warning("a task was not verified", **about)
 
-    async def _result(self, row: models.Verification) -> VerifierAnswer | FailedAttempt | None:
+    async def _result(self, row: tables.Verification) -> VerifierAnswer | FailedAttempt | None:
         """None if this process has stalled, and the question is another's by now."""
         try:
             async with self._sessions() as session:
@@ -74,7 +74,7 @@ class VerifierSender:
         except AppError as error:  # the secret cannot be decrypted here
             return FailedAttempt(str(error))
 
-    async def _ask(self, row: models.Verification, request: VerifierRequest) -> VerifierAnswer | FailedAttempt:
+    async def _ask(self, row: tables.Verification, request: VerifierRequest) -> VerifierAnswer | FailedAttempt:
         message = SignedPost(request.url, request.key, f"msg_{row.task_id.hex}", request.body)
         try:
             status, body = await post(self._client, message, seconds=self._options.timeout, limit=_MAX_ANSWER)

@@ -7,7 +7,7 @@ from typing import Self
 import httpx
 import structlog
 
-from app.db import models, webhooks
+from app.db import tables, webhooks
 from app.db.database import TRANSIENT, Sessions
 from app.db.webhooks import DeliveryResult, WebhookTarget
 from app.errors import AppError
@@ -62,7 +62,7 @@ class WebhookSender:
             more = await webhooks.prune(session, self._options.keep_seconds)
         return 0 if more else None
 
-    async def _deliver(self, row: models.WebhookDelivery) -> None:
+    async def _deliver(self, row: tables.WebhookDelivery) -> None:
         try:
             async with self._sessions() as session:
                 if not await webhooks.QUEUE.is_claimed(session, row):  # this process has stalled
@@ -80,7 +80,7 @@ class WebhookSender:
             about = {"delivery": str(row.id), "attempt": row.attempt, "cause": result.error}
             log.warning("a message to a webhook was not delivered", **about)
 
-    async def _send(self, row: models.WebhookDelivery, target: WebhookTarget) -> DeliveryResult:
+    async def _send(self, row: tables.WebhookDelivery, target: WebhookTarget) -> DeliveryResult:
         message = SignedPost(target.url, target.key, f"msg_{row.id.hex}", row.body.encode())
         try:
             status, _ = await post(self._client, message, seconds=self._options.timeout)

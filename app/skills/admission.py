@@ -8,9 +8,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
-from app.db import canaries, models, projects, releases, skill_evidence, skill_moves, skills
-from app.db.models import LIVE_SKILLS, ReleaseState, SkillState
+from app.db import canaries, projects, releases, skill_evidence, skill_moves, skills, tables
 from app.db.skills import NewSkill, StartingState
+from app.db.tables import LIVE_SKILLS, ReleaseState, SkillState
 from app.gateway.skill_manifest import SkillManifest, widenings
 from app.project.project_settings import SkillPolicy
 
@@ -19,7 +19,7 @@ _LATEST = 5  # tasks by which a version has proved itself, or no longer
 _ON_TRIAL = StartingState(SkillState.PROBATION, "until the trial of its release is over")
 
 
-def stored_manifest(skill: models.Skill | NewSkill) -> SkillManifest:
+def stored_manifest(skill: tables.Skill | NewSkill) -> SkillManifest:
     """The manifest of a skill. Skills of earlier versions may pass any arguments."""
     if skill.manifest is None:
         return SkillManifest.unrestricted(skill.apis)
@@ -45,7 +45,7 @@ def starting_state(policy: SkillPolicy, taint: str, wider: Sequence[str]) -> Sta
 
 async def admit(
     session: AsyncSession, project_id: UUID, new: NewSkill, catalog: Catalog | None = None
-) -> models.Skill:
+) -> tables.Skill:
     """Add the next version of a name, in the state that the project's policy gives it.
 
     If the version that the principal's tasks are offered has the same source, it is returned and nothing is
@@ -84,7 +84,7 @@ async def admit(
 
 async def admit_import(
     session: AsyncSession, project_id: UUID, new: NewSkill, actor: str
-) -> tuple[models.Skill, bool]:
+) -> tuple[tables.Skill, bool]:
     """Add a skill that no task here wrote. Under any policy, nobody is offered it until it is approved.
 
     A version of its name with the same source is returned instead, and False.
@@ -106,8 +106,8 @@ async def _start(
     new: NewSkill,
     rev: int,
     start: StartingState,
-    served: models.Skill | None,
-) -> models.Skill:
+    served: tables.Skill | None,
+) -> tables.Skill:
     """Insert it. If it has to wait and its source waits already, that version waits for this task's score."""
     same = await skills.last_of_source(session, project_id, new)
     waiting = same if same and is_waiting(same) else None
@@ -142,24 +142,24 @@ async def let_in(session: AsyncSession, skill_id: UUID) -> None:
         await _replace_unseen(session, replaceable, skill, rev)
 
 
-def is_waiting(skill: models.Skill) -> bool:
+def is_waiting(skill: tables.Skill) -> bool:
     """Whether a good score of its task may bring it in."""
     out = (skill.state, skill.moved_by)
     return out in ((SkillState.SUPERSEDED, skill_moves.ADMISSION), (SkillState.RETIRED, skill_moves.SCORES))
 
 
-async def has_proved_itself(session: AsyncSession, skill: models.Skill) -> bool:
+async def has_proved_itself(session: AsyncSession, skill: tables.Skill) -> bool:
     """Whether most of the latest tasks that wrote or used it succeeded."""
     return (await skill_evidence.latest_outcomes(session, skill, _LATEST)).mostly_good
 
 
-def _is_obsolete(skill: models.Skill, catalog: Catalog | None) -> bool:
+def _is_obsolete(skill: tables.Skill, catalog: Catalog | None) -> bool:
     return catalog is not None and bool(stored_manifest(skill).not_in(with_builtins(catalog)))
 
 
 async def _beside(
-    session: AsyncSession, project_id: UUID, live: Sequence[models.Skill], written: models.Skill | NewSkill
-) -> tuple[Sequence[models.Skill], Sequence[models.Skill]]:
+    session: AsyncSession, project_id: UUID, live: Sequence[tables.Skill], written: tables.Skill | NewSkill
+) -> tuple[Sequence[tables.Skill], Sequence[tables.Skill]]:
     """The versions that tasks like the one that wrote it see, and those that it may replace.
 
     What a canary's tasks write concerns nobody else until its trial is over.
@@ -175,7 +175,7 @@ async def _beside(
 
 
 async def _replace_unseen(
-    session: AsyncSession, live: Sequence[models.Skill], skill: models.Skill, rev: int
+    session: AsyncSession, live: Sequence[tables.Skill], skill: tables.Skill, rev: int
 ) -> None:
     """Supersede the versions of its principal that it hides from everybody."""
     keep = serving(live, None)
@@ -189,7 +189,7 @@ async def _is_on_trial(session: AsyncSession, project_id: UUID, new: NewSkill) -
     return canary is not None and canary.id == new.release_id
 
 
-async def _rejection(session: AsyncSession, skill: models.Skill | NewSkill) -> StartingState | None:
+async def _rejection(session: AsyncSession, skill: tables.Skill | NewSkill) -> StartingState | None:
     """Given if the skill's release was rejected: its task went on, or its version waited for a score."""
     release = None if skill.release_id is None else await releases.get(session, skill.release_id)
     if release is None or release.state is not ReleaseState.REJECTED:
@@ -198,14 +198,14 @@ async def _rejection(session: AsyncSession, skill: models.Skill | NewSkill) -> S
     return StartingState(SkillState.RETIRED, reason, actor=skill_moves.CANARY)
 
 
-async def is_offered(session: AsyncSession, skill: models.Skill, principal: str) -> bool:
+async def is_offered(session: AsyncSession, skill: tables.Skill, principal: str) -> bool:
     """Whether it is the version of its name that tasks of the principal are offered."""
     live = await skill_moves.live_versions(session, skill.project_id, skill.name)
     served = serving(live, principal)
     return served is not None and served.id == skill.id
 
 
-def serving(live: Sequence[models.Skill], principal: str | None) -> models.Skill | None:
+def serving(live: Sequence[tables.Skill], principal: str | None) -> tables.Skill | None:
     """The live version of one name that a principal's tasks are offered; None: those of principals without any."""
     offered = [each for each in live if not each.held]
     seen = [each for each in offered if each.state is SkillState.ACTIVE]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Row
 
-from app.db.models import SkillState
+from app.db.tables import SkillState
 from app.engine.protocol import Vector
 from app.records import Offer
 from app.skills.skill_index import IndexedSkill, SkillIndex

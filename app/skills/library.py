@@ -11,7 +11,7 @@ import msgspec
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, skill_changes, skills
+from app.db import skill_changes, skills, tables
 from app.db.database import TRANSIENT, Sessions, direct
 from app.db.offers import offer_of
 from app.engine.protocol import Embedder
@@ -272,7 +272,7 @@ class Library:
                 await skills.set_vectors(session, row.id, model, query, source)
         return 0
 
-    async def _vectors(self, written: Sequence[Draft | models.Skill]) -> list[_Vectors] | None:
+    async def _vectors(self, written: Sequence[Draft | tables.Skill]) -> list[_Vectors] | None:
         """Of the instruction and the source of each; None without any, and while no embedder works."""
         texts = [text for each in written for text in (_sought(each), each.source)]
         found = await self._embedder.embed(texts)
@@ -284,9 +284,9 @@ class Library:
         return list(zip(stored[::2], stored[1::2], strict=True))
 
 
-def _sought(written: Draft | models.Skill) -> str:
+def _sought(written: Draft | tables.Skill) -> str:
     """What instructions are compared with."""
-    described = isinstance(written, models.Skill) and written.described
+    described = isinstance(written, tables.Skill) and written.described
     return document_of(written.name, written.instruction) if described else written.instruction
 
 

@@ -5,9 +5,9 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, projects, releases, skill_evidence, skill_moves, skill_withdrawals, skills
-from app.db.models import LIVE_SKILLS, NEXT_SKILL_STATE, ReleaseState, SkillState
+from app.db import projects, releases, skill_evidence, skill_moves, skill_withdrawals, skills, tables
 from app.db.skill_evidence import Outcomes, SkillEvidence
+from app.db.tables import LIVE_SKILLS, NEXT_SKILL_STATE, ReleaseState, SkillState
 from app.project.project_settings import SkillPolicy
 from app.project.score_source import GOOD
 from app.skills.admission import has_proved_itself, is_waiting, let_in
@@ -18,7 +18,7 @@ _JUDGED = 10  # tasks with a skill, the latest ones
 _CHANCE = 0.01
 
 
-async def judge(session: AsyncSession, skill: models.Skill) -> tuple[SkillEvidence, Standing]:
+async def judge(session: AsyncSession, skill: tables.Skill) -> tuple[SkillEvidence, Standing]:
     """The evidence about a skill, and what it lacks for the next state."""
     evidence = await skill_evidence.of_skill(session, skill)
     if skill.held and skill.state is SkillState.QUARANTINED:
@@ -51,7 +51,7 @@ async def scored(session: AsyncSession, task_id: UUID, score: float) -> None:
             await _promote(session, skill.id)
 
 
-async def _harm(session: AsyncSession, skill: models.Skill) -> str | None:
+async def _harm(session: AsyncSession, skill: tables.Skill) -> str | None:
     """What says that tasks do worse with it; None if that may be chance."""
     if skill.state not in LIVE_SKILLS or await _policy(session, skill) == "open":
         return None
@@ -97,9 +97,9 @@ async def _take_back(session: AsyncSession, skill_id: UUID, reason: str) -> None
         await skill_withdrawals.withdraw_harmful(session, skill, rev, reason)
 
 
-async def _release(session: AsyncSession, skill: models.Skill) -> models.Release | None:
+async def _release(session: AsyncSession, skill: tables.Skill) -> tables.Release | None:
     return await releases.get(session, skill.release_id) if skill.release_id else None
 
 
-async def _policy(session: AsyncSession, skill: models.Skill) -> SkillPolicy:
+async def _policy(session: AsyncSession, skill: tables.Skill) -> SkillPolicy:
     return projects.settings_of(await projects.by_id(session, skill.project_id)).skills

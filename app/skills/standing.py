@@ -20,8 +20,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from app.db.models import NEXT_SKILL_STATE, SkillState
 from app.db.skill_evidence import Outcomes, SkillEvidence
+from app.db.tables import NEXT_SKILL_STATE, SkillState
 from app.project.project_settings import SkillPolicy
 from app.project.score_source import GOOD
 from app.skills.chance import chance_of_so_few

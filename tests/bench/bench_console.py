@@ -27,9 +27,9 @@ from sqlalchemy import func, select
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from app.db import embedded_postgres, models, releases
+from app.db import embedded_postgres, releases, tables
 from app.db.migrate import migrate
-from app.db.models import TASK_END_STATES
+from app.db.tables import TASK_END_STATES
 from app.records import BASE
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.bench.results_file import write_results
@@ -75,7 +75,7 @@ def _task(number: int, skills: int) -> dict[str, object]:
 
 
 async def _all_ended(server: ConsoleServer) -> None:
-    open_tasks = select(func.count()).where(models.Task.state.not_in(TASK_END_STATES))
+    open_tasks = select(func.count()).where(tables.Task.state.not_in(TASK_END_STATES))
     while True:
         async with server.api.sessions() as session:
             if not await session.scalar(open_tasks):
@@ -118,7 +118,7 @@ def _links(address: str, html: str) -> Iterator[str]:
 async def _take_pictures(server: ConsoleServer, directory: Path) -> None:
     """As a person sees the pages without scrolling, at the width of a manual's page."""
     async with server.api.sessions() as session:
-        offer = models.SkillOffer
+        offer = tables.SkillOffer
         used = await session.scalar(select(offer.task_id).where(offer.returned > 0).limit(1))
     pages = {"home": "/console", "skills": "/console/skills", "task": f"/console/tasks/{used}"}
     async with async_playwright() as playwright:
@@ -145,9 +145,9 @@ async def _measure(
         await _work(server, tasks, skills, count)
         async with server.api.sessions() as session:
             rows = {
-                "tasks": await session.scalar(select(func.count()).select_from(models.Task)),
-                "skills": await session.scalar(select(func.count()).select_from(models.Skill)),
-                "releases": await session.scalar(select(func.count()).select_from(models.Release)),
+                "tasks": await session.scalar(select(func.count()).select_from(tables.Task)),
+                "skills": await session.scalar(select(func.count()).select_from(tables.Skill)),
+                "releases": await session.scalar(select(func.count()).select_from(tables.Release)),
             }
         print(rows)
         found = await _pages(server)

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from app.db import embedded_postgres, tasks, trajectories
 from app.db.migrate import migrate
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.records import Call, Stop, Turn
 from tests.api_app import ApiApp, open_api_app
 from tests.bench.results_file import write_results

@@ -20,7 +20,7 @@ import click
 import msgspec
 import numpy as np
 
-from app.db import adapters, audit, embedded_postgres, models, projects, releases
+from app.db import adapters, audit, embedded_postgres, projects, releases, tables
 from app.db.database import Sessions, open_database
 from app.db.migrate import migrate
 from app.engine.http_engine import HttpEngine
@@ -83,7 +83,7 @@ async def _measure(
     _tell(streams, done, receipts, {"replicas": len(urls), "streams": count})
 
 
-async def _propose(sessions: Sessions, versions: Sequence[PublishedAdapter]) -> list[models.Release]:
+async def _propose(sessions: Sessions, versions: Sequence[PublishedAdapter]) -> list[tables.Release]:
     """One release per adapter, in one project."""
     async with sessions.begin() as session:
         project = await projects.create(session, "bench")
@@ -95,7 +95,7 @@ async def _propose(sessions: Sessions, versions: Sequence[PublishedAdapter]) -> 
 async def _under_load(
     swap: AdapterLoader,
     promoter: Promoter,
-    versions: Sequence[tuple[PublishedAdapter, models.Release]],
+    versions: Sequence[tuple[PublishedAdapter, tables.Release]],
     count: int,
     every: float,
 ) -> tuple[Streams, list[Swapped]]:

@@ -14,7 +14,7 @@ from sqlalchemy import update
 from app.api.health import ReadinessCheck
 from app.api.http_server import Shutdown
 from app.api.readiness import readiness_checks
-from app.db import keys, models, releases, sign_ins
+from app.db import keys, releases, sign_ins, tables
 from app.db.database import Sessions, open_database
 from app.db.disk_space import DiskSpace
 from app.records import BASE
@@ -134,12 +134,12 @@ async def _age(server: ConsoleServer, task_ids: Sequence[UUID]) -> None:
     async with server.api.sessions.begin() as session:
         for days, task_id in enumerate(reversed(task_ids), start=1):
             ago = timedelta(days=days)
-            task, words = models.Task, models.TaskWords
+            task, words = tables.Task, tables.TaskWords
             times = {name: getattr(task, name) - ago for name in ("created_at", "started_at", "finished_at")}
             await session.execute(update(task).where(task.id == task_id).values(times))
             moved = {"created_at": words.created_at - ago}
             await session.execute(update(words).where(words.task_id == task_id).values(moved))
-        release = models.Release
+        release = tables.Release
         middle = release.activated_at - timedelta(days=4.5)
         await session.execute(update(release).where(release.number == 2).values(activated_at=middle))
         early = release.activated_at - timedelta(days=20)

@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import clock, models
-from app.db.models import ReleaseState
+from app.db import clock, tables
+from app.db.tables import ReleaseState
 from app.records import Json, Stop
 from tests.console.grown_releases import grow_releases
 from tests.console.grown_runs import grow_examination, grow_runs
@@ -33,7 +33,7 @@ class GrownProject:
     runs: dict[str, UUID]  # by state
 
 
-async def grow(session: AsyncSession, project: models.Project) -> GrownProject:
+async def grow(session: AsyncSession, project: tables.Project) -> GrownProject:
     """The caller commits."""
     chance = Random(7)
     now = await clock.now(session)
@@ -49,7 +49,7 @@ async def grow(session: AsyncSession, project: models.Project) -> GrownProject:
 async def _work(
     session: AsyncSession,
     project_id: UUID,
-    releases: list[models.Release],
+    releases: list[tables.Release],
     skills: list[GrownSkill],
     now: datetime,
     count: int,
@@ -78,7 +78,7 @@ async def _work(
             used = int(position == 1 and chance.random() < 0.85)
             more = {"position": position, "ranks": {"query_ngram": position}, "calls": used, "returned": used}
             withheld.append(edge) if without else offers.append(edge | more | {"created_at": began})
-    for table, rows in ((models.Task, tasks), (models.SkillOffer, offers), (models.WithheldSkill, withheld)):
+    for table, rows in ((tables.Task, tasks), (tables.SkillOffer, offers), (tables.WithheldSkill, withheld)):
         for start in range(0, len(rows), _AT_ONCE):
             await session.execute(insert(table), rows[start : start + _AT_ONCE])
 
@@ -91,7 +91,7 @@ def _fitting(skills: list[GrownSkill], number: int, chance: Random) -> list[Grow
 
 
 def _task(
-    project_id: UUID, release: models.Release, skill: GrownSkill, began: datetime, without: bool, chance: Random
+    project_id: UUID, release: tables.Release, skill: GrownSkill, began: datetime, without: bool, chance: Random
 ) -> dict[str, Json]:
     success = 0.45 + 0.01 * release.number + (0 if without else skill.gain)
     tokens = chance.gauss(900, 200) - (0 if without else skill.saving)
@@ -102,7 +102,7 @@ def _task(
         "instruction": f"{skill.instruction} of {chance.choice(_PEOPLE)}",
         "scenario": skill.scenario,
         "variables": {},
-        "state": models.TaskState.DONE,
+        "state": tables.TaskState.DONE,
         "stop": Stop.COMPLETED,
         "score": float(chance.random() < success),
         "checked": True,

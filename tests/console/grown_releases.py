@@ -9,11 +9,11 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import apis, evaluations, exams, models, releases
+from app.db import apis, evaluations, exams, releases, tables
 from app.db.canaries import CanaryShare
 from app.db.evaluations import NewEvaluation
 from app.db.exams import NewExamTask
-from app.db.models import AuditAction, ExamSource, ReleaseState
+from app.db.tables import AuditAction, ExamSource, ReleaseState
 from app.records import Json
 from tests.ledger import Ledger
 from trainer.evaluation.gate_decision import decide
@@ -44,7 +44,7 @@ _SETTINGS: dict[str, Json] = {
 
 async def grow_releases(
     session: AsyncSession, project_id: UUID, now: datetime, run_id: UUID, chance: Random
-) -> list[models.Release]:
+) -> list[tables.Release]:
     """Release 28 is active and watched, 30 is a canary. A run made each but the first and number 17."""
     await _put_tools(session, project_id)
     await _put_exam(session, project_id)
@@ -77,9 +77,9 @@ async def _put_exam(session: AsyncSession, project_id: UUID) -> None:
         await exams.put(session, project_id, "everyday", ExamSource.SUBMITTED, tasks)
 
 
-def _release(project_id: UUID, number: int, run_id: UUID, at: datetime) -> models.Release:
+def _release(project_id: UUID, number: int, run_id: UUID, at: datetime) -> tables.Release:
     trained = number != _CHANGED_API
-    return models.Release(
+    return tables.Release(
         project_id=project_id,
         number=number,
         model=_weights(number if trained else number - 1),
@@ -96,7 +96,7 @@ def _weights(number: int) -> str:
 
 
 async def _evidence(
-    session: AsyncSession, row: models.Release, active: models.Release, chance: Random
+    session: AsyncSession, row: tables.Release, active: tables.Release, chance: Random
 ) -> dict[str, Json]:
     if row.number == _CHANGED_API:
         return {"reason": "the API ledger changed"}
@@ -132,8 +132,8 @@ def _results(success: float, tokens: int, chance: Random) -> list[TaskResult]:
 
 
 async def _activate(
-    session: AsyncSession, row: models.Release, active: models.Release, at: datetime
-) -> models.Release:
+    session: AsyncSession, row: tables.Release, active: tables.Release, at: datetime
+) -> tables.Release:
     """Serve a release instead of the one before. Returns the one that serves in the end."""
     active.state, active.watched_against, active.watched_since = ReleaseState.RETIRED, None, None
     await session.flush()  # one is active at a time
@@ -152,8 +152,8 @@ async def _activate(
 
 
 async def _roll_back(
-    session: AsyncSession, row: models.Release, former: models.Release, at: datetime
-) -> models.Release:
+    session: AsyncSession, row: tables.Release, former: tables.Release, at: datetime
+) -> tables.Release:
     row.state = ReleaseState.REJECTED
     await session.flush()
     former.state, former.activated_at = ReleaseState.ACTIVE, at
@@ -165,16 +165,16 @@ async def _roll_back(
     return former
 
 
-async def _begin_canary(session: AsyncSession, row: models.Release, now: datetime) -> None:
+async def _begin_canary(session: AsyncSession, row: tables.Release, now: datetime) -> None:
     row.state, row.canary_percent, row.canary_at = ReleaseState.CANARY, 20.0, now - timedelta(days=5)
     row.canary_shares = [msgspec.to_builtins(CanaryShare(20.0, row.canary_at))]
     await _audit(session, row, AuditAction.CANARY_BEGAN, row.canary_at, "gate", percent=20.0)
 
 
 async def _audit(
-    session: AsyncSession, row: models.Release, action: AuditAction, at: datetime, actor: str, **detail: Json
+    session: AsyncSession, row: tables.Release, action: AuditAction, at: datetime, actor: str, **detail: Json
 ) -> None:
-    entry = models.AuditEntry(
+    entry = tables.AuditEntry(
         project_id=row.project_id, release_id=row.id, actor=actor, action=action, detail=detail, created_at=at
     )
     session.add(entry)
@@ -188,7 +188,7 @@ async def _put_tools(session: AsyncSession, project_id: UUID) -> None:
     delete = {**entries["get"], "operationId": "clear_entries", "summary": "delete all entries"}
     after = {**before, "paths": {"/entries": {**entries, "delete": delete}}}
     for number, document in enumerate((before, after), start=1):
-        await session.merge(models.ToolDocument(digest=f"document-{number}", document=document))
-        await session.merge(models.ToolSet(hash=f"tools-{number}", documents={"ledger": f"document-{number}"}))
-        await session.merge(models.PromptText(hash=f"prompt-{number}", text=f"You are an agent.\nRule {number}."))
+        await session.merge(tables.ToolDocument(digest=f"document-{number}", document=document))
+        await session.merge(tables.ToolSet(hash=f"tools-{number}", documents={"ledger": f"document-{number}"}))
+        await session.merge(tables.PromptText(hash=f"prompt-{number}", text=f"You are an agent.\nRule {number}."))
     await apis.put(session, project_id, "ledger", source="upload", document=after, digest="document-2")

@@ -9,8 +9,8 @@ import msgspec
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, run_queue, runs, schedules
-from app.db.models import RunState
+from app.db import run_queue, runs, schedules, tables
+from app.db.tables import RunState
 from app.records import Json, RunPart
 from app.run_settings import RunKind, RunSettings
 
@@ -37,7 +37,7 @@ async def grow_runs(session: AsyncSession, project_id: UUID, now: datetime, chan
     made["cancelled"] = await _run(session, project_id, RunKind.ROLLOUT, 0, chance)
     await _end(session, made["cancelled"], cancelled, now - timedelta(days=1))
     made["running"] = await _run(session, project_id, RunKind.ROLLOUT, 9, chance)
-    row = models.TrainingRun
+    row = tables.TrainingRun
     started = {"state": RunState.RUNNING, "started_at": now - timedelta(minutes=40), "attempt": 1}
     part = msgspec.to_builtins(RunPart("rollouts", 31, 48))
     await session.execute(update(row).where(row.id == made["running"]).values(part=part, **started))
@@ -47,7 +47,7 @@ async def grow_runs(session: AsyncSession, project_id: UUID, now: datetime, chan
 
 
 async def grow_examination(
-    session: AsyncSession, project_id: UUID, releases: Sequence[models.Release], now: datetime
+    session: AsyncSession, project_id: UUID, releases: Sequence[tables.Release], now: datetime
 ) -> UUID:
     """A run that has examined releases, the active one first."""
     run = await runs.create(session, project_id, RunSettings(kind=RunKind.EXAM))
@@ -105,7 +105,7 @@ def _result() -> dict[str, Json]:
     return {"adapter": "0" * 32, "release_id": None, "decision": "passed", "reason": reason, "data": _DATA}
 
 
-def _examined(found: Sequence[models.Release]) -> dict[str, Json]:
+def _examined(found: Sequence[tables.Release]) -> dict[str, Json]:
     def about(mean: float) -> dict[str, float]:
         return {"mean": mean, "low": mean - 7, "high": mean + 7}
 
@@ -124,7 +124,7 @@ def _examined(found: Sequence[models.Release]) -> dict[str, Json]:
 
 
 async def _end(session: AsyncSession, run_id: UUID, state: RunState, at: datetime, **values: Json) -> None:
-    row = models.TrainingRun
+    row = tables.TrainingRun
     times = {"started_at": at - timedelta(minutes=52), "created_at": at - timedelta(hours=1), "finished_at": at}
     await session.execute(
         update(row).where(row.id == run_id).values(state=state, owner=None, lease_until=None, **times, **values)

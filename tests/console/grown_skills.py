@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
-from app.db.models import SkillState
+from app.db import tables
+from app.db.tables import SkillState
 from app.records import Json
 
 _VERBS = ("archive", "count", "forward", "find", "label", "list", "move", "sum", "close", "export")
@@ -45,7 +45,7 @@ class GrownSkill:
 async def grow_skills(
     session: AsyncSession,
     project_id: UUID,
-    releases: list[models.Release],
+    releases: list[tables.Release],
     count: int,
     now: datetime,
     chance: Random,
@@ -58,9 +58,9 @@ async def grow_skills(
         row = _row(names[number % len(names)], number // len(names) + 1, number, count, now)
         row |= {"project_id": project_id, "release_id": releases[0].id, "task_id": writers[number % len(writers)]}
         rows.append(row)
-    await session.execute(insert(models.Skill), rows)
+    await session.execute(insert(tables.Skill), rows)
     await _add_sets(session, releases, rows)
-    project = await session.get_one(models.Project, project_id)
+    project = await session.get_one(tables.Project, project_id)
     project.skill_rev = count
     return [_grown(row, number, chance) for number, row in enumerate(rows)]
 
@@ -123,7 +123,7 @@ def _state(number: int) -> tuple[SkillState, str, bool]:
     return SkillState.PROBATION, "it has to prove itself", False
 
 
-async def _writers(session: AsyncSession, project_id: UUID, release: models.Release, now: datetime) -> list[UUID]:
+async def _writers(session: AsyncSession, project_id: UUID, release: tables.Release, now: datetime) -> list[UUID]:
     began = now - timedelta(days=89)
     rows: list[dict[str, Json]] = [
         {
@@ -132,7 +132,7 @@ async def _writers(session: AsyncSession, project_id: UUID, release: models.Rele
             "release_id": release.id,
             "instruction": f"archive the mails of person {number}",
             "variables": {},
-            "state": models.TaskState.DONE,
+            "state": tables.TaskState.DONE,
             "score": 1.0,
             "attempt": 1,
             "created_at": began,
@@ -141,18 +141,18 @@ async def _writers(session: AsyncSession, project_id: UUID, release: models.Rele
         }
         for number in range(50)
     ]
-    await session.execute(insert(models.Task), rows)
+    await session.execute(insert(tables.Task), rows)
     return [row["id"] for row in rows]
 
 
-async def _add_sets(session: AsyncSession, releases: list[models.Release], rows: list[dict[str, Json]]) -> None:
+async def _add_sets(session: AsyncSession, releases: list[tables.Release], rows: list[dict[str, Json]]) -> None:
     """What each release that no longer serves was offered at its end, when the next one was made."""
     for release, after in pairwise(releases):
-        if release.activated_at is None or release.state is models.ReleaseState.ACTIVE:
+        if release.activated_at is None or release.state is tables.ReleaseState.ACTIVE:
             continue
         offered = [row for row in rows if row["created_at"] <= after.created_at and row["state"] not in _OUT]
         marked = [f"{row['id']} {row['state']}" for row in offered if not row["held"]]
         name = f"skills-{release.number}"
-        session.add(models.SkillSet(hash=name, skills=[each.removesuffix(" active") for each in marked]))
+        session.add(tables.SkillSet(hash=name, skills=[each.removesuffix(" active") for each in marked]))
         await session.flush()
         release.skills = name

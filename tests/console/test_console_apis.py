@@ -8,9 +8,9 @@ import pytest
 from playwright.async_api import expect
 from sqlalchemy import update
 
-from app.db import api_trials, apis, models
+from app.db import api_trials, apis, tables
 from app.db.api_trials import Tried, TriedTurn
-from app.db.models import TrialState
+from app.db.tables import TrialState
 from tests.console.conftest import CheckPage
 from tests.console.console_server import ConsoleServer
 from tests.console.page_checks import check_shown
@@ -141,7 +141,7 @@ async def test_a_person_renames_hides_and_marks_an_operation(
 
 async def test_a_document_that_cannot_be_read_is_told(check_page: CheckPage, console: ConsoleServer) -> None:
     await _add_cups(console, "shards")
-    broken = update(models.Api).where(models.Api.name == "shards").values(document={"swagger": "1"}, digest="0")
+    broken = update(tables.Api).where(tables.Api.name == "shards").values(document={"swagger": "1"}, digest="0")
     async with console.api.sessions.begin() as session:
         await session.execute(broken)
     page = await check_page("/console/apis/shards")
@@ -170,7 +170,7 @@ async def test_the_trial_of_an_api_is_shown_as_it_goes_and_run_again(
     turns = (TriedTurn(f"print('{_EVIL}')", "an observation"),)
     tried = Tried(question="How many entries?", right=3, given="none", correct=False, calls=1, turns=turns)
     async with console.api.sessions.begin() as session:
-        trial = await session.get_one(models.ApiTrial, api.id)
+        trial = await session.get_one(tables.ApiTrial, api.id)
         trial.state, trial.finished_at = TrialState.DONE, datetime.now(UTC)
         trial.questions = msgspec.to_builtins([tried])
     await expect(shown).to_contain_text("0 of 1 questions answered right", timeout=30_000)

@@ -7,8 +7,8 @@ import pytest
 from playwright.async_api import expect
 from sqlalchemy import update
 
-from app.db import models, runners, webhooks
-from app.db.models import DeliveryState
+from app.db import runners, tables, webhooks
+from app.db.tables import DeliveryState
 from tests.console.conftest import CheckPage
 from tests.console.console_server import ConsoleServer
 
@@ -62,7 +62,7 @@ async def test_a_message_to_the_webhook_is_sent_again(check_page: CheckPage, con
     async with console.api.sessions.begin() as session:
         await webhooks.enqueue(session, console.api.demo.id, task_id, "task.failed", {"why": "<b>tea</b>"})
         failed = {"state": DeliveryState.FAILED, "attempt": 8, "status": 502, "error": "HTTP 502"}
-        await session.execute(update(models.WebhookDelivery).values(failed))
+        await session.execute(update(tables.WebhookDelivery).values(failed))
     page = await check_page("/console/webhooks")
     row = page.get_by_role("row", name="task.failed")
     await row.get_by_text("show").click()

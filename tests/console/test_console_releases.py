@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from app.db import releases
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.errors import AdapterError
 from tests.console.conftest import CheckPage
 from tests.console.grown_console import GrownConsole

@@ -8,8 +8,8 @@ import pytest
 from playwright.async_api import Page, expect
 
 from app.console.drop_advice import drop_advice
-from app.db import models, run_logs, run_queue, runs
-from app.db.models import RunState
+from app.db import run_logs, run_queue, runs, tables
+from app.db.tables import RunState
 from tests.console.conftest import CheckPage
 from tests.console.grown_console import GrownConsole
 from tests.served_scores import serve_scored
@@ -22,7 +22,7 @@ def _path(grown: GrownConsole, state: str) -> str:
     return f"/console/runs/{grown.project.runs[state]}"
 
 
-async def _run(grown: GrownConsole, run_id: UUID) -> models.TrainingRun:
+async def _run(grown: GrownConsole, run_id: UUID) -> tables.TrainingRun:
     async with grown.api.sessions() as session:
         return await runs.get(session, run_id)
 

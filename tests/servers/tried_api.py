@@ -10,7 +10,7 @@ from typing import Any
 from app.agent.limits import RolloutLimits
 from app.db import trajectories
 from app.db.database import Sessions
-from app.db.models import TaskState
+from app.db.tables import TaskState
 from app.gateway.http_client import open_client
 from app.records import Trajectory
 from app.sandbox.protocol import Sandbox

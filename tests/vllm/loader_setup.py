@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from app.db import models, releases
+from app.db import releases, tables
 from app.db.database import Sessions
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.engine.http_engine import HttpEngine
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.hot_swap.loader import AdapterLoader
@@ -16,7 +16,7 @@ def open_loader(engine: HttpEngine, sessions: Sessions, directory: Path) -> Adap
     return AdapterLoader(engine, sessions, AdapterDirectory(directory, SEED_POLICY, base="seed"))
 
 
-async def release_row(sessions: Sessions, model: str, state: ReleaseState) -> models.Release:
+async def release_row(sessions: Sessions, model: str, state: ReleaseState) -> tables.Release:
     """The only release of a new project."""
     async with sessions.begin() as session:
         release = await releases.active(session, (await project_row(session)).id)

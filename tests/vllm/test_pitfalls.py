@@ -14,7 +14,7 @@ import pytest
 
 from app.adapters.files import WEIGHTS
 from app.db.database import Sessions
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.engine.health_monitor import HealthChecks
 from app.engine.http_engine import HttpEngine
 from app.engine.retry import RetryingEngine

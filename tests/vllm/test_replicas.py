@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from app.db.database import Sessions
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Completion, Sampling
 from app.errors import AdapterError

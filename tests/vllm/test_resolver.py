@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from app.db.database import Sessions
-from app.db.models import ReleaseState
+from app.db.tables import ReleaseState
 from app.engine.health_monitor import HealthChecks
 from app.engine.http_engine import HttpEngine, Topology
 from app.engine.retry import RetryingEngine

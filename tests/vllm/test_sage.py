@@ -6,7 +6,7 @@ import httpx
 
 from app.db import audit
 from app.db.database import Sessions
-from app.db.models import AuditAction, ReleaseState
+from app.db.tables import AuditAction, ReleaseState
 from app.engine.http_engine import HttpEngine
 from app.model_catalog import SEED
 from app.release.promote import Promoter

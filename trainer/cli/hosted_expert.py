@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import embedded_postgres, hosted_models, models, projects
+from app.db import embedded_postgres, hosted_models, projects, tables
 from app.db.database import open_database
 from app.engine.hosted.chat_model import ChatModel
 from app.errors import SettingError, WrongUsageError
@@ -38,7 +38,7 @@ def find_hosted(
     url, keys = settings.database_url or _embedded(name, settings), KeyRing.open(settings)
     rules = msgspec.structs.replace(HostedModels.of(settings), seconds=timeout)
 
-    async def find() -> models.HostedModel:
+    async def find() -> tables.HostedModel:
         async with open_database(url, keys=keys) as database, database.sessions() as session:
             owner = await projects.by_name(session, project) if project else await _only(session)
             return await hosted_models.get(session, owner.id, name)
@@ -56,7 +56,7 @@ def find_hosted(
     return HostedExpert(f"chat?{urlencode({'url': row.url, 'model': row.model})}", open_model)
 
 
-async def _only(session: AsyncSession) -> models.Project:
+async def _only(session: AsyncSession) -> tables.Project:
     known = await projects.list_all(session)
     if len(known) != 1:
         raise WrongUsageError(f"there are {len(known)} projects: name the one of the hosted model with --project")

@@ -10,9 +10,9 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import judgements, releases, training_data
-from app.db.models import Release, ReleaseState, ScoreSource, SkillState, TaskState
+from app.db.tables import Release, ReleaseState, SkillState, TaskState
 from app.db.training_data import LoggedSkill, LoggedTask
-from app.project.score_source import GOOD
+from app.project.score_source import GOOD, ScoreSource
 from app.records import Trajectory, hosted_id
 from app.run_settings import RunKind, RunSettings
 from app.skills.skill_checks import is_wrapper

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 
 from app.apis.builtin import with_builtins
-from app.db import models, projects, skill_changes, skills
+from app.db import projects, skill_changes, skills, tables
 from app.db.database import Sessions
 from app.release import manifest as release_manifest
 from app.release.catalogs import Catalogs
@@ -45,7 +45,7 @@ async def grown_skills(sessions: Sessions, project_id: UUID) -> list[GrownSkill]
     ]
 
 
-async def _proven(sessions: Sessions, project_id: UUID, stored: Sequence[models.Skill]) -> set[UUID]:
+async def _proven(sessions: Sessions, project_id: UUID, stored: Sequence[tables.Skill]) -> set[UUID]:
     """Those that are offered although a new version is written; none where each of these is offered at once."""
     async with sessions() as session:
         if projects.settings_of(await projects.by_id(session, project_id)).skills == "open":

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import exam_sizes, exams, models, projects, releases, scored_log, training_data
+from app.db import exam_sizes, exams, projects, releases, scored_log, tables, training_data
 from app.db.database import Sessions, reading
 from app.db.exam_sizes import ExamSize
 from app.db.exams import NewExamTask
@@ -218,7 +218,7 @@ def _how(choice: ExamChoice) -> str:
     return "make it with POST /v1/exams"
 
 
-def _new(row: models.ExamTask) -> NewExamTask:
+def _new(row: tables.ExamTask) -> NewExamTask:
     return NewExamTask(**{name: getattr(row, name) for name in NewExamTask.__struct_fields__})
 
 

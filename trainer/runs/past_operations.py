@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
 from app.apis.fingerprint import shapes
-from app.db import models, releases
+from app.db import releases, tables
 from app.db.database import Sessions
 from app.records import Call
 from app.release.catalogs import Catalogs
@@ -19,7 +19,7 @@ from app.release.tool_documents import api_documents
 class PastOperations:
     """The operations of earlier releases of a project, compared with those of its active one."""
 
-    def __init__(self, sessions: Sessions, active: models.Release) -> None:
+    def __init__(self, sessions: Sessions, active: tables.Release) -> None:
         self._catalogs = Catalogs(sessions)
         self._active = active
         self._shapes: dict[str | None, Mapping[str, str]] = {}  # by the hash of the documents
@@ -35,7 +35,7 @@ class PastOperations:
         reached = {call.api for call in calls if call.error is None or call.api in then}
         return all(api in now and then.get(api) == now[api] for api in reached)
 
-    async def _of(self, session: AsyncSession, release: models.Release) -> Mapping[str, str]:
+    async def _of(self, session: AsyncSession, release: tables.Release) -> Mapping[str, str]:
         if release.tools not in self._shapes:
             catalog = await self._catalogs.of(await api_documents(session, release))
             self._shapes[release.tools] = await asyncio.to_thread(_shapes, catalog)

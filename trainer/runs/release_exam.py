@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from app.agent.prompt_profiles import prompt_of
-from app.db import evaluations, models, projects, releases
+from app.db import evaluations, projects, releases, tables
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
 from app.errors import AdapterError, EngineRefusalError, InvalidError
@@ -83,7 +83,7 @@ async def examine_releases(
     return Result(reason=", ".join(map(_in_words, examined)), evidence=evidence)
 
 
-async def _chosen(job: Job, sessions: Sessions) -> list[models.Release]:
+async def _chosen(job: Job, sessions: Sessions) -> list[tables.Release]:
     """The active release first."""
     async with sessions() as session:
         active = await releases.active(session, job.project_id)
@@ -96,10 +96,10 @@ async def _chosen(job: Job, sessions: Sessions) -> list[models.Release]:
     return [active, *(known[number] for number in numbers if number != active.number)]
 
 
-async def _load(sessions: Sessions, evaluator: Evaluator, release: models.Release) -> None:
+async def _load(sessions: Sessions, evaluator: Evaluator, release: tables.Release) -> None:
     """Before any is examined, which takes long."""
     async with sessions() as session:
-        adapter = await session.get(models.Adapter, release.model)
+        adapter = await session.get(tables.Adapter, release.model)
     if adapter is not None and adapter.base != evaluator.base:
         raise InvalidError(
             f"release {release.number} has an adapter for the base model {adapter.base}, but {evaluator.base} is "
@@ -111,7 +111,7 @@ async def _load(sessions: Sessions, evaluator: Evaluator, release: models.Releas
         raise InvalidError(f"release {release.number} cannot be examined: {error}") from error
 
 
-async def _circumstances(job: Job, sessions: Sessions, active: models.Release) -> list[Any]:
+async def _circumstances(job: Job, sessions: Sessions, active: tables.Release) -> list[Any]:
     """What trials depend on beside the models and the tasks."""
     async with sessions() as session:
         project = projects.settings_of(await projects.by_id(session, job.project_id))
@@ -123,7 +123,7 @@ async def _results(
     job: Job,
     progress: RunProgress,
     evaluator: Evaluator,
-    chosen: Sequence[models.Release],
+    chosen: Sequence[tables.Release],
     circumstances: list[Any],
 ) -> ModelResults:
     """Of each model. Those of an earlier attempt count if all else was the same."""
@@ -161,7 +161,7 @@ def _restored(path: Path, key: str, settings: dict[str, Json]) -> ModelResults:
 
 
 def _check_known(
-    settings: RunSettings, known: Sequence[TaskResult], coverage: float, chosen: Sequence[models.Release]
+    settings: RunSettings, known: Sequence[TaskResult], coverage: float, chosen: Sequence[tables.Release]
 ) -> None:
     """As of a gate: few scenarios say little, and those that all can be told of are not like the others."""
     scenarios = len({each.scenario for each in known})
@@ -174,7 +174,7 @@ def _check_known(
 
 
 def _examined(
-    release: models.Release, active: models.Release, known: Mapping[str, Sequence[TaskResult]]
+    release: tables.Release, active: tables.Release, known: Mapping[str, Sequence[TaskResult]]
 ) -> ExaminedRelease:
     own, served = known[release.model], known[active.model]
     return ExaminedRelease(

@@ -6,7 +6,7 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.adapters.store import AdapterStore
-from app.db import models, releases
+from app.db import releases, tables
 from app.db.database import Sessions
 from app.errors import InvalidError
 from app.records import BASE, hosted_id
@@ -29,7 +29,7 @@ async def find_start(job: Job, sessions: Sessions) -> Path | None:
         return None
     async with sessions() as session:
         model = await _serving(session, job.project_id)
-        adapter = await session.get(models.Adapter, model)
+        adapter = await session.get(tables.Adapter, model)
     served = job.deployment.local_model
     if adapter is not None and adapter.base != served:
         raise InvalidError(
@@ -44,7 +44,7 @@ async def _serving(session: AsyncSession, project_id: UUID) -> str:
     active = await releases.active(session, project_id)
     if hosted_id(active.model) is None:
         return active.model
-    row = models.Release
+    row = tables.Release
     served = await releases.of_project(
         session, project_id, row.activated_at.is_not(None), releases.is_local(row.model)
     )

@@ -15,7 +15,7 @@ import structlog
 
 from app.db import run_queue
 from app.db.database import TRANSIENT, Sessions, open_database
-from app.db.models import RunState
+from app.db.tables import RunState
 from app.errors import ConflictError, first_line
 from app.liveness import LivenessReporter
 from app.records import RunPart

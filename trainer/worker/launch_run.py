@@ -14,7 +14,7 @@ import structlog
 
 from app.db import run_queue, runs
 from app.db.database import TRANSIENT, open_database
-from app.db.models import RunState
+from app.db.tables import RunState
 from app.errors import NotFoundError, first_line
 from app.liveness import LivenessListener
 from app.python_process import python_module

@@ -7,11 +7,11 @@ from uuid import UUID
 
 from sqlalchemy import and_, or_, select
 
-from app.db import audit, models
+from app.db import audit, tables
 from app.db.database import Sessions
 from app.db.in_array import in_array
 from app.db.learning import OPEN_RUNS
-from app.db.models import RunState
+from app.db.tables import RunState
 from trainer.atomic_write import write_atomically
 
 _LOG = "log"
@@ -39,7 +39,7 @@ async def clear_ended(sessions: Sessions, runs: Path) -> list[UUID]:
     Returns the runs. A process that was killed may have left the files, and those of other runs are for a retry.
     """
     found = await asyncio.to_thread(_with_files, runs)
-    run = models.TrainingRun
+    run = tables.TrainingRun
     ended = or_(run.state == RunState.DONE, and_(run.erased, run.state.not_in(OPEN_RUNS)))
     async with sessions() as session:
         rows = await session.execute(select(run.id, ended).where(in_array(run.id, found)))

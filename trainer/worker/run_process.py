@@ -21,9 +21,9 @@ import structlog
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, projects, run_queue
+from app.db import projects, run_queue, tables
 from app.db.database import TRANSIENT, Sessions, open_database
-from app.db.models import RunState
+from app.db.tables import RunState
 from app.errors import StorageError, first_line
 from app.guarded_output import guard_output
 from app.liveness import LivenessReporter
@@ -96,7 +96,7 @@ async def _attempt(lease: RunLease, settings: Settings, execute: ExecuteRun) -> 
 
 
 async def _work(
-    run: models.TrainingRun, settings: Settings, progress: RunProgress, execute: ExecuteRun
+    run: tables.TrainingRun, settings: Settings, progress: RunProgress, execute: ExecuteRun
 ) -> dict[str, Json]:
     directory = _make(run_directory(settings, run.id))
     note_project(directory, run.project_id)

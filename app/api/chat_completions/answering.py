@@ -30,10 +30,10 @@ from app.api.chat_completions.progress import progress
 from app.api.sse import EventBatch
 from app.api.task_events import TaskReader
 from app.api.tasks import cancel_task
-from app.db import events, models, tasks
+from app.db import events, tables, tasks
 from app.db.database import TRANSIENT, Sessions, reading
-from app.db.models import TASK_END_STATES, TaskState
 from app.db.notifications import NotificationListener
+from app.db.tables import TASK_END_STATES, TaskState
 from app.errors import ConflictError, NotFoundError
 from app.records import Json
 
@@ -49,7 +49,7 @@ class ChatTask:
         sessions: Sessions,
         listener: NotificationListener,
         access: Access,
-        task: models.Task,
+        task: tables.Task,
         *,
         model: str,
         seconds: float,
@@ -120,7 +120,7 @@ class ChatTask:
                         return await self._completion(row)
                 await self.listener.wait(news)
 
-    async def _completion(self, row: models.Task) -> ChatCompletion:
+    async def _completion(self, row: tables.Task) -> ChatCompletion:
         if row.state not in TASK_END_STATES:
             raise no_outcome(row, self._seconds)
         async with reading(self._sessions) as session:
@@ -130,7 +130,7 @@ class ChatTask:
         about: dict[str, Any] = {"id": completion_id(row), "created": created_at(row), "model": self.model}
         return ChatCompletion(**about, choices=[choice], usage=ChatUsage.of(turns))
 
-    async def _row(self) -> models.Task:
+    async def _row(self) -> tables.Task:
         """Raises TaskEndError if it was erased."""
         try:
             async with reading(self._sessions) as session:

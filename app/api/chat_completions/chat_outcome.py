@@ -8,8 +8,8 @@ import msgspec
 from app.agent.action import without_thoughts
 from app.api.chat_completions.completion import Finish
 from app.api.chat_completions.openai_errors import TaskEndError
-from app.db import models
-from app.db.models import TaskState
+from app.db import tables
+from app.db.tables import TaskState
 from app.records import LIMITS, Json, Stop
 
 _DONE: Final = "Done."  # a task that asked for no answer
@@ -23,7 +23,7 @@ class Outcome(msgspec.Struct, frozen=True):
     finish: Finish = "stop"
 
 
-def outcome_of(task: models.Task, turns: Sequence[str]) -> Outcome:
+def outcome_of(task: tables.Task, turns: Sequence[str]) -> Outcome:
     """Of a task that has ended. `turns` are what the model has written. Raises TaskEndError if there is no answer.
 
     A model that answers in words, without code, ends its task: that is the answer, without its thoughts.
@@ -40,7 +40,7 @@ def outcome_of(task: models.Task, turns: Sequence[str]) -> Outcome:
     raise TaskEndError(f"the task is {task.state} ({code}){_reason(task)}", code, task.id)
 
 
-def no_outcome(task: models.Task, seconds: float) -> TaskEndError:
+def no_outcome(task: tables.Task, seconds: float) -> TaskEndError:
     """Of a task that has not ended, and that is waited for no longer."""
     if task.state is TaskState.WAITING:
         message = f"the task waits for an approval: {_APPROVE}, and its answer is at GET /v1/tasks/{task.id}"
@@ -51,7 +51,7 @@ def no_outcome(task: models.Task, seconds: float) -> TaskEndError:
     return TaskEndError(message, "not_ended", task.id)
 
 
-def _reason(task: models.Task) -> str:
+def _reason(task: tables.Task) -> str:
     return f": {task.failure}" if task.failure else f": GET /v1/tasks/{task.id} shows what it did"
 
 

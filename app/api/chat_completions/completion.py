@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from app.db import models
+from app.db import tables
 from app.records import Json
 
 Finish = Literal["stop", "length"]
@@ -77,9 +77,9 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
 
 
-def completion_id(task: models.Task) -> str:
+def completion_id(task: tables.Task) -> str:
     return f"chatcmpl-{task.id}"
 
 
-def created_at(task: models.Task) -> int:
+def created_at(task: tables.Task) -> int:
     return int(task.created_at.timestamp())

@@ -17,7 +17,7 @@ from app.api.chat_completions.openai_errors import OPENAI_HANDLERS, TASK_HEADER,
 from app.api.sse import event_stream
 from app.api.submission import submit_all
 from app.api.tasks import IdempotencyKey
-from app.db import models, projects
+from app.db import projects, tables
 from app.db.database import Sessions
 from app.db.notifications import NotificationListener
 from app.project.project_settings import Limits
@@ -40,7 +40,7 @@ class ChatModel(msgspec.Struct, frozen=True, kw_only=True):
     owned_by: str = "sage-server"
 
     @classmethod
-    def of(cls, project: models.Project) -> "ChatModel":
+    def of(cls, project: tables.Project) -> "ChatModel":
         return cls(id=project.name, created=int(project.created_at.timestamp()))
 
 

@@ -10,7 +10,7 @@ from app.api.access import find_task
 from app.api.mcp_server.tool import ToolCall
 from app.api.task_events import TaskReader
 from app.api.task_view import TaskView, view_task
-from app.db import events, models
+from app.db import events, tables
 from app.db.database import TRANSIENT, reading
 from app.errors import UnauthorizedError
 
@@ -35,7 +35,7 @@ async def followed(call: ToolCall, task_id: UUID, seconds: float, after: int | N
         task = await find_task(session, call.access, task_id)
         if after is None:
             after = await events.latest(session, task.id)
-    if seconds and task.state not in models.TASK_END_STATES:
+    if seconds and task.state not in tables.TASK_END_STATES:
         try:
             async with asyncio.timeout(seconds) as clock:
                 await _follow(call, task_id, after)
@@ -63,7 +63,7 @@ async def _follow(call: ToolCall, task_id: UUID, after: int) -> None:
                 await listener.wait(news)
 
 
-async def _read(reader: TaskReader) -> tuple[list[models.TaskEvent], bool]:
+async def _read(reader: TaskReader) -> tuple[list[tables.TaskEvent], bool]:
     """Nothing while the database does not answer: a call that failed now would be made again."""
     try:
         return await reader.read()
@@ -71,7 +71,7 @@ async def _read(reader: TaskReader) -> tuple[list[models.TaskEvent], bool]:
         return [], False
 
 
-def _begins_to_wait(event: models.TaskEvent) -> bool:
+def _begins_to_wait(event: tables.TaskEvent) -> bool:
     return event.kind == "approval" and event.data.get("status") == "wanted"
 
 
@@ -87,7 +87,7 @@ _FIELDS: Final = {
 }
 
 
-def message_of(event: models.TaskEvent) -> str:
+def message_of(event: tables.TaskEvent) -> str:
     """A line or more for people, such as `call: mail.send_mail`."""
     said = " ".join(str(event.data[name]) for name in _FIELDS.get(event.kind, ()) if event.data.get(name))
     text = f"{event.kind}: {said}"

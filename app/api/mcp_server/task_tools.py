@@ -12,7 +12,7 @@ from app.api.submission import Submission, TaskRequest, submit_all
 from app.api.task_view import TaskPage, TaskView, view_task
 from app.api.tasks import cancel_task, list_tasks
 from app.api.validation import Scenario, Text
-from app.db import events, models, tasks
+from app.db import events, tables, tasks
 from app.db.database import reading
 
 _TURNS = 500  # events of turns that are read
@@ -88,7 +88,7 @@ class ListArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Filters, all of which a task has to pass."""
 
     project: Project | None = None
-    state: models.TaskState | None = None
+    state: tables.TaskState | None = None
     scenario: Scenario | None = None
     q: (
         Annotated[

@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.catalog import Catalog
-from app.db import models
+from app.db import tables
 from app.db.skills import NewSkill
 from app.skills.admission import admit_import
 from app.skills.agent_skills.check_folder import check_folder
@@ -33,7 +33,7 @@ class CheckedFolders(msgspec.Struct, frozen=True):
 class StoredSkill(msgspec.Struct, frozen=True):
     """`is_new`: it was not there before."""
 
-    skill: models.Skill
+    skill: tables.Skill
     is_new: bool
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from app.db import models
+from app.db import tables
 from app.gateway.skill_manifest import SkillManifest
 from app.skills.agent_skills.front_matter import MAX_COMPATIBILITY, MAX_DESCRIPTION, FrontMatter, render
 from app.skills.agent_skills.skill_folder import SKILL_MD, SkillFolder, folder_name, script_path
@@ -22,7 +22,7 @@ class FolderProvenance(msgspec.Struct, frozen=True, kw_only=True):
     successes: int
 
 
-def write_folder(skill: models.Skill, manifest: SkillManifest, provenance: FolderProvenance) -> SkillFolder:
+def write_folder(skill: tables.Skill, manifest: SkillManifest, provenance: FolderProvenance) -> SkillFolder:
     name, script = folder_name(skill.name), script_path(skill.name)
     front = FrontMatter(
         name=name,
@@ -39,7 +39,7 @@ def write_folder(skill: models.Skill, manifest: SkillManifest, provenance: Folde
 
 
 def _metadata(
-    skill: models.Skill, manifest: SkillManifest, provenance: FolderProvenance
+    skill: tables.Skill, manifest: SkillManifest, provenance: FolderProvenance
 ) -> Iterator[tuple[str, str]]:
     yield "function", skill.name
     yield "signature", skill.signature
@@ -54,7 +54,7 @@ def _metadata(
     yield "successes", str(provenance.successes)
 
 
-def _description(skill: models.Skill) -> str:
+def _description(skill: tables.Skill) -> str:
     """What it does, and when to use it. The same for every copy of a skill."""
     if skill.described:
         return skill.instruction
@@ -65,7 +65,7 @@ def _description(skill: models.Skill) -> str:
     return _cut(f"{_line(does)}. Use it for {'; for '.join(when)}", MAX_DESCRIPTION)
 
 
-def _body(skill: models.Skill, manifest: SkillManifest, description: str, script: str) -> Iterator[str]:
+def _body(skill: tables.Skill, manifest: SkillManifest, description: str, script: str) -> Iterator[str]:
     yield from (f"# {skill.name}", "", description, "")
     yield from ("## When to use it", "")
     if skill.described:

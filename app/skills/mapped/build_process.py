@@ -16,7 +16,7 @@ import faiss
 from sqlalchemy import CursorResult, NullPool, Row, Select, create_engine, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.db import models, skill_changes
+from app.db import skill_changes, tables
 from app.db.database import full_url
 from app.errors import first_line
 from app.parent_death import end_with_parent
@@ -50,7 +50,7 @@ def write_files(files: IndexFiles, database_url: str, project_id: UUID) -> None:
     url = full_url(database_url)
     engine = create_engine(url, poolclass=NullPool, isolation_level="REPEATABLE READ", hide_parameters=True)
     with files.writing(project_id) as directory, engine.connect() as connection:
-        project = models.Project
+        project = tables.Project
         rev = connection.scalar(select(project.skill_rev).where(project.id == project_id)) or 0
         embedder = connection.scalar(skill_changes.common_embedder(project_id))
         read = _Rows(connection.execute(_query(project_id, embedder)))

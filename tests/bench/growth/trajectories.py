@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 import msgspec
 from sqlalchemy import insert, select
 
-from app.db import embedded_postgres, models, trajectories
+from app.db import embedded_postgres, tables, trajectories
 from app.db.column_types import pack
 from app.db.database import open_database
 from app.db.migrate import migrate
@@ -62,10 +62,10 @@ async def _begin(url: str, directory: Path) -> UUID:
 async def _fill(url: str, project: UUID, start: int, stop: int) -> None:
     async with open_database(url) as database:
         async with database.sessions() as session:
-            first_task = select(models.Task).where(models.Task.project_id == project).limit(1)
+            first_task = select(tables.Task).where(tables.Task.project_id == project).limit(1)
             row = (await session.scalars(first_task)).one()
             trajectory = await trajectories.of_task(session, row.id)
-            columns = {column.key: getattr(row, column.key) for column in models.Task.__table__.columns}
+            columns = {column.key: getattr(row, column.key) for column in tables.Task.__table__.columns}
         for first in range(max(start, 1), stop, _BATCH):
             tasks: list[dict[str, Any]] = []
             records: list[dict[str, Any]] = []
@@ -81,8 +81,8 @@ async def _fill(url: str, project: UUID, start: int, stop: int) -> None:
                 keys = {"id": uuid4(), "task_id": task_id, "project_id": project, "release_id": row.release_id}
                 records.append(keys | {"record": record})
             async with database.sessions.begin() as session:
-                await session.execute(insert(models.Task), tasks)
-                await session.execute(insert(models.Trajectory), records)
+                await session.execute(insert(tables.Task), tasks)
+                await session.execute(insert(tables.Trajectory), records)
 
 
 def _verb(kind: int) -> str:
