@@ -11,14 +11,13 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from alembic import command
 from sqlalchemy import NullPool, create_engine, make_url, text
 
 from app.adapters.store import AdapterStore
 from app.datasets.dataset_store import digest_of
 from app.db import keys, projects, releases, secrets, table_copy, tasks, trajectories
 from app.db.database import open_database
-from app.db.migrate import alembic_config, migrate
+from app.db.migrate import migrate
 from app.db.tables import Adapter, Dataset
 from app.errors import ConflictError, DatabaseError, InvalidError, StorageError
 from app.machine.backup import back_up
@@ -30,6 +29,7 @@ from app.settings import Settings
 from tests.rows import trajectory_of, turn_of
 from tests.small_disk import small_disk
 from tests.support import postgres
+from tests.support.next_version import install_next_version
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
 
@@ -293,18 +293,33 @@ async def test_the_manifest_says_where_the_key_is_and_what_is_missing(source: Se
 
 
 async def test_a_backup_of_an_earlier_schema_is_migrated(
-    empty_database_url: str, target: Settings, tmp_path: Path
+    source: Settings, target: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with create_engine(empty_database_url, poolclass=NullPool).begin() as connection:
-        command.upgrade(alembic_config(connection), "0010")
-        connection.execute(text("INSERT INTO projects (id, name, skill_rev) VALUES (gen_random_uuid(), 'old', 0)"))
-    path, manifest = await _save(Settings(data_dir=tmp_path / "data", database_url=empty_database_url), tmp_path)
-    assert (manifest.revision, manifest.key) == ("0010", "none")
+    path, manifest = await _save(source, tmp_path)
+    install_next_version(monkeypatch, tmp_path)
     await _restore(path, target)
     with create_engine(target.database_url, poolclass=NullPool).begin() as connection:
-        command.check(alembic_config(connection))
-        assert connection.scalar(text("SELECT name FROM projects")) == "old"
-        assert connection.scalar(text("SELECT count(*) FROM project_turns")) == 1, "made by a later migration"
+        assert connection.scalar(text("SELECT version_num FROM alembic_version")) != manifest.revision
+        names = connection.execute(text("SELECT name, motto FROM projects")).all()
+    assert names
+    assert all(motto == f"{name} first" for name, motto in names)
+
+
+async def test_a_database_or_backup_of_before_the_first_release_is_refused(
+    source: Settings, target: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    former = "UPDATE alembic_version SET version_num = '0071'"
+    with create_engine(source.database_url, poolclass=NullPool).begin() as connection:
+        connection.execute(text(former))
+    with pytest.raises(DatabaseError, match="the database has schema 0071"):
+        await _save(source, tmp_path)
+    with monkeypatch.context() as patch:  # as the version that made it did
+        patch.setattr(table_copy, "refuse_former", lambda *_: None)
+        path, _ = await _save(source, tmp_path)
+    content = path.read_bytes()
+    with pytest.raises(DatabaseError, match="the backup has schema 0071"):
+        await _restore(path, target)
+    assert path.read_bytes() == content
 
 
 async def test_there_is_no_backup_of_a_database_without_tables(empty_database_url: str, tmp_path: Path) -> None:

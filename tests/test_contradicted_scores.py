@@ -4,12 +4,9 @@ from collections.abc import AsyncIterator
 from uuid import UUID
 
 import pytest
-from alembic import command
-from sqlalchemy import NullPool, create_engine, text
 
 from app.db import feedback, scores
 from app.db.database import Sessions
-from app.db.migrate import alembic_config, migrate
 from app.project.score_source import ScoreSource
 from tests.api_app import ApiApp, open_api_app
 from tests.test_task_verifier import end_task
@@ -63,35 +60,3 @@ async def test_one_score_a_newer_one_of_the_same_model_or_a_close_one_is_no_cont
 ) -> None:
     await scored(api, given)
     assert (await api.client.get("/v1/tasks?overruled=true")).json()["tasks"] == []
-
-
-def test_scores_of_an_earlier_version_are_compared_too(empty_database_url: str) -> None:
-    engine = create_engine(empty_database_url, poolclass=NullPool)
-    with engine.begin() as connection:
-        command.upgrade(alembic_config(connection), "0050")
-        for statement in _EARLIER.split(";"):
-            connection.execute(text(statement))
-    migrate(empty_database_url)
-    with engine.begin() as connection:
-        found = connection.execute(text("SELECT instruction, lowest_score, highest_score FROM tasks"))
-        assert {name: ends for name, *ends in found} == {
-            "by a check": [None, None],
-            "one person": [None, None],
-            "two people": [0.25, 1.0],
-            "overruled": [0.0, 0.5],
-        }
-
-
-_EARLIER = """
-    INSERT INTO projects (id, name, skill_rev) VALUES (gen_random_uuid(), 'old', 0);
-    INSERT INTO tasks (id, project_id, created_at, instruction, variables, use_skills, state, checked, turns,
-        generated_tokens, calls, cancel_requested, attempt, score, overruled_score)
-        SELECT gen_random_uuid(), projects.id, now(), old.name, '{}', true, 'done', false, 0, 0, 0, false, 1,
-            old.score, old.overruled
-        FROM projects, (VALUES ('by a check', 1, NULL), ('one person', 0, NULL), ('two people', 1, NULL),
-            ('overruled', 0, 0.5)) AS old (name, score, overruled);
-    INSERT INTO feedback (id, task_id, created_at, score, lowest, highest)
-        SELECT gen_random_uuid(), tasks.id, now(), given.score, 0, 1
-        FROM tasks, (VALUES ('one person', 0), ('two people', 0.25), ('two people', 1), ('overruled', 0))
-            AS given (name, score) WHERE tasks.instruction = given.name
-"""

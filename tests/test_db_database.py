@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from app.db.migrate import check_schema, migrate
 from app.errors import DatabaseError
 from tests.emptied_database import checked_out
 from tests.ledger_project import until
+from tests.support.next_version import install_next_version
 
 
 @pytest.mark.parametrize(
@@ -35,17 +35,25 @@ def test_a_url_of_another_database_is_refused(url: str, reason: str) -> None:
         open_database(url)
 
 
-async def test_a_database_with_an_older_schema_is_not_ready(empty_database_url: str) -> None:
+async def test_a_database_with_an_older_schema_is_not_ready(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     async with open_database(empty_database_url) as database:
         with pytest.raises(DatabaseError, match="run `sage migrate`"):
             await check_schema(database.engine)
         migrate(empty_database_url)
         await check_schema(database.engine)
-        for revision, is_older in (("0003", True), ("9999", False)):
-            async with database.engine.begin() as connection:
-                await connection.execute(text("UPDATE alembic_version SET version_num = :new"), {"new": revision})
-            with pytest.raises(DatabaseError) if is_older else nullcontext():
+        with monkeypatch.context() as patch:
+            install_next_version(patch, tmp_path)
+            with pytest.raises(DatabaseError, match="run `sage migrate`"):
                 await check_schema(database.engine)
+        async with database.engine.begin() as connection:
+            await connection.execute(text("UPDATE alembic_version SET version_num = 'newer'"))
+        await check_schema(database.engine)
+        async with database.engine.begin() as connection:
+            await connection.execute(text("UPDATE alembic_version SET version_num = '0071'"))
+        with pytest.raises(DatabaseError, match="schema 0071, of a version before"):
+            await check_schema(database.engine)
 
 
 @pytest.mark.parametrize("options", ["", "-c statement_timeout=7000"])

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy.exc import OperationalError
 
 from app.db.database import full_url, refused
-from app.db.migrate import alembic_config, refuse_newer, revisions
+from app.db.migrate import alembic_config, refuse_former, refuse_unknown, revisions
 from app.errors import ConflictError, DatabaseError, first_line
 
 _CHUNK = 8 << 20  # bytes of rows that are handed on together
@@ -55,6 +55,7 @@ class Snapshot:
     def __init__(self, connection: "psycopg.Connection[tuple[object, ...]]") -> None:
         self._connection = connection
         self.revision = _revision(connection)
+        refuse_former([self.revision])
         self.server = connection.info.server_version
         self.tables = [table for table in _tables(connection) if table.name != _VERSIONS]
 
@@ -131,6 +132,7 @@ class EmptySchema:
 
 def check_revision(revision: str) -> None:
     """Raises DatabaseError for a schema that this version does not know."""
+    refuse_former([revision], "the backup")
     if revision not in revisions():
         raise DatabaseError(
             f"the backup has schema {revision}, which this version does not know: install the newer version that "
@@ -169,7 +171,7 @@ def empty_schema(url: str, revision: str) -> Iterator[EmptySchema]:
     try:
         with engine.begin() as connection:
             config = alembic_config(connection)
-            refuse_newer(connection)
+            refuse_unknown(connection)
             command.downgrade(config, "base")
             command.upgrade(config, revision)
             schema = EmptySchema(connection)
