@@ -28,22 +28,22 @@ from app.engine.model_scope import ModelScope
 from app.engine.tokenizer import read_card
 from app.garbage_collection import freeze_memory
 from app.gateway.certificates import Certificates
-from app.gateway.hosted_models import HostedModels
 from app.gateway.http_client import open_client
 from app.gateway.mcp_client.mcp_commands import read_commands
 from app.gateway.own_services import OwnServices
 from app.hot_swap.loader import AdapterLoader
 from app.ports import base_url
 from app.project.project_settings import Limits
+from app.project.webhook_sender import WebhookSender
+from app.release.api_refresh import ApiRefresh
 from app.release.first_release import FirstRelease
+from app.release.hosted_models import HostedModels
+from app.release.mcp_refresh import McpRefresh
 from app.release.promote import Promoter
 from app.release.reconciler import ReleaseReconciler
-from app.runner.api_refresh import ApiRefresh
 from app.runner.approval_expiry import ApprovalExpiry
-from app.runner.mcp_refresh import McpRefresh
 from app.runner.retention_loop import RetentionLoop
 from app.runner.verifier_sender import VerifierSender
-from app.runner.webhook_sender import WebhookSender
 
 __all__ = ["app", "create_app"]
 

@@ -22,7 +22,6 @@ from app.engine.retry import RetryingEngine
 from app.errors import AppError, SettingError
 from app.garbage_collection import freeze_memory
 from app.gateway.certificates import Certificates
-from app.gateway.hosted_models import HostedModels
 from app.gateway.http_client import open_client
 from app.gateway.mcp_client.connection_pool import MAX_SESSIONS, Changed, McpServers
 from app.gateway.mcp_client.mcp_commands import read_commands
@@ -32,14 +31,15 @@ from app.judge import NamedJudge, load_judge
 from app.liveness import LivenessReporter
 from app.low_priority import lower_priority
 from app.plugins import registry
+from app.process_identity import new_owner
 from app.project.project_settings import Limits
+from app.release.hosted_models import HostedModels
+from app.release.mcp_refresh import mark_changed
 from app.runner.crash_file import CrashFile
 from app.runner.disk_watch import DiskWatch
 from app.runner.execute import TaskExecutor
-from app.runner.mcp_refresh import mark_changed
 from app.runner.measurement import SpansOf
 from app.runner.presence import RunnerPresence
-from app.runner.process_identity import new_owner
 from app.runner.process_limits import MemoryWatch, Watchdog, limit_memory
 from app.runner.repair_loop import SkillRepairs
 from app.runner.runner import Runner, RunnerOptions

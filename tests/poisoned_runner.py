@@ -10,9 +10,9 @@ from app.agent.stop_signal import StopSignal
 from app.db import tables
 from app.db.suspects import is_condemned
 from app.engine.dispatcher import Occupancy
+from app.process_identity import new_owner
 from app.runner.crash_file import CrashFile
 from app.runner.presence import RunnerPresence
-from app.runner.process_identity import new_owner
 from app.runner.process_limits import MemoryWatch, Watchdog
 from app.runner.runner import Runner, RunnerOptions
 from tests.runner_process import open_executor

@@ -8,8 +8,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import audit, feedback, offers, projects, skill_evidence, skill_moves, skills, tables, tasks
 from app.db.tables import SkillState, TaskState
 from app.gateway.skill_manifest import AllowedOperation, SkillManifest
-from app.project.score_source import ScoreSource
 from app.records import Json, Stop
+from app.score_source import ScoreSource
 from app.skills import lifecycle
 from app.skills.admission import admit, serving
 from tests.rows import offer_of

@@ -12,7 +12,7 @@ from app.apis.document_reader import DocumentReader
 from app.db import skills
 from app.db.database import Sessions
 from app.db.tables import SkillState
-from app.runner.api_refresh import ApiRefresh
+from app.release.api_refresh import ApiRefresh
 from tests.api_app import ApiApp, open_api_app
 from tests.ledger_project import until
 from tests.rows import new_skill

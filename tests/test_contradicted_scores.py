@@ -7,7 +7,7 @@ import pytest
 
 from app.db import feedback, scores
 from app.db.database import Sessions
-from app.project.score_source import ScoreSource
+from app.score_source import ScoreSource
 from tests.api_app import ApiApp, open_api_app
 from tests.test_task_verifier import end_task
 

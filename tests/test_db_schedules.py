@@ -15,8 +15,8 @@ from app.db.database import Sessions
 from app.db.schedules import NewSchedule
 from app.db.tables import ReleaseState, RunState, TaskState
 from app.errors import InvalidError, NotFoundError
-from app.project.score_source import ScoreSource
 from app.run_settings import RunKind, RunSettings, read_settings
+from app.score_source import ScoreSource
 from tests.rows import LEASE, project_row, task_row
 from trainer.worker.queue_reconciler import fire_schedules
 

@@ -12,8 +12,8 @@ import pytest
 from app.db import calls, retention, tasks, trajectories, turns
 from app.db.database import Sessions
 from app.db.tables import RetentionKind
-from app.project.score_source import ScoreSource
 from app.records import Call, Json, Stop
+from app.score_source import ScoreSource
 from tests.approving import ApprovingProject
 from tests.console_pages import post_form, read_page
 from tests.http_server import served

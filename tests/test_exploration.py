@@ -17,7 +17,7 @@ from app.runner.execute import TaskExecutor
 from app.runner.exploration import is_chosen
 from app.runner.runner import Runner
 from app.runner.shadow import ShadowRunner
-from app.runner.skill_selection import is_withheld
+from app.skills.skill_selection import is_withheld
 from tests.ledger_policies import DONE
 from tests.ledger_project import OPTIONS, LedgerProject, until
 from tests.scripted_engine import Answer, ScriptedEngine, block

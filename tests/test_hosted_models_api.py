@@ -12,10 +12,10 @@ from app.db.database import Sessions, keys_of
 from app.db.tables import ReleaseState
 from app.engine.tokenizer import Message
 from app.errors import EngineError, EngineRefusalError
-from app.gateway import hosted_models as opened_models
-from app.gateway.hosted_models import HostedModels
 from app.gateway.own_services import OwnServices, Service
 from app.records import hosted
+from app.release import hosted_models as opened_models
+from app.release.hosted_models import HostedModels
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.odd_endpoint import OddEndpoint, Reply, refused, said
 from tests.support.every_row import every_row

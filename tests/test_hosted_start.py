@@ -13,10 +13,10 @@ import pytest
 from app.adapters.store import AdapterStore
 from app.db import hosted_models, projects, releases
 from app.db.database import Sessions
-from app.gateway.hosted_models import HostedModels
 from app.machine.up import kept_models
 from app.records import hosted_id
 from app.release.first_release import FirstRelease
+from app.release.hosted_models import HostedModels
 from app.settings import Settings
 from tests.api_app import open_api_app
 from tests.odd_endpoint import OddEndpoint, Reply, said

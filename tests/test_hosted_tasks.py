@@ -33,8 +33,8 @@ from app.db.tables import TaskState
 from app.engine.hosted.chat_model import ChatAnswer
 from app.engine.tokenizer import Message
 from app.errors import EngineError, EngineRefusalError
-from app.gateway.hosted_models import HostedModels
 from app.records import CountedTokens, Stop, Trajectory, Turn, hosted
+from app.release.hosted_models import HostedModels
 from app.runner.runner import Runner
 from app.runner.shadow import ShadowRunner
 from app.runner.shadow_candidates import request_shadows

@@ -12,7 +12,7 @@ from app.apis.catalog import Catalog
 from app.apis.credentials import FixedCredentials, bearer
 from app.errors import ApiDocumentError
 from app.gateway.http_client import open_client
-from app.gateway.signed_post import PostError, SignedPost, post
+from app.project.signed_post import PostError, SignedPost, post
 from tests.echo_service import Echo, EchoSetup, open_echo, raised
 
 

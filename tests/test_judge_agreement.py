@@ -7,7 +7,7 @@ import pytest
 from app.db import feedback, scores
 from app.db.database import Sessions
 from app.db.tables import TaskState
-from app.project.score_source import ScoreSource
+from app.score_source import ScoreSource
 from tests.api_app import ApiApp, open_api_app
 from tests.rows import task_row
 from tests.webhook_messages import end_task

@@ -12,9 +12,9 @@ from app.db import learning_outlook, projects, schedules, tables, tasks
 from app.db.database import Sessions
 from app.db.learning_outlook import Outlook, Serving
 from app.db.tables import Exploration
-from app.project.score_source import ScoreSource
 from app.records import hosted
 from app.run_settings import RunKind, RunSettings
+from app.score_source import ScoreSource
 from tests.support.every_row import every_row
 
 PERSON, JUDGE = ScoreSource.PERSON, ScoreSource.JUDGE

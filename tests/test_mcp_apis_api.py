@@ -13,7 +13,7 @@ from app.apis.document_reader import DocumentReader
 from app.db import apis, mcp_changes, skills
 from app.db.database import Sessions
 from app.gateway.mcp_client.connection_pool import McpTarget
-from app.runner.mcp_refresh import McpRefresh, mark_changed
+from app.release.mcp_refresh import McpRefresh, mark_changed
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.ledger_project import until
 from tests.notebook_server import Notebook

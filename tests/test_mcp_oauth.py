@@ -24,7 +24,7 @@ from app.gateway.http_client import open_client
 from app.gateway.mcp_client.connection_pool import McpServers
 from app.gateway.mcp_client.mcp_calls import mcp_callers
 from app.release import tool_documents
-from app.runner.mcp_refresh import McpRefresh
+from app.release.mcp_refresh import McpRefresh
 from tests.api_app import ApiApp, asgi_client, open_api_app
 from tests.echo_service import raised
 from tests.ledger_project import until

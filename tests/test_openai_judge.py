@@ -18,9 +18,9 @@ from app.db import feedback, judgements, projects, releases, scores, tables
 from app.db.database import Sessions
 from app.errors import InvalidError, SettingError
 from app.judge import GroupJudge, load_judge
-from app.project.score_source import ScoreSource
 from app.records import Trajectory
 from app.run_settings import RunSettings
+from app.score_source import ScoreSource
 from app.settings import Settings
 from tests.listening_app import listening_app
 from tests.read_served import read

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 from app.db import runners, tables, task_queue
 from app.engine.dispatcher import Occupancy
+from app.process_identity import pid_space
 from app.runner.presence import RunnerPresence
-from app.runner.process_identity import pid_space
 from app.runner.process_limits import MemoryWatch
 from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.forked_sandbox import ForkedSandbox

@@ -14,10 +14,10 @@ from sqlalchemy import func, select, update
 from app.db import events, learning, projects, releases, retention, runs, tables, tasks, trajectories
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, TaskState
-from app.project.score_source import ScoreSource
 from app.records import Json, Stop
 from app.run_settings import RunKind, RunSettings
 from app.runner.retention_loop import RetentionLoop
+from app.score_source import ScoreSource
 from tests.ledger_project import until
 from tests.lock_waits import waits_for_a_lock
 from tests.rows import project_row, trajectory_of, turn_of

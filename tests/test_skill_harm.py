@@ -9,7 +9,7 @@ from app.db import feedback, offers, skill_evidence, skill_moves, skill_records,
 from app.db.skill_evidence import Outcomes
 from app.db.skill_value import compared_tasks
 from app.db.tables import SkillState
-from app.project.score_source import ScoreSource
+from app.score_source import ScoreSource
 from app.skills import lifecycle
 from app.skills.admission import admit
 from app.skills.lifecycle import is_harmful

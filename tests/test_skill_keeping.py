@@ -8,9 +8,9 @@ from app.db.database import Sessions
 from app.db.skills import StartingState
 from app.db.tables import SkillState
 from app.errors import ConflictError
-from app.runner.skill_keeping import SkillKeeping
 from app.security.secret_values import SecretValues
 from app.skills.library import Library
+from app.skills.skill_keeping import SkillKeeping
 from tests.rows import claimed_task, new_skill, offer_of
 from tests.written_functions import CATALOG, archived
 

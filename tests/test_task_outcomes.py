@@ -12,8 +12,8 @@ from app.db import feedback, task_outcomes, task_queue
 from app.db.database import Sessions
 from app.db.statistics import TimeBucket
 from app.db.tables import TaskState
-from app.project.score_source import in_words
 from app.records import Stop, what_to_do
+from app.score_source import in_words
 from tests.api_app import ApiApp, open_api_app
 from tests.approving import ApprovingProject
 from tests.console_pages import read_page

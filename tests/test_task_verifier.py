@@ -16,8 +16,8 @@ from app.db.database import Sessions
 from app.db.tables import TaskState
 from app.db.task_measures import measures
 from app.gateway.http_client import open_client
-from app.project.score_source import ScoreSource
 from app.runner.verifier_sender import VerifierOptions, VerifierSender
+from app.score_source import ScoreSource
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.ledger_project import until
 from tests.listening_app import listening_app

@@ -10,8 +10,8 @@ from app.api.skill_value_view import SkillValue
 from app.db import offers, skills, tables, tasks
 from app.db.database import Sessions
 from app.db.skill_value import ComparedTask, compared_tasks
-from app.runner.skill_selection import is_withheld
 from app.settings import Settings
+from app.skills.skill_selection import is_withheld
 from tests.ledger_project import LedgerProject
 from tests.rows import offer_of, project_row
 from tests.scripted_engine import Answer, ScriptedEngine, block

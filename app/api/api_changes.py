@@ -20,7 +20,7 @@ from app.db import api_changes, apis, skill_repairs, tables
 from app.db.database import Sessions
 from app.db.tables import RepairOutcome
 from app.errors import ConflictError
-from app.runner.api_refresh import refresh_api
+from app.release.api_refresh import refresh_api
 
 NOTHING: Final[Mapping[RepairOutcome | None, list[UUID]]] = {}
 

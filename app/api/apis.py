@@ -36,8 +36,8 @@ from app.engine.model_scope import ModelScope
 from app.errors import ApiDocumentError
 from app.records import Json, hosted_id
 from app.release import manifest
+from app.release.api_refresh import record_change
 from app.release.tool_documents import presentation_of
-from app.runner.api_refresh import record_change
 
 
 class ApiController(Controller):

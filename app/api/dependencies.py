@@ -19,12 +19,12 @@ from app.engine.dispatcher import Occupancy
 from app.engine.model_scope import ModelScope
 from app.engine.model_server import ModelServer
 from app.engine.tokenizer import ChatTokenizer
-from app.gateway.hosted_models import HostedModels
 from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.project.project_settings import Limits
 from app.records import Offer
 from app.release.first_release import FirstRelease
+from app.release.hosted_models import HostedModels
 from app.release.promote import Promoter
 
 NotifyWorkers = Callable[[UUID], Awaitable[None]]

@@ -23,8 +23,8 @@ from app.db.tables import AuditAction
 from app.engine.hosted.client import Abilities
 from app.engine.hosted.probe import probe
 from app.errors import ConflictError, EngineError, InvalidError
-from app.gateway.hosted_models import HostedModels
 from app.project.project_settings import Limits
+from app.release.hosted_models import HostedModels
 
 Url = Annotated[
     str,

@@ -8,8 +8,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import judgements, tables, training_data
 from app.db.training_data import LoggedTask
 from app.errors import InvalidError
-from app.project.score_source import SOLVED, ScoreSource
 from app.run_settings import TRAINED_TEMPERATURE, RunKind, RunSettings
+from app.score_source import SOLVED, ScoreSource
 
 _COMPARED = 2  # tasks of the smallest group
 

@@ -25,8 +25,8 @@ from app.db import (
     verifications,
 )
 from app.project.project_settings import Limits
-from app.project.score_source import ScoreSource
 from app.records import Json, SkillRun, Stop, what_to_do
+from app.score_source import ScoreSource
 from app.skills.skill_choices import SkillSelectionRecord
 
 

@@ -12,8 +12,8 @@ from app.client.listing import arguments_text
 from app.client.sage_client import ServerEvent
 from app.client.terminal_output import python_code, terminal
 from app.plural import numbered
-from app.project.score_source import in_words
 from app.records import Stop, what_to_do
+from app.score_source import in_words
 from app.security.visible_text import visible
 
 Data = Mapping[str, Any]

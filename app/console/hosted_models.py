@@ -15,7 +15,7 @@ from app.console.forms import Form, read_form
 from app.console.visit import Visit, Visitor, after_change, page
 from app.db import hosted_models
 from app.errors import AppError
-from app.gateway.hosted_models import HostedModels
+from app.release.hosted_models import HostedModels
 
 
 class HostedModelPages(Controller):

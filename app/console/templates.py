@@ -12,8 +12,8 @@ from app.console import formats
 from app.console.assets import asset_url
 from app.console.code import code_block, json_block
 from app.console.navigation import NAVIGATION
-from app.project.score_source import GRADES, in_words
 from app.records import explored, shown_model, what_to_do
+from app.score_source import GRADES, in_words
 from app.security.visible_text import visible
 
 _DIRECTORY = Path(__file__).parent / "templates"

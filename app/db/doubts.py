@@ -12,8 +12,8 @@ from app.db import audit, calls, events, tables, turns, usage
 from app.db.tables import AuditAction, TaskState
 from app.db.task_queue import CHANNEL
 from app.errors import ConflictError
-from app.project.score_source import ScoreSource
 from app.records import Call, Json, Stop
+from app.score_source import ScoreSource
 
 _task, _event = tables.Task, tables.TaskEvent
 

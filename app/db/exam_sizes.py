@@ -12,9 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import learning, tables
 from app.db.in_array import in_array
 from app.project.holdout import kind_of, sets_of
-from app.project.score_source import GOOD
 from app.records import Stop
 from app.run_settings import MIN_JUDGED, MIN_KINDS, MIN_SCENARIOS
+from app.score_source import GOOD
 
 Ground: TypeAlias = Literal["recorded", "staging"]
 

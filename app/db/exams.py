@@ -21,7 +21,7 @@ from app.db.scored_log import UnlabelledTask, place, scored, unlabelled
 from app.db.tables import ExamSource
 from app.errors import InvalidError, NotFoundError
 from app.project.holdout import OWN_WORK, SET, is_held_out, kind_of
-from app.project.score_source import GOOD
+from app.score_source import GOOD
 
 _KINDS, _TASKS_EACH = 200, 3  # of an exam from the log, unless it says otherwise
 _KEPT = 20  # versions of the exam that grows by itself

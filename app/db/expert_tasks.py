@@ -10,8 +10,8 @@ from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from app.db import tables
 from app.db.tables import TaskState
-from app.project.score_source import GOOD
 from app.records import Stop, hosted
+from app.score_source import GOOD
 
 _task = tables.Task
 

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import scores, tables
 from app.errors import ConflictError, InvalidError, NotFoundError
-from app.project.score_source import ScoreSource
+from app.score_source import ScoreSource
 
 
 async def add(  # noqa: PLR0913 - the columns of a row

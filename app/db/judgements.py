@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import projects, tables
 from app.db.tables import TaskState
 from app.project.agreement import Agreement
-from app.project.score_source import ScoreSource
+from app.score_source import ScoreSource
 
 _SUCCESS = 0.5
 _COUNTS = ("both", "neither", "judge_only", "person_only")

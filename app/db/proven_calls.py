@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import tables
 from app.db.scores import proven
-from app.project.score_source import GOOD
+from app.score_source import GOOD
 
 MOST_TASKS = 1_000
 """Tasks that are looked through, the latest: no index has the calls by API."""

@@ -14,7 +14,7 @@ from app.db import tables
 from app.db.executed_tasks import executed
 from app.db.in_array import in_array
 from app.db.scores import proven
-from app.project.score_source import GOOD
+from app.score_source import GOOD
 
 _READ = 20_000  # tasks, newest first
 _LOOKED_AT = 5_000  # of those without a scenario: what they called

@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, FromClause, case, null
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import tables
-from app.project.score_source import GOOD, ScoreSource
+from app.score_source import GOOD, ScoreSource
 
 
 async def give(

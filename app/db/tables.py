@@ -36,9 +36,9 @@ from sqlalchemy.dialects.postgresql import JSON, JSONB, TSVECTOR
 from sqlalchemy.orm import DeclarativeBase, Mapped, column_property, mapped_column
 
 from app.db.column_types import CleanText
-from app.project.score_source import ScoreSource
 from app.records import HOSTED, Stop
 from app.run_settings import RunKind
+from app.score_source import ScoreSource
 
 
 class Base(DeclarativeBase):

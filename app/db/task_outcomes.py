@@ -13,8 +13,8 @@ from app.db import tables
 from app.db.clock import ago
 from app.db.statistics import TimeBucket
 from app.db.tables import TaskState
-from app.project.score_source import GOOD
 from app.records import Stop
+from app.score_source import GOOD
 
 _SAYS_SOMETHING = (Stop.COMPLETED, Stop.NO_CODE)  # without a score, nobody knows whether that is right
 _WINDOW = timedelta(days=30)

@@ -39,8 +39,8 @@ from app.db.database import Handle, execute
 from app.db.fair_queue import HELD_OFF, RUNNING, any_candidate, next_task
 from app.db.tables import TASK_END_STATES, ReleaseState, TaskState
 from app.project.project_settings import Limits
-from app.project.score_source import ScoreSource
 from app.records import Json, Stop
+from app.score_source import ScoreSource
 
 CHANNEL = "sage_tasks"  # NOTIFY: tasks may be claimed
 _task = tables.Task

@@ -13,9 +13,9 @@ from app.db import releases, tables
 from app.db.executed_tasks import executed
 from app.db.in_array import in_array
 from app.db.tables import SkillState, TaskState, TrainingRun
-from app.project.score_source import ScoreSource
 from app.records import Trajectory
 from app.run_settings import RunKind
+from app.score_source import ScoreSource
 
 _BATCH = 200  # trajectories per query
 

@@ -15,9 +15,9 @@ from app.db.due_queue import DueQueue
 from app.db.tables import VerificationState
 from app.errors import NotFoundError
 from app.project.project_settings import ProjectSettings
-from app.project.score_source import ScoreSource
 from app.project.task_verifier import VerifierAnswer, question
 from app.project.webhook import signing_key
+from app.score_source import ScoreSource
 
 EVENT = "task.verify"
 

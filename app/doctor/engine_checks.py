@@ -12,10 +12,10 @@ from app.engine.embedder import HttpEmbedder
 from app.engine.hosted.probe import probe
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import AppError, EngineError, SettingError
-from app.gateway.hosted_models import HostedModels
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.plural import numbered
 from app.records import BASE
+from app.release.hosted_models import HostedModels
 from app.security.encryption import KeyRing
 from app.setting_lists import urls_in
 from app.settings import Settings

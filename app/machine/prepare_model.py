@@ -11,9 +11,9 @@ from app.engine.hosted.client import Abilities, Remedies
 from app.engine.hosted.probe import probe
 from app.engine.model_memory import usual_need
 from app.errors import EngineError, ModelError, SettingError
-from app.gateway.hosted_models import HostedModels
 from app.model_catalog import CATALOG, models_dir, pulled
 from app.model_store.model_checks import load_served
+from app.release.hosted_models import HostedModels
 from app.settings import Settings
 
 _PATIENCE = 20.0  # seconds, for an endpoint that answers that it is still loading its model

@@ -21,7 +21,6 @@ from app.engine.hosted.chat_model import OpenTelling, Tokens
 from app.errors import AppError, EngineError, InvalidError, SandboxError, first_line, public_text
 from app.gateway.approval_gate import ApprovalGate
 from app.gateway.gateway import ExplorationEndedError, Gateway
-from app.gateway.hosted_models import charged
 from app.gateway.mcp_client.connection_pool import McpServers
 from app.gateway.mcp_client.mcp_calls import mcp_callers
 from app.judge import NamedJudge
@@ -29,6 +28,7 @@ from app.project.project_settings import ProjectSettings
 from app.records import Policy, Stop, Trajectory, hosted_id
 from app.release import manifest
 from app.release.catalogs import Catalogs
+from app.release.hosted_models import charged
 from app.release.project_secrets import ProjectSecrets
 from app.run_settings import TRAINED_TEMPERATURE
 from app.runner.check_report import CheckReport, run_check
@@ -40,10 +40,7 @@ from app.runner.measurement import SpansOf, count_end, count_score, measured
 from app.runner.outcome import judged, outcome_of, tell_end, unchecked
 from app.runner.postponed import PostponedError, is_postponed
 from app.runner.sent_marks import SentMarks
-from app.runner.skill_keeping import SkillKeeping
-from app.runner.skill_replays import SkillReplays
 from app.runner.skill_run import begin_call, run_outcome
-from app.runner.skill_selection import SkillSelection
 from app.runner.task_context import TaskContext, task_of
 from app.runner.task_journal import TaskJournal
 from app.scarcity import shortage_of
@@ -52,6 +49,9 @@ from app.security.secret_values import SecretValues
 from app.settings import Settings
 from app.skills import lifecycle
 from app.skills.library import Library
+from app.skills.skill_keeping import SkillKeeping
+from app.skills.skill_replays import SkillReplays
+from app.skills.skill_selection import SkillSelection
 from app.telemetry.phases import Phase, phase, phase_seconds, timed
 
 log = structlog.get_logger(__name__)

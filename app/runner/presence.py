@@ -14,9 +14,9 @@ from app.engine.dispatcher import Occupancy
 from app.errors import HostError, SandboxError, first_line
 from app.guarded_output import dropped_lines
 from app.loop import Loop, faults_by_part, running_loops
+from app.process_identity import is_gone, pid_space
 from app.records import Json
 from app.runner.crash_file import CrashFile
-from app.runner.process_identity import is_gone, pid_space
 from app.runner.process_limits import MemoryWatch
 from app.runner.runner import Runner, abandon_all
 from app.sandbox.forked_sandbox import ForkedSandbox

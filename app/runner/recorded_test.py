@@ -19,10 +19,10 @@ from app.gateway.gateway import Gateway
 from app.gateway.skill_guard import GuardedSkill, SkillGuard
 from app.records import Call, SkillCall, Trajectory
 from app.runner.execute import TaskExecutor
-from app.runner.skill_replays import call_of, repeatable
 from app.runner.task_journal import seed_of
 from app.sandbox.protocol import Function
 from app.skills.admission import stored_manifest
+from app.skills.skill_replays import call_of, repeatable
 
 _TASKS = 3  # the latest ones that used it
 _CALLS = 3  # of each

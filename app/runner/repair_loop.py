@@ -18,9 +18,9 @@ from app.db.tables import LIVE_SKILLS, TASK_END_STATES, AuditAction, RepairOutco
 from app.errors import AppError, LimitError
 from app.loop import Loop
 from app.project.project_settings import Limits
-from app.project.score_source import GOOD
 from app.runner.execute import TaskExecutor
 from app.runner.recorded_test import RecordedTest, run_recorded
+from app.score_source import GOOD
 from app.skills.admission import stored_manifest
 from app.telemetry import metrics
 

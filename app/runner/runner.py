@@ -25,11 +25,11 @@ from app.db.lease import new_claim
 from app.db.runners import CLAIMS, HOST
 from app.errors import ConflictError, first_line
 from app.loop import Loop
+from app.process_identity import new_owner
 from app.project.project_settings import Limits
 from app.runner.database_contact import DatabaseContact
 from app.runner.measurement import count_attempt
 from app.runner.postponed import PostponedError
-from app.runner.process_identity import new_owner
 from app.telemetry import metrics
 
 log = structlog.get_logger(__name__)

@@ -18,11 +18,11 @@ from app.db.lease import new_claim
 from app.db.shadows import ShadowOutcome
 from app.errors import AppError, EngineError, InvalidError, SandboxError
 from app.loop import Loop
+from app.process_identity import new_owner
 from app.records import Trajectory
 from app.runner.counted_calls import counted_calls
 from app.runner.execute import TaskExecutor
 from app.runner.postponed import is_passing
-from app.runner.process_identity import new_owner
 from app.runner.recorded_replay import replay_recorded
 from app.runner.task_context import task_of
 from app.runner.task_journal import seed_of

@@ -15,8 +15,8 @@ from app.db.tables import TaskState
 from app.db.task_queue import TaskOutcome
 from app.errors import ConflictError
 from app.records import LIMITS, Offer, SkillRun, Stop, Trajectory, Turn
-from app.runner.skill_replays import call_of
 from app.runner.task_journal import TaskJournal
+from app.skills.skill_replays import call_of
 
 
 def skill_run_of(row: tables.Task) -> SkillRun | None:

@@ -11,9 +11,9 @@ from app.db import tables, verifications
 from app.db.database import Sessions
 from app.db.verifications import FailedAttempt, VerifierRequest
 from app.errors import AppError
-from app.gateway.signed_post import PostError, PostTimeoutError, SignedPost, post, status_problem
+from app.project.claimed_messages import ClaimedMessages, SendLimits
+from app.project.signed_post import PostError, PostTimeoutError, SignedPost, post, status_problem
 from app.project.task_verifier import VerifierAnswer, VerifierAnswerError, read_answer
-from app.runner.claimed_messages import ClaimedMessages, SendLimits
 from app.skills import lifecycle
 
 log = structlog.get_logger(__name__)

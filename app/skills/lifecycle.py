@@ -9,7 +9,7 @@ from app.db import projects, releases, skill_evidence, skill_moves, skill_withdr
 from app.db.skill_evidence import Outcomes, SkillEvidence
 from app.db.tables import LIVE_SKILLS, NEXT_SKILL_STATE, ReleaseState, SkillState
 from app.project.project_settings import SkillPolicy
-from app.project.score_source import GOOD
+from app.score_source import GOOD
 from app.skills.admission import has_proved_itself, is_waiting, let_in
 from app.skills.chance import chance_of_so_few
 from app.skills.standing import Standing, standing

@@ -23,7 +23,7 @@ import msgspec
 from app.db.skill_evidence import Outcomes, SkillEvidence
 from app.db.tables import NEXT_SKILL_STATE, SkillState
 from app.project.project_settings import SkillPolicy
-from app.project.score_source import GOOD
+from app.score_source import GOOD
 from app.skills.chance import chance_of_so_few
 
 USES = 3

@@ -13,8 +13,8 @@ from app.db import embedded_postgres, hosted_models, projects, tables
 from app.db.database import open_database
 from app.engine.hosted.chat_model import ChatModel
 from app.errors import SettingError, WrongUsageError
-from app.gateway.hosted_models import HostedModels, charged
 from app.plugins import registry
+from app.release.hosted_models import HostedModels, charged
 from app.security.encryption import KeyRing
 from app.settings import Settings
 from trainer.rollouts.expert import GROUP, OpenModel

@@ -11,8 +11,8 @@ import msgspec
 
 from app.errors import InvalidError
 from app.project.holdout import OWN_WORK, SET, kind_of, sets_of
-from app.project.score_source import GOOD
 from app.records import Task, Trajectory
+from app.score_source import GOOD
 from trainer.environment import Scenario, Split, Verdict, World
 
 Ground: TypeAlias = Literal["recorded", "staging", "live"]

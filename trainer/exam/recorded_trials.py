@@ -11,9 +11,9 @@ from app.apis.catalog import Catalog
 from app.errors import InvalidError
 from app.gateway.gateway import Gateway
 from app.gateway.recorded_calls import CallKey, RecordedCalls
-from app.project.score_source import GOOD
 from app.records import Call, Stop, Task, Trajectory
 from app.sandbox.protocol import Sandbox, SessionLimits
+from app.score_source import GOOD
 from trainer.environment import Verdict
 from trainer.exam.exam_environment import ExamItem, verdict_of
 

@@ -10,7 +10,7 @@ import msgspec
 
 from app.errors import HostError
 from app.gateway.gateway import Gateway
-from app.gateway.signed_post import PostError, SignedPost, post, status_problem
+from app.project.signed_post import PostError, SignedPost, post, status_problem
 
 EVENT = "staging.reset"
 

@@ -10,9 +10,9 @@ from app.db import hosted_models
 from app.db.database import Sessions
 from app.engine.hosted.chat_model import ChatModel
 from app.errors import InvalidError
-from app.gateway.hosted_models import HostedModels, charged
 from app.judge import NamedJudge
 from app.records import Trajectory
+from app.release.hosted_models import HostedModels, charged
 from app.settings import Settings
 from trainer.experience.openai_judge import GroupSize, MaxTokens, OpenAiJudge, Seconds
 

@@ -11,9 +11,9 @@ from app.db import judgements, projects, scores, training_data
 from app.db.database import Sessions
 from app.errors import AppError, EngineRefusalError, InvalidError, NotFoundError
 from app.judge import GroupJudge, NamedJudge, load_judge
-from app.project.score_source import ScoreSource
 from app.records import Trajectory
 from app.run_settings import RunSettings
+from app.score_source import ScoreSource
 from app.settings import Settings
 from trainer.experience.hosted_judge import HostedJudge
 from trainer.experience.scenario_inference import infer_scenarios

@@ -5,8 +5,8 @@ from uuid import UUID
 
 import msgspec
 
-from app.project.score_source import SOLVED
 from app.records import Stop, Trajectory
+from app.score_source import SOLVED
 from trainer.experience.drop_reasons import DropReason
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.skill_evidence import ENOUGH_WITHHELD, Outcomes
 from app.db.skill_value import compared_tasks, withheld_among
-from app.project.score_source import GOOD
+from app.score_source import GOOD
 from app.skills.standing import is_worse
 from trainer.experience.scenario_inference import labelled
 from trainer.experience.window import Window

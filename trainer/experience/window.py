@@ -12,9 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import judgements, releases, training_data
 from app.db.tables import Release, ReleaseState, SkillState, TaskState
 from app.db.training_data import LoggedSkill, LoggedTask
-from app.project.score_source import GOOD, ScoreSource
 from app.records import Trajectory, hosted_id
 from app.run_settings import RunKind, RunSettings
+from app.score_source import GOOD, ScoreSource
 from app.skills.skill_checks import is_wrapper
 from trainer.experience.chain_rewards import SkillMakers
 from trainer.experience.drop_reasons import DropReason

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from app.db.database import Sessions
 from app.engine.hosted.chat_model import ChatModel
-from app.gateway.hosted_models import HostedModels, charged
+from app.release.hosted_models import HostedModels, charged
 from trainer.evaluation.paired import Evaluator
 from trainer.rollouts.stack import open_stack
 from trainer.run_job import Job, RunProgress

@@ -11,9 +11,9 @@ from app.db import tables, webhooks
 from app.db.database import TRANSIENT, Sessions
 from app.db.webhooks import DeliveryResult, WebhookTarget
 from app.errors import AppError
-from app.gateway.signed_post import PostError, SignedPost, post, status_problem
 from app.loop import Loop
-from app.runner.claimed_messages import ClaimedMessages, SendLimits
+from app.project.claimed_messages import ClaimedMessages, SendLimits
+from app.project.signed_post import PostError, SignedPost, post, status_problem
 
 log = structlog.get_logger(__name__)
 

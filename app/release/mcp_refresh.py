@@ -18,7 +18,7 @@ from app.gateway.mcp_client.connection_pool import Changed, McpServers, McpTarge
 from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.loop import Loop
 from app.release import tool_documents
-from app.runner.api_refresh import apply_change
+from app.release.api_refresh import apply_change
 
 log = structlog.get_logger(__name__)
 

@@ -14,7 +14,7 @@ from app.db.lease import new_claim
 from app.db.tables import Due
 from app.errors import first_line
 from app.loop import Loop
-from app.runner.process_identity import new_owner
+from app.process_identity import new_owner
 
 log = structlog.get_logger(__name__)
 
