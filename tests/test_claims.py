@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import approvals, calls, shadows, tables, task_queue, turns
+from app.db import approvals, calls, shadows, tables, task_claims, task_queue, turns
 from app.db.database import Sessions
 from app.db.lease import new_claim
 from app.db.tables import TaskState
@@ -26,11 +26,11 @@ WRITES: dict[str, Write] = {
     "turns.begin": lambda session, task, claim: turns.begin(session, task.id, claim, 0, turn_of()),
     "turns.end": lambda session, task, claim: turns.end(session, task.id, claim, 0, turn_of()),
     "calls.begin": lambda session, task, claim: calls.begin(session, task.id, claim, CALL, repeatable=False),
-    "suspend": lambda session, task, claim: task_queue.suspend(session, task.id, claim),
+    "suspend": lambda session, task, claim: task_claims.suspend(session, task.id, claim),
     "approval": lambda session, task, claim: approvals.request(session, task, claim, WANTED, ShownCall({})),
     "mark_alone": lambda session, task, claim: task_queue.mark_alone(session, task.id, claim),
-    "hold": lambda session, task, claim: task_queue.hold(session, task.id, claim),
-    "hold_for": lambda session, task, claim: task_queue.hold_for(session, task.id, claim, 1),
+    "hold": lambda session, task, claim: task_claims.hold(session, task.id, claim),
+    "hold_for": lambda session, task, claim: task_claims.hold_for(session, task.id, claim, 1),
 }
 
 

@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import run_queue, runs, tables
+from app.db import adapters, run_queue, runs, tables
 from app.db.database import Sessions
 from app.db.tables import RunState
 from tests.queued_runs import EXPIRED, held, queued
@@ -97,7 +97,7 @@ async def test_only_an_idle_worker_notifies_of_queued_runs(committed: Sessions, 
 
 async def test_any_running_is_true_until_the_last_run_has_ended(session: AsyncSession) -> None:
     run = await held(session)
-    assert await run_queue.any_running(session)
+    assert await adapters.any_trains(session)
     await run_queue.finish(session, run.id, "me", RunState.DONE)
     await queued(session)
-    assert not await run_queue.any_running(session)
+    assert not await adapters.any_trains(session)

@@ -6,7 +6,7 @@ from typing import Any
 
 from app.agent.limits import RolloutLimits
 from app.agent.stop_signal import StopSignal
-from app.db import offers, skills, tables, task_queue, tasks, trajectories
+from app.db import offers, skills, tables, task_claims, task_queue, tasks, trajectories
 from app.db.tables import TaskState
 from app.records import Stop
 from app.runner.runner import Runner, RunnerOptions
@@ -139,7 +139,7 @@ async def test_a_rollout_that_has_suspended_its_task_may_go_on_to_its_end(projec
     async def execute(row: tables.Task, owner: str, stop_signal: StopSignal) -> None:
         stop_signal.released = True
         async with project.sessions.begin() as session:
-            assert await task_queue.suspend(session, row.id, owner)
+            assert await task_claims.suspend(session, row.id, owner)
         await asyncio.sleep(1)
         ended.set()
 

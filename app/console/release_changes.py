@@ -14,7 +14,7 @@ from app.api.access import Db, find_release
 from app.console.forms import Form, read_form
 from app.console.releases import activation_label
 from app.console.visit import Visit, Visitor, after_change, page, visit_project
-from app.db import canaries, releases, tables
+from app.db import canaries, projects, releases, tables
 from app.db.database import Sessions
 from app.errors import AppError, InvalidError
 from app.release import canary
@@ -145,7 +145,7 @@ async def _canary(
         "canary_start.html",
         release=release,
         active=await releases.active(session, release.project_id),
-        there=await canaries.of_project(session, release.project_id),
+        there=await projects.canary_of(session, release.project_id),
         rejected=await _rejection(session, release),
         form=form,
         status=form.status,

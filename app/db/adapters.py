@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import and_, or_, select
+from sqlalchemy import and_, exists, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -118,3 +118,8 @@ async def needed(session: AsyncSession) -> set[str]:
         advisory_locks.is_being_activated(),
     )
     return set(await session.scalars(select(release.model).where(wanted, is_local(release.model))))
+
+
+async def any_trains(session: AsyncSession) -> bool:
+    """Whether a run goes on, in any project: it may have loaded adapters that no row knows."""
+    return bool(await session.scalar(select(exists().where(tables.TrainingRun.state == RunState.RUNNING))))

@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Uuid, bindparam, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, events, tables, task_queue, webhooks
+from app.db import audit, events, tables, task_claims, webhooks
 from app.db.clock import from_now
 from app.db.database import execute, keys_of
 from app.db.page import Page, read_page
@@ -61,7 +61,7 @@ async def request(
 
     Raises ConflictError if the task has another owner.
     """
-    if not await task_queue.suspend(session, task.id, owner):
+    if not await task_claims.suspend(session, task.id, owner):
         return None
     call = msgspec.structs.asdict(wanted)
     expires_at = from_now(call.pop("timeout_seconds"))
@@ -211,7 +211,7 @@ async def _settle(
     )
     if row is None:
         return None
-    await task_queue.wake(session, row.task_id)
+    await task_claims.wake(session, row.task_id)
     data = {"status": state.value, "id": str(row.id), "api": row.api, "decided_by": actor, "reason": reason}
     await events.append(session, row.task_id, "approval", data)
     detail = {"approval": str(row.id), "task": str(row.task_id), "api": row.api, "decision": state.value}

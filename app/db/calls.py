@@ -32,7 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import events, lease, tables, task_queue
+from app.db import events, lease, tables, task_claims
 from app.db.column_types import pack, to_json
 from app.db.database import Handle, execute, keys_of
 from app.errors import ConflictError
@@ -67,7 +67,7 @@ def parameters(keys: KeyRing, made: Sequence[Call]) -> dict[str, list[Any]]:
     }
 
 
-_held = task_queue.held()
+_held = task_claims.held()
 _recorded = recorded(_held)
 _RECORD = select(_held.c.id, events.appended(_held.c.id)).add_cte(_recorded)
 
@@ -97,7 +97,7 @@ _BEGIN = select(
     _held.c.id,
     select(func.count()).select_from(_begun).scalar_subquery().label("begun"),
     events.appended(_held.c.id),
-).add_cte(_recorded, task_queue.extended(_held))
+).add_cte(_recorded, task_claims.extended(_held))
 
 _goes_on = exists().where(tables.Task.id == _call.task_id, tables.Task.finished_at.is_(None))
 _which = (_call.task_id == bindparam("task", type_=Uuid), _call.seq == bindparam("call_seq", type_=Integer))

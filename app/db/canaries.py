@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, ColumnElement, and_, case, cast, func, litera
 from sqlalchemy.dialects.postgresql import BIT
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import clock, releases, tables
+from app.db import clock, projects, releases, tables
 from app.db.in_array import in_array
 from app.db.kind_column import kind
 from app.db.tables import ReleaseState, TaskState
@@ -95,7 +95,7 @@ async def check_can_begin(
     """The rejection that is overridden, as of `releases.check_can_serve`. Raises as `begin` does."""
     if not 0 < percent <= 100:
         raise InvalidError(f"a canary serves more than 0 and at most 100 percent of new tasks, not {percent:g}")
-    there = await of_project(session, release.project_id)
+    there = await projects.canary_of(session, release.project_id)
     if there is not None:
         raise ConflictError(
             f"release {there.number} is a canary, and a project has one at a time: wait for its end, or end it "
@@ -117,13 +117,6 @@ async def raise_share(session: AsyncSession, release: tables.Release, percent: f
 def shares_of(release: tables.Release) -> Sequence[CanaryShare]:
     """Of a canary, oldest first."""
     return msgspec.convert(release.canary_shares or [], list[CanaryShare])
-
-
-async def of_project(session: AsyncSession, project_id: UUID) -> tables.Release | None:
-    release = tables.Release
-    there = select(release).where(release.project_id == project_id, release.state == ReleaseState.CANARY)
-    found: tables.Release | None = await session.scalar(there)
-    return found
 
 
 async def end(

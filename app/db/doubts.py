@@ -5,12 +5,12 @@ A task that ends with a call in doubt keeps its journal, from which it is resume
 
 from uuid import UUID
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import audit, calls, events, tables, turns, usage
+from app.db.notifications import TASKS, notify
 from app.db.tables import AuditAction, TaskState
-from app.db.task_queue import CHANNEL
 from app.errors import ConflictError
 from app.records import Call, Json, Stop
 from app.score_source import ScoreSource
@@ -65,4 +65,4 @@ async def _reopen(session: AsyncSession, task: tables.Task) -> None:
         task.score, task.score_source, task.checked, task.judged_by = None, None, False, None
         await session.execute(delete(tables.Verification).where(tables.Verification.task_id == task.id))
     await session.flush()
-    await session.execute(select(func.pg_notify(CHANNEL, "")))
+    await notify(session, TASKS)

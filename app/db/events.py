@@ -13,7 +13,6 @@ from app.db.column_types import to_json
 from app.db.database import execute
 from app.records import Json
 
-CHANNEL = "sage_events"  # NOTIFY: a task has new events; its id is the payload
 _APPEND = text("SELECT append_task_events(:task, CAST(:new AS jsonb))")  # waits, numbers, inserts and notifies
 
 

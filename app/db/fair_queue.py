@@ -40,11 +40,11 @@ from sqlalchemy import (
 from sqlalchemy.orm import aliased
 
 from app.db import tables, usage
+from app.db.task_claims import RUNNING
 from app.project.project_settings import Limits
 
 _task, _turn, _project = tables.Task, tables.ProjectTurn, tables.Project
 ACCEPTED = _task.state == literal_column("'accepted'")  # literals: a parameter would match no partial index
-RUNNING = _task.state == literal_column("'running'")
 HELD_OFF = bindparam("held_off", type_=ARRAY(Uuid))  # projects to pass over
 
 

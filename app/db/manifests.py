@@ -6,23 +6,34 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Row, Text, Uuid, bindparam, cast, exists, select
+from sqlalchemy import ColumnElement, Row, Text, Uuid, bindparam, cast, exists, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
 
-from app.db import api_credentials, schedules, skill_sets, tables
+from app.db import api_credentials, skill_sets, tables
 from app.db.database import Handle, execute
 from app.db.in_array import in_array
 from app.db.tables import SkillState
 from app.errors import NotFoundError
 from app.records import Json
+from app.run_settings import RunKind
 
 _project, _release, _tools, _api = tables.Project, tables.Release, tables.ToolSet, tables.Api
+
+
+def learns_from_tasks(project_id: UUID | InstrumentedAttribute[UUID]) -> ColumnElement[bool]:
+    """SQL condition: runs of kind `logged` are scheduled for the project."""
+    schedule = tables.Schedule
+    kind = schedule.settings["kind"].astext
+    return exists().where(schedule.project_id == project_id, schedule.enabled, kind == RunKind.LOGGED)
+
+
 _SERVING = (
     select(
         _project.name.label("project"),
         _project.settings,
-        schedules.learns_from_tasks(_project.id).label("learns"),
+        learns_from_tasks(_project.id).label("learns"),
         _release.state,
         _release.model,
         _release.prompt,

@@ -11,16 +11,26 @@ from typing import Self
 from uuid import UUID
 
 import psycopg
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import events, releases, runs, task_queue
 from app.db.pooler import NEEDS_DIRECT, passes_pooler, plain_url
 from app.errors import SettingError
 from app.loop import Loop
 
 PART = "notifications"
+TASKS = "sage_tasks"  # tasks may be claimed
+RELEASES = "sage_releases"  # a release changed; its id is the payload
+RUNS = "sage_runs"  # a run changed; its id is the payload
+EVENTS = "sage_events"  # a task has new events; its id is the payload. Sent by the function `append_task_events`
 _RETRY_SECONDS = 1.0  # between attempts to connect, and until then everyone's polling interval
 
 Callback = Callable[[], None]
+
+
+async def notify(session: AsyncSession, channel: str, payload: object = "") -> None:
+    """Tell every process, once this transaction is committed."""
+    await session.execute(select(func.pg_notify(channel, str(payload))))
 
 
 class NotificationListener:
@@ -87,14 +97,14 @@ class NotificationListener:
     async def _listen(self, connection: psycopg.AsyncConnection) -> None:
         if not self._pooler and await passes_pooler(connection):
             raise SettingError(NEEDS_DIRECT)
-        for channel in (task_queue.CHANNEL, releases.CHANNEL, runs.CHANNEL, events.CHANNEL):
+        for channel in (TASKS, RELEASES, RUNS, EVENTS):
             await connection.execute(f"LISTEN {channel}")
         self._loop.recover()
         self._wake_all()  # for what was sent before this connection listened
         async for notification in connection.notifies():
-            if notification.channel == task_queue.CHANNEL:
+            if notification.channel == TASKS:
                 _call(self._task_callbacks)
-            elif notification.channel == releases.CHANNEL:
+            elif notification.channel == RELEASES:
                 _call(self._release_callbacks)
             else:
                 self._wake_streams(notification.payload)

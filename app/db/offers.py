@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import events, lease, tables, task_queue
+from app.db import events, lease, tables, task_claims
 from app.db.column_types import to_json
 from app.db.database import Handle, execute
 from app.records import Json, Offer, Trajectory
@@ -40,7 +40,7 @@ def _arrays(name: str, *columns: ColumnClause[Any]) -> TableValuedAlias:
     return func.unnest(*arrays).table_valued(*columns).render_derived(name=name)
 
 
-_held = task_queue.held()
+_held = task_claims.held()
 _shown = _arrays("shown", column("skill", Uuid), column("position", Integer), column("ranks", Text))
 _new = insert(_row).from_select(
     ["task_id", "skill_id", "position", "ranks", "calls", "returned"],
@@ -202,3 +202,9 @@ def offer_of(skill: tables.Skill, ranks: dict[str, int] | None = None) -> Offer:
         instruction=skill.instruction,
         ranks=ranks or {},
     )
+
+
+def skill_event(status: str, offer: Offer) -> dict[str, str | int]:
+    """The data of a skill's event; `status` is "offered", "withheld", "skipped", "used", "refused" or
+    "written"."""
+    return {"status": status, "id": str(offer.skill_id), "name": offer.name, "version": offer.version}

@@ -117,3 +117,10 @@ def _without_secret(patch: Mapping[str, Json], name: str) -> tuple[Mapping[str, 
         signing_key(secret if isinstance(secret, str) else "", f"{name}.secret")
     shown = {key: value for key, value in setting.items() if key != "secret"}
     return {**patch, name: shown}, secret
+
+
+async def canary_of(session: AsyncSession, project_id: UUID) -> tables.Release | None:
+    release = tables.Release
+    there = select(release).where(release.project_id == project_id, release.state == tables.ReleaseState.CANARY)
+    found: tables.Release | None = await session.scalar(there)
+    return found

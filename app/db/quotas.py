@@ -7,7 +7,8 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import projects, tables, usage
-from app.db.fair_queue import ACCEPTED, RUNNING
+from app.db.fair_queue import ACCEPTED
+from app.db.task_claims import RUNNING
 from app.errors import LimitError
 from app.project.project_settings import Limits
 

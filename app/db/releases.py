@@ -9,6 +9,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from app.db import projects, skill_moves, tables
 from app.db.in_array import in_array
+from app.db.notifications import RELEASES, notify
 from app.db.tables import RELEASE_MOVES, ReleaseState
 from app.errors import ConflictError, NotFoundError
 from app.records import BASE, HOSTED, Json, hosted_id
@@ -17,7 +18,6 @@ _REJECT = "reject"  # the `verdict` of the evidence against a release
 _WAITING = "waiting"  # in the evidence of one that passed
 _NEXT = "next"  # in the evidence: what a person may do, until it serves
 SERVING = (ReleaseState.PASSED, ReleaseState.CANARY, ReleaseState.ACTIVE)  # or about to
-CHANNEL = "sage_releases"  # NOTIFY: a release changed; its id is the payload
 
 
 async def active(session: AsyncSession, project_id: UUID) -> tables.Release:
@@ -287,6 +287,6 @@ async def _is_open(session: AsyncSession, release: tables.Release) -> bool:
 
 async def _notified(session: AsyncSession, release: tables.Release) -> tables.Release:
     """Notify the servers of the project. Returns the release as stored."""
-    await session.execute(select(func.pg_notify(CHANNEL, str(release.id))))
+    await notify(session, RELEASES, release.id)
     await session.refresh(release)
     return release

@@ -140,11 +140,6 @@ async def expire(session: AsyncSession, run_id: UUID, owner: str) -> None:
     await session.execute(_queue.extend(owner, 0, _run.id == run_id))
 
 
-async def any_running(session: AsyncSession) -> bool:
-    """In any project."""
-    return bool(await session.scalar(select(exists().where(_run.state == RunState.RUNNING))))
-
-
 async def startable(session: AsyncSession) -> list[UUID]:
     """The oldest queued run of each project that has none running."""
     other = aliased(_run)

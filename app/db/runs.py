@@ -7,14 +7,12 @@ import msgspec
 from sqlalchemy import Update, case, func, insert, literal_column, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import tables
+from app.db import notifications, tables
 from app.db.page import Page, read_page
 from app.db.tables import RunState
 from app.errors import ConflictError, NotFoundError
 from app.records import Json
 from app.run_settings import RunKind, RunSettings
-
-CHANNEL = "sage_runs"  # NOTIFY: a run has changed; its id is the payload
 
 _run = tables.TrainingRun
 
@@ -157,4 +155,4 @@ async def write(session: AsyncSession, changes: Update) -> tables.TrainingRun | 
 
 async def notify(session: AsyncSession, run_id: UUID) -> None:
     """Tell followers, once this is committed, that the run has changed."""
-    await session.execute(select(func.pg_notify(CHANNEL, str(run_id))))
+    await notifications.notify(session, notifications.RUNS, run_id)

@@ -15,7 +15,7 @@ from app.db.clock import from_now
 from app.db.scores import proven
 from app.db.tables import ReleaseState, RunState
 from app.errors import InvalidError, NotFoundError
-from app.run_settings import RunKind, RunSettings
+from app.run_settings import RunSettings
 
 _MIN_HOURS, _MAX_HOURS = 1 / 3600, 87_600.0  # a second, ten years
 _MAX_SCORED_TASKS = 1_000_000_000
@@ -110,12 +110,6 @@ async def progress(session: AsyncSession, schedule: tables.Schedule) -> Schedule
     on_trial = select(func.min(_release.number)).where(_is_on_trial(schedule.project_id)).scalar_subquery()
     count, number = (await session.execute(select(scored, on_trial))).one()
     return ScheduleProgress(max(0, count - schedule.scored_seen), number)
-
-
-def learns_from_tasks(project_id: UUID | InstrumentedAttribute[UUID]) -> ColumnElement[bool]:
-    """SQL condition: runs of kind `logged` are scheduled for the project."""
-    kind = _schedule.settings["kind"].astext
-    return exists().where(_schedule.project_id == project_id, _schedule.enabled, kind == RunKind.LOGGED)
 
 
 def _scored(project_id: UUID | InstrumentedAttribute[UUID]) -> ScalarSelect[int]:

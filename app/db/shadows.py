@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator, Collection
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import delete, func, inspect, select
+from sqlalchemy import delete, inspect, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import lease, tables
 from app.db.column_types import pack
-from app.db.releases import CHANNEL
+from app.db.notifications import RELEASES, notify
 from app.db.tables import TaskState
 from app.records import Stop, Trajectory
 
@@ -45,7 +45,7 @@ async def add(session: AsyncSession, release_id: UUID, task_ids: Collection[UUID
     rows = [{"release_id": release_id, "task_id": task_id} for task_id in task_ids]
     if rows:
         await session.execute(insert(_shadow).values(rows).on_conflict_do_nothing())
-        await session.execute(select(func.pg_notify(CHANNEL, str(release_id))))
+        await notify(session, RELEASES, release_id)
 
 
 async def add_replay(session: AsyncSession, release_id: UUID, task_id: UUID) -> tables.Shadow:
@@ -54,7 +54,7 @@ async def add_replay(session: AsyncSession, release_id: UUID, task_id: UUID) -> 
     which = [getattr(_shadow, name) == value for name, value in key.items()]
     await session.execute(delete(_shadow).where(*which, _shadow.finished_at.is_not(None), _shadow.stop.is_(None)))
     await session.execute(insert(_shadow).values(key).on_conflict_do_nothing())
-    await session.execute(select(func.pg_notify(CHANNEL, str(release_id))))
+    await notify(session, RELEASES, release_id)
     return await session.get_one(_shadow, tuple(key.values()), populate_existing=True)
 
 

@@ -493,6 +493,11 @@ class Task(Entity, Leased):
     prompt: Mapped[str | None]  # hash of the prompt that it began under
     started_at: Mapped[datetime | None]  # of the first attempt; also the clock the sandbox shows
 
+    @property
+    def seed(self) -> int:
+        """The same for all attempts at it, and for its shadows."""
+        return self.id.int & 0x7FFFFFFF
+
 
 class Trajectory(Entity):
     """The trajectory of a task, as msgpack of `records.Trajectory`; columns repeat only what is queried."""

@@ -9,9 +9,7 @@ from uuid import UUID
 import msgspec
 from sqlalchemy import (
     ARRAY,
-    CTE,
     ColumnElement,
-    Double,
     ScalarSelect,
     Select,
     Text,
@@ -21,7 +19,6 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
-    cast,
     exists,
     func,
     or_,
@@ -36,16 +33,16 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from app.db import canaries, events, lease, runners, suspects, tables, task_end, usage
 from app.db.clock import from_now
 from app.db.database import Handle, execute
-from app.db.fair_queue import HELD_OFF, RUNNING, any_candidate, next_task
+from app.db.fair_queue import HELD_OFF, any_candidate, next_task
+from app.db.notifications import TASKS, notify
 from app.db.tables import TASK_END_STATES, ReleaseState, TaskState
+from app.db.task_claims import QUEUE, RUNNING
 from app.project.project_settings import Limits
 from app.records import Json, Stop
 from app.score_source import ScoreSource
 
-CHANNEL = "sage_tasks"  # NOTIFY: tasks may be claimed
 _task = tables.Task
-_queue = lease.LeaseQueue(_task, RUNNING)
-_CANCELLED = select(_task.id).where(_queue.held_by(bindparam("process", type_=Text)), _task.cancel_requested)
+_CANCELLED = select(_task.id).where(QUEUE.held_by(bindparam("process", type_=Text)), _task.cancel_requested)
 _TRIES = 20  # of a claim that others overtake
 _PAUSE = 0.002  # seconds between two tries, at most; each is longer
 NO_LIMITS = Limits()
@@ -110,13 +107,13 @@ async def claim(  # noqa: PLR0913  the last ones are each a condition of its own
 @lru_cache(maxsize=64)
 def _claiming(lease_seconds: float, limits: Limits, abandoned: bool, skip: int) -> ReturningUpdate[UUID]:
     """Returns the id of the claimed task, if there is one."""
-    died = and_(_task.owner.is_not(None), _queue.process() != _PROCESS)  # of a task whose lease has expired
+    died = and_(_task.owner.is_not(None), QUEUE.process() != _PROCESS)  # of a task whose lease has expired
     resumable = [_task.id != all_(_OURS), _task.project_id != all_(HELD_OFF), suspects.may_run(died)]
     resumable += [_may_continue()]
     found, charged = next_task(limits, skip, *resumable, *([] if abandoned else [_task.owner.is_(None)]))
     active = _release_in(ReleaseState.ACTIVE)
     canary = _release_in(ReleaseState.CANARY, canaries.is_assigned())
-    claimed = _queue.take(
+    claimed = QUEUE.take(
         _OWNER,
         lease_seconds,
         _task.id == found.c.id,
@@ -151,7 +148,7 @@ async def any_waits(session: AsyncSession, limits: Limits = NO_LIMITS) -> bool:
 
 async def mark_alone(session: AsyncSession, task_id: UUID, owner: str) -> None:
     """The owner begins to execute this task, and nothing else. Raises ConflictError if it lost the task."""
-    marked = update(_task).where(_queue.held(owner, _task.id == task_id)).values(alone=True)
+    marked = update(_task).where(QUEUE.held(owner, _task.id == task_id)).values(alone=True)
     if await session.scalar(marked.returning(_task.id)) is None:
         raise lease.lost("task", task_id, owner)
 
@@ -172,40 +169,6 @@ async def cancelled(handle: Handle, process: str) -> set[UUID]:
     return set((await execute(handle, _CANCELLED, {"process": process})).scalars())
 
 
-async def hold(session: AsyncSession, task_id: UUID, owner: str) -> None:
-    """Keep others from claiming the task until this transaction ends. Raises ConflictError if one has already."""
-    held = select(_task.id).where(_queue.held(owner, _task.id == task_id)).with_for_update(read=True)
-    if await session.scalar(held) is None:
-        raise lease.lost("task", task_id, owner)
-
-
-async def hold_for(session: AsyncSession, task_id: UUID, owner: str, seconds: float) -> None:
-    """Keep others from claiming the task for so many seconds from now, also if its lease has expired.
-
-    Raises ConflictError if one has claimed it already.
-    """
-    held = select(_task.lease_until < from_now(seconds)).where(_queue.held(owner, _task.id == task_id))
-    soon = await session.scalar(held.with_for_update(read=True))
-    if soon is None:
-        raise lease.lost("task", task_id, owner)
-    if soon:
-        await session.execute(_queue.extend(owner, seconds, _task.id == task_id))
-
-
-def held() -> CTE:
-    """As `hold`, for a larger statement: the row of the task `:task` while it is of the owner `:claim`."""
-    which = _queue.held(bindparam("claim", type_=Text), _task.id == bindparam("task", type_=Uuid))
-    return select(_task.id).where(which).with_for_update(read=True).cte("held")
-
-
-def extended(held: CTE) -> CTE:
-    """Part of a larger statement: as `hold_for`, for `:hold_seconds`."""
-    seconds = cast(bindparam("hold_seconds", type_=Double), Double)
-    until = func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
-    soon = (_task.id == held.c.id, _task.lease_until < until)
-    return update(_task).where(*soon).values(lease_until=until).cte("extended")
-
-
 async def finish(session: AsyncSession, task_id: UUID, owner: str, outcome: TaskOutcome) -> bool:
     """False, and nothing is written: the task is no longer the owner's, and the rollout is to be dropped.
 
@@ -219,7 +182,7 @@ async def finish(session: AsyncSession, task_id: UUID, owner: str, outcome: Task
         del values["score"]
     else:
         values |= {"checked": True, **_unless_a_person_scored(score=outcome.score, score_source=given_by)}
-    finished = _queue.finish(owner, _task.id == task_id, **values)
+    finished = QUEUE.finish(owner, _task.id == task_id, **values)
     project_id = await session.scalar(finished.returning(_task.project_id))
     if project_id is None:
         return False
@@ -243,35 +206,9 @@ async def _used(session: AsyncSession, task_id: UUID, outcome: TaskOutcome) -> d
     return {outcome.state.value: 1, **counts}
 
 
-async def suspend(session: AsyncSession, task_id: UUID, owner: str) -> bool:
-    """Let the task wait, without an owner, until `wake`; the attempt does not count.
-
-    False, and nothing is written: its cancellation was requested. Raises ConflictError if it has another owner.
-    """
-    running = _queue.held(owner, _task.id == task_id, ~_task.cancel_requested)
-    waiting = {
-        "state": TaskState.WAITING,
-        "owner": None,
-        "lease_until": None,
-        "attempt": _task.attempt - 1,
-        "alone": False,
-    }
-    if await session.scalar(update(_task).where(running).values(**waiting).returning(_task.id)) is not None:
-        return True
-    await hold(session, task_id, owner)
-    return False
-
-
-async def wake(session: AsyncSession, task_id: UUID) -> None:
-    """Let a runner resume a task that waits."""
-    waits = (_task.id == task_id, _task.state == TaskState.WAITING)
-    await session.execute(update(_task).where(*waits).values(state=TaskState.RUNNING))
-    await session.execute(select(func.pg_notify(CHANNEL, "")))
-
-
 async def hand_back(session: AsyncSession, process: str) -> Sequence[UUID]:
     """Let others resume all tasks of a process at once. Returns their ids."""
-    return await _free(session, _queue.hand_back_all(process, alone=suspects.alone()))
+    return await _free(session, QUEUE.hand_back_all(process, alone=suspects.alone()))
 
 
 async def record_prompt(session: AsyncSession, task_id: UUID, owner: str, prompt: str) -> str | None:
@@ -279,7 +216,7 @@ async def record_prompt(session: AsyncSession, task_id: UUID, owner: str, prompt
     it began under. Raises ConflictError if it has another owner.
     """
     began = case((_has_turns(), _task.prompt), else_=prompt)
-    held = _queue.held(owner, _task.id == task_id)
+    held = QUEUE.held(owner, _task.id == task_id)
     rows = (await session.scalars(update(_task).where(held).values(prompt=began).returning(_task.prompt))).all()
     if not rows:
         raise lease.lost("task", task_id, owner)
@@ -302,13 +239,13 @@ async def put_back(
         "broken_answers": _task.broken_answers + broken_answers,
         "lease_until": from_now(seconds) if seconds else None,
     }
-    await _free(session, _queue.hand_back(owner, _task.id == task_id, alone=suspects.alone(), **values))
+    await _free(session, QUEUE.hand_back(owner, _task.id == task_id, alone=suspects.alone(), **values))
 
 
 async def advance(session: AsyncSession, task_id: UUID, owner: str) -> None:
     """The task, which runners died at, has got further: they died of something else, or it does harm elsewhere."""
     await session.execute(
-        update(_task).where(_queue.held(owner, _task.id == task_id)).values(lone_deaths=0, lone_kills=0)
+        update(_task).where(QUEUE.held(owner, _task.id == task_id)).values(lone_deaths=0, lone_kills=0)
     )
 
 
@@ -326,13 +263,13 @@ async def abandon(session: AsyncSession, process: str, *, killed: bool = False) 
 
     `killed`: from outside, or nobody knows, so that it takes more such deaths until a task is condemned.
     """
-    return await _free(session, _queue.hand_back_all(process, **suspects.after_death(true(), killed=killed)))
+    return await _free(session, QUEUE.hand_back_all(process, **suspects.after_death(true(), killed=killed)))
 
 
 async def _free(session: AsyncSession, freeing: Update) -> Sequence[UUID]:
     freed = (await session.scalars(freeing.returning(_task.id))).all()
     if freed:
-        await session.execute(select(func.pg_notify(CHANNEL, "")))
+        await notify(session, TASKS)
     return freed
 
 

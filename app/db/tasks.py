@@ -13,10 +13,10 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from app.db import events, tables, task_end, task_search, task_secrets, usage
 from app.db.in_array import in_array
+from app.db.notifications import TASKS, notify
 from app.db.page import Page, read_page
 from app.db.quotas import admit
 from app.db.tables import Exploration, TaskState
-from app.db.task_queue import CHANNEL
 from app.errors import ConflictError, NotFoundError
 from app.project.project_settings import Limits
 from app.records import Json, Stop
@@ -103,7 +103,7 @@ async def submit_all(
     if fresh:
         await task_search.add(session, list(fresh))
         await admit(session, Counter(task.project_id for task in fresh.values()), limits)
-        await session.execute(select(func.pg_notify(CHANNEL, "")))
+        await notify(session, TASKS)
     return [
         fresh.get(row["id"]) or await _first(session, project_id, new)
         for row, (project_id, new) in zip(rows, batch, strict=True)

@@ -8,12 +8,12 @@ from sqlalchemy import Integer, LargeBinary, Uuid, bindparam, delete, exists, fa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import calls, events, lease, tables, task_queue
+from app.db import calls, events, lease, tables, task_claims
 from app.db.column_types import pack
 from app.db.database import Handle, execute, keys_of
 from app.records import Call, Turn
 
-_held = task_queue.held()
+_held = task_claims.held()
 _index, _record = bindparam("turn_index", type_=Integer), bindparam("turn_record", type_=LargeBinary)
 _turn = tables.TaskTurn
 _new = insert(_turn).from_select(
@@ -87,7 +87,7 @@ async def end(
 
 async def explore(session: AsyncSession, task_id: UUID, owner: str, how: tables.Exploration) -> bool:
     """Record that the task explores, unless an earlier attempt left something: then it goes on as it began."""
-    await task_queue.hold(session, task_id, owner)
+    await task_claims.hold(session, task_id, owner)
     if await resumes(session, task_id):
         return False
     await session.execute(update(tables.Task).where(tables.Task.id == task_id).values(exploration=how))
@@ -99,7 +99,7 @@ async def begin_again(session: AsyncSession, task_id: UUID, owner: str, event: e
 
     Raises ConflictError if the task has another owner.
     """
-    await task_queue.hold(session, task_id, owner)
+    await task_claims.hold(session, task_id, owner)
     for row in (_turn, tables.TaskCall):
         await session.execute(delete(row).where(row.task_id == task_id))
     stopped = {"exploration": tables.Exploration.STOPPED}

@@ -2,7 +2,7 @@
 
 import structlog
 
-from app.db import adapters, run_queue
+from app.db import adapters
 from app.db.database import Sessions
 from app.engine.capability import PROBE_PREFIX
 from app.engine.http_engine import HttpEngine
@@ -72,7 +72,7 @@ async def evictable_adapters(engine: HttpEngine, sessions: Sessions, model: str)
     async with sessions() as session:
         needed, active = await adapters.needed(session), await adapters.active(session)
         known = await adapters.known(session, loaded)
-        training = await run_queue.any_running(session)
+        training = await adapters.any_trains(session)
     idle = [name for name in loaded if name not in needed]
     evictable = [name for name in idle if not training or name in known or name.startswith(PROBE_PREFIX)]
     return Evictable(

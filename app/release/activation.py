@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import canaries, manifests, tables
+from app.db import manifests, projects, tables
 from app.db.manifests import SkillName
 from app.records import hosted_id
 from app.release import restored_skills, tool_documents
@@ -68,7 +68,7 @@ async def changes_of(
     if active is None or active.id == release.id:
         return ActivationChanges()
     moved = {} if skills == "keep" else await restored_skills.planned(session, release, active)
-    canary = await canaries.of_project(session, release.project_id)
+    canary = await projects.canary_of(session, release.project_id)
     return ActivationChanges(
         replaces=active.number,
         rolls_back=rolls_back(release, active),

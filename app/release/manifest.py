@@ -19,7 +19,6 @@ from app.db import (
     manifests,
     projects,
     releases,
-    schedules,
     skill_sets,
     tables,
     watches,
@@ -86,7 +85,7 @@ async def begin_serving(
     return Serving(
         project=project.name,
         settings=project.settings,
-        learns=bool(await session.scalar(select(schedules.learns_from_tasks(project_id)))),
+        learns=bool(await session.scalar(select(manifests.learns_from_tasks(project_id)))),
         release=release.id,
         state=release.state,
         model=release.model,

@@ -1,15 +1,10 @@
 """Removes a task's secrets from what is kept of it: trajectory, outcome and skill drafts. Pure."""
 
-from collections.abc import Sequence
-
 import msgspec
 
 from app.apis.credentials import mask, mask_call
 from app.records import Trajectory, Turn
 from app.security.secret_values import SecretValues
-from app.skills.extract import Draft
-
-HOLDS_SECRET = "it holds a secret that this task has met"
 
 
 def masked(trajectory: Trajectory, secrets: SecretValues) -> Trajectory:
@@ -25,11 +20,6 @@ def masked(trajectory: Trajectory, secrets: SecretValues) -> Trajectory:
         turns = tuple(msgspec.structs.replace(turn, context_ids=(), sampled_ids=(), logprobs=()) for turn in turns)
         shown = msgspec.structs.replace(shown, masked=True)
     return msgspec.structs.replace(shown, turns=turns)
-
-
-def without_secrets(drafts: Sequence[Draft], secrets: SecretValues) -> list[Draft]:
-    """The drafts that hold no secret of the task, in any part that is stored."""
-    return [draft for draft in drafts if secrets.mask_value(draft) == draft]
 
 
 def _masked_turn(turn: Turn, secrets: SecretValues) -> Turn:

@@ -14,7 +14,6 @@ from app.runner.check_report import run_check
 from app.runner.execute import TaskExecutor
 from app.runner.mask_trajectory import masked
 from app.runner.task_context import TaskContext, task_of
-from app.runner.task_journal import seed_of
 from app.security.log_masking import mask_logs
 from app.security.secret_values import SecretValues
 
@@ -42,7 +41,7 @@ async def replay_recorded(executor: TaskExecutor, shadow: tables.Shadow) -> Reco
     offered = await executor.skill_selection.reuse(row)
     gateway.guard = await executor.skill_selection.guard(offered)
     task = task_of(row, context.project)
-    resume = ResumeState(seed=seed_of(row), now=row.started_at)
+    resume = ResumeState(seed=row.seed, now=row.started_at)
     async with executor.policy_agent(row, context.policy, shadow.owner or "") as agent:
         trajectory = await run_rollout(agent, task, context.policy, gateway, offered, resume)
     same, failure, scored = recording.complete, trajectory.detail or None, None

@@ -19,7 +19,6 @@ from app.gateway.gateway import Gateway
 from app.gateway.skill_guard import GuardedSkill, SkillGuard
 from app.records import Call, SkillCall, Trajectory
 from app.runner.execute import TaskExecutor
-from app.runner.task_journal import seed_of
 from app.sandbox.protocol import Function
 from app.skills.admission import stored_manifest
 from app.skills.skill_replays import call_of, repeatable
@@ -92,7 +91,7 @@ async def _run(
         gateway,
         agent.limits.session,
         prelude=[Function(skill.name, skill.source)],
-        seed=seed_of(row),
+        seed=row.seed,
         now=row.started_at,
     )
     try:

@@ -25,7 +25,6 @@ from app.runner.execute import TaskExecutor
 from app.runner.postponed import is_passing
 from app.runner.recorded_replay import replay_recorded
 from app.runner.task_context import task_of
-from app.runner.task_journal import seed_of
 from app.security.log_masking import mask_logs
 from app.security.secret_values import SecretValues
 
@@ -126,7 +125,7 @@ async def replay(executor: TaskExecutor, shadow: tables.Shadow) -> ShadowOutcome
     offered = await executor.skill_selection.reuse(row)
     gateway.guard = await executor.skill_selection.guard(offered)
     task = task_of(row, context.project)
-    resume = ResumeState(seed=seed_of(row), now=row.started_at)
+    resume = ResumeState(seed=row.seed, now=row.started_at)
     owner = shadow.owner or ""
     async with (
         counted_calls(executor.sessions, row.project_id, owner, gateway),

@@ -14,14 +14,10 @@ from app.db import tables
 from app.db.tables import TaskState
 from app.db.task_queue import TaskOutcome
 from app.errors import ConflictError
-from app.records import LIMITS, Offer, SkillRun, Stop, Trajectory, Turn
+from app.records import LIMITS, Offer, Stop, Trajectory, Turn
 from app.runner.task_journal import TaskJournal
 from app.skills.skill_replays import call_of
-
-
-def skill_run_of(row: tables.Task) -> SkillRun | None:
-    """None for a task that the policy works on."""
-    return None if row.skill_run is None else msgspec.convert(row.skill_run, SkillRun)
+from app.skills.skill_selection import skill_run_of
 
 
 async def begin_call(

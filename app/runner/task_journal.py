@@ -22,8 +22,10 @@ from app.db import (
     calls,
     events,
     lease,
+    offers,
     skill_moves,
     tables,
+    task_claims,
     task_queue,
     task_secrets,
     turns,
@@ -96,7 +98,7 @@ class TaskJournal(RolloutHooks):
         """Read what earlier attempts recorded, with the seed and the clock that all attempts share."""
         async with direct(self._sessions) as handle:
             if not await turns.resumes(handle, self._task.id):
-                return ResumeState(seed=seed_of(self._task), now=self._task.started_at)
+                return ResumeState(seed=self._task.seed, now=self._task.started_at)
         if self._marks is not None and (unsent := self._marks.unsent(self._task.id)) is not None:
             async with direct(self._sessions) as handle:
                 await calls.undo(handle, self._task.id, *unsent)
@@ -111,7 +113,7 @@ class TaskJournal(RolloutHooks):
             each.call for each in made if begun and each.call is not None and each.call.turn == begun.index
         )
         return ResumeState(
-            seed=seed_of(self._task),
+            seed=self._task.seed,
             now=self._task.started_at,
             recorded=tuple(each.turn for each in recorded if each.ended),
             begun=begun.turn if begun else None,
@@ -135,7 +137,7 @@ class TaskJournal(RolloutHooks):
             self._task.prompt = began
         if (remark := scope.remark(apis, await self._tried(policy.model))) is not None:
             async with self._sessions.begin() as session:
-                await task_queue.hold(session, self._task.id, self._owner)
+                await task_claims.hold(session, self._task.id, self._owner)
                 if not await events.has(session, self._task.id, "remark"):
                     await events.append(session, self._task.id, "remark", {"text": remark})
         was, now = self._task.prompt, prompt_of(policy.model, agent.prompt_hash)
@@ -143,7 +145,7 @@ class TaskJournal(RolloutHooks):
             return
         log.warning("no runner has the prompt that the task began under", task=str(self._task.id), was=was)
         async with self._sessions.begin() as session:
-            await task_queue.hold(session, self._task.id, self._owner)
+            await task_claims.hold(session, self._task.id, self._owner)
             await events.append(session, self._task.id, "prompt", {"was": was, "now": now})
 
     async def on_silence(self, failure: str) -> None:
@@ -153,7 +155,7 @@ class TaskJournal(RolloutHooks):
         remark: dict[str, Json] = {"text": self.secrets.mask(f"waiting for the hosted model: {failure}")}
         with suppress(ConflictError, *TRANSIENT):  # the next write meets that, too
             async with self._sessions.begin() as session:
-                await task_queue.hold(session, self._task.id, self._owner)
+                await task_claims.hold(session, self._task.id, self._owner)
                 told = await events.of_kind(session, self._task.id, "remark")
                 if len(told) < _MOST_REMARKS and (self._has_answered or remark not in told[-1:]):
                     await events.append(session, self._task.id, "remark", remark)
@@ -235,7 +237,7 @@ class TaskJournal(RolloutHooks):
                     await skill_moves.quarantine(session, offer.skill_id, reason, len(refusals))
                     data = [{"api": each.api, "reason": each.reason} for each in refusals]
                     refused_events = [
-                        events.NewEvent("skill", skill_event("refused", offer) | each) for each in data
+                        events.NewEvent("skill", offers.skill_event("refused", offer) | each) for each in data
                     ]
                     await events.append_all(session, self._task.id, refused_events)
 
@@ -300,7 +302,7 @@ class TaskJournal(RolloutHooks):
         while boot_time() - self._confirmed > _SENDING_SECONDS / 2:
             confirmed = boot_time()
             async with self._sessions.begin() as session:
-                await task_queue.hold_for(session, self._task.id, self._owner, _SENDING_SECONDS)
+                await task_claims.hold_for(session, self._task.id, self._owner, _SENDING_SECONDS)
             self._confirmed = confirmed
 
     @timed(Phase.JOURNAL)
@@ -358,7 +360,7 @@ class TaskJournal(RolloutHooks):
             offer = next((each for each in self.offered if each.name == use.function), None)
             if offer is not None and use.inherited:
                 counts = {"calls": use.calls, "returned": use.returned, "turn": index}
-                yield events.NewEvent("skill", skill_event("used", offer) | counts)
+                yield events.NewEvent("skill", offers.skill_event("used", offer) | counts)
 
     def _call_event(self, call: Call) -> events.NewEvent:
         return events.NewEvent("call", call_fields(call, self.secrets))
@@ -383,17 +385,6 @@ async def _despite_cancellation(write: Callable[[], Awaitable[None]]) -> None:
         if not writing.cancelled() and (error := writing.exception()) is not None:
             log.warning("a call stays in doubt: the journal cannot be written", cause=first_line(error))
         raise
-
-
-def seed_of(task: tables.Task) -> int:
-    """The same for all attempts at a task, and for its shadows."""
-    return task.id.int & 0x7FFFFFFF
-
-
-def skill_event(status: str, offer: Offer) -> dict[str, str | int]:
-    """The data of a skill's event; `status` is "offered", "withheld", "skipped", "used", "refused" or
-    "written"."""
-    return {"status": status, "id": str(offer.skill_id), "name": offer.name, "version": offer.version}
 
 
 def _same(lost: calls.JournalCall, call: Call) -> bool:

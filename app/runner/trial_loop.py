@@ -35,7 +35,6 @@ from app.records import Json, Stop, Trajectory
 from app.runner.execute import TaskExecutor
 from app.runner.mask_trajectory import masked
 from app.runner.task_context import TaskContext, task_of
-from app.runner.task_journal import seed_of
 from app.sandbox.protocol import RefusalError
 from app.security.log_masking import mask_logs
 from app.security.secret_values import SecretValues
@@ -290,7 +289,7 @@ class _Trial:
     async def _answered(self, question: Question) -> Trajectory:
         row = self._task(question.text)
         task, policy = task_of(row, self.context.project), self.context.policy
-        resume = ResumeState(seed=seed_of(row), now=datetime.now(UTC))
+        resume = ResumeState(seed=row.seed, now=datetime.now(UTC))
         async with self._executor.policy_agent(row, policy, self.row.owner or "") as agent:
             return await run_rollout(agent, task, policy, self._gateway(row), (), resume)
 

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
-from app.db import canaries, projects, releases, skill_evidence, skill_moves, skills, tables
+from app.db import projects, skill_evidence, skill_moves, skills, tables
 from app.db.skills import NewSkill, StartingState
 from app.db.tables import LIVE_SKILLS, ReleaseState, SkillState
 from app.gateway.skill_manifest import SkillManifest, widenings
@@ -164,7 +164,7 @@ async def _beside(
 
     What a canary's tasks write concerns nobody else until its trial is over.
     """
-    canary = await canaries.of_project(session, project_id)
+    canary = await projects.canary_of(session, project_id)
     if canary is None:
         return live, live
     public = [each for each in live if each.release_id != canary.id or each.state is SkillState.ACTIVE]
@@ -185,13 +185,13 @@ async def _replace_unseen(
 
 
 async def _is_on_trial(session: AsyncSession, project_id: UUID, new: NewSkill) -> bool:
-    canary = await canaries.of_project(session, project_id)
+    canary = await projects.canary_of(session, project_id)
     return canary is not None and canary.id == new.release_id
 
 
 async def _rejection(session: AsyncSession, skill: tables.Skill | NewSkill) -> StartingState | None:
     """Given if the skill's release was rejected: its task went on, or its version waited for a score."""
-    release = None if skill.release_id is None else await releases.get(session, skill.release_id)
+    release = None if skill.release_id is None else await session.get(tables.Release, skill.release_id)
     if release is None or release.state is not ReleaseState.REJECTED:
         return None
     reason = f"its release {release.number} was rejected"

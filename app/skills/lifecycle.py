@@ -5,7 +5,7 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import projects, releases, skill_evidence, skill_moves, skill_withdrawals, skills, tables
+from app.db import projects, skill_evidence, skill_moves, skill_withdrawals, skills, tables
 from app.db.skill_evidence import Outcomes, SkillEvidence
 from app.db.tables import LIVE_SKILLS, NEXT_SKILL_STATE, ReleaseState, SkillState
 from app.project.project_settings import SkillPolicy
@@ -98,7 +98,7 @@ async def _take_back(session: AsyncSession, skill_id: UUID, reason: str) -> None
 
 
 async def _release(session: AsyncSession, skill: tables.Skill) -> tables.Release | None:
-    return await releases.get(session, skill.release_id) if skill.release_id else None
+    return await session.get(tables.Release, skill.release_id) if skill.release_id else None
 
 
 async def _policy(session: AsyncSession, skill: tables.Skill) -> SkillPolicy:

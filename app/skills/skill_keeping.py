@@ -7,12 +7,10 @@ from uuid import UUID
 import structlog
 
 from app.apis.catalog import Catalog
-from app.db import events, offers, skills, tables, task_queue
+from app.db import events, offers, skills, tables, task_claims
 from app.db.database import Sessions, reading
 from app.db.tables import LIVE_SKILLS, SkillState
 from app.records import Offer, Trajectory
-from app.runner.mask_trajectory import HOLDS_SECRET, without_secrets
-from app.runner.task_journal import skill_event
 from app.security.secret_values import SecretValues
 from app.skills.extract import Draft
 from app.skills.library import Library
@@ -21,6 +19,8 @@ from app.skills.validate_drafts import validate_drafts
 from app.skills.written_manifest import manifests_of
 
 log = structlog.get_logger(__name__)
+
+_HOLDS_SECRET = "it holds a secret that this task has met"
 
 
 class SkillKeeping:
@@ -63,22 +63,27 @@ class SkillKeeping:
             catalog=catalog,
         )
         stored = await self._library.save(
-            row.project_id, drafts, provenance, claim=lambda session: task_queue.hold(session, row.id, owner)
+            row.project_id, drafts, provenance, claim=lambda session: task_claims.hold(session, row.id, owner)
         )
         await self._report(row.id, stored)
 
     async def _report(self, task_id: UUID, stored: Sequence[Offer]) -> None:
         async with self._sessions.begin() as session:
             for offer in stored:
-                await events.append(session, task_id, "skill", skill_event("written", offer))
+                await events.append(session, task_id, "skill", offers.skill_event("written", offer))
 
     async def _refuse(self, row: tables.Task, drafts: Sequence[Draft], secrets: SecretValues) -> None:
         """Report skills that hold a secret, without it."""
         async with self._sessions.begin() as session:
             for draft in drafts:
-                data = {"status": "refused", "name": secrets.mask(draft.name), "reason": HOLDS_SECRET}
-                log.warning("a skill was refused", task=str(row.id), name=data["name"], reason=HOLDS_SECRET)
+                data = {"status": "refused", "name": secrets.mask(draft.name), "reason": _HOLDS_SECRET}
+                log.warning("a skill was refused", task=str(row.id), name=data["name"], reason=_HOLDS_SECRET)
                 await events.append(session, row.id, "skill", data)
+
+
+def without_secrets(drafts: Sequence[Draft], secrets: SecretValues) -> list[Draft]:
+    """The drafts that hold no secret of the task, in any part that is stored."""
+    return [draft for draft in drafts if secrets.mask_value(draft) == draft]
 
 
 def _last_live(skill: tables.Skill) -> SkillState | None:

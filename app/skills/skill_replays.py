@@ -19,7 +19,6 @@ from app.errors import SandboxError
 from app.gateway.gateway import Gateway
 from app.gateway.skill_guard import GuardedSkill, SkillGuard
 from app.records import Call, Json, SkillCall, Trajectory
-from app.runner.task_journal import seed_of
 from app.sandbox.protocol import Function, Sandbox, SessionLimits
 from app.skills.admission import stored_manifest
 from app.untrusted.syntax_tree import syntax_tree
@@ -89,7 +88,7 @@ class SkillReplays:
             gateway,
             self._limits,
             prelude=[Function(skill.name, skill.source)],
-            seed=seed_of(row),
+            seed=row.seed,
             now=row.started_at,
         )
         try:

@@ -15,8 +15,6 @@ from app.db.database import Sessions, direct, reading
 from app.errors import SandboxError
 from app.gateway.skill_guard import GuardedSkill, SkillGuard
 from app.records import Offer, SkillRun
-from app.runner.skill_run import skill_run_of
-from app.runner.task_journal import skill_event
 from app.sandbox.protocol import Function, Sandbox, SessionLimits
 from app.skills.admission import is_offered, stored_manifest
 from app.skills.library import Library
@@ -28,6 +26,11 @@ _WIDER = 4  # times the limit are looked at, as some of the skills found may be 
 _GUARDED = 1_000  # skills whose manifests are kept in memory
 _Rejected = list[tuple[Offer, str]]
 """Offers that are left out, each with the reason."""
+
+
+def skill_run_of(row: tables.Task) -> SkillRun | None:
+    """None for a task that the policy works on."""
+    return None if row.skill_run is None else msgspec.convert(row.skill_run, SkillRun)
 
 
 def is_withheld(task_id: UUID, share: float) -> bool:
@@ -73,14 +76,14 @@ class SkillSelection:
         tried = {offer.skill_id for offer in (*good, *(offer for offer, _ in left_out))}
         others = left_out + [(offer, SURPLUS) for offer in current if offer.skill_id not in tried]
         if good and run is None and is_withheld(row.id, self._withheld):
-            withheld = [events.NewEvent("skill", skill_event("withheld", offer)) for offer in good]
+            withheld = [events.NewEvent("skill", offers.skill_event("withheld", offer)) for offer in good]
             chosen = trace.record([], [*((offer, WITHHELD) for offer in good), *others])
             async with direct(self._sessions) as handle:
                 await offers.withhold(handle, row.id, owner, good, withheld, msgspec.to_builtins(chosen))
             return ()
-        new = [events.NewEvent("skill", {**skill_event("offered", offer)}) for offer in good]
+        new = [events.NewEvent("skill", {**offers.skill_event("offered", offer)}) for offer in good]
         for offer, reason in left_out:
-            new.append(events.NewEvent("skill", skill_event("skipped", offer) | {"reason": reason}))
+            new.append(events.NewEvent("skill", offers.skill_event("skipped", offer) | {"reason": reason}))
         chosen = trace.record(good, others)
         if chosen.choices:
             async with direct(self._sessions) as handle:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
-from app.db import environments, run_queue, schedules
+from app.db import adapters, environments, run_queue, schedules
 from app.db.database import TRANSIENT, Sessions, open_database
 from app.errors import EngineError
 from app.liveness import LivenessReporter
@@ -122,7 +122,7 @@ async def wake_idle(sessions: Sessions, servers_that_sleep: Sequence[str]) -> No
     if not servers_that_sleep:
         return
     async with sessions() as session:
-        busy = await run_queue.any_running(session)
+        busy = await adapters.any_trains(session)
     if not busy:
         with suppress(EngineError):  # `wake_servers` has logged it, and the next round tries again
             await asyncio.to_thread(wake_servers, servers_that_sleep)
