@@ -1,8 +1,8 @@
 """A contract for import-linter: rows of modules, each of which imports only its own row and the rows under it.
 
 Unlike `layers`, it names a row by patterns, so that the modules of one thing are one row wherever they stand:
-`name.*` is a package with all that is in it, `name_*` are the modules whose names begin so. Of several patterns the
-longest counts. A module in no row breaks the contract, and so does a pattern that fits none.
+`name.*` is a package with all that is in it, `name_*` are the modules whose names begin so. Of several patterns
+the longest counts. A module in no row breaks the contract, and so does a pattern that fits none.
 """
 
 from fnmatch import fnmatchcase
