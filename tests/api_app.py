@@ -36,6 +36,7 @@ from app.release.first_release import FirstRelease
 from app.release.promote import Promoter
 from app.settings import Settings
 from tests.recording_swapper import RecordingSwapper
+from tests.support.shared_reader import shared_reader
 
 BUSY = Occupancy({ReplicaState.LIVE: 2, ReplicaState.OUT: 1}, in_flight=3, waiting=4)
 _SERVER = ModelServer(
@@ -148,7 +149,7 @@ async def open_api_app(  # noqa: PLR0913  what a test replaces
     directory: Path | None = None,
     data_rules: DataRules = DataRules(),  # noqa: B008  frozen
     http_client: httpx.AsyncClient | None = None,
-    documents_at_once: int = 2,
+    document_reader: DocumentReader | None = None,
     first_release: FirstRelease = BASE_ALONE,
     model_scope: ModelScope = ModelScope(),  # noqa: B008  frozen
     tokenizer: ChatTokenizer | None = None,
@@ -165,7 +166,6 @@ async def open_api_app(  # noqa: PLR0913  what a test replaces
         async with (
             NotificationListener(database_url, ping_seconds=1.0) as listener,
             httpx.AsyncClient(verify=_tls, timeout=60) as own_client,
-            DocumentReader(at_once=documents_at_once) as document_reader,
         ):
             yield Dependencies(
                 sessions=sessions,
@@ -176,7 +176,7 @@ async def open_api_app(  # noqa: PLR0913  what a test replaces
                 adapters=AdapterDirectory(directory or Path("adapters"), base="seed"),
                 notify_workers=wakes.notify_workers,
                 http_client=http_client or own_client,
-                document_reader=document_reader,
+                document_reader=document_reader or shared_reader(),
                 readiness_checks=checks or {},
                 occupancy=lambda: BUSY,
                 model_servers=lambda: SERVERS,

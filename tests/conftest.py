@@ -119,6 +119,15 @@ def database_url(server_url: str) -> Iterator[str]:
     yield from postgres.migrated_database(server_url)
 
 
+@pytest.fixture(scope="session", autouse=True)
+async def _readers() -> AsyncIterator[None]:
+    yield
+    if "tests.support.shared_reader" in sys.modules:
+        from tests.support.shared_reader import close_shared_reader
+
+        await close_shared_reader()
+
+
 @pytest.fixture(scope="session")
 async def unlimited(database_url: str) -> AsyncIterator[Database]:
     """The database, without a limit on the time that a transaction may be idle."""

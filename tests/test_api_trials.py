@@ -17,7 +17,6 @@ import pytest
 from sqlalchemy import delete, event, func, select, update
 
 from app.api.scope_check import ScopeCheck
-from app.apis.document_reader import DocumentReader
 from app.db import api_trials, apis, releases, tables
 from app.db.clock import from_now
 from app.db.database import Sessions
@@ -38,6 +37,7 @@ from tests.lock_waits import waits_for_a_lock
 from tests.sage_command import SageCommand
 from tests.scripted_engine import Script, ScriptedEngine, block, byte_tokenizer
 from tests.support.every_row import every_row
+from tests.support.shared_reader import shared_reader
 from tests.terminal_dialog import dialog
 
 MADE_FOR_MAIL = ModelScope("seed", {"mail": ()})
@@ -86,7 +86,7 @@ async def trying(
     async with AsyncExitStack() as stack:
         desk = await stack.enter_async_context(served(Desk()))
         client = await stack.enter_async_context(httpx.AsyncClient())
-        reader = await stack.enter_async_context(DocumentReader())
+        reader = shared_reader()
         checks = {"model": ScopeCheck(committed, reader, MADE_FOR_MAIL).warning}
         api = await stack.enter_async_context(
             open_api_app(committed, database_url, checks, model_scope=MADE_FOR_MAIL)

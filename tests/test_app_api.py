@@ -242,7 +242,7 @@ async def test_requests_that_wait_for_a_document_to_be_read_hold_no_connection(
     monkeypatch.setattr(DocumentReader, "_read", arriving)
     async with (
         single_connection(database_url) as database,
-        open_api_app(database.sessions, database_url, documents_at_once=0) as api,
+        open_api_app(database.sessions, database_url, document_reader=DocumentReader(at_once=0)) as api,
     ):
         async with database.sessions.begin() as session:
             await apis.put(session, api.demo.id, "mail", source="upload", document={}, digest="d")

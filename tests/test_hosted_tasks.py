@@ -14,7 +14,6 @@ from sqlalchemy import update
 
 from app.agent.prompt_profiles import hosted_prompt
 from app.api.trajectories import view
-from app.apis.document_reader import DocumentReader
 from app.console.timeline import fold
 from app.db import (
     events,
@@ -43,6 +42,7 @@ from tests.ledger_project import OPTIONS, LedgerProject, until
 from tests.odd_endpoint import OddEndpoint, Reply, refused, said
 from tests.scripted_chat import GENERATED_TOKENS, PROMPT_TOKENS, Said, ScriptedChatModel
 from tests.scripted_engine import ScriptedEngine, block
+from tests.support.shared_reader import shared_reader
 
 WRITE = block("print(apis.ledger.add_entry(text='hello')['id'])")
 READ = block("print(apis.ledger.list_entries())")
@@ -267,8 +267,8 @@ async def test_a_shadow_whose_models_answers_break_off_fails_and_what_it_asked_f
         entry = await hosted_entry(project.sessions, project.id, url=url, **PRICES)
         async with project.sessions.begin() as session:
             release = await releases.propose(session, project.id, hosted(entry.id))
-        async with project.sessions() as session, DocumentReader() as reader:
-            assert await request_shadows(session, reader, release, 5) == 1
+        async with project.sessions() as session:
+            assert await request_shadows(session, shared_reader(), release, 5) == 1
             await session.commit()
         open_hosted = partial(HostedModels().open, project.sessions)
         executor = replace(hosted_executor(project, ScriptedChatModel()), open_hosted=open_hosted)
@@ -341,8 +341,8 @@ async def test_a_shadow_has_the_policy_of_its_release(project: LedgerProject, wh
         model, executor = "base", project.executor(ScriptedEngine(project.tokenizer, READ, DONE))
     async with project.sessions.begin() as session:
         release = await releases.propose(session, project.id, model)
-    async with project.sessions() as session, DocumentReader() as reader:
-        assert await request_shadows(session, reader, release, 5) == 1
+    async with project.sessions() as session:
+        assert await request_shadows(session, shared_reader(), release, 5) == 1
         await session.commit()
     pairs: list[shadows.ShadowedTask] = []
 

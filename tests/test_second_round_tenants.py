@@ -5,6 +5,7 @@ The requests are derived from the document, so a new route is attacked as well, 
 
 import contextlib
 from collections.abc import AsyncIterator
+from functools import cache
 from typing import Any
 
 import httpx
@@ -69,6 +70,7 @@ class ForeignRequest(msgspec.Struct, frozen=True, kw_only=True):
     listing: bool = False
 
 
+@cache
 def _attacks() -> list[ForeignRequest]:
     """Of each route: with ids in its path and query, with the project's name, and without either."""
 
@@ -114,7 +116,6 @@ def _of_route(method: str, path: str, route: dict[str, Any]) -> list[ForeignRequ
     return found
 
 
-_ATTACKS = {attack.name: attack for attack in _attacks()}
 Outcomes = dict[tuple[str, str], httpx.Response]
 
 
@@ -141,7 +142,7 @@ async def raid(database_url: str) -> AsyncIterator[Raid]:
         before = await content(api.sessions, ids["project_id"])
         answers = {
             (attack.name, who): await _send(api, attack, ids, headers)
-            for attack in _ATTACKS.values()
+            for attack in _attacks()
             for who, headers in keys.items()
         }
         yield Raid(answers, before, await content(api.sessions, ids["project_id"]), ids)
@@ -165,7 +166,7 @@ async def _send(
 async def test_a_key_of_another_project_gets_nothing(raid: Raid) -> None:
     with every_row() as row:
         for scope in _SCOPES:
-            for attack in _ATTACKS.values():
+            for attack in _attacks():
                 with row(attack.name, scope):
                     answer = raid.answers[attack.name, scope]
                     allowed = {200} if attack.listing else set()
@@ -178,7 +179,7 @@ async def test_a_key_of_another_project_gets_nothing(raid: Raid) -> None:
 async def test_without_a_valid_key_a_route_answers_nothing(raid: Raid) -> None:
     with every_row() as row:
         for who in ("none", "forged"):
-            for attack in _ATTACKS.values():
+            for attack in _attacks():
                 with row(attack.name, who):
                     answer = raid.answers[attack.name, who]
                     assert answer.status_code in {401, 429}, answer.text
@@ -195,5 +196,5 @@ async def test_every_request_that_writes_has_a_body_that_is_valid_for_the_owner(
     """Else it would have been refused for its form, and prove nothing."""
     refused = {name: answer.text for (name, _), answer in raid.answers.items() if answer.status_code in (400, 405)}
     assert refused == {}
-    written = {attack.operation for attack in _ATTACKS.values()} & _BODIES.keys()
+    written = {attack.operation for attack in _attacks()} & _BODIES.keys()
     assert written == set(_BODIES)

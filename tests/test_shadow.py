@@ -7,7 +7,6 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select, text
 
-from app.apis.document_reader import DocumentReader
 from app.db import feedback, offers, projects, releases, shadows, tables, trajectories
 from app.db.shadows import ShadowOutcome
 from app.errors import ConflictError, EngineError, EngineRefusalError
@@ -17,6 +16,7 @@ from app.runner.shadow_candidates import request_shadows
 from tests.ledger_project import LedgerProject, until
 from tests.scripted_engine import Answer, ScriptedEngine, block
 from tests.single_connection import single_connection
+from tests.support.shared_reader import shared_reader
 
 READ = "print(apis.ledger.list_entries())"
 WRITE = "print(apis.ledger.add_entry(text='x'))"
@@ -40,8 +40,8 @@ async def propose(project: LedgerProject) -> tables.Release:
 
 
 async def ask(project: LedgerProject, release: tables.Release, count: int = 50) -> int:
-    async with project.sessions() as session, DocumentReader() as reader:
-        found = await request_shadows(session, reader, release, count)
+    async with project.sessions() as session:
+        found = await request_shadows(session, shared_reader(), release, count)
         await session.commit()
         return found
 

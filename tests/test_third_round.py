@@ -5,7 +5,7 @@ import gzip
 import io
 import struct
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -512,24 +512,23 @@ def test_other_numbers_of_a_gguf_file_are_refused_by_name(tmp_path: Path) -> Non
                     convert(path, tmp_path / "out", ORIGIN, lambda *_: None)
 
 
-ROWS = b"1\ta row\n" * 1_000
-PACKED: dict[str, bytes] = {
-    "zlib": zlib.compress(ROWS),
-    "bare deflate": zlib.compress(ROWS)[2:-4],
-    "a wrong checksum": gzip.compress(ROWS)[:-8] + bytes(8),
-    "without its end": gzip.compress(ROWS)[:-9],
-    "a reserved flag": gzip.compress(ROWS).replace(b"\x1f\x8b\x08\x00", b"\x1f\x8b\x08\xe0", 1),
-    "zeros after it": gzip.compress(ROWS) + bytes(512),
-    "two members": gzip.compress(ROWS) * 2,
-    "packed twice": gzip.compress(gzip.compress(bytes(300 << 20), 9), 9)[:100],
-    "nothing": b"",
-    "zeros": gzip.compress(bytes(64 << 20), 9),
-}
+def _packed() -> Iterator[tuple[str, bytes]]:
+    rows = b"1\ta row\n" * 1_000
+    yield "zlib", zlib.compress(rows)
+    yield "bare deflate", zlib.compress(rows)[2:-4]
+    yield "a wrong checksum", gzip.compress(rows)[:-8] + bytes(8)
+    yield "without its end", gzip.compress(rows)[:-9]
+    yield "a reserved flag", gzip.compress(rows).replace(b"\x1f\x8b\x08\x00", b"\x1f\x8b\x08\xe0", 1)
+    yield "zeros after it", gzip.compress(rows) + bytes(512)
+    yield "two members", gzip.compress(rows) * 2
+    yield "packed twice", gzip.compress(gzip.compress(bytes(300 << 20), 9), 9)[:100]
+    yield "nothing", b""
+    yield "zeros", gzip.compress(bytes(64 << 20), 9)
 
 
 def test_rows_of_a_backup_in_other_packings_are_refused() -> None:
     with every_row() as row:
-        for name, packed in PACKED.items():
+        for name, packed in _packed():
             with row(name), pytest.raises(InvalidError):
                 list(unpack_rows(io.BytesIO(packed)))
 

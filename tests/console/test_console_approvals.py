@@ -1,10 +1,13 @@
 """The pages of approvals: a call that waits, with its arguments, approved or refused."""
 
+import pytest
 from playwright.async_api import expect
 
 from tests.console.conftest import CheckPage
 from tests.console.console_server import ConsoleServer
 from tests.ledger_project import until
+
+pytestmark = pytest.mark.slow  # in a browser
 
 
 async def test_calls_are_approved_and_refused(check_page: CheckPage, console: ConsoleServer) -> None:

@@ -1,9 +1,12 @@
 """The page of wanted feedback."""
 
+import pytest
 from playwright.async_api import expect
 
 from tests.console.conftest import CheckPage
 from tests.console.console_server import ConsoleServer
+
+pytestmark = pytest.mark.slow  # in a browser
 
 
 async def test_a_task_is_scored_where_its_score_is_wanted(check_page: CheckPage, console: ConsoleServer) -> None:

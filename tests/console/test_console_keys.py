@@ -1,9 +1,12 @@
 """The page of keys: a new one, its secret that is shown once, and revoking."""
 
+import pytest
 from playwright.async_api import expect
 
 from tests.console.conftest import CheckPage
 from tests.console.console_server import ConsoleServer
+
+pytestmark = pytest.mark.slow  # in a browser
 
 
 async def test_a_key_is_created_shown_once_used_and_revoked(check_page: CheckPage, console: ConsoleServer) -> None:

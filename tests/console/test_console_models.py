@@ -1,9 +1,12 @@
 """The page of hosted models: adding one with a probe, what is wrong with it, and removing it."""
 
+import pytest
 from playwright.async_api import expect
 
 from tests.console.conftest import CheckPage
 from tests.test_hosted_models_api import KEY, Provider
+
+pytestmark = pytest.mark.slow  # in a browser
 
 
 async def test_a_model_is_added_probed_and_removed(check_page: CheckPage) -> None:

@@ -1,9 +1,12 @@
 """The pages of projects: creating one, its settings, and deleting it."""
 
+import pytest
 from playwright.async_api import expect
 
 from tests.console.conftest import CheckPage
 from tests.console.console_server import ConsoleServer
+
+pytestmark = pytest.mark.slow  # in a browser
 
 
 async def test_a_project_is_created_set_up_and_deleted(check_page: CheckPage, console: ConsoleServer) -> None:

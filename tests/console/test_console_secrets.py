@@ -1,9 +1,12 @@
 """The page of secrets: what is bound to them, storing and deleting."""
 
+import pytest
 from playwright.async_api import expect
 
 from tests.console.conftest import CheckPage
 from tests.console.console_server import ConsoleServer
+
+pytestmark = pytest.mark.slow  # in a browser
 
 
 async def test_a_secret_is_stored_never_shown_and_deleted(check_page: CheckPage, console: ConsoleServer) -> None:

@@ -1,10 +1,13 @@
 """Finding tasks, and sending one, as a person does."""
 
+import pytest
 from playwright.async_api import Page, expect
 
 from tests.console.conftest import CheckPage
 from tests.console.console_server import ConsoleServer
 from tests.console.page_checks import check_shown
+
+pytestmark = pytest.mark.slow  # in a browser
 
 
 async def test_the_list_is_right_everywhere(check_page: CheckPage) -> None:
