@@ -9,16 +9,16 @@ from app.gateway.gateway import Gateway
 from app.records import Json, Policy, Stop, Task, Trajectory
 from app.sandbox.protocol import Sandbox, SessionLimits
 from trainer.environment import Scenario, Verdict
-from trainer.worlds.gym.expert_programs import (
+from trainer.worlds.generated.expert_programs import (
     Program,
     ProgramStyle,
     Subject,
     draw_style,
     write_program,
 )
-from trainer.worlds.gym.gym_environment import GymEnvironment
-from trainer.worlds.gym.gym_plans import ScenarioPlan, place_in, plan_of
-from trainer.worlds.gym.task_forms import ANSWERED
+from trainer.worlds.generated.gym_environment import GymEnvironment
+from trainer.worlds.generated.gym_plans import ScenarioPlan, place_in, plan_of
+from trainer.worlds.generated.task_forms import ANSWERED
 
 
 class Execution(msgspec.Struct, frozen=True):

@@ -8,10 +8,10 @@ import pytest
 
 from app.records import Json
 from trainer.environment import Split, Verdict
-from trainer.worlds.crud.crud_apis import CrudApi, CrudRoute, Role
-from trainer.worlds.crud.crud_environment import CrudEnvironment, catalog_in
-from trainer.worlds.crud.crud_phrases import BY_LINK, FRAMES, GIVEN, LINKED, ONE, TITLED
-from trainer.worlds.crud.crud_plans import (
+from trainer.worlds.generated.crud_apis import CrudApi, CrudRoute, Role
+from trainer.worlds.generated.crud_environment import CrudEnvironment, catalog_in
+from trainer.worlds.generated.crud_phrases import BY_LINK, FRAMES, GIVEN, LINKED, ONE, TITLED
+from trainer.worlds.generated.crud_plans import (
     ANSWERING,
     CRUD_AXES,
     CRUD_GOALS,
@@ -20,12 +20,12 @@ from trainer.worlds.crud.crud_plans import (
     place_in,
     plan_of,
 )
-from trainer.worlds.crud.crud_programs import subject_of, write_program
-from trainer.worlds.crud.crud_records import CrudRecord, expected_answer, verify_records, wanted_records
-from trainer.worlds.crud.crud_services import CrudState, respond
-from trainer.worlds.crud.crud_shapes import AXES, held_out_pairs
-from trainer.worlds.gym.pools import Pool
-from trainer.worlds.world_services import WorldRequest, WorldResponse
+from trainer.worlds.generated.crud_programs import subject_of, write_program
+from trainer.worlds.generated.crud_records import CrudRecord, expected_answer, verify_records, wanted_records
+from trainer.worlds.generated.crud_services import CrudState, respond
+from trainer.worlds.generated.crud_shapes import AXES, held_out_pairs
+from trainer.worlds.generated.pools import Pool
+from trainer.worlds.generated.world_services import WorldRequest, WorldResponse
 
 COUNT = 300
 POOLS: tuple[Pool, ...] = ("train", "validation", "test")

@@ -8,13 +8,13 @@ import httpx
 from app.apis.catalog import Operation
 from tests.gym_rollouts import plan
 from tests.listening_app import listening_app
-from trainer.worlds.gym.api_shapes import AXES
-from trainer.worlds.gym.gym_apis import GymApi
-from trainer.worlds.gym.gym_environment import GymEnvironment, catalog_in
-from trainer.worlds.gym.gym_services import respond
-from trainer.worlds.gym.gym_worlds import GymState
-from trainer.worlds.gym.spelling import spell
-from trainer.worlds.world_services import LiveWorlds, WorldServices
+from trainer.worlds.generated.api_shapes import AXES
+from trainer.worlds.generated.gym_apis import GymApi
+from trainer.worlds.generated.gym_environment import GymEnvironment, catalog_in
+from trainer.worlds.generated.gym_services import respond
+from trainer.worlds.generated.gym_worlds import GymState
+from trainer.worlds.generated.spelling import spell
+from trainer.worlds.generated.world_services import LiveWorlds, WorldServices
 
 
 def apis(count: int) -> Iterator[tuple[GymApi, dict[str, Operation]]]:

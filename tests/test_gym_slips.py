@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
-from trainer.worlds.gym.expert_programs import draw_style, write_program
-from trainer.worlds.gym.gym_plans import ScenarioKey, plan_of
-from trainer.worlds.gym.gym_script import subject_of
-from trainer.worlds.gym.slips import Slip, slips
+from trainer.worlds.generated.expert_programs import draw_style, write_program
+from trainer.worlds.generated.gym_plans import ScenarioKey, plan_of
+from trainer.worlds.generated.gym_script import subject_of
+from trainer.worlds.generated.slips import Slip, slips
 
 KINDS = {
     "rows": "only ",

@@ -10,15 +10,15 @@ from msgspec.structs import astuple
 
 from tests.gym_rollouts import plan
 from trainer.environment import Split
-from trainer.worlds.gym.api_shapes import AXES as SHAPE_AXES
-from trainer.worlds.gym.api_shapes import held_out_pairs, is_possible, pool_of_shape
-from trainer.worlds.gym.expert_programs import ProgramStyle, Subject, write_program
-from trainer.worlds.gym.gym_apis import GymApi
-from trainer.worlds.gym.gym_environment import GymEnvironment
-from trainer.worlds.gym.gym_plans import AXES, Axis, ScenarioPlan
-from trainer.worlds.gym.phrases import CONDITIONS, FRAMES
-from trainer.worlds.gym.pools import Pool
-from trainer.worlds.gym.task_forms import FORMS, GOALS, SELECTIONS, forms_of
+from trainer.worlds.generated.api_shapes import AXES as SHAPE_AXES
+from trainer.worlds.generated.api_shapes import held_out_pairs, is_possible, pool_of_shape
+from trainer.worlds.generated.expert_programs import ProgramStyle, Subject, write_program
+from trainer.worlds.generated.gym_apis import GymApi
+from trainer.worlds.generated.gym_environment import GymEnvironment
+from trainer.worlds.generated.gym_plans import AXES, Axis, ScenarioPlan
+from trainer.worlds.generated.phrases import CONDITIONS, FRAMES
+from trainer.worlds.generated.pools import Pool
+from trainer.worlds.generated.task_forms import FORMS, GOALS, SELECTIONS, forms_of
 
 COUNT = 400
 POOLS: tuple[Pool, ...] = ("train", "validation", "test")

@@ -9,10 +9,10 @@ import pytest
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.gym_rollouts import Gym, finished, plan, program, values
 from trainer.environment import Scenario
-from trainer.worlds.gym.expert_programs import ProgramStyle
-from trainer.worlds.gym.final_state import expected_answer
-from trainer.worlds.gym.gym_environment import GymEnvironment
-from trainer.worlds.gym.task_forms import ANSWERED, WRITING
+from trainer.worlds.generated.expert_programs import ProgramStyle
+from trainer.worlds.generated.final_state import expected_answer
+from trainer.worlds.generated.gym_environment import GymEnvironment
+from trainer.worlds.generated.task_forms import ANSWERED, WRITING
 
 pytestmark = pytest.mark.slow  # hundreds of whole tasks of the practice world
 

@@ -6,9 +6,9 @@ from random import Random
 from app.apis.readable_names import path_name, readable_name
 from tests.processor_time import within
 from tests.support.every_row import every_row
-from trainer.worlds.gym.api_shapes import draw_shape
-from trainer.worlds.gym.domains import draw_domain
-from trainer.worlds.gym.gym_apis import draw_api
+from trainer.worlds.generated.api_shapes import draw_shape
+from trainer.worlds.generated.domains import draw_domain
+from trainer.worlds.generated.gym_apis import draw_api
 
 REPO = "/repos/{owner}/{repo}"
 

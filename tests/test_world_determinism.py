@@ -9,12 +9,11 @@ import msgspec
 import pytest
 
 from trainer.environment import Split
-from trainer.worlds.crud import crud_documents
-from trainer.worlds.crud.crud_environment import CrudEnvironment
-from trainer.worlds.crud.crud_records import initial_records
-from trainer.worlds.gym import gym_documents
-from trainer.worlds.gym.gym_environment import GymEnvironment
-from trainer.worlds.gym.gym_items import initial_items
+from trainer.worlds.generated import crud_documents, gym_documents
+from trainer.worlds.generated.crud_environment import CrudEnvironment
+from trainer.worlds.generated.crud_records import initial_records
+from trainer.worlds.generated.gym_environment import GymEnvironment
+from trainer.worlds.generated.gym_items import initial_items
 
 FINGERPRINTS = {
     "gym": "2625c4569779fac09844a04d1715d0d6945ca214a9334c8a4e97576a391a9707",
