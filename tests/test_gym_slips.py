@@ -4,10 +4,8 @@ from random import Random
 
 import pytest
 
-from trainer.worlds.generated.expert_programs import draw_style, write_program
-from trainer.worlds.generated.gym_plans import ScenarioKey, plan_of
-from trainer.worlds.generated.gym_script import subject_of
-from trainer.worlds.generated.slips import Slip, slips
+from trainer.worlds.generated.gym_programs import Slip, draw_style, slips, subject_of, write_program
+from trainer.worlds.generated.gym_tasks import GymKey, plan_of
 
 KINDS = {
     "rows": "only ",
@@ -29,7 +27,7 @@ def found() -> dict[str, list[Slip]]:
     """The slips of 300 scenarios; each makes another program than the right one."""
     kinds: dict[str, list[Slip]] = {kind: [] for kind in KINDS}
     for seed in range(300):
-        plan = plan_of(ScenarioKey("train", "domains", seed))
+        plan = plan_of(GymKey("train", "domains", seed))
         subject, style = subject_of(plan), draw_style(plan.key.random("style"))
         right = write_program(subject, style)
         for slip in slips(subject, plan.values[0], style, Random(seed)):

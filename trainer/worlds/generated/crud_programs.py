@@ -1,91 +1,50 @@
-"""The program that solves a task of the crud environment, as a careful reader of the documents would write it."""
+"""The program that solves a task of `crud`, as a careful reader of the documents would write it; mistakes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from random import Random
 
 import msgspec
 
 from app.apis.names import argument_name
-from trainer.worlds.generated.api_calls import indent
-from trainer.worlds.generated.crud_apis import CrudApi, Role
-from trainer.worlds.generated.crud_collections import Collection, RecordField
-from trainer.worlds.generated.crud_plans import CrudForm, CrudPlan
-from trainer.worlds.generated.domains import Verb
-from trainer.worlds.generated.expert_programs import Program
-from trainer.worlds.generated.spelling import spell
+from trainer.worlds.generated.apis import RecordField, Role
+from trainer.worlds.generated.crud_tasks import SINGLE, CrudAsk, CrudGoal
+from trainer.worlds.generated.programs import (
+    Program,
+    access,
+    call,
+    fields_of,
+    for_each_row,
+    identity,
+    log_in,
+    note_field,
+    note_rows,
+    note_token,
+    rows_of,
+    sentence,
+)
+from trainer.worlds.generated.records import Values
+from trainer.worlds.generated.words import CRUD_WORDS, spell
+
+_MEANT: dict[CrudGoal, str] = {
+    "count": "all rows", "count_state": "these rows", "act_all": "all rows", "delete_state": "these rows",
+}  # fmt: skip
 
 
-class CrudSubject(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program is written for: the API as its author believes it to be."""
-
-    form: CrudForm
-    api: CrudApi
-    at: int  # the place of the collection
-    verb: Verb
-
-    @property
-    def collection(self) -> Collection:
-        return self.api.collections[self.at]
-
-    def with_title(self, words: str) -> "CrudSubject":
-        """The subject, if titles had another name."""
-        named = msgspec.structs.replace(self.collection, words={**self.collection.words, "title": words})
-        every = tuple(named if at == self.at else each for at, each in enumerate(self.api.collections))
-        return msgspec.structs.replace(self, api=msgspec.structs.replace(self.api, collections=every))
-
-    @property
-    def reads_rows(self) -> bool:
-        return self.form.goal not in ("create", "info")
-
-    @property
-    def read(self) -> RecordField | None:
-        """The field of rows that the task is about, besides the one that names a record."""
-        if self.form.goal in ("count_state", "delete_state"):
-            return "state"
-        return self.form.field if self.form.goal == "read" else None
-
-    @property
-    def is_hidden(self) -> bool:
-        """Whether rows of lists lack what the task is about."""
-        return self.api.shape.lacks_field and self.read == self.collection.hidden
-
-    @property
-    def acts_by_update(self) -> bool:
-        return self.api.shape.act == "field"
-
-    @property
-    def writes(self) -> Role | None:
-        """The operation that changes something."""
-        match self.form.goal:
-            case "create":
-                return "create"
-            case "change":
-                return "update"
-            case "delete" | "delete_state":
-                return "delete"
-            case "act" | "act_all":
-                return "update" if self.acts_by_update else "act"
-        return None
-
-
-def subject_of(plan: CrudPlan) -> CrudSubject:
-    return CrudSubject(form=plan.form, api=plan.main, at=plan.collection, verb=plan.verb)
-
-
-def write_program(subject: CrudSubject) -> Program:
-    body, result = _body(subject)
-    kinds = {name: "int" if _field(subject, name) == "number" else "str" for name in subject.form.parameters}
+def write_program(ask: CrudAsk) -> Program:
+    body, result = _body(ask)
+    kinds = {name: "int" if _field(ask, name) == "number" else "str" for name in ask.form.parameters}
     return Program(
-        name=function_name(subject),
-        parameters=tuple((parameter_name(subject, name), kind) for name, kind in kinds.items()),
-        returns=_returns(subject),
-        body=(*_log_in(subject), *body),
+        name=function_name(ask),
+        parameters=tuple((parameter_name(ask, name), kind) for name, kind in kinds.items()),
+        returns=_returns(ask),
+        body=(*log_in(ask.api), *body),
         result=result,
     )
 
 
-def function_name(subject: CrudSubject) -> str:
-    form, domain, prose = subject.form, subject.collection.domain, subject.collection.prose
-    by, verb = f"by {prose[form.by]}", subject.verb.base
+def function_name(ask: CrudAsk) -> str:
+    form, domain, prose = ask.form, ask.collection.domain, ask.collection.prose
+    by, verb = f"by {prose[form.by]}", ask.verb.base
     names = {
         "count": f"count {domain.nouns}",
         "count_state": f"count {domain.nouns} by {prose['state']}",
@@ -96,164 +55,243 @@ def function_name(subject: CrudSubject) -> str:
         "act": f"{verb} {domain.noun} {by}",
         "act_all": f"{verb} all {domain.nouns}",
         "delete_state": f"delete {domain.nouns} by {prose['state']}",
-        "info": f"{subject.api.words['version']} of {subject.api.name}",
+        "info": f"{ask.api.words['version']} of {ask.api.name}",
     }
     return spell(names[form.goal], "snake")
 
 
-def parameter_name(subject: CrudSubject, name: str) -> str:
-    prose = subject.collection.prose
+def parameter_name(ask: CrudAsk, name: str) -> str:
+    prose = ask.collection.prose
     if name == "new":
-        return argument_name(spell(f"new {prose[subject.form.field]}", "snake"))
-    return argument_name(spell(prose[_field(subject, name)], "snake"))
+        return argument_name(spell(f"new {prose[ask.form.field]}", "snake"))
+    return argument_name(spell(prose[_field(ask, name)], "snake"))
 
 
-def _field(subject: CrudSubject, parameter: str) -> RecordField:
+def _field(ask: CrudAsk, parameter: str) -> RecordField:
     """Which field a parameter is a value of."""
-    return subject.form.field if parameter == "new" else msgspec.convert(parameter, RecordField)
+    return ask.form.field if parameter == "new" else msgspec.convert(parameter, RecordField)
 
 
-def _returns(subject: CrudSubject) -> str:
-    match subject.form.goal:
+def _returns(ask: CrudAsk) -> str:
+    match ask.form.goal:
         case "read":
-            return "int" if subject.form.field == "number" else "str"
+            return "int" if ask.form.field == "number" else "str"
         case "create" | "info":
             return "str"
         case "count" | "count_state" | "act_all" | "delete_state":
             return "int"
-    return "int" if subject.api.shape.ids == "number" else "str"
+    return "int" if ask.api.shape.ids == "number" else "str"
 
 
-def _log_in(subject: CrudSubject) -> list[str]:
-    if subject.api.shape.auth == "open":
-        return []
-    return [f'token = apis.supervisor.show_passwords()["{subject.api.name}"]']
-
-
-def _body(subject: CrudSubject) -> tuple[list[str], str]:
+def _body(ask: CrudAsk) -> tuple[list[str], str]:
     """The lines, and the result."""
-    form, api, fields = subject.form, subject.api, subject.collection.fields
-    key, identity = _key(subject), argument_name(api.id_name)
+    form, api, fields = ask.form, ask.api, ask.collection.fields
+    key, identifier = identity(api), argument_name(api.id_name)
     match form.goal:
         case "info":
-            return [], f'{call(subject, "info")}["{api.wire("version")}"]'
+            return [], f'{_call(ask, "info")}["{api.wire("version")}"]'
         case "create":
-            given = {fields[field]: parameter_name(subject, field) for field in form.written}
-            return [_writing(subject, "create", {}, given)], parameter_name(subject, form.written[0])
+            given = {fields[field]: parameter_name(ask, field) for field in form.written}
+            return [_writing(ask, "create", {}, given)], parameter_name(ask, form.written[0])
         case "count" if api.shape.paging == "whole":
-            return [f"rows = {_rows(subject)}"], "len(rows)"
+            return [f"rows = {rows_of(api, at=ask.at)}"], "len(rows)"
         case "count":
-            return ["count = 0", *for_each_row(subject, ["count += 1"])], "count"
+            return ["count = 0", *_each_row(ask, ["count += 1"])], "count"
         case "count_state":
-            hit = [f"if {_is_in_state(subject, key)}:", "    count += 1"]
-            return ["count = 0", *for_each_row(subject, hit)], "count"
+            hit = [f"if {_is_in_state(ask, key)}:", "    count += 1"]
+            return ["count = 0", *_each_row(ask, hit)], "count"
         case "act_all":
-            return ["count = 0", *for_each_row(subject, [_act(subject, key), "count += 1"])], "count"
+            return ["count = 0", *_each_row(ask, [_act(ask, key), "count += 1"])], "count"
         case "delete_state":
-            hit = [f"if {_is_in_state(subject, key)}:", f"    chosen.append({key})"]
-            delete = call(subject, "delete", {identity: "each"})
+            hit = [f"if {_is_in_state(ask, key)}:", f"    chosen.append({key})"]
+            delete = _call(ask, "delete", {identifier: "each"})
             return [
                 "chosen = []",
-                *for_each_row(subject, hit),
+                *_each_row(ask, hit),
                 "for each in chosen:",
                 f"    {delete}",
             ], "len(chosen)"
-    value = key if form.goal != "read" else _value(subject, key)
-    test = f"if {access(subject, form.by)} == {parameter_name(subject, form.by)}:"
-    find = ["found = None", *for_each_row(subject, [test, f"    found = {value}"])]
+    value = key if form.goal != "read" else _value(ask, key)
+    test = f"if {_access(ask, form.by)} == {parameter_name(ask, form.by)}:"
+    find = ["found = None", *_each_row(ask, [test, f"    found = {value}"])]
     match form.goal:
         case "change":
-            new = {fields[form.field]: parameter_name(subject, "new")}
-            return [*find, _writing(subject, "update", {identity: "found"}, new)], "found"
+            new = {fields[form.field]: parameter_name(ask, "new")}
+            return [*find, _writing(ask, "update", {identifier: "found"}, new)], "found"
         case "delete":
-            return [*find, call(subject, "delete", {identity: "found"})], "found"
+            return [*find, _call(ask, "delete", {identifier: "found"})], "found"
         case "act":
-            return [*find, _act(subject, "found")], "found"
+            return [*find, _act(ask, "found")], "found"
     return find, "found"
 
 
-def _key(subject: CrudSubject) -> str:
-    """The id of a row."""
-    return "key" if subject.api.shape.is_keyed else f'row["{subject.api.id_name}"]'
-
-
-def _value(subject: CrudSubject, key: str) -> str:
+def _value(ask: CrudAsk, key: str) -> str:
     """What is read of a row."""
-    field = subject.read or "state"
-    if not subject.is_hidden:
-        return access(subject, field)
-    return access(subject, field, call(subject, "show", {argument_name(subject.api.id_name): key}))
+    field = ask.read or "state"
+    if not ask.is_hidden:
+        return _access(ask, field)
+    return _access(ask, field, _call(ask, "show", {argument_name(ask.api.id_name): key}))
 
 
-def _is_in_state(subject: CrudSubject, key: str) -> str:
+def _is_in_state(ask: CrudAsk, key: str) -> str:
     """Whether a row is in the state that is given: its name, or that of its flag."""
-    state = parameter_name(subject, "state")
-    return f"{_fields(subject)}[{state}]" if subject.collection.has_flags else f"{_value(subject, key)} == {state}"
+    state = parameter_name(ask, "state")
+    return f"{fields_of(ask.api)}[{state}]" if ask.collection.has_flags else f"{_value(ask, key)} == {state}"
 
 
-def access(subject: CrudSubject, field: RecordField, row: str = "row") -> str:
-    """The value of a field of a row."""
-    return f'{_fields(subject, row)}["{subject.collection.fields[field]}"]'
+def _access(ask: CrudAsk, field: RecordField, row: str = "row") -> str:
+    return access(ask.api, field, row, at=ask.at)
 
 
-def _fields(subject: CrudSubject, row: str = "row") -> str:
-    """What has the fields of a row."""
-    return f'{row}["{subject.api.wire("group")}"]' if subject.api.shape.nesting == "grouped" else row
+def _call(ask: CrudAsk, role: Role, arguments: Mapping[str, str] | None = None) -> str:
+    verb = ask.verb if role == "act" else None
+    return call(ask.api, role, arguments, at=ask.at, verb=verb)
 
 
-def call(subject: CrudSubject, role: Role, arguments: Mapping[str, str] | None = None) -> str:
-    """A call with these arguments, as expressions by Python name, and the key of the app."""
-    api, given = subject.api, dict(arguments or {})
-    if api.shape.auth == "key":
-        given = {argument_name(api.words["header"]): "token", **given}
-    listed = ", ".join(f"{name}={value}" for name, value in given.items())
-    verb = subject.verb if role == "act" else None
-    return f"apis.{api.name}.{api.route(role, subject.at, verb).python}({listed})"
+def _each_row(ask: CrudAsk, body: list[str]) -> list[str]:
+    return for_each_row(ask.api, body, at=ask.at)
 
 
-def _act(subject: CrudSubject, identity: str) -> str:
-    target = {argument_name(subject.api.id_name): identity}
-    if subject.acts_by_update:
-        field, value = state_of(subject)
-        return _writing(subject, "update", target, {field: str(value) if value is True else f'"{value}"'})
-    return call(subject, "act", target)
+def _act(ask: CrudAsk, which: str) -> str:
+    target = {argument_name(ask.api.id_name): which}
+    if ask.acts_by_update:
+        field, value = state_of(ask)
+        return _writing(ask, "update", target, {field: str(value) if value is True else f'"{value}"'})
+    return _call(ask, "act", target)
 
 
-def state_of(subject: CrudSubject) -> tuple[str, str | bool]:
+def state_of(ask: CrudAsk) -> tuple[str, str | bool]:
     """The field that an update sets for the task's verb, and its value."""
-    done = subject.verb.done
-    return (done, True) if subject.collection.has_flags else (subject.collection.fields["state"], done)
+    done = ask.verb.done
+    return (done, True) if ask.collection.has_flags else (ask.collection.fields["state"], done)
 
 
-def _writing(subject: CrudSubject, role: Role, target: Mapping[str, str], given: Mapping[str, str]) -> str:
+def _writing(ask: CrudAsk, role: Role, target: Mapping[str, str], given: Mapping[str, str]) -> str:
     """A call that writes fields, expressions by wire name, to a record."""
-    if subject.api.shape.body == "flat":
-        return call(subject, role, {**target, **{argument_name(name): value for name, value in given.items()}})
+    if ask.api.shape.body == "flat":
+        return _call(ask, role, {**target, **{argument_name(name): value for name, value in given.items()}})
     whole = ", ".join(f'"{name}": {value}' for name, value in given.items())
-    return call(subject, role, {**target, argument_name(subject.collection.singular): f"{{{whole}}}"})
+    return _call(ask, role, {**target, argument_name(ask.collection.singular): f"{{{whole}}}"})
 
 
-def where_rows_are(subject: CrudSubject) -> str:
-    """The key that leads to the rows of a list's answer, if any."""
-    match subject.api.shape.listing:
-        case "named" | "named_keyed":
-            return subject.collection.resource
-        case "data":
-            return subject.api.wire("data")
-    return ""
+def note_app(ask: CrudAsk) -> str:
+    if ask.form.goal == "info":
+        return f"It is about apis.{ask.api.name}."
+    return f"The {ask.collection.described.many} are in apis.{ask.api.name}."
 
 
-def _rows(subject: CrudSubject, arguments: Mapping[str, str] | None = None) -> str:
-    key = where_rows_are(subject)
-    return call(subject, "list", arguments) + (f'["{key}"]' if key else "")
+def note_plan(ask: CrudAsk, values: Values) -> str:
+    """How to get at the rows, what each detail of the task is called there, and what is called."""
+    return sentence([*_parts(ask, values)])
 
 
-def for_each_row(subject: CrudSubject, body: list[str]) -> list[str]:
-    """Code that executes `body` for every `row`; where ids are keys, each is `key`."""
-    if subject.api.shape.is_keyed:
-        return [f"for key, row in {_rows(subject)}.items():", *indent(body)]
-    if subject.api.shape.paging == "whole":
-        return [f"for row in {_rows(subject)}:", *indent(body)]
-    page = _rows(subject, {argument_name(subject.api.wire("page")): "page"})
-    loop = ["for row in rows:", *indent(body), "page += 1"]
-    return ["page = 1", f"while rows := {page}:", *indent(loop)]
+def _parts(ask: CrudAsk, values: Values) -> Iterator[str]:
+    form, api, fields = ask.form, ask.api, ask.collection.fields
+    yield f"here {note_token(api)}" + (f", {_rows(ask)}" if ask.reads_rows else "")
+    if form.by in values and form.goal != "create":
+        yield f"{values[form.by]} is {note_field(api, fields[form.by], 'rows')}"
+    read = api.route("show", ask.at).python if ask.is_hidden else "rows"
+    if "state" in values:
+        yield f"{values['state']} is {note_field(api, fields.get('state', 'a flag'), read)}"
+    match form.goal:
+        case "info":
+            yield f"I read {api.wire('version')} in {api.route('info').python}"
+        case "read":
+            yield f"I read {note_field(api, fields[form.field], read)}"
+        case "count" | "count_state":
+            yield f"I count {_MEANT[form.goal]}"
+    if ask.writes is not None:
+        verb = ask.verb if ask.writes == "act" else None
+        details = ", ".join(_set(ask, values))
+        given = f" with {details}" if details else ""
+        meant = f" for {_MEANT[form.goal]}" if form.goal in _MEANT else ""
+        yield f"I call {api.route(ask.writes, ask.at, verb).python}{given}{meant}"
+
+
+def _rows(ask: CrudAsk) -> str:
+    pages = "" if ask.api.shape.paging == "whole" else ", page by page"
+    return f"{note_rows(ask.api, at=ask.at)}{pages}"
+
+
+def _set(ask: CrudAsk, values: Values) -> Iterator[str]:
+    """The fields that are written."""
+    form, fields = ask.form, ask.collection.fields
+    match form.goal:
+        case "create":
+            for name in form.written:
+                yield f"{fields[name]} {values[name]}"
+        case "change":
+            yield f"{fields[form.field]} {values['new']}"
+        case "act" | "act_all" if ask.acts_by_update:
+            yield "{} {}".format(*state_of(ask))
+
+
+def looked_up(ask: CrudAsk) -> str:
+    """The operation whose line among the signatures does not tell enough, if any."""
+    if ask.reads_rows:
+        return ask.api.route("list", ask.at).python
+    wrapped = ask.api.shape.body == "wrapped" and ask.form.goal == "create"
+    return ask.api.route("create", ask.at).python if wrapped else ""
+
+
+def look(ask: CrudAsk, operation: str) -> str:
+    if not operation:
+        return ""
+    part = '["response_schemas"]["success"]' if ask.reads_rows else '["parameters"]'
+    return f'print(apis.api_docs.show_api_doc("{ask.api.name}", "{operation}"){part})'
+
+
+def misnamed(ask: CrudAsk, rng: Random) -> list[str]:
+    """The operation under one or two names that others give it, or that the description of the app suggests."""
+    collection, words = ask.collection, ask.api.words
+    if ask.reads_rows:
+        kind, called, described = "list", collection.called.many, collection.described.many
+    else:
+        kind, called, described = "create", collection.called.one, collection.described.one
+    known = {route.python for route in ask.api.routes}
+    verbs = [spell(f"{word} {called}", "snake") for word in CRUD_WORDS[kind] if word != words[kind]]
+    wrong = [rng.choice([name for name in verbs if name not in known])]
+    suggested = spell(f"{words[kind]} {described}", "snake")
+    if suggested not in known:
+        wrong.append(suggested)
+    return rng.sample(wrong, rng.randint(1, len(wrong)))
+
+
+def beliefs(ask: CrudAsk) -> Iterator[CrudAsk]:
+    """What is asked, with one mistake about its API that an exception shows."""
+    shape = ask.api.shape
+    if shape.auth == "key":
+        yield believed(ask, auth="open")
+    yield from _other_names(ask)
+    if not ask.reads_rows or ask.form.goal == "count":
+        return
+    if shape.envelope == "bare":
+        yield believed(ask, envelope="named")
+    elif shape.paging == "whole":
+        yield believed(ask, envelope="bare")
+    if ask.form.goal in SINGLE and ask.form.by == "title":
+        yield from _other_titles(ask)
+
+
+def _other_names(ask: CrudAsk) -> Iterator[CrudAsk]:
+    """Of the operation that tells about the server, if it is called."""
+    for name in _other_words(ask, "info") if ask.form.goal == "info" else ():
+        if name != ask.api.words["info"]:
+            yield msgspec.structs.replace(ask, api=ask.api.with_word("info", name))
+
+
+def _other_titles(ask: CrudAsk) -> Iterator[CrudAsk]:
+    for words in _other_words(ask, "title"):
+        named = msgspec.structs.replace(ask.collection, words={**ask.collection.words, "title": words})
+        yield msgspec.structs.replace(ask, api=ask.api.with_collection(ask.at, named))
+
+
+def _other_words(ask: CrudAsk, kind: str) -> list[str]:
+    """The names that the makers of the API could have chosen, and that no field has."""
+    taken = {*ask.collection.prose.values(), *ask.collection.domain.distractors}
+    return [words for words in dict.fromkeys(CRUD_WORDS[kind]) if words not in taken]
+
+
+def believed(ask: CrudAsk, **axes: str) -> CrudAsk:
+    shape = msgspec.structs.replace(ask.api.shape, **axes)
+    return msgspec.structs.replace(ask, api=msgspec.structs.replace(ask.api, shape=shape))

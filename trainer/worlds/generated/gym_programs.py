@@ -1,0 +1,463 @@
+"""The program that solves a task of the gym, as a careful reader of the documents would write it, and its slips.
+
+It is put together from the form of the task, the shapes of the APIs and a style, so every combination has one.
+Slips are what a small model notes wrongly although it has read the documents: those that policies make in exams.
+
+Names in notes stand as in the text that they are taken from, with a space or a dot before them and without a
+capital: a small model copies tokens, not letters.
+"""
+
+from collections.abc import Iterator, Mapping
+from random import Random
+from typing import Literal
+
+import msgspec
+
+from app.apis.names import argument_name
+from trainer.worlds.generated.apis import GymApi, RecordField
+from trainer.worlds.generated.documents import FILTERED, record_schema, rows_at
+from trainer.worlds.generated.domains import Domain, Verb, with_other_state
+from trainer.worlds.generated.gym_tasks import (
+    ACTING,
+    FIELDS,
+    JOINED,
+    NUMERIC,
+    PARAMETERS,
+    WRITING,
+    Condition,
+    GymPlan,
+    Parameter,
+    TaskForm,
+)
+from trainer.worlds.generated.programs import (
+    Program,
+    access,
+    bind_rows,
+    call,
+    for_each_row,
+    identity,
+    indent,
+    log_in,
+    note_field,
+    note_rows,
+    note_token,
+    sentence,
+)
+from trainer.worlds.generated.records import Values
+from trainer.worlds.generated.words import GYM_WORDS, spell
+
+_STREAMED = ("count", "total", "act", "act_count", "move")  # goals that need no list of all rows
+_INTEGERS = ("over", "under", "threshold")
+_NAMES: dict[Parameter, tuple[str, ...]] = {
+    "person": ("name", "person", "who"),
+    "label": ("label", "value", "wanted"),
+    "over": ("limit", "minimum", "bound"),
+    "under": ("limit", "maximum", "bound"),
+    "before": ("day", "date", "until"),
+    "group": ("group", "team", "part"),
+    "target": ("target", "new_value"),
+    "threshold": ("threshold", "most"),
+}
+
+_LOOPS: tuple[Literal["gather", "stream", "filter"], ...] = ("gather", "stream", "filter")
+_USUAL = (8, 1, 1)  # weights of three choices
+_ASKS = 0.2
+_GUESSES: dict[RecordField, tuple[str, ...]] = {
+    "person": ("name", "owner", "user"),
+    "label": ("label", "type", "category"),
+    "number": ("number", "value", "amount"),
+    "date": ("date", "day", "time"),
+}
+_READ_ONLY: tuple[RecordField, ...] = ("person", "number", "date")  # updates do not take them
+_RANKED = NUMERIC - {"total"}  # without a match their programs raise
+
+
+class ProgramStyle(msgspec.Struct, frozen=True, kw_only=True):
+    """How an expert writes: a habit, the same for all tasks of a scenario."""
+
+    loop: Literal["gather", "stream", "filter"] = "gather"  # keep matches; act at once; keep all, then filter
+    asks: bool = False  # lets the service filter where it can
+    names: dict[Parameter, str] = {}
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program is written for: the APIs as its author believes them to be."""
+
+    form: TaskForm
+    main: GymApi
+    joined: GymApi | None
+    verbs: tuple[Verb, Verb]
+
+    @property
+    def apis(self) -> tuple[GymApi, ...]:
+        """In the order in which the program reads them."""
+        return (self.main,) if self.joined is None else (self.joined, self.main)
+
+
+def subject_of(plan: GymPlan) -> Subject:
+    return Subject(form=plan.form, main=plan.main, joined=plan.joined, verbs=plan.verbs)
+
+
+def draw_style(rng: Random) -> ProgramStyle:
+    """Mostly the usual one: a small model mixes styles that it meets equally often."""
+    names = {parameter: rng.choices(names, _USUAL[: len(names)])[0] for parameter, names in _NAMES.items()}
+    loop = rng.choices(_LOOPS, _USUAL)[0]
+    return ProgramStyle(loop=loop, asks=rng.random() < _ASKS, names=names)
+
+
+def write_program(subject: Subject, style: ProgramStyle) -> Program:
+    form, main = subject.form, subject.main
+    body = [*_join(subject, style), *log_in(main)]
+    asked = style.asks and main.shape.filters == "equal"
+    streams = style.loop == "stream" and form.goal in _STREAMED and main.shape.write != "batch"
+    if streams and not (
+        asked and form.goal == "move"
+    ):  # a list that is changed must not be filtered by the change
+        body += _stream(subject, style, asked)
+        result = "total" if form.goal == "total" else "count"
+    else:
+        body += _select(subject, style, asked)
+        done, result = _conclude(subject, style)
+        body += done
+    return Program(
+        name=function_name(subject),
+        parameters=tuple((_name(style, each), "int" if each in _INTEGERS else "str") for each in form.parameters),
+        returns="int" if _is_integer(subject) else "str",
+        body=tuple(body),
+        result=result,
+    )
+
+
+def function_name(subject: Subject) -> str:
+    domain, form = subject.main.domain, subject.form
+    first, second = (verb.base for verb in subject.verbs)
+    names = {
+        "count": f"count {domain.nouns}",
+        "total": f"total {domain.number} of {domain.nouns}",
+        "peak": f"highest {domain.number} of {domain.nouns}",
+        "who": f"{domain.person} with highest {domain.number} of {domain.nouns}",
+        "act": f"{first} {domain.nouns}",
+        "act_top": f"{first} {domain.noun} with highest {domain.number}",
+        "act_count": f"{first} and count {domain.nouns}",
+        "move": f"set {domain.label} of {domain.nouns}",
+        "act_check": f"{first} {domain.nouns} and check",
+        "branch": f"{first} or {second} {domain.nouns}",
+    }
+    return spell(f"{names[form.goal]} by {' '.join(form.selection)}", "snake")
+
+
+def _is_integer(subject: Subject) -> bool:
+    if subject.form.goal == "act_top":
+        return subject.main.shape.ids == "number"
+    return subject.form.goal != "who"
+
+
+def _name(style: ProgramStyle, parameter: Parameter) -> str:
+    return style.names.get(parameter, _NAMES[parameter][0])
+
+
+def _join(subject: Subject, style: ProgramStyle) -> list[str]:
+    """Bind `people` to those whom the joined app puts into the group."""
+    api = subject.joined
+    if api is None:
+        return []
+    group = _name(style, "group")
+    found = [f"if {access(api, 'label')} == {group}:", f"    people.append({access(api, 'person')})"]
+    return [*log_in(api), "people = []", *for_each_row(api, found, ("person", "label"))]
+
+
+def _condition(subject: Subject, style: ProgramStyle, asked: bool) -> str:
+    """The test of a row; "" if the service filters."""
+    tests: dict[Condition, str] = {
+        "person": f"== {_name(style, 'person')}",
+        "label": f"== {_name(style, 'label')}",
+        "over": f"> {_name(style, 'over')}",
+        "under": f"< {_name(style, 'under')}",
+        "before": f"< {_name(style, 'before')}",
+        "member": "in people",
+        "other": "in people",
+    }
+    own = [each for each in subject.form.selection if not (asked and each in ("person", "label"))]
+    return " and ".join(f"{access(subject.main, FIELDS[each])} {tests[each]}" for each in own)
+
+
+def _filters(subject: Subject, style: ProgramStyle, asked: bool) -> dict[str, str]:
+    own = [each for each in FILTERED if asked and each in subject.form.selection]
+    return {argument_name(subject.main.fields[each]): _name(style, each) for each in own}
+
+
+def lacks_a_field(subject: Subject) -> bool:
+    """Whether rows lack a field that the program reads."""
+    return subject.main.shape.rows == "partial" and subject.main.hidden in subject.form.needs
+
+
+def _guard(condition: str, body: list[str]) -> list[str]:
+    return [f"if {condition}:", *indent(body)] if condition else body
+
+
+def _select(subject: Subject, style: ProgramStyle, asked: bool) -> list[str]:
+    """Bind `chosen` to the rows that the task means."""
+    condition, filters = _condition(subject, style, asked), _filters(subject, style, asked)
+    if style.loop == "filter" and condition:
+        loop = for_each_row(subject.main, ["found.append(row)"], subject.form.needs, filters)
+        return ["found = []", *loop, f"chosen = [row for row in found if {condition}]"]
+    hit = _guard(condition, ["chosen.append(row)"])
+    return ["chosen = []", *for_each_row(subject.main, hit, subject.form.needs, filters)]
+
+
+def _stream(subject: Subject, style: ProgramStyle, asked: bool) -> list[str]:
+    """Handle each row as it is read."""
+    form, main = subject.form, subject.main
+    if form.goal == "total":
+        start, hit = "total = 0", [f"total += {access(main, 'number')}"]
+    else:
+        start, hit = "count = 0", ["count += 1"]
+    if form.goal in WRITING:
+        hit = [*_change_row(subject, style, subject.verbs[0]), *hit]
+    loop = for_each_row(
+        main,
+        _guard(_condition(subject, style, asked), hit),
+        subject.form.needs,
+        _filters(subject, style, asked),
+    )
+    return [start, *loop]
+
+
+def _conclude(subject: Subject, style: ProgramStyle) -> tuple[list[str], str]:
+    """What is done with `chosen`, and the result."""
+    form, main, (first, second) = subject.form, subject.main, subject.verbs
+    number = access(main, "number")
+    best = [f"best = max(chosen, key=lambda row: {number})"]
+    match form.goal:
+        case "total":
+            return [], f"sum({number} for row in chosen)"
+        case "peak":
+            return [], f"max({number} for row in chosen)"
+        case "who":
+            return best, access(main, "person", "best")
+        case "act_top":
+            return [*best, "chosen = [best]", *_change_all(subject, style, first)], identity(main, "best")
+        case "act" | "act_count" | "move":
+            return _change_all(subject, style, first), "len(chosen)"
+        case "act_check":
+            left = [f'if {access(main, "state")} == "{main.domain.initial}":', "    left += 1"]
+            again = ["left = 0", *for_each_row(main, left, ("state",))]
+            return [*_change_all(subject, style, first), *again], "left"
+        case "branch":
+            more = f"if len(chosen) > {_name(style, 'threshold')}:"
+            do, instead = _change_all(subject, style, first), _change_all(subject, style, second)
+            return [more, *indent(do), "else:", *indent(instead)], "len(chosen)"
+    return [], "len(chosen)"
+
+
+def _change_all(subject: Subject, style: ProgramStyle, verb: Verb) -> list[str]:
+    main = subject.main
+    if main.shape.write == "batch" and subject.form.goal != "move":
+        ids = f"[{identity(main)} for row in chosen]"
+        return _change(main, {"ids": ids}, verb)
+    return ["for row in chosen:", *indent(_change_row(subject, style, verb))]
+
+
+def _change_row(subject: Subject, style: ProgramStyle, verb: Verb) -> list[str]:
+    main = subject.main
+    if subject.form.goal == "move":
+        label = argument_name(main.fields["label"])
+        return _change(main, {"id": identity(main), label: _name(style, "target")}, None)
+    argument = argument_name(main.id_name) if main.shape.write == "body" else "id"
+    return _change(main, {argument: identity(main)}, verb)
+
+
+def _change(api: GymApi, arguments: Mapping[str, str], verb: Verb | None) -> list[str]:
+    """One change: an act, or the update of one record."""
+    states = {argument_name(api.fields["state"]): f'"{verb.done}"'} if verb else {}
+    if verb is None or api.shape.write == "patch":
+        written = call(api, "update", {**arguments, **states})
+    else:
+        written = call(api, "act", arguments, verb=verb)
+    if api.shape.errors == "soft":
+        return [f'while not {written}["{api.wire("ok")}"]:', "    time.sleep(1)"]
+    return [written]
+
+
+def note_apps(subject: Subject) -> str:
+    """Which app has what the task is about, and whom."""
+    return sentence([f"the {api.domain.nouns} are in apis.{api.name}" for api in subject.apis])
+
+
+def note_fields(subject: Subject, values: Values) -> str:
+    """How to get at the rows, what they have, and what each detail of the task is called there.
+
+    A small model does not see that a field is absent unless it has just listed what is there.
+    """
+    one = len(subject.apis) == 1
+    gets = [f"{'here' if one else f'in apis.{api.name}'} {_note_access(api)}" for api in subject.apis]
+    return sentence([*gets, *_details(subject, values)])
+
+
+def _note_access(api: GymApi) -> str:
+    again = ", a 429 is tried again" if api.shape.errors == "limited" else ""
+    return f"{note_token(api)}, {note_rows(api)}{again}, each has {_row(api)}"
+
+
+def _row(api: GymApi) -> str:
+    """The names of the fields of a row, in its order."""
+    fields = record_schema(api, api.collection, whole=False)["properties"]
+    group = api.wire("group") if api.shape.nesting == "grouped" else ""
+    inner = fields.pop(group)["properties"] if group else {}
+    return ", ".join(fields) + (f" and {group} with {', '.join(inner)}" if group else "")
+
+
+def _details(subject: Subject, values: Values) -> Iterator[str]:
+    main, joined, goal = subject.main, subject.joined, subject.form.goal
+    for condition in subject.form.selection:
+        value = values[PARAMETERS[condition]]
+        if joined is not None and condition in JOINED:
+            yield f"{value} is {_field(joined, 'label')} of apis.{joined.name}"
+            yield f"{_field(joined, 'person')} there is {_field(main, 'person')} here"
+        else:
+            yield f"{value} is {_field(main, FIELDS[condition])}"
+    if goal in NUMERIC:
+        yield f"the number is {_field(main, 'number')}"
+    if goal == "who":
+        yield f"the name is {_field(main, 'person')}"
+    if goal in WRITING:
+        again = " until it is done" if main.shape.errors == "soft" else ""
+        yield f"I call {_note_change(subject, values)}{again}"
+    if goal == "act_check":
+        yield f"then I count all rows where {main.fields['state']} is {main.domain.initial}"
+
+
+def _field(api: GymApi, field: RecordField) -> str:
+    """What a field is called, and what has it: rows, or only what the look-up of one record returns."""
+    place = api.route("show").python if api.shape.rows == "partial" and api.hidden == field else "rows"
+    inner = f".{api.wire('inner')}" if api.shape.nesting == "object" and field == "person" else ""
+    return note_field(api, f"{api.fields[field]}{inner}", place)
+
+
+def _note_change(subject: Subject, values: Values) -> str:
+    """The operation, and what it sets."""
+    main, goal = subject.main, subject.form.goal
+    verbs = subject.verbs if goal == "branch" else subject.verbs[:1]
+    if goal == "move":
+        return f"{main.route('update').python} with {main.fields['label']} {values['target']}"
+    if main.shape.write == "patch":
+        states = " or ".join(verb.done for verb in verbs)
+        return f"{main.route('update').python} with {main.fields['state']} {states}"
+    return " or ".join(main.route("act", verb=verb).python for verb in verbs)
+
+
+def mistaken(subject: Subject, style: ProgramStyle, rng: Random) -> Subject:
+    """The subject with one mistake about its main API."""
+    api = rng.choice(list(_beliefs(subject, style, rng)))
+    return msgspec.structs.replace(subject, main=api)
+
+
+def _beliefs(subject: Subject, style: ProgramStyle, rng: Random) -> Iterator[GymApi]:
+    """The API with another name of its list, and as far as its shape allows: without pages from 1, and so on."""
+    api, form, shape = subject.main, subject.form, subject.main.shape
+    others = [words for words in GYM_WORDS["list"] if words != api.words["list"]]
+    yield api.with_word("list", rng.choice(others))
+    if shape.paging == "page" and api.first_page == 1:
+        yield msgspec.structs.replace(api, first_page=0)
+    if shape.write == "patch" and form.goal in ACTING:
+        yield api.about_other(with_other_state(api.domain, rng))
+    for axis, value in _simpler_shapes(subject, style).items():
+        yield api.in_shape(axis, value)
+
+
+def _simpler_shapes(subject: Subject, style: ProgramStyle) -> dict[str, str]:
+    """Values of axes that would need less code."""
+    shape = subject.main.shape
+    simpler: dict[str, str] = {}
+    if shape.nesting == "grouped":  # an object in place of a name would go unnoticed
+        simpler["nesting"] = "flat"
+    reads = style.loop != "filter" and not style.asks  # others would take any answer for rows, page by page
+    pages = shape.paging in ("page", "offset") and reads
+    if shape.envelope != "bare" and (pages or shape.paging == "whole"):
+        simpler["envelope"] = "bare"
+    if shape.errors == "limited" and shape.paging != "whole":
+        simpler["errors"] = "strict"
+    if shape.auth != "open":
+        simpler["auth"] = "open"
+    if lacks_a_field(subject):
+        simpler["rows"] = "full"
+    return simpler
+
+
+_Found = Iterator[tuple[GymApi, str, str]]  # the API as it is believed to be, then as in `Slip`
+
+
+class Slip(msgspec.Struct, frozen=True, kw_only=True):
+    subject: Subject  # as it is noted and programmed first
+    correction: str  # a clause
+    look: str = ""  # code that shows what is wrong, where the error does not
+
+
+def slips(subject: Subject, values: Values, style: ProgramStyle, rng: Random) -> list[Slip]:
+    """All that an exception shows, where this API allows them."""
+    found = [
+        *_shapes(subject, style),
+        *_names(subject, rng),
+        *_states(subject, rng),
+        *_labels(subject, values, style),
+    ]
+    right = write_program(subject, style)
+    believed = [(msgspec.structs.replace(subject, main=api), correction, look) for api, correction, look in found]
+    return [
+        Slip(subject=wrong, correction=correction, look=look)
+        for wrong, correction, look in believed
+        if write_program(wrong, style) != right
+    ]
+
+
+def _shapes(subject: Subject, style: ProgramStyle) -> _Found:
+    """Rows that are taken for whole, flat or bare, and a token that is forgotten."""
+    api = subject.main
+    corrections = {
+        "rows": f"only {api.route('show').python} has {api.fields[api.hidden]}",
+        "nesting": f"the fields of a row are in {api.wire('group')}",
+        "envelope": f"the rows are in {'.'.join(rows_at(api, api.collection))}",
+        "auth": f"a token is needed: {note_token(api)}",
+    }
+    for axis, value in _simpler_shapes(subject, style).items():
+        if axis in corrections:
+            yield api.in_shape(axis, value), corrections[axis], ""
+
+
+def _names(subject: Subject, rng: Random) -> _Found:
+    """A field under a name that nobody gave it."""
+    api = subject.main
+    for field in sorted(subject.form.needs & _GUESSES.keys()):
+        words = _prose(api.domain, field)
+        known = {_prose(api.domain, each) for each in (*_GUESSES, "state")} | {*api.domain.distractors, "id"}
+        guess = rng.choice([each for each in (words.split()[-1], *_GUESSES[field]) if each not in known])
+        yield _called(api, field, guess), f"the field is {api.fields[field]}", ""
+
+
+def _states(subject: Subject, rng: Random) -> _Found:
+    """A state that is set in another field."""
+    api, goal = subject.main, subject.form.goal
+    if api.shape.write == "patch" and goal in ACTING:
+        done = " or ".join(verb.done for verb in subject.verbs[: 2 if goal == "branch" else 1])
+        wrong = _called(api, "state", _prose(api.domain, rng.choice(_READ_ONLY)))
+        yield wrong, f"{done} is a value of {api.fields['state']}", ""
+
+
+def _labels(subject: Subject, values: Values, style: ProgramStyle) -> _Found:
+    """A label that is looked for in a field which never has it."""
+    api, form = subject.main, subject.form
+    asked = style.asks and api.shape.filters == "equal"
+    is_hidden = api.shape.rows == "partial" and api.hidden == "label"
+    if "label" in form.selection and form.goal in _RANKED and not asked and not is_hidden:
+        wrong = _called(api, "label", next(iter(api.domain.distractors), api.domain.state))
+        look = "\n".join([*log_in(api), *bind_rows(api), "print(rows[:2])"])
+        yield wrong, f"{values['label']} is {api.fields['label']}", look
+
+
+def _called(api: GymApi, field: RecordField, words: str) -> GymApi:
+    return api.about_other(msgspec.structs.replace(api.domain, **{field: words}))
+
+
+def _prose(domain: Domain, field: RecordField) -> str:
+    words: str = getattr(domain, field)
+    return words
