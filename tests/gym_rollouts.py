@@ -9,9 +9,8 @@ from app.gateway.gateway import Gateway
 from app.records import Json, Policy, Stop, Task, Trajectory
 from app.sandbox.protocol import Sandbox, SessionLimits
 from trainer.environment import Scenario, Verdict
-from trainer.worlds.generated.environments import GymEnvironment
-from trainer.worlds.generated.gym_programs import ProgramStyle, draw_style, subject_of, write_program
-from trainer.worlds.generated.gym_tasks import ANSWERED, GymKey, GymPlan, plan_of
+from trainer.worlds.generated.gym import ANSWERED, GymEnvironment, GymKey, GymPlan, plan_of
+from trainer.worlds.generated.gym_expert import ProgramStyle, draw_style, write_program
 from trainer.worlds.generated.programs import Program
 
 
@@ -58,7 +57,7 @@ def plan(scenario: Scenario) -> GymPlan:
 
 def program(scenario: Scenario, style: ProgramStyle | None = None) -> Program:
     """The expert's, in a style drawn for the scenario unless one is given."""
-    return write_program(subject_of(plan(scenario)), style or draw_style(Random(f"style {scenario.id}")))
+    return write_program(plan(scenario).ask, style or draw_style(Random(f"style {scenario.id}")))
 
 
 def values(scenario: Scenario, index: int) -> tuple[str, ...]:

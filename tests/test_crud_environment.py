@@ -2,28 +2,37 @@
 
 from collections.abc import Callable, Iterator
 from itertools import product
+from typing import get_args
 
 import msgspec
 import pytest
 
 from app.records import Json
 from trainer.environment import Split, Verdict
-from trainer.worlds.generated.apis import CrudApi, Role, Route
-from trainer.worlds.generated.crud_programs import write_program
-from trainer.worlds.generated.crud_tasks import ANSWERING, CRUD_GOALS, CrudKey, CrudPlan, plan_of
-from trainer.worlds.generated.environments import CrudEnvironment, HeldOutAxis
+from trainer.worlds.generated.apis import Api, Role, Route
+from trainer.worlds.generated.crud import (
+    ANSWERING,
+    CRUD_GOALS,
+    CrudEnvironment,
+    CrudKey,
+    CrudPlan,
+    HeldOut,
+    plan_of,
+)
+from trainer.worlds.generated.crud_expert import write_program
+from trainer.worlds.generated.environments import WorldState
 from trainer.worlds.generated.phrases import BY_LINK, CRUD_FRAMES, GIVEN, LINKED, ONE, TITLED
-from trainer.worlds.generated.plans import WorldState
 from trainer.worlds.generated.records import Record
 from trainer.worlds.generated.services import WorldRequest, WorldResponse
 from trainer.worlds.generated.shapes import CRUD
 from trainer.worlds.generated.words import Pool
 
 COUNT = 300
+AXES: tuple[HeldOut, ...] = get_args(HeldOut)[1:]
 POOLS: tuple[Pool, ...] = ("train", "validation", "test")
 
 
-def plans(split: Split, axis: HeldOutAxis, count: int = COUNT) -> list[CrudPlan]:
+def plans(split: Split, axis: HeldOut, count: int = COUNT) -> list[CrudPlan]:
     scenarios = CrudEnvironment(axis).scenarios(split, count, seed=3)
     return [plan_of(CrudKey.place_in(each.tasks[0].variables["world"])[0]) for each in scenarios]
 
@@ -33,21 +42,23 @@ def trained() -> list[CrudPlan]:
     return plans("train", "domains", 1500)
 
 
-def state_of(plan: CrudPlan, index: int = 0) -> WorldState:
+def state_of(plan: CrudPlan, index: int = 0) -> WorldState[CrudPlan]:
     return WorldState(plan, index)
 
 
-def verdict(state: WorldState, answer: Json = None, *, completed: bool = True) -> Verdict:
+def verdict(state: WorldState[CrudPlan], answer: Json = None, *, completed: bool = True) -> Verdict:
     return state.plan.verify(state.index, state.records, answer, completed=completed)
 
 
-def finish(state: WorldState) -> Json:
+def finish(state: WorldState[CrudPlan]) -> Json:
     """Bring the world into the state that its task wants, and return the answer."""
     state.records = state.plan.wanted_records(state.index)
     return state.plan.expected_answer(state.index)
 
 
-def ask(state: WorldState, route: Route, identity: object = "", body: Json = None, key: str = "") -> WorldResponse:
+def ask(
+    state: WorldState[CrudPlan], route: Route, identity: object = "", body: Json = None, key: str = ""
+) -> WorldResponse:
     path = [part if not part.startswith("{") else str(identity) for part in route.path.strip("/").split("/")]
     api = state.plan.main
     return state.respond(
@@ -134,7 +145,7 @@ def test_the_record_that_is_meant_is_the_only_one(trained: list[CrudPlan]) -> No
         assert [getattr(each, plan.form.by) for each in records].count(value) == 1
 
 
-def refusals(state: WorldState) -> Iterator[tuple[int, WorldResponse]]:
+def refusals(state: WorldState[CrudPlan]) -> Iterator[tuple[int, WorldResponse]]:
     """Bad requests, with the status that each should have."""
     api, at = state.plan.main, state.plan.collection
     collection = api.collections[at]
@@ -183,7 +194,7 @@ def test_a_flag_is_shown_set_and_cleared(trained: list[CrudPlan]) -> None:
         )
         known = state.records[plan.main.name, plan.collection][0].id
 
-        def after(body: dict[str, Json], known: object = known, state: WorldState = state) -> list[str]:
+        def after(body: dict[str, Json], known: object = known, state: WorldState[CrudPlan] = state) -> list[str]:
             """The flags that are set after an update."""
             changed = ask(state, state.plan.main.route("update", state.plan.collection), known, body).content
             shown = ask(state, state.plan.main.route("show", state.plan.collection), known).content
@@ -209,7 +220,7 @@ def test_every_operation_is_in_the_catalog_under_the_name_that_the_expert_calls(
 
 def every_plan(trained: list[CrudPlan]) -> list[CrudPlan]:
     splits: tuple[Split, ...] = ("validation", "test")
-    return [*trained, *(plan for split in splits for axis in CrudKey.axes for plan in plans(split, axis))]
+    return [*trained, *(plan for split in splits for axis in AXES for plan in plans(split, axis))]
 
 
 def test_every_name_means_one_thing(trained: list[CrudPlan]) -> None:
@@ -263,7 +274,7 @@ def depends_on(plan: CrudPlan, axis: str) -> bool:
     return len({write_program(msgspec.structs.replace(subject, api=api)) for api in apis}) > 1
 
 
-def pairs(api: CrudApi) -> set[frozenset[tuple[str, str]]]:
+def pairs(api: Api) -> set[frozenset[tuple[str, str]]]:
     chosen = [(axis, str(getattr(api.shape, axis))) for axis in CRUD.axes]
     return {frozenset((one, other)) for one, other in product(chosen, chosen) if one < other}
 

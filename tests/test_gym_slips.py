@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from trainer.worlds.generated.gym_programs import Slip, draw_style, slips, subject_of, write_program
-from trainer.worlds.generated.gym_tasks import GymKey, plan_of
+from trainer.worlds.generated.gym import GymKey, plan_of
+from trainer.worlds.generated.gym_expert import Slip, draw_style, slips, write_program
 
 KINDS = {
     "rows": "only ",
@@ -28,10 +28,10 @@ def found() -> dict[str, list[Slip]]:
     kinds: dict[str, list[Slip]] = {kind: [] for kind in KINDS}
     for seed in range(300):
         plan = plan_of(GymKey("train", "domains", seed))
-        subject, style = subject_of(plan), draw_style(plan.key.random("style"))
-        right = write_program(subject, style)
-        for slip in slips(subject, plan.values[0], style, Random(seed)):
-            assert write_program(slip.subject, style) != right, (plan.key, slip.correction)
+        ask, style = plan.ask, draw_style(plan.key.random("style"))
+        right = write_program(ask, style)
+        for slip in slips(ask, plan.values[0], style, Random(seed)):
+            assert write_program(slip.ask, style) != right, (plan.key, slip.correction)
             kinds[kind_of(slip)].append(slip)
     return kinds
 
@@ -48,5 +48,5 @@ def test_only_a_label_in_another_field_takes_a_look_at_rows(found: dict[str, lis
 
 def test_a_correction_names_what_the_document_has(found: dict[str, list[Slip]]) -> None:
     for slip in found["state"]:
-        api = slip.subject.main
+        api = slip.ask.main
         assert slip.correction.rpartition(" ")[2] not in api.fields.values()

@@ -11,9 +11,18 @@ from msgspec.structs import astuple
 from tests.gym_rollouts import plan
 from trainer.environment import Split
 from trainer.worlds.generated.apis import GymApi
-from trainer.worlds.generated.environments import GymEnvironment, HeldOut
-from trainer.worlds.generated.gym_programs import ProgramStyle, Subject, write_program
-from trainer.worlds.generated.gym_tasks import FORMS, GOALS, SELECTIONS, GymKey, GymPlan, forms_of
+from trainer.worlds.generated.gym import (
+    FORMS,
+    GOALS,
+    SELECTIONS,
+    GymAsk,
+    GymEnvironment,
+    GymKey,
+    GymPlan,
+    HeldOut,
+    forms_of,
+)
+from trainer.worlds.generated.gym_expert import ProgramStyle, write_program
 from trainer.worlds.generated.phrases import CONDITIONS, GYM_FRAMES
 from trainer.worlds.generated.shapes import GYM
 from trainer.worlds.generated.words import Pool
@@ -69,8 +78,8 @@ def is_met(chosen: GymPlan, value: str) -> bool:
     """Whether the program that solves the tasks is another one where the API has another value on that axis."""
 
     def program(api: GymApi) -> str:
-        subject = Subject(form=chosen.form, main=api, joined=chosen.joined, verbs=chosen.verbs)
-        return write_program(subject, ProgramStyle()).function
+        ask = GymAsk(form=chosen.form, main=api, joined=chosen.joined, verbs=chosen.verbs)
+        return write_program(ask, ProgramStyle()).function
 
     (axis,) = (axis for axis in GYM.axes if getattr(chosen.main.shape, axis) == value)
     others = [chosen.main.in_shape(axis, other) for other in GYM.axes[axis]]

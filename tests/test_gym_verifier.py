@@ -9,9 +9,8 @@ import pytest
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.gym_rollouts import Gym, finished, plan, program, values
 from trainer.environment import Scenario
-from trainer.worlds.generated.environments import GymEnvironment
-from trainer.worlds.generated.gym_programs import ProgramStyle
-from trainer.worlds.generated.gym_tasks import ANSWERED, WRITING
+from trainer.worlds.generated.gym import ANSWERED, WRITING, GymEnvironment
+from trainer.worlds.generated.gym_expert import ProgramStyle
 
 pytestmark = pytest.mark.slow  # hundreds of whole tasks of the practice world
 

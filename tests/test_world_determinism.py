@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from trainer.environment import Split
+from trainer.worlds.generated.crud import CrudEnvironment
 from trainer.worlds.generated.documents import document_of
-from trainer.worlds.generated.environments import CrudEnvironment, GymEnvironment
+from trainer.worlds.generated.gym import GymEnvironment
 
 FINGERPRINTS = {
     "gym": "2625c4569779fac09844a04d1715d0d6945ca214a9334c8a4e97576a391a9707",

@@ -1,43 +1,174 @@
-"""The environments whose worlds are generated from seeds: apps that no policy knows, tasks in plain English."""
+"""Environments whose worlds are generated from seeds: what they have alike, whatever their apps and tasks.
 
+A key determines a scenario; its plan has the apps, what the tasks ask, and their worlds.
+"""
+
+import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
 from random import Random
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, get_args
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 import httpx
 import msgspec
 
 from app.apis.api_documents import parse_document
 from app.apis.catalog import Catalog
-from app.records import Stop, Task, Trajectory
+from app.errors import NotFoundError
+from app.records import Json, Stop, Task, Trajectory
 from trainer.environment import Scenario, Split, Verdict
-from trainer.worlds.generated import crud_tasks, gym_tasks
-from trainer.worlds.generated.crud_tasks import CrudKey, CrudPlan
+from trainer.worlds.generated.apis import Api
 from trainer.worlds.generated.documents import SUPERVISOR, document_of, supervisor_document
-from trainer.worlds.generated.gym_tasks import GymKey, GymPlan
-from trainer.worlds.generated.plans import TASKS, Key, Plan, WorldState
-from trainer.worlds.generated.services import LiveWorlds, WorldServices
+from trainer.worlds.generated.records import FACTS, Records, Values, verify_records
+from trainer.worlds.generated.services import AppServices, LiveWorlds, WorldServices
+from trainer.worlds.generated.words import Pool
 
+TASKS = 3  # of a scenario
 _BASE = "http://worlds"  # served in this process
 _NOW = datetime(2026, 6, 1, 9, tzinfo=UTC)
 
-HeldOut: TypeAlias = Literal["all", "domains", "shapes", "compositions", "phrasings"]
-HeldOutAxis: TypeAlias = Literal["all", "domains", "shapes", "phrasings"]
+
+class Key(msgspec.Struct, frozen=True):
+    """What a scenario is derived from. `axis` is what it holds out if its split is not train; everything else is
+    as in training.
+    """
+
+    axes: ClassVar[tuple[str, ...]]
+    world_prefix: ClassVar[str] = ""
+    task_prefix: ClassVar[str] = ""
+    random_prefix: ClassVar[str] = ""
+
+    split: Split
+    axis: str
+    seed: int
+
+    @classmethod
+    def place_in(cls, world: str) -> tuple[Self, int]:
+        """The scenario and the position of the task whose world has this id. Raises NotFoundError."""
+        splits, axes = "|".join(get_args(Split)), "|".join(cls.axes)
+        pattern = rf"{cls.world_prefix}({splits})-({axes})-(\d{{1,12}})-([0-{TASKS - 1}])(?:-x[0-9a-z]{{1,16}})?"
+        match = re.fullmatch(pattern, world)
+        if match is None:
+            raise NotFoundError(f"no world {world[:60]}")
+        split, axis, seed, index = match.groups()
+        return msgspec.convert({"split": split, "axis": axis, "seed": int(seed)}, cls), int(index)
+
+    @property
+    def text(self) -> str:
+        return f"{self.world_prefix}{self.split}-{self.axis}-{self.seed}"
+
+    @property
+    def is_lesson(self) -> bool:
+        return self.split == "train"
+
+    def pool(self, axis: str) -> Pool:
+        return self.split if axis == self.axis else "train"
+
+    def random(self, purpose: str) -> Random:
+        return Random(f"{self.random_prefix}{self.text} {purpose}")
+
+
+class NamedForm(Protocol):
+    """All tasks of a scenario have the same form; their values differ."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_answered(self) -> bool:
+        """Whether tasks ask for an answer."""
+        ...
+
+
+class Ask(Protocol):
+    """All of a task but its values. What it wants follows from any records."""
+
+    def answer(self, records: Records, values: Values) -> str | int | None:
+        """What the task asks for; None if it asks for nothing."""
+        ...
+
+    def carry_out(self, records: Records, values: Values) -> None:
+        """Change the records as the task wants them. A new one has the id 0."""
+        ...
+
+    def word(self, values: Values, pool: Pool, rng: Random) -> str:
+        """The instruction, in words of a pool."""
+        ...
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """The apps, the form of the tasks, and the values of each."""
+
+    facts: ClassVar[Sequence[str]] = FACTS  # that are compared of each record
+
+    key: Key
+    form: NamedForm
+    main: Api  # that the tasks are about
+    others: tuple[Api, ...]  # that no task needs
+    values: tuple[Values, ...]  # by task
+
+    @property
+    def apis(self) -> tuple[Api, ...]:
+        """In the order of their names, which tells nothing."""
+        return tuple(sorted((self.main, *self.others), key=lambda api: api.name))
+
+    @property
+    def has_passwords(self) -> bool:
+        """Whether there is a supervisor, who tells them."""
+        return True
+
+    def task_id(self, index: int) -> UUID:
+        return uuid5(NAMESPACE_URL, f"{self.key.task_prefix}{self.key.text}-{index}")
+
+    def world(self, index: int, nonce: str = "") -> str:
+        return f"{self.key.text}-{index}" + (f"-x{nonce}" if nonce else "")
+
+    @property
+    def ask(self) -> Ask:
+        raise NotImplementedError
+
+    def initial_records(self, index: int) -> Records:
+        """The records of every app, in the order in which lists show them."""
+        raise NotImplementedError
+
+    def wanted_records(self, index: int) -> Records:
+        """Those at the end."""
+        records = self.initial_records(index)
+        self.ask.carry_out(records, self.values[index])
+        return records
+
+    def expected_answer(self, index: int) -> str | int | None:
+        return self.ask.answer(self.initial_records(index), self.values[index])
+
+    def instruction(self, index: int) -> str:
+        """The same for the same task. The tasks of a scenario may be worded differently."""
+        return self.ask.word(self.values[index], self.key.pool("phrasings"), self.key.random(f"wording {index}"))
+
+    def verify(self, index: int, found: Records, answer: Json, *, completed: bool) -> Verdict:
+        return verify_records(
+            self.initial_records(index),
+            self.wanted_records(index),
+            found,
+            expected=self.expected_answer(index),
+            answer=answer,
+            completed=completed,
+            facts=self.facts,
+        )
+
+
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
 
 
-def load_gym(*, held_out: HeldOut = "all") -> "GymEnvironment":
-    """The plug-in `gym`. Options as in `GymEnvironment`."""
-    return GymEnvironment(held_out)
+class WorldState(AppServices, Generic[AnyPlan]):
+    """The services of one task's world. Their secrets are the same in all rollouts of the task."""
 
-
-def load_crud(*, held_out: HeldOutAxis = "all") -> "CrudEnvironment":
-    """The plug-in `crud`. Options as in `CrudEnvironment`."""
-    return CrudEnvironment(held_out)
+    def __init__(self, plan: AnyPlan, index: int) -> None:
+        ids = plan.key.random(f"new ids {index}")
+        super().__init__(plan.apis, plan.initial_records(index), secret=plan.world(index), ids=ids)
+        self.plan, self.index = plan, index
 
 
 class GeneratedWorld(Generic[AnyPlan]):
@@ -55,7 +186,7 @@ class GeneratedWorld(Generic[AnyPlan]):
         return self._environment.catalog(self.plan)
 
     @property
-    def state(self) -> WorldState:
+    def state(self) -> WorldState[AnyPlan]:
         return self._environment.worlds.get(self.task.variables["world"])
 
     async def verify(self, trajectory: Trajectory) -> Verdict:
@@ -81,7 +212,7 @@ class GeneratedEnvironment(Generic[AnyPlan]):
         """The apps of a scenario, parsed from the OpenAPI documents that its services stand for."""
         return _catalog_of(self._plan_of, plan.key)
 
-    def verify(self, state: WorldState, trajectory: Trajectory) -> Verdict:
+    def verify(self, state: WorldState[AnyPlan], trajectory: Trajectory) -> Verdict:
         completed = trajectory.stop is Stop.COMPLETED
         return state.plan.verify(state.index, state.records, trajectory.answer, completed=completed)
 
@@ -100,25 +231,6 @@ class GeneratedEnvironment(Generic[AnyPlan]):
             yield GeneratedWorld(msgspec.structs.replace(task, variables={"world": world}), plan, self)
         finally:
             self.worlds.forget(world)
-
-
-class GymEnvironment(GeneratedEnvironment[GymPlan]):
-    """Scenarios of validation and test hold one thing out of training: the words (`domains`), how the APIs work
-    (`shapes`), what is asked (`compositions`), or how it is worded (`phrasings`); `all` are these by turns.
-    """
-
-    def __init__(self, held_out: HeldOut = "all") -> None:
-        super().__init__("gym", GymKey, gym_tasks.plan_of, held_out)
-
-
-class CrudEnvironment(GeneratedEnvironment[CrudPlan]):
-    """Tasks to create, read, change and delete records. Scenarios of validation and test hold one thing out of
-    training: the words (`domains`), how the APIs work (`shapes`), or how tasks are worded (`phrasings`); `all` are
-    these by turns.
-    """
-
-    def __init__(self, held_out: HeldOutAxis = "all") -> None:
-        super().__init__("crud", CrudKey, crud_tasks.plan_of, held_out)
 
 
 @lru_cache(maxsize=1024)

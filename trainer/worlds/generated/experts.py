@@ -6,11 +6,10 @@ fits, or solve the task and complete it.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 from uuid import UUID
 
 import msgspec
@@ -19,21 +18,13 @@ from app.agent.limits import RolloutLimits
 from app.agent.rollout_loop import Agent
 from app.apis.builtin import with_builtins
 from app.apis.listed_app import listed_apps
-from app.errors import InvalidError
 from app.records import Offer, Policy, Task
 from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Scenario
 from trainer.rollouts.episode import Episode, EpisodeRunner
 from trainer.rollouts.expert import ExpertContext
 from trainer.worlds.expert_engine import ExpertEngine
-from trainer.worlds.generated import crud_programs, gym_programs, gym_tasks
-from trainer.worlds.generated.apis import GymApi
-from trainer.worlds.generated.crud_tasks import CrudAsk, CrudPlan, draw_form, draw_values
-from trainer.worlds.generated.documents import SUPERVISOR
-from trainer.worlds.generated.environments import CrudEnvironment, GeneratedEnvironment, GymEnvironment
-from trainer.worlds.generated.gym_programs import Slip, Subject
-from trainer.worlds.generated.gym_tasks import GymPlan, TaskForm, forms_of
-from trainer.worlds.generated.plans import Plan
+from trainer.worlds.generated.environments import GeneratedEnvironment, Plan
 from trainer.worlds.generated.programs import Program
 
 Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -55,11 +46,8 @@ _SENTENCES = {
 _CALLED = re.compile(r"\bapis\.(\w+)\.(\w+)\(")
 _PAGE = re.compile(r"^\[\d+ more: (apis\.api_docs\.show_signatures\(.+\))\]$", re.MULTILINE)
 _RAISED = re.compile(r"[A-Z]\w*(Error|Exception)(: |$)")  # the last line of a traceback
-_KEYS = re.compile(r"\bkeys are (.+)\Z")
-_UNREAD = 0.3  # of its mistakes: programs written before it reads how lists look
 _LIMITS = RolloutLimits(turns=8, task_tokens=32_768)
 _OFFERED = 3
-Mistake = Literal["app", "word", "code", "slip"]  # the last one although it has read the document
 
 
 class Habits(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,126 +157,6 @@ def signatures_of(*apps: str) -> str:
     return "\n".join(f'print(apis.api_docs.show_signatures("{app}"))' for app in apps)
 
 
-class GymScript(ProgramScript):
-    def __init__(self, plan: GymPlan, index: int, offers: Sequence[Offer], **habits: Any) -> None:
-        self._subject = gym_programs.subject_of(plan)
-        self._style = gym_programs.draw_style(plan.key.random("style"))
-        right = gym_programs.write_program(self._subject, self._style)
-        super().__init__(plan, index, right, offers, **habits)
-
-    def solve(self) -> Generator[str, str, None]:
-        yield from self.ask_for_apps()
-        names = [api.name for api in self._subject.apis]
-        yield from self.read(gym_programs.note_apps(self._subject), SUPERVISOR, *names)
-        slip = self._slip() if self._mistaken else None
-        if self._mistaken and slip is None:
-            wrong = gym_programs.write_program(
-                gym_programs.mistaken(self._subject, self._style, self._rng), self._style
-            )
-            if not raised((yield self.say("try", self.attempt(wrong)))):
-                return
-        noted = self._subject if slip is None else slip.subject
-        yield self.say("look", "\n".join(_shape(api) for api in noted.apis))
-        solution = self._solution(noted)
-        if slip is not None:
-            error = yield solution
-            if not raised(error):
-                return
-            if slip.look:
-                yield self.say("rows", slip.look)
-            solution = turn_of(_corrected(slip, error), self.code(self._right))
-        if raised((yield solution)):
-            yield solution
-
-    def _solution(self, subject: Subject) -> str:
-        note = gym_programs.note_fields(subject, self._given)
-        return turn_of(note, self.code(gym_programs.write_program(subject, self._style)))
-
-    def _slip(self) -> Slip | None:
-        if self._rng.random() < _UNREAD:
-            return None
-        found = gym_programs.slips(self._subject, self._given, self._style, self._rng)
-        return self._rng.choice(found) if found else None
-
-
-def _corrected(slip: Slip, error: str) -> str:
-    """The sentence after the error: it lists the keys that its hint has, since what is absent decides."""
-    keys = _KEYS.search(error)
-    return f"The keys are {keys[1]}: {slip.correction}." if keys else f"So {slip.correction}."
-
-
-def _shape(api: GymApi) -> str:
-    """Code that shows what a list returns: its line does not tell whether a field is an object."""
-    answer = '["response_schemas"]["success"]'
-    return f'print(apis.api_docs.show_api_doc("{api.name}", "{api.route("list").python}"){answer})'
-
-
-class CrudScript(ProgramScript):
-    def __init__(self, plan: CrudPlan, index: int, offers: Sequence[Offer], **habits: Any) -> None:
-        self._ask, self._has_passwords = plan.ask, plan.has_passwords
-        super().__init__(plan, index, crud_programs.write_program(self._ask), offers, **habits)
-
-    def solve(self) -> Generator[str, str, None]:
-        beliefs = list(crud_programs.beliefs(self._ask))
-        mistake = self._mistake(beliefs)
-        yield from self._find_app(mistake)
-        if mistake == "code":
-            wrong = self.say("try", self.attempt(crud_programs.write_program(self._rng.choice(beliefs))))
-            if not raised((yield wrong)):
-                return
-        yield from self._look_up(mistake)
-        if mistake == "slip" and not raised((yield self._solution(self._rng.choice(beliefs)))):
-            return
-        promised = crud_programs.believed(self._ask, rows="full")
-        if self._is_surprised and not raised((yield self._solution(promised))):
-            return
-        solution = self._solution(self._ask)
-        if raised((yield solution)):
-            yield solution
-
-    def _find_app(self, mistake: Mistake | None) -> Generator[str, str, None]:
-        yield from self.ask_for_apps()
-        if mistake == "app":
-            yield self.say("try", signatures_of(self._ask.collection.resource))
-        apps = [*([SUPERVISOR] if self._has_passwords else []), self._ask.api.name]
-        yield from self.read(crud_programs.note_app(self._ask), *apps)
-
-    def _look_up(self, mistake: Mistake | None) -> Generator[str, str, None]:
-        if mistake == "word":
-            for name in crud_programs.misnamed(self._ask, self._rng):
-                yield self.say("look", crud_programs.look(self._ask, name))
-            yield self.say("again", self._look)
-        elif self._look:
-            yield self.say("look", self._look)
-
-    def _solution(self, ask: CrudAsk) -> str:
-        program = crud_programs.write_program(ask)
-        if looked_up := self.look_ups(program):
-            return self.say("look", looked_up)
-        return turn_of(crud_programs.note_plan(ask, self._given), self.code(program))
-
-    def _mistake(self, beliefs: Sequence[CrudAsk]) -> Mistake | None:
-        """One that something refuses."""
-        possible: list[Mistake] = []
-        if self._ask.form.goal != "info":
-            possible.append("app")
-        if self._look:
-            possible += ["word", "word"]  # what is wrong most often
-        if beliefs:
-            possible += ["code", "slip"]
-        wants = self._mistaken and not self._is_surprised  # one mistake is enough
-        return self._rng.choice(possible) if wants and possible else None
-
-    @property
-    def _is_surprised(self) -> bool:
-        """Whether rows lack what the documents promise."""
-        return self._ask.is_hidden and self._ask.api.shape.rows == "undocumented"
-
-    @property
-    def _look(self) -> str:
-        return crud_programs.look(self._ask, crud_programs.looked_up(self._ask))
-
-
 @dataclass(frozen=True)
 class ProgramExpert(ABC):
     """Implements `Expert`. The same seed gives the same demonstrations.
@@ -351,54 +219,7 @@ class ProgramExpert(ABC):
         return offers
 
 
-class GymExpert(ProgramExpert):
-    scripts = GymScript
-
-    def app_words(self, plan: GymPlan) -> str:
-        return plan.main.name
-
-    def unfitting_skills(self, plan: GymPlan, count: int, rng: Random) -> Sequence[Offer]:
-        joined = plan.form.joined
-        forms = [each for each in forms_of("train") if each != plan.form and each.joined in (None, joined)]
-        return [_gym_skill(plan, form, rng) for form in rng.sample(forms, count)]
-
-
-def _gym_skill(plan: GymPlan, form: TaskForm, rng: Random) -> Offer:
-    """For another form of task."""
-    joined = plan.joined if form.joined else None
-    values, _ = gym_tasks.draw_values(plan.key, form, plan.main, joined)
-    other = msgspec.structs.replace(plan, form=form, joined=joined, values=values)
-    program = gym_programs.write_program(gym_programs.subject_of(other), gym_programs.draw_style(rng))
-    return _skill(other, program, rng)
-
-
-class CrudExpert(ProgramExpert):
-    scripts = CrudScript
-
-    def app_words(self, plan: CrudPlan) -> str:
-        return plan.main.name if plan.form.goal == "info" else plan.target.domain.nouns
-
-    def unfitting_skills(self, plan: CrudPlan, count: int, rng: Random) -> Sequence[Offer]:
-        found: dict[str, Offer] = {}
-        own = crud_programs.write_program(plan.ask).name
-        while len(found) < count:
-            offer = _crud_skill(plan, rng)
-            if offer.name != own:
-                found[offer.name] = offer
-        return list(found.values())
-
-
-def _crud_skill(plan: CrudPlan, rng: Random) -> Offer:
-    """For another form of task with the same records."""
-    form = draw_form(plan.target, rng)
-    verb = rng.choice(plan.target.verbs)
-    values = draw_values(form, plan.target, plan.key.pool("domains"), plan.key.random("values"))
-    other = msgspec.structs.replace(plan, form=form, verb=verb, values=values)
-    program = crud_programs.write_program(other.ask)
-    return _skill(other, program, rng)
-
-
-def _skill(plan: Plan, program: Program, rng: Random) -> Offer:
+def skill_of(plan: Plan, program: Program, rng: Random) -> Offer:
     """The program as a skill that a library offers, of any task of the plan."""
     given = ", ".join(f"{name}: {kind}" for name, kind in program.parameters)
     return Offer(
@@ -409,44 +230,3 @@ def _skill(plan: Plan, program: Program, rng: Random) -> Offer:
         source=program.function,
         instruction=plan.instruction(rng.randrange(len(plan.values))),
     )
-
-
-@asynccontextmanager
-async def load_gym_expert(
-    context: ExpertContext,
-    *,
-    inline: Part = 0.2,
-    mistake: Part = 0.3,
-    trust: Part = 0.3,
-    crowded: Part = 0.3,
-    withheld: Part = 0.15,
-) -> AsyncIterator["GymExpert"]:
-    """The plug-in `gym`. `crowded` and `withheld` as in `ProgramExpert`; the others are the probabilities in
-    `Habits`.
-
-    Raises InvalidError for another environment than the gym.
-    """
-    if not isinstance(context.environment, GymEnvironment):
-        raise InvalidError("the expert gym knows the environment gym only: name that one, or another expert")
-    habits = Habits(inline=inline, mistake=mistake, trust=trust)
-    yield GymExpert(context, context.environment, crowded, withheld, habits)
-
-
-@asynccontextmanager
-async def load_crud_expert(
-    context: ExpertContext,
-    *,
-    inline: Part = 0.2,
-    mistake: Part = 0.3,
-    trust: Part = 0.3,
-    crowded: Part = 0.3,
-    withheld: Part = 0.15,
-) -> AsyncIterator["CrudExpert"]:
-    """The plug-in `crud`, with the options of the expert `gym`. It errs more often: real documents are long.
-
-    Raises InvalidError for another environment than `crud`.
-    """
-    if not isinstance(context.environment, CrudEnvironment):
-        raise InvalidError("the expert crud knows the environment crud only: name that one, or another expert")
-    habits = Habits(inline=inline, mistake=mistake, trust=trust)
-    yield CrudExpert(context, context.environment, crowded, withheld, habits)

@@ -303,9 +303,10 @@ def _changes(api: Api, route: Route, given: dict[str, Json], state: str) -> _Cha
         return _Changes({"state": route.verb.done})
     collection = api.collections[route.collection]
     if api.shape.body == "wrapped":
-        given = given.get(collection.singular)
-        if not isinstance(given, dict):
+        inner = given.get(collection.singular)
+        if not isinstance(inner, dict):
             raise ServiceRefusal(422, f"{collection.singular} is required")
+        given = inner
     sets_state = route.role == "update" and api.shape.write == "patch"  # or only its own operation does
     fields: dict[RecordField, Json] = {
         field: given[collection.fields[field]]

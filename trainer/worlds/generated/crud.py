@@ -23,12 +23,13 @@ from trainer.worlds.generated.apis import (
     verbs_of,
 )
 from trainer.worlds.generated.domains import Domain, Verb, draw_domain, draw_names, people, projects
+from trainer.worlds.generated.environments import TASKS, GeneratedEnvironment, Key, Plan
 from trainer.worlds.generated.phrases import BY_LINK, CRUD_FRAMES, GIVEN, LINKED, ONE, TITLED, Wordings
-from trainer.worlds.generated.plans import TASKS, Key, Plan
 from trainer.worlds.generated.records import DATES, Record, RecordId, Records, Values, blank_record, new_id
 from trainer.worlds.generated.shapes import CRUD, ApiShape
 from trainer.worlds.generated.words import Pool
 
+HeldOut: TypeAlias = Literal["all", "domains", "shapes", "phrasings"]
 CrudGoal: TypeAlias = Literal[
     "count", "count_state", "read", "create", "change", "delete", "act", "act_all", "delete_state", "info"
 ]
@@ -53,6 +54,11 @@ _PATHS = (
     "docs/1",
 )  # fmt: skip
 _SECOND = ("plan", "report", "2", "draft", "overview", "archive", "notes", "B")
+
+
+def load_environment(*, held_out: HeldOut = "all") -> "CrudEnvironment":
+    """The plug-in `crud`. Options as in `CrudEnvironment`."""
+    return CrudEnvironment(held_out)
 
 
 class CrudForm(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,39 +153,38 @@ class CrudAsk(msgspec.Struct, frozen=True, kw_only=True):
                 return "update" if self.acts_by_update else "act"
         return None
 
-    def answer(self, records: Sequence[Record], values: Values) -> str | int | None:
-        """What the task asks for; None if it asks for nothing."""
+    def answer(self, records: Records, values: Values) -> str | int | None:
+        asked = records[self.api.name, self.at]
         match self.form.goal:
             case "count":
-                return len(records)
+                return len(asked)
             case "count_state":
-                return sum(record.state == values["state"] for record in records)
+                return sum(record.state == values["state"] for record in asked)
             case "info":
                 return self.api.version
             case "read":
-                found: str | int = getattr(self._meant(records, values), self.form.field)
+                found: str | int = getattr(self._meant(asked, values), self.form.field)
                 return found
         return None
 
-    def carry_out(self, records: list[Record], values: Values) -> None:
-        """What the task wants. A new record has the id 0."""
-        form = self.form
+    def carry_out(self, records: Records, values: Values) -> None:
+        form, asked = self.form, records[self.api.name, self.at]
         match form.goal:
             case "create":
-                records.append(blank_record(self.collection, 0))
+                asked.append(blank_record(self.collection, 0))
                 for field, value in values.items():
-                    setattr(records[-1], field, value)
+                    setattr(asked[-1], field, value)
             case "change":
-                setattr(self._meant(records, values), form.field, values["new"])
+                setattr(self._meant(asked, values), form.field, values["new"])
             case "delete":
-                records.remove(self._meant(records, values))
+                asked.remove(self._meant(asked, values))
             case "act":
-                self._meant(records, values).state = self.verb.done
+                self._meant(asked, values).state = self.verb.done
             case "act_all":
-                for record in records:
+                for record in asked:
                     record.state = self.verb.done
             case "delete_state":
-                records[:] = [record for record in records if record.state != values["state"]]
+                asked[:] = [record for record in asked if record.state != values["state"]]
 
     def make_fit(self, records: list[Record], values: Values, rng: Random) -> None:
         """Change records so that the task makes sense, and what it wants does not hold yet."""
@@ -194,7 +199,6 @@ class CrudAsk(msgspec.Struct, frozen=True, kw_only=True):
                 self._make_one_fit(records, values, rng)
 
     def word(self, values: Values, pool: Pool, rng: Random) -> str:
-        """The instruction, in words of a pool."""
         form, collection = self.form, self.collection
         prose, one = collection.prose, ""
         noun, nouns = collection.domain.noun, collection.domain.nouns
@@ -270,10 +274,6 @@ class CrudPlan(Plan, frozen=True, kw_only=True, dict=True):
     def has_passwords(self) -> bool:
         return any(api.shape.auth == "key" for api in self.apis)
 
-    def instruction(self, index: int) -> str:
-        rng = self.key.random(f"wording {index}")
-        return self.ask.word(self.values[index], self.key.pool("phrasings"), rng)
-
     def initial_records(self, index: int) -> Records:
         records: Records = {}
         for api in self.apis:
@@ -286,14 +286,15 @@ class CrudPlan(Plan, frozen=True, kw_only=True, dict=True):
                     self.ask.make_fit(records[api.name, at], self.values[index], rng)
         return records
 
-    def wanted_records(self, index: int) -> Records:
-        records = self.initial_records(index)
-        self.ask.carry_out(records[self.main.name, self.collection], self.values[index])
-        return records
 
-    def expected_answer(self, index: int) -> str | int | None:
-        records = self.initial_records(index)[self.main.name, self.collection]
-        return self.ask.answer(records, self.values[index])
+class CrudEnvironment(GeneratedEnvironment[CrudPlan]):
+    """Tasks to create, read, change and delete records. Scenarios of validation and test hold one thing out of
+    training: the words (`domains`), how the APIs work (`shapes`), or how tasks are worded (`phrasings`); `all` are
+    these by turns.
+    """
+
+    def __init__(self, held_out: HeldOut = "all") -> None:
+        super().__init__("crud", CrudKey, plan_of, held_out)
 
 
 @lru_cache(maxsize=1024)

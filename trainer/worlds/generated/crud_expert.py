@@ -1,13 +1,37 @@
 """The program that solves a task of `crud`, as a careful reader of the documents would write it; mistakes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from random import Random
+from typing import Any, Literal
 
 import msgspec
 
 from app.apis.names import argument_name
+from app.errors import InvalidError
+from app.records import Offer
+from trainer.rollouts.expert import ExpertContext
 from trainer.worlds.generated.apis import RecordField, Role
-from trainer.worlds.generated.crud_tasks import SINGLE, CrudAsk, CrudGoal
+from trainer.worlds.generated.crud import (
+    SINGLE,
+    CrudAsk,
+    CrudEnvironment,
+    CrudGoal,
+    CrudPlan,
+    draw_form,
+    draw_values,
+)
+from trainer.worlds.generated.documents import SUPERVISOR
+from trainer.worlds.generated.experts import (
+    Habits,
+    Part,
+    ProgramExpert,
+    ProgramScript,
+    raised,
+    signatures_of,
+    skill_of,
+    turn_of,
+)
 from trainer.worlds.generated.programs import (
     Program,
     access,
@@ -28,6 +52,29 @@ from trainer.worlds.generated.words import CRUD_WORDS, spell
 _MEANT: dict[CrudGoal, str] = {
     "count": "all rows", "count_state": "these rows", "act_all": "all rows", "delete_state": "these rows",
 }  # fmt: skip
+
+
+Mistake = Literal["app", "word", "code", "slip"]  # the last one although it has read the document
+
+
+@asynccontextmanager
+async def load_expert(
+    context: ExpertContext,
+    *,
+    inline: Part = 0.2,
+    mistake: Part = 0.3,
+    trust: Part = 0.3,
+    crowded: Part = 0.3,
+    withheld: Part = 0.15,
+) -> AsyncIterator["CrudExpert"]:
+    """The plug-in `crud`, with the options of the expert `gym`. It errs more often: real documents are long.
+
+    Raises InvalidError for another environment than `crud`.
+    """
+    if not isinstance(context.environment, CrudEnvironment):
+        raise InvalidError("the expert crud knows the environment crud only: name that one, or another expert")
+    habits = Habits(inline=inline, mistake=mistake, trust=trust)
+    yield CrudExpert(context, context.environment, crowded, withheld, habits)
 
 
 def write_program(ask: CrudAsk) -> Program:
@@ -295,3 +342,95 @@ def _other_words(ask: CrudAsk, kind: str) -> list[str]:
 def believed(ask: CrudAsk, **axes: str) -> CrudAsk:
     shape = msgspec.structs.replace(ask.api.shape, **axes)
     return msgspec.structs.replace(ask, api=msgspec.structs.replace(ask.api, shape=shape))
+
+
+class CrudScript(ProgramScript):
+    def __init__(self, plan: CrudPlan, index: int, offers: Sequence[Offer], **habits: Any) -> None:
+        self._ask, self._has_passwords = plan.ask, plan.has_passwords
+        super().__init__(plan, index, write_program(self._ask), offers, **habits)
+
+    def solve(self) -> Generator[str, str, None]:
+        wrong = list(beliefs(self._ask))
+        mistake = self._mistake(wrong)
+        yield from self._find_app(mistake)
+        if mistake == "code":
+            code = self.attempt(write_program(self._rng.choice(wrong)))
+            if not raised((yield self.say("try", code))):
+                return
+        yield from self._look_up(mistake)
+        if mistake == "slip" and not raised((yield self._solution(self._rng.choice(wrong)))):
+            return
+        promised = believed(self._ask, rows="full")
+        if self._is_surprised and not raised((yield self._solution(promised))):
+            return
+        solution = self._solution(self._ask)
+        if raised((yield solution)):
+            yield solution
+
+    def _find_app(self, mistake: Mistake | None) -> Generator[str, str, None]:
+        yield from self.ask_for_apps()
+        if mistake == "app":
+            yield self.say("try", signatures_of(self._ask.collection.resource))
+        apps = [*([SUPERVISOR] if self._has_passwords else []), self._ask.api.name]
+        yield from self.read(note_app(self._ask), *apps)
+
+    def _look_up(self, mistake: Mistake | None) -> Generator[str, str, None]:
+        if mistake == "word":
+            for name in misnamed(self._ask, self._rng):
+                yield self.say("look", look(self._ask, name))
+            yield self.say("again", self._look)
+        elif self._look:
+            yield self.say("look", self._look)
+
+    def _solution(self, ask: CrudAsk) -> str:
+        program = write_program(ask)
+        if looked_up := self.look_ups(program):
+            return self.say("look", looked_up)
+        return turn_of(note_plan(ask, self._given), self.code(program))
+
+    def _mistake(self, beliefs: Sequence[CrudAsk]) -> Mistake | None:
+        """One that something refuses."""
+        possible: list[Mistake] = []
+        if self._ask.form.goal != "info":
+            possible.append("app")
+        if self._look:
+            possible += ["word", "word"]  # what is wrong most often
+        if beliefs:
+            possible += ["code", "slip"]
+        wants = self._mistaken and not self._is_surprised  # one mistake is enough
+        return self._rng.choice(possible) if wants and possible else None
+
+    @property
+    def _is_surprised(self) -> bool:
+        """Whether rows lack what the documents promise."""
+        return self._ask.is_hidden and self._ask.api.shape.rows == "undocumented"
+
+    @property
+    def _look(self) -> str:
+        return look(self._ask, looked_up(self._ask))
+
+
+class CrudExpert(ProgramExpert):
+    scripts = CrudScript
+
+    def app_words(self, plan: CrudPlan) -> str:
+        return plan.main.name if plan.form.goal == "info" else plan.target.domain.nouns
+
+    def unfitting_skills(self, plan: CrudPlan, count: int, rng: Random) -> Sequence[Offer]:
+        found: dict[str, Offer] = {}
+        own = write_program(plan.ask).name
+        while len(found) < count:
+            offer = _other_skill(plan, rng)
+            if offer.name != own:
+                found[offer.name] = offer
+        return list(found.values())
+
+
+def _other_skill(plan: CrudPlan, rng: Random) -> Offer:
+    """For another form of task with the same records."""
+    form = draw_form(plan.target, rng)
+    verb = rng.choice(plan.target.verbs)
+    values = draw_values(form, plan.target, plan.key.pool("domains"), plan.key.random("values"))
+    other = msgspec.structs.replace(plan, form=form, verb=verb, values=values)
+    program = write_program(other.ask)
+    return skill_of(other, program, rng)

@@ -7,27 +7,38 @@ Names in notes stand as in the text that they are taken from, with a space or a 
 capital: a small model copies tokens, not letters.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from app.apis.names import argument_name
+from app.errors import InvalidError
+from app.records import Offer
+from trainer.rollouts.expert import ExpertContext
 from trainer.worlds.generated.apis import GymApi, RecordField
-from trainer.worlds.generated.documents import FILTERED, record_schema, rows_at
+from trainer.worlds.generated.documents import FILTERED, SUPERVISOR, record_schema, rows_at
 from trainer.worlds.generated.domains import Domain, Verb, with_other_state
-from trainer.worlds.generated.gym_tasks import (
+from trainer.worlds.generated.experts import Habits, Part, ProgramExpert, ProgramScript, raised, skill_of, turn_of
+from trainer.worlds.generated.gym import (
     ACTING,
     FIELDS,
     JOINED,
     NUMERIC,
     PARAMETERS,
+    RANKED,
     WRITING,
     Condition,
+    GymAsk,
+    GymEnvironment,
     GymPlan,
     Parameter,
     TaskForm,
+    draw_values,
+    forms_of,
 )
 from trainer.worlds.generated.programs import (
     Program,
@@ -69,7 +80,30 @@ _GUESSES: dict[RecordField, tuple[str, ...]] = {
     "date": ("date", "day", "time"),
 }
 _READ_ONLY: tuple[RecordField, ...] = ("person", "number", "date")  # updates do not take them
-_RANKED = NUMERIC - {"total"}  # without a match their programs raise
+
+_KEYS = re.compile(r"\bkeys are (.+)\Z")
+_UNREAD = 0.3  # of its mistakes: programs written before it reads how lists look
+
+
+@asynccontextmanager
+async def load_expert(
+    context: ExpertContext,
+    *,
+    inline: Part = 0.2,
+    mistake: Part = 0.3,
+    trust: Part = 0.3,
+    crowded: Part = 0.3,
+    withheld: Part = 0.15,
+) -> AsyncIterator["GymExpert"]:
+    """The plug-in `gym`. `crowded` and `withheld` as in `ProgramExpert`; the others are the probabilities in
+    `Habits`.
+
+    Raises InvalidError for another environment than the gym.
+    """
+    if not isinstance(context.environment, GymEnvironment):
+        raise InvalidError("the expert gym knows the environment gym only: name that one, or another expert")
+    habits = Habits(inline=inline, mistake=mistake, trust=trust)
+    yield GymExpert(context, context.environment, crowded, withheld, habits)
 
 
 class ProgramStyle(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,24 +114,6 @@ class ProgramStyle(msgspec.Struct, frozen=True, kw_only=True):
     names: dict[Parameter, str] = {}
 
 
-class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program is written for: the APIs as its author believes them to be."""
-
-    form: TaskForm
-    main: GymApi
-    joined: GymApi | None
-    verbs: tuple[Verb, Verb]
-
-    @property
-    def apis(self) -> tuple[GymApi, ...]:
-        """In the order in which the program reads them."""
-        return (self.main,) if self.joined is None else (self.joined, self.main)
-
-
-def subject_of(plan: GymPlan) -> Subject:
-    return Subject(form=plan.form, main=plan.main, joined=plan.joined, verbs=plan.verbs)
-
-
 def draw_style(rng: Random) -> ProgramStyle:
     """Mostly the usual one: a small model mixes styles that it meets equally often."""
     names = {parameter: rng.choices(names, _USUAL[: len(names)])[0] for parameter, names in _NAMES.items()}
@@ -105,32 +121,32 @@ def draw_style(rng: Random) -> ProgramStyle:
     return ProgramStyle(loop=loop, asks=rng.random() < _ASKS, names=names)
 
 
-def write_program(subject: Subject, style: ProgramStyle) -> Program:
-    form, main = subject.form, subject.main
-    body = [*_join(subject, style), *log_in(main)]
+def write_program(ask: GymAsk, style: ProgramStyle) -> Program:
+    form, main = ask.form, ask.main
+    body = [*_join(ask, style), *log_in(main)]
     asked = style.asks and main.shape.filters == "equal"
     streams = style.loop == "stream" and form.goal in _STREAMED and main.shape.write != "batch"
     if streams and not (
         asked and form.goal == "move"
     ):  # a list that is changed must not be filtered by the change
-        body += _stream(subject, style, asked)
+        body += _stream(ask, style, asked)
         result = "total" if form.goal == "total" else "count"
     else:
-        body += _select(subject, style, asked)
-        done, result = _conclude(subject, style)
+        body += _select(ask, style, asked)
+        done, result = _conclude(ask, style)
         body += done
     return Program(
-        name=function_name(subject),
+        name=function_name(ask),
         parameters=tuple((_name(style, each), "int" if each in _INTEGERS else "str") for each in form.parameters),
-        returns="int" if _is_integer(subject) else "str",
+        returns="int" if _is_integer(ask) else "str",
         body=tuple(body),
         result=result,
     )
 
 
-def function_name(subject: Subject) -> str:
-    domain, form = subject.main.domain, subject.form
-    first, second = (verb.base for verb in subject.verbs)
+def function_name(ask: GymAsk) -> str:
+    domain, form = ask.main.domain, ask.form
+    first, second = (verb.base for verb in ask.verbs)
     names = {
         "count": f"count {domain.nouns}",
         "total": f"total {domain.number} of {domain.nouns}",
@@ -146,19 +162,19 @@ def function_name(subject: Subject) -> str:
     return spell(f"{names[form.goal]} by {' '.join(form.selection)}", "snake")
 
 
-def _is_integer(subject: Subject) -> bool:
-    if subject.form.goal == "act_top":
-        return subject.main.shape.ids == "number"
-    return subject.form.goal != "who"
+def _is_integer(ask: GymAsk) -> bool:
+    if ask.form.goal == "act_top":
+        return ask.main.shape.ids == "number"
+    return ask.form.goal != "who"
 
 
 def _name(style: ProgramStyle, parameter: Parameter) -> str:
     return style.names.get(parameter, _NAMES[parameter][0])
 
 
-def _join(subject: Subject, style: ProgramStyle) -> list[str]:
+def _join(ask: GymAsk, style: ProgramStyle) -> list[str]:
     """Bind `people` to those whom the joined app puts into the group."""
-    api = subject.joined
+    api = ask.joined
     if api is None:
         return []
     group = _name(style, "group")
@@ -166,7 +182,7 @@ def _join(subject: Subject, style: ProgramStyle) -> list[str]:
     return [*log_in(api), "people = []", *for_each_row(api, found, ("person", "label"))]
 
 
-def _condition(subject: Subject, style: ProgramStyle, asked: bool) -> str:
+def _condition(ask: GymAsk, style: ProgramStyle, asked: bool) -> str:
     """The test of a row; "" if the service filters."""
     tests: dict[Condition, str] = {
         "person": f"== {_name(style, 'person')}",
@@ -177,55 +193,55 @@ def _condition(subject: Subject, style: ProgramStyle, asked: bool) -> str:
         "member": "in people",
         "other": "in people",
     }
-    own = [each for each in subject.form.selection if not (asked and each in ("person", "label"))]
-    return " and ".join(f"{access(subject.main, FIELDS[each])} {tests[each]}" for each in own)
+    own = [each for each in ask.form.selection if not (asked and each in ("person", "label"))]
+    return " and ".join(f"{access(ask.main, FIELDS[each])} {tests[each]}" for each in own)
 
 
-def _filters(subject: Subject, style: ProgramStyle, asked: bool) -> dict[str, str]:
-    own = [each for each in FILTERED if asked and each in subject.form.selection]
-    return {argument_name(subject.main.fields[each]): _name(style, each) for each in own}
+def _filters(ask: GymAsk, style: ProgramStyle, asked: bool) -> dict[str, str]:
+    own = [each for each in FILTERED if asked and each in ask.form.selection]
+    return {argument_name(ask.main.fields[each]): _name(style, each) for each in own}
 
 
-def lacks_a_field(subject: Subject) -> bool:
+def lacks_a_field(ask: GymAsk) -> bool:
     """Whether rows lack a field that the program reads."""
-    return subject.main.shape.rows == "partial" and subject.main.hidden in subject.form.needs
+    return ask.main.shape.rows == "partial" and ask.main.hidden in ask.form.needs
 
 
 def _guard(condition: str, body: list[str]) -> list[str]:
     return [f"if {condition}:", *indent(body)] if condition else body
 
 
-def _select(subject: Subject, style: ProgramStyle, asked: bool) -> list[str]:
+def _select(ask: GymAsk, style: ProgramStyle, asked: bool) -> list[str]:
     """Bind `chosen` to the rows that the task means."""
-    condition, filters = _condition(subject, style, asked), _filters(subject, style, asked)
+    condition, filters = _condition(ask, style, asked), _filters(ask, style, asked)
     if style.loop == "filter" and condition:
-        loop = for_each_row(subject.main, ["found.append(row)"], subject.form.needs, filters)
+        loop = for_each_row(ask.main, ["found.append(row)"], ask.form.needs, filters)
         return ["found = []", *loop, f"chosen = [row for row in found if {condition}]"]
     hit = _guard(condition, ["chosen.append(row)"])
-    return ["chosen = []", *for_each_row(subject.main, hit, subject.form.needs, filters)]
+    return ["chosen = []", *for_each_row(ask.main, hit, ask.form.needs, filters)]
 
 
-def _stream(subject: Subject, style: ProgramStyle, asked: bool) -> list[str]:
+def _stream(ask: GymAsk, style: ProgramStyle, asked: bool) -> list[str]:
     """Handle each row as it is read."""
-    form, main = subject.form, subject.main
+    form, main = ask.form, ask.main
     if form.goal == "total":
         start, hit = "total = 0", [f"total += {access(main, 'number')}"]
     else:
         start, hit = "count = 0", ["count += 1"]
     if form.goal in WRITING:
-        hit = [*_change_row(subject, style, subject.verbs[0]), *hit]
+        hit = [*_change_row(ask, style, ask.verbs[0]), *hit]
     loop = for_each_row(
         main,
-        _guard(_condition(subject, style, asked), hit),
-        subject.form.needs,
-        _filters(subject, style, asked),
+        _guard(_condition(ask, style, asked), hit),
+        ask.form.needs,
+        _filters(ask, style, asked),
     )
     return [start, *loop]
 
 
-def _conclude(subject: Subject, style: ProgramStyle) -> tuple[list[str], str]:
+def _conclude(ask: GymAsk, style: ProgramStyle) -> tuple[list[str], str]:
     """What is done with `chosen`, and the result."""
-    form, main, (first, second) = subject.form, subject.main, subject.verbs
+    form, main, (first, second) = ask.form, ask.main, ask.verbs
     number = access(main, "number")
     best = [f"best = max(chosen, key=lambda row: {number})"]
     match form.goal:
@@ -236,31 +252,31 @@ def _conclude(subject: Subject, style: ProgramStyle) -> tuple[list[str], str]:
         case "who":
             return best, access(main, "person", "best")
         case "act_top":
-            return [*best, "chosen = [best]", *_change_all(subject, style, first)], identity(main, "best")
+            return [*best, "chosen = [best]", *_change_all(ask, style, first)], identity(main, "best")
         case "act" | "act_count" | "move":
-            return _change_all(subject, style, first), "len(chosen)"
+            return _change_all(ask, style, first), "len(chosen)"
         case "act_check":
             left = [f'if {access(main, "state")} == "{main.domain.initial}":', "    left += 1"]
-            again = ["left = 0", *for_each_row(main, left, ("state",))]
-            return [*_change_all(subject, style, first), *again], "left"
+            again = ["left = 0", *for_each_row(main, left, ["state"])]
+            return [*_change_all(ask, style, first), *again], "left"
         case "branch":
             more = f"if len(chosen) > {_name(style, 'threshold')}:"
-            do, instead = _change_all(subject, style, first), _change_all(subject, style, second)
+            do, instead = _change_all(ask, style, first), _change_all(ask, style, second)
             return [more, *indent(do), "else:", *indent(instead)], "len(chosen)"
     return [], "len(chosen)"
 
 
-def _change_all(subject: Subject, style: ProgramStyle, verb: Verb) -> list[str]:
-    main = subject.main
-    if main.shape.write == "batch" and subject.form.goal != "move":
+def _change_all(ask: GymAsk, style: ProgramStyle, verb: Verb) -> list[str]:
+    main = ask.main
+    if main.shape.write == "batch" and ask.form.goal != "move":
         ids = f"[{identity(main)} for row in chosen]"
         return _change(main, {"ids": ids}, verb)
-    return ["for row in chosen:", *indent(_change_row(subject, style, verb))]
+    return ["for row in chosen:", *indent(_change_row(ask, style, verb))]
 
 
-def _change_row(subject: Subject, style: ProgramStyle, verb: Verb) -> list[str]:
-    main = subject.main
-    if subject.form.goal == "move":
+def _change_row(ask: GymAsk, style: ProgramStyle, verb: Verb) -> list[str]:
+    main = ask.main
+    if ask.form.goal == "move":
         label = argument_name(main.fields["label"])
         return _change(main, {"id": identity(main), label: _name(style, "target")}, None)
     argument = argument_name(main.id_name) if main.shape.write == "body" else "id"
@@ -279,19 +295,19 @@ def _change(api: GymApi, arguments: Mapping[str, str], verb: Verb | None) -> lis
     return [written]
 
 
-def note_apps(subject: Subject) -> str:
+def note_apps(ask: GymAsk) -> str:
     """Which app has what the task is about, and whom."""
-    return sentence([f"the {api.domain.nouns} are in apis.{api.name}" for api in subject.apis])
+    return sentence([f"the {api.domain.nouns} are in apis.{api.name}" for api in ask.apis])
 
 
-def note_fields(subject: Subject, values: Values) -> str:
+def note_fields(ask: GymAsk, values: Values) -> str:
     """How to get at the rows, what they have, and what each detail of the task is called there.
 
     A small model does not see that a field is absent unless it has just listed what is there.
     """
-    one = len(subject.apis) == 1
-    gets = [f"{'here' if one else f'in apis.{api.name}'} {_note_access(api)}" for api in subject.apis]
-    return sentence([*gets, *_details(subject, values)])
+    one = len(ask.apis) == 1
+    gets = [f"{'here' if one else f'in apis.{api.name}'} {_note_access(api)}" for api in ask.apis]
+    return sentence([*gets, *_details(ask, values)])
 
 
 def _note_access(api: GymApi) -> str:
@@ -307,9 +323,9 @@ def _row(api: GymApi) -> str:
     return ", ".join(fields) + (f" and {group} with {', '.join(inner)}" if group else "")
 
 
-def _details(subject: Subject, values: Values) -> Iterator[str]:
-    main, joined, goal = subject.main, subject.joined, subject.form.goal
-    for condition in subject.form.selection:
+def _details(ask: GymAsk, values: Values) -> Iterator[str]:
+    main, joined, goal = ask.main, ask.joined, ask.form.goal
+    for condition in ask.form.selection:
         value = values[PARAMETERS[condition]]
         if joined is not None and condition in JOINED:
             yield f"{value} is {_field(joined, 'label')} of apis.{joined.name}"
@@ -322,7 +338,7 @@ def _details(subject: Subject, values: Values) -> Iterator[str]:
         yield f"the name is {_field(main, 'person')}"
     if goal in WRITING:
         again = " until it is done" if main.shape.errors == "soft" else ""
-        yield f"I call {_note_change(subject, values)}{again}"
+        yield f"I call {_note_change(ask, values)}{again}"
     if goal == "act_check":
         yield f"then I count all rows where {main.fields['state']} is {main.domain.initial}"
 
@@ -334,10 +350,10 @@ def _field(api: GymApi, field: RecordField) -> str:
     return note_field(api, f"{api.fields[field]}{inner}", place)
 
 
-def _note_change(subject: Subject, values: Values) -> str:
+def _note_change(ask: GymAsk, values: Values) -> str:
     """The operation, and what it sets."""
-    main, goal = subject.main, subject.form.goal
-    verbs = subject.verbs if goal == "branch" else subject.verbs[:1]
+    main, goal = ask.main, ask.form.goal
+    verbs = ask.verbs if goal == "branch" else ask.verbs[:1]
     if goal == "move":
         return f"{main.route('update').python} with {main.fields['label']} {values['target']}"
     if main.shape.write == "patch":
@@ -346,28 +362,28 @@ def _note_change(subject: Subject, values: Values) -> str:
     return " or ".join(main.route("act", verb=verb).python for verb in verbs)
 
 
-def mistaken(subject: Subject, style: ProgramStyle, rng: Random) -> Subject:
-    """The subject with one mistake about its main API."""
-    api = rng.choice(list(_beliefs(subject, style, rng)))
-    return msgspec.structs.replace(subject, main=api)
+def mistaken(ask: GymAsk, style: ProgramStyle, rng: Random) -> GymAsk:
+    """The ask with one mistake about its main API."""
+    api = rng.choice(list(_beliefs(ask, style, rng)))
+    return msgspec.structs.replace(ask, main=api)
 
 
-def _beliefs(subject: Subject, style: ProgramStyle, rng: Random) -> Iterator[GymApi]:
+def _beliefs(ask: GymAsk, style: ProgramStyle, rng: Random) -> Iterator[GymApi]:
     """The API with another name of its list, and as far as its shape allows: without pages from 1, and so on."""
-    api, form, shape = subject.main, subject.form, subject.main.shape
+    api, form, shape = ask.main, ask.form, ask.main.shape
     others = [words for words in GYM_WORDS["list"] if words != api.words["list"]]
     yield api.with_word("list", rng.choice(others))
     if shape.paging == "page" and api.first_page == 1:
         yield msgspec.structs.replace(api, first_page=0)
     if shape.write == "patch" and form.goal in ACTING:
         yield api.about_other(with_other_state(api.domain, rng))
-    for axis, value in _simpler_shapes(subject, style).items():
+    for axis, value in _simpler_shapes(ask, style).items():
         yield api.in_shape(axis, value)
 
 
-def _simpler_shapes(subject: Subject, style: ProgramStyle) -> dict[str, str]:
+def _simpler_shapes(ask: GymAsk, style: ProgramStyle) -> dict[str, str]:
     """Values of axes that would need less code."""
-    shape = subject.main.shape
+    shape = ask.main.shape
     simpler: dict[str, str] = {}
     if shape.nesting == "grouped":  # an object in place of a name would go unnoticed
         simpler["nesting"] = "flat"
@@ -379,7 +395,7 @@ def _simpler_shapes(subject: Subject, style: ProgramStyle) -> dict[str, str]:
         simpler["errors"] = "strict"
     if shape.auth != "open":
         simpler["auth"] = "open"
-    if lacks_a_field(subject):
+    if lacks_a_field(ask):
         simpler["rows"] = "full"
     return simpler
 
@@ -388,67 +404,67 @@ _Found = Iterator[tuple[GymApi, str, str]]  # the API as it is believed to be, t
 
 
 class Slip(msgspec.Struct, frozen=True, kw_only=True):
-    subject: Subject  # as it is noted and programmed first
+    ask: GymAsk  # as it is noted and programmed first
     correction: str  # a clause
     look: str = ""  # code that shows what is wrong, where the error does not
 
 
-def slips(subject: Subject, values: Values, style: ProgramStyle, rng: Random) -> list[Slip]:
+def slips(ask: GymAsk, values: Values, style: ProgramStyle, rng: Random) -> list[Slip]:
     """All that an exception shows, where this API allows them."""
     found = [
-        *_shapes(subject, style),
-        *_names(subject, rng),
-        *_states(subject, rng),
-        *_labels(subject, values, style),
+        *_shapes(ask, style),
+        *_names(ask, rng),
+        *_states(ask, rng),
+        *_labels(ask, values, style),
     ]
-    right = write_program(subject, style)
-    believed = [(msgspec.structs.replace(subject, main=api), correction, look) for api, correction, look in found]
+    right = write_program(ask, style)
+    believed = [(msgspec.structs.replace(ask, main=api), correction, look) for api, correction, look in found]
     return [
-        Slip(subject=wrong, correction=correction, look=look)
+        Slip(ask=wrong, correction=correction, look=look)
         for wrong, correction, look in believed
         if write_program(wrong, style) != right
     ]
 
 
-def _shapes(subject: Subject, style: ProgramStyle) -> _Found:
+def _shapes(ask: GymAsk, style: ProgramStyle) -> _Found:
     """Rows that are taken for whole, flat or bare, and a token that is forgotten."""
-    api = subject.main
+    api = ask.main
     corrections = {
         "rows": f"only {api.route('show').python} has {api.fields[api.hidden]}",
         "nesting": f"the fields of a row are in {api.wire('group')}",
         "envelope": f"the rows are in {'.'.join(rows_at(api, api.collection))}",
         "auth": f"a token is needed: {note_token(api)}",
     }
-    for axis, value in _simpler_shapes(subject, style).items():
+    for axis, value in _simpler_shapes(ask, style).items():
         if axis in corrections:
             yield api.in_shape(axis, value), corrections[axis], ""
 
 
-def _names(subject: Subject, rng: Random) -> _Found:
+def _names(ask: GymAsk, rng: Random) -> _Found:
     """A field under a name that nobody gave it."""
-    api = subject.main
-    for field in sorted(subject.form.needs & _GUESSES.keys()):
+    api = ask.main
+    for field in sorted(ask.form.needs & _GUESSES.keys()):
         words = _prose(api.domain, field)
         known = {_prose(api.domain, each) for each in (*_GUESSES, "state")} | {*api.domain.distractors, "id"}
         guess = rng.choice([each for each in (words.split()[-1], *_GUESSES[field]) if each not in known])
         yield _called(api, field, guess), f"the field is {api.fields[field]}", ""
 
 
-def _states(subject: Subject, rng: Random) -> _Found:
+def _states(ask: GymAsk, rng: Random) -> _Found:
     """A state that is set in another field."""
-    api, goal = subject.main, subject.form.goal
+    api, goal = ask.main, ask.form.goal
     if api.shape.write == "patch" and goal in ACTING:
-        done = " or ".join(verb.done for verb in subject.verbs[: 2 if goal == "branch" else 1])
+        done = " or ".join(verb.done for verb in ask.verbs[: 2 if goal == "branch" else 1])
         wrong = _called(api, "state", _prose(api.domain, rng.choice(_READ_ONLY)))
         yield wrong, f"{done} is a value of {api.fields['state']}", ""
 
 
-def _labels(subject: Subject, values: Values, style: ProgramStyle) -> _Found:
+def _labels(ask: GymAsk, values: Values, style: ProgramStyle) -> _Found:
     """A label that is looked for in a field which never has it."""
-    api, form = subject.main, subject.form
+    api, form = ask.main, ask.form
     asked = style.asks and api.shape.filters == "equal"
     is_hidden = api.shape.rows == "partial" and api.hidden == "label"
-    if "label" in form.selection and form.goal in _RANKED and not asked and not is_hidden:
+    if "label" in form.selection and form.goal in RANKED and not asked and not is_hidden:
         wrong = _called(api, "label", next(iter(api.domain.distractors), api.domain.state))
         look = "\n".join([*log_in(api), *bind_rows(api), "print(rows[:2])"])
         yield wrong, f"{values['label']} is {api.fields['label']}", look
@@ -461,3 +477,76 @@ def _called(api: GymApi, field: RecordField, words: str) -> GymApi:
 def _prose(domain: Domain, field: RecordField) -> str:
     words: str = getattr(domain, field)
     return words
+
+
+class GymScript(ProgramScript):
+    def __init__(self, plan: GymPlan, index: int, offers: Sequence[Offer], **habits: Any) -> None:
+        self._ask = plan.ask
+        self._style = draw_style(plan.key.random("style"))
+        right = write_program(self._ask, self._style)
+        super().__init__(plan, index, right, offers, **habits)
+
+    def solve(self) -> Generator[str, str, None]:
+        yield from self.ask_for_apps()
+        names = [api.name for api in self._ask.apis]
+        yield from self.read(note_apps(self._ask), SUPERVISOR, *names)
+        slip = self._slip() if self._mistaken else None
+        if self._mistaken and slip is None:
+            wrong = write_program(mistaken(self._ask, self._style, self._rng), self._style)
+            if not raised((yield self.say("try", self.attempt(wrong)))):
+                return
+        noted = self._ask if slip is None else slip.ask
+        yield self.say("look", "\n".join(_shape(api) for api in noted.apis))
+        solution = self._solution(noted)
+        if slip is not None:
+            error = yield solution
+            if not raised(error):
+                return
+            if slip.look:
+                yield self.say("rows", slip.look)
+            solution = turn_of(_corrected(slip, error), self.code(self._right))
+        if raised((yield solution)):
+            yield solution
+
+    def _solution(self, ask: GymAsk) -> str:
+        note = note_fields(ask, self._given)
+        return turn_of(note, self.code(write_program(ask, self._style)))
+
+    def _slip(self) -> Slip | None:
+        if self._rng.random() < _UNREAD:
+            return None
+        found = slips(self._ask, self._given, self._style, self._rng)
+        return self._rng.choice(found) if found else None
+
+
+def _corrected(slip: Slip, error: str) -> str:
+    """The sentence after the error: it lists the keys that its hint has, since what is absent decides."""
+    keys = _KEYS.search(error)
+    return f"The keys are {keys[1]}: {slip.correction}." if keys else f"So {slip.correction}."
+
+
+def _shape(api: GymApi) -> str:
+    """Code that shows what a list returns: its line does not tell whether a field is an object."""
+    answer = '["response_schemas"]["success"]'
+    return f'print(apis.api_docs.show_api_doc("{api.name}", "{api.route("list").python}"){answer})'
+
+
+class GymExpert(ProgramExpert):
+    scripts = GymScript
+
+    def app_words(self, plan: GymPlan) -> str:
+        return plan.main.name
+
+    def unfitting_skills(self, plan: GymPlan, count: int, rng: Random) -> Sequence[Offer]:
+        joined = plan.form.joined
+        forms = [each for each in forms_of("train") if each != plan.form and each.joined in (None, joined)]
+        return [_other_skill(plan, form, rng) for form in rng.sample(forms, count)]
+
+
+def _other_skill(plan: GymPlan, form: TaskForm, rng: Random) -> Offer:
+    """For another form of task."""
+    joined = plan.joined if form.joined else None
+    values, _ = draw_values(plan.key, form, plan.main, joined)
+    other = msgspec.structs.replace(plan, form=form, joined=joined, values=values)
+    program = write_program(other.ask, draw_style(rng))
+    return skill_of(other, program, rng)
