@@ -109,7 +109,7 @@ def test_what_nobody_asked_for_fails_the_task(
         for place in sorted(state_of(plan).records):
             state = state_of(plan)
             answer = finish(state)
-            if place != (plan.main.name, plan.collection):
+            if place != (plan.main.name, plan.ask.at):
                 spoil(state.records[place])
                 assert "changed without being asked" in str(verdict(state, answer).failures)
 
@@ -117,7 +117,7 @@ def test_what_nobody_asked_for_fails_the_task(
 @pytest.mark.parametrize("goal", ["read", "change", "delete", "act", "create"])
 def test_another_record_of_the_same_kind_must_stay(trained: list[CrudPlan], goal: str) -> None:
     for plan in with_goal(trained, goal)[:20]:
-        place = (plan.main.name, plan.collection)
+        place = (plan.main.name, plan.ask.at)
         state = state_of(plan)
         answer = finish(state)
         started = [(each.id, each.facts) for each in state_of(plan).records[place]]
@@ -131,23 +131,23 @@ def test_a_record_is_created_once_and_with_what_was_asked(trained: list[CrudPlan
         twice, other = state_of(plan), state_of(plan)
         for state in (twice, other):
             finish(state)
-        records = twice.records[plan.main.name, plan.collection]
+        records = twice.records[plan.main.name, plan.ask.at]
         records.append(msgspec.structs.replace(records[-1], id=1))
         assert not verdict(twice).success
-        other.records[plan.main.name, plan.collection][-1].title += "s"
+        other.records[plan.main.name, plan.ask.at][-1].title += "s"
         assert not verdict(other).success
 
 
 def test_the_record_that_is_meant_is_the_only_one(trained: list[CrudPlan]) -> None:
     for plan, index in product(with_goal(trained, "delete")[:60], range(3)):
         value = plan.values[index][plan.form.by]
-        records = state_of(plan, index).records[plan.main.name, plan.collection]
+        records = state_of(plan, index).records[plan.main.name, plan.ask.at]
         assert [getattr(each, plan.form.by) for each in records].count(value) == 1
 
 
 def refusals(state: WorldState[CrudPlan]) -> Iterator[tuple[int, WorldResponse]]:
     """Bad requests, with the status that each should have."""
-    api, at = state.plan.main, state.plan.collection
+    api, at = state.plan.main, state.plan.ask.at
     collection = api.collections[at]
 
     def body(**fields: Json) -> Json:
@@ -183,28 +183,28 @@ def test_bad_requests_are_refused_and_change_nothing(trained: list[CrudPlan]) ->
 
 
 def test_a_flag_is_shown_set_and_cleared(trained: list[CrudPlan]) -> None:
-    flagged = [each for each in trained if each.target.has_flags and each.main.shape.write == "patch"]
+    flagged = [each for each in trained if each.ask.collection.has_flags and each.main.shape.write == "patch"]
     flat = [each for each in flagged if each.main.shape.nesting == each.main.shape.body == "flat"]
     assert len(flat) > 20
     for plan in flat[:20]:
         state, flag, other = (
             state_of(plan),
-            plan.verb.done,
-            next(name for name in plan.target.flags if name != plan.verb.done),
+            plan.ask.verb.done,
+            next(name for name in plan.ask.collection.flags if name != plan.ask.verb.done),
         )
-        known = state.records[plan.main.name, plan.collection][0].id
+        known = state.records[plan.main.name, plan.ask.at][0].id
 
         def after(body: dict[str, Json], known: object = known, state: WorldState[CrudPlan] = state) -> list[str]:
             """The flags that are set after an update."""
-            changed = ask(state, state.plan.main.route("update", state.plan.collection), known, body).content
-            shown = ask(state, state.plan.main.route("show", state.plan.collection), known).content
+            changed = ask(state, state.plan.main.route("update", state.plan.ask.at), known, body).content
+            shown = ask(state, state.plan.main.route("show", state.plan.ask.at), known).content
             assert isinstance(shown, dict)
             assert changed == shown
-            return [name for name in state.plan.target.flags if shown[name]]
+            return [name for name in state.plan.ask.collection.flags if shown[name]]
 
         assert after({flag: True}) == [flag]
         assert after({other: False}) == [flag]
-        assert after({name: name == flag for name in plan.target.flags}) == [flag]
+        assert after({name: name == flag for name in plan.ask.collection.flags}) == [flag]
         assert after({other: True, flag: False}) == [other]
         assert after({flag: True}) == [flag]
         assert after({flag: False}) == []
@@ -271,7 +271,7 @@ def depends_on(plan: CrudPlan, axis: str) -> bool:
     subject = plan.ask
     shapes = [msgspec.structs.replace(plan.main.shape, **{axis: value}) for value in CRUD.axes[axis]]
     apis = [msgspec.structs.replace(plan.main, shape=shape) for shape in shapes]
-    return len({write_program(msgspec.structs.replace(subject, api=api)) for api in apis}) > 1
+    return len({write_program(subject.of(api)) for api in apis}) > 1
 
 
 def pairs(api: Api) -> set[frozenset[tuple[str, str]]]:

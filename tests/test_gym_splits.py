@@ -78,7 +78,7 @@ def is_met(chosen: GymPlan, value: str) -> bool:
     """Whether the program that solves the tasks is another one where the API has another value on that axis."""
 
     def program(api: GymApi) -> str:
-        ask = GymAsk(form=chosen.form, main=api, joined=chosen.joined, verbs=chosen.verbs)
+        ask = GymAsk(form=chosen.form, main=api, joined=chosen.ask.joined, verbs=chosen.ask.verbs)
         return write_program(ask, ProgramStyle()).function
 
     (axis,) = (axis for axis in GYM.axes if getattr(chosen.main.shape, axis) == value)

@@ -83,6 +83,11 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         }
         return {**self.words, **own}
 
+    def renamed(self, field: RecordField, words: str) -> Self:
+        if field in self.words:
+            return msgspec.structs.replace(self, words={**self.words, field: words})
+        return msgspec.structs.replace(self, domain=msgspec.structs.replace(self.domain, **{field: words}))
+
     @property
     def writable(self) -> tuple[RecordField, ...]:
         return ("state", "label") if self.is_strict else tuple(self.prose)
@@ -188,9 +193,11 @@ class Api(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The API, if its makers had chosen another value on one axis of its shape."""
         return msgspec.structs.replace(self, shape=msgspec.structs.replace(self.shape, **{axis: value}))
 
-    def with_collection(self, at: int, collection: Collection) -> Self:
-        every = tuple(collection if place == at else each for place, each in enumerate(self.collections))
-        return msgspec.structs.replace(self, collections=every)
+    def renamed(self, field: RecordField, words: str, *, at: int = 0) -> Self:
+        """The API, if its makers had given a field another name."""
+        every = list(self.collections)
+        every[at] = every[at].renamed(field, words)
+        return msgspec.structs.replace(self, collections=tuple(every))
 
     def wire(self, word: str) -> str:
         """The chosen word of a kind, spelled."""
@@ -264,10 +271,6 @@ class GymApi(Api, frozen=True, kw_only=True, dict=True):
     @property
     def id_parameter(self) -> str:
         return "id"
-
-    def about_other(self, domain: Domain) -> Self:
-        """The API, if it had other words for what it is about."""
-        return self.with_collection(0, msgspec.structs.replace(self.collection, domain=domain))
 
     @cached_property
     def routes(self) -> tuple[Route, ...]:

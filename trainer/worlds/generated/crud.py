@@ -16,14 +16,13 @@ from trainer.worlds.generated.apis import (
     RECORD_FIELDS,
     Api,
     Collection,
-    CrudApi,
     RecordField,
     Role,
     draw_crud_api,
     verbs_of,
 )
 from trainer.worlds.generated.domains import Domain, Verb, draw_domain, draw_names, people, projects
-from trainer.worlds.generated.environments import TASKS, GeneratedEnvironment, Key, Plan
+from trainer.worlds.generated.environments import TASKS, Ask, GeneratedEnvironment, Key, Plan
 from trainer.worlds.generated.phrases import BY_LINK, CRUD_FRAMES, GIVEN, LINKED, ONE, TITLED, Wordings
 from trainer.worlds.generated.records import DATES, Record, RecordId, Records, Values, blank_record, new_id
 from trainer.worlds.generated.shapes import CRUD, ApiShape
@@ -107,17 +106,14 @@ class CrudForm(msgspec.Struct, frozen=True, kw_only=True):
         return ()
 
 
-class CrudAsk(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked, of which records of an API: all of a task but its values."""
-
+class CrudAsk(Ask, frozen=True, kw_only=True):
     form: CrudForm
-    api: Api
     at: int  # the place of the collection
     verb: Verb
 
     @property
     def collection(self) -> Collection:
-        return self.api.collections[self.at]
+        return self.main.collections[self.at]
 
     @property
     def reads_rows(self) -> bool:
@@ -133,11 +129,11 @@ class CrudAsk(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_hidden(self) -> bool:
         """Whether rows of lists lack what the task is about."""
-        return self.api.shape.lacks_field and self.read == self.collection.hidden
+        return self.main.shape.lacks_field and self.read == self.collection.hidden
 
     @property
     def acts_by_update(self) -> bool:
-        return self.api.shape.write == "patch"
+        return self.main.shape.write == "patch"
 
     @property
     def writes(self) -> Role | None:
@@ -154,21 +150,21 @@ class CrudAsk(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     def answer(self, records: Records, values: Values) -> str | int | None:
-        asked = records[self.api.name, self.at]
+        asked = records[self.main.name, self.at]
         match self.form.goal:
             case "count":
                 return len(asked)
             case "count_state":
                 return sum(record.state == values["state"] for record in asked)
             case "info":
-                return self.api.version
+                return self.main.version
             case "read":
                 found: str | int = getattr(self._meant(asked, values), self.form.field)
                 return found
         return None
 
     def carry_out(self, records: Records, values: Values) -> None:
-        form, asked = self.form, records[self.api.name, self.at]
+        form, asked = self.form, records[self.main.name, self.at]
         match form.goal:
             case "create":
                 asked.append(blank_record(self.collection, 0))
@@ -214,14 +210,14 @@ class CrudAsk(msgspec.Struct, frozen=True, kw_only=True):
         return rng.choice(CRUD_FRAMES[pool][form.goal]).format(
             noun=noun,
             nouns=nouns,
-            app=self.api.name,
+            app=self.main.name,
             one=one,
             One=f"{one[:1].upper()}{one[1:]}",
             field=prose[form.field],
             given=" and ".join(parts),
             new=values.get("new", ""),
             state=values.get("state", ""),
-            version=self.api.words.get("version", ""),
+            version=self.main.words.get("version", ""),
             act=self.verb.base,
             Act=self.verb.base.capitalize(),
             acted=self.verb.done,
@@ -254,21 +250,9 @@ class CrudKey(Key, frozen=True):
     world_prefix = "crud-"
 
 
-class CrudPlan(Plan, frozen=True, kw_only=True, dict=True):
+class CrudPlan(Plan, frozen=True, kw_only=True):
     key: CrudKey
-    form: CrudForm
-    main: CrudApi
-    collection: int  # of the main app, that the tasks are about
-    others: tuple[CrudApi, ...]
-    verb: Verb
-
-    @property
-    def ask(self) -> CrudAsk:
-        return CrudAsk(form=self.form, api=self.main, at=self.collection, verb=self.verb)
-
-    @property
-    def target(self) -> Collection:
-        return self.main.collections[self.collection]
+    ask: CrudAsk
 
     @property
     def has_passwords(self) -> bool:
@@ -279,7 +263,7 @@ class CrudPlan(Plan, frozen=True, kw_only=True, dict=True):
         for api in self.apis:
             for at, collection in enumerate(api.collections):
                 rng = self.key.random(f"records {index} {api.name} {at}")
-                is_target = api is self.main and at == self.collection
+                is_target = api is self.main and at == self.ask.at
                 count = rng.choice(_COUNTS if is_target else _FEWER)
                 records[api.name, at] = draw_records(api, collection, self.key.pool("domains"), count, rng)
                 if is_target:
@@ -314,15 +298,8 @@ def plan_of(key: CrudKey) -> CrudPlan:
     form = draw_form(target, rng, _LESSON_WEIGHTS if key.is_lesson else _WEIGHTS)
     while shapes != "train" and not _meets(form, main.shape, shapes):
         form = draw_form(target, rng)
-    return CrudPlan(
-        key=key,
-        form=form,
-        main=main,
-        collection=at,
-        others=others,
-        verb=rng.choice(target.verbs),
-        values=draw_values(form, target, key.pool("domains"), key.random("values")),
-    )
+    ask = CrudAsk(form=form, main=main, at=at, verb=rng.choice(target.verbs))
+    return CrudPlan(key=key, ask=ask, others=others, values=draw_values(ask, words, key.random("values")))
 
 
 def _domains(pool: Pool, count: int, rng: Random) -> list[Domain]:
@@ -374,8 +351,9 @@ def draw_form(target: Collection, rng: Random, weights: Mapping[CrudGoal, int] =
     return CrudForm(goal=goal, by=by)
 
 
-def draw_values(form: CrudForm, target: Collection, pool: Pool, rng: Random) -> tuple[Values, ...]:
+def draw_values(ask: CrudAsk, pool: Pool, rng: Random) -> tuple[Values, ...]:
     """The values of each task. No two tasks share a value, as far as there are enough."""
+    form, target = ask.form, ask.collection
     drawn = {field: draw_field(field, 2 * TASKS, target, pool, rng) for field in RECORD_FIELDS}
     states = rng.sample(target.asked_states, min(TASKS, len(target.asked_states)))
     tasks: list[Values] = []

@@ -1,16 +1,13 @@
 """The program that solves a task of `crud`, as a careful reader of the documents would write it; mistakes."""
 
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, Literal
 
 import msgspec
 
 from app.apis.names import argument_name
-from app.errors import InvalidError
 from app.records import Offer
-from trainer.rollouts.expert import ExpertContext
 from trainer.worlds.generated.apis import RecordField, Role
 from trainer.worlds.generated.crud import (
     SINGLE,
@@ -23,10 +20,9 @@ from trainer.worlds.generated.crud import (
 )
 from trainer.worlds.generated.documents import SUPERVISOR
 from trainer.worlds.generated.experts import (
-    Habits,
-    Part,
     ProgramExpert,
     ProgramScript,
+    plug_in,
     raised,
     signatures_of,
     skill_of,
@@ -57,26 +53,6 @@ _MEANT: dict[CrudGoal, str] = {
 Mistake = Literal["app", "word", "code", "slip"]  # the last one although it has read the document
 
 
-@asynccontextmanager
-async def load_expert(
-    context: ExpertContext,
-    *,
-    inline: Part = 0.2,
-    mistake: Part = 0.3,
-    trust: Part = 0.3,
-    crowded: Part = 0.3,
-    withheld: Part = 0.15,
-) -> AsyncIterator["CrudExpert"]:
-    """The plug-in `crud`, with the options of the expert `gym`. It errs more often: real documents are long.
-
-    Raises InvalidError for another environment than `crud`.
-    """
-    if not isinstance(context.environment, CrudEnvironment):
-        raise InvalidError("the expert crud knows the environment crud only: name that one, or another expert")
-    habits = Habits(inline=inline, mistake=mistake, trust=trust)
-    yield CrudExpert(context, context.environment, crowded, withheld, habits)
-
-
 def write_program(ask: CrudAsk) -> Program:
     body, result = _body(ask)
     kinds = {name: "int" if _field(ask, name) == "number" else "str" for name in ask.form.parameters}
@@ -84,7 +60,7 @@ def write_program(ask: CrudAsk) -> Program:
         name=function_name(ask),
         parameters=tuple((parameter_name(ask, name), kind) for name, kind in kinds.items()),
         returns=_returns(ask),
-        body=(*log_in(ask.api), *body),
+        body=(*log_in(ask.main), *body),
         result=result,
     )
 
@@ -102,7 +78,7 @@ def function_name(ask: CrudAsk) -> str:
         "act": f"{verb} {domain.noun} {by}",
         "act_all": f"{verb} all {domain.nouns}",
         "delete_state": f"delete {domain.nouns} by {prose['state']}",
-        "info": f"{ask.api.words['version']} of {ask.api.name}",
+        "info": f"{ask.main.words['version']} of {ask.main.name}",
     }
     return spell(names[form.goal], "snake")
 
@@ -127,12 +103,12 @@ def _returns(ask: CrudAsk) -> str:
             return "str"
         case "count" | "count_state" | "act_all" | "delete_state":
             return "int"
-    return "int" if ask.api.shape.ids == "number" else "str"
+    return "int" if ask.main.shape.ids == "number" else "str"
 
 
 def _body(ask: CrudAsk) -> tuple[list[str], str]:
     """The lines, and the result."""
-    form, api, fields = ask.form, ask.api, ask.collection.fields
+    form, api, fields = ask.form, ask.main, ask.collection.fields
     key, identifier = identity(api), argument_name(api.id_name)
     match form.goal:
         case "info":
@@ -177,30 +153,30 @@ def _value(ask: CrudAsk, key: str) -> str:
     field = ask.read or "state"
     if not ask.is_hidden:
         return _access(ask, field)
-    return _access(ask, field, _call(ask, "show", {argument_name(ask.api.id_name): key}))
+    return _access(ask, field, _call(ask, "show", {argument_name(ask.main.id_name): key}))
 
 
 def _is_in_state(ask: CrudAsk, key: str) -> str:
     """Whether a row is in the state that is given: its name, or that of its flag."""
     state = parameter_name(ask, "state")
-    return f"{fields_of(ask.api)}[{state}]" if ask.collection.has_flags else f"{_value(ask, key)} == {state}"
+    return f"{fields_of(ask.main)}[{state}]" if ask.collection.has_flags else f"{_value(ask, key)} == {state}"
 
 
 def _access(ask: CrudAsk, field: RecordField, row: str = "row") -> str:
-    return access(ask.api, field, row, at=ask.at)
+    return access(ask.main, field, row, at=ask.at)
 
 
 def _call(ask: CrudAsk, role: Role, arguments: Mapping[str, str] | None = None) -> str:
     verb = ask.verb if role == "act" else None
-    return call(ask.api, role, arguments, at=ask.at, verb=verb)
+    return call(ask.main, role, arguments, at=ask.at, verb=verb)
 
 
 def _each_row(ask: CrudAsk, body: list[str]) -> list[str]:
-    return for_each_row(ask.api, body, at=ask.at)
+    return for_each_row(ask.main, body, at=ask.at)
 
 
 def _act(ask: CrudAsk, which: str) -> str:
-    target = {argument_name(ask.api.id_name): which}
+    target = {argument_name(ask.main.id_name): which}
     if ask.acts_by_update:
         field, value = state_of(ask)
         return _writing(ask, "update", target, {field: str(value) if value is True else f'"{value}"'})
@@ -215,7 +191,7 @@ def state_of(ask: CrudAsk) -> tuple[str, str | bool]:
 
 def _writing(ask: CrudAsk, role: Role, target: Mapping[str, str], given: Mapping[str, str]) -> str:
     """A call that writes fields, expressions by wire name, to a record."""
-    if ask.api.shape.body == "flat":
+    if ask.main.shape.body == "flat":
         return _call(ask, role, {**target, **{argument_name(name): value for name, value in given.items()}})
     whole = ", ".join(f'"{name}": {value}' for name, value in given.items())
     return _call(ask, role, {**target, argument_name(ask.collection.singular): f"{{{whole}}}"})
@@ -223,8 +199,8 @@ def _writing(ask: CrudAsk, role: Role, target: Mapping[str, str], given: Mapping
 
 def note_app(ask: CrudAsk) -> str:
     if ask.form.goal == "info":
-        return f"It is about apis.{ask.api.name}."
-    return f"The {ask.collection.described.many} are in apis.{ask.api.name}."
+        return f"It is about apis.{ask.main.name}."
+    return f"The {ask.collection.described.many} are in apis.{ask.main.name}."
 
 
 def note_plan(ask: CrudAsk, values: Values) -> str:
@@ -233,7 +209,7 @@ def note_plan(ask: CrudAsk, values: Values) -> str:
 
 
 def _parts(ask: CrudAsk, values: Values) -> Iterator[str]:
-    form, api, fields = ask.form, ask.api, ask.collection.fields
+    form, api, fields = ask.form, ask.main, ask.collection.fields
     yield f"here {note_token(api)}" + (f", {_rows(ask)}" if ask.reads_rows else "")
     if form.by in values and form.goal != "create":
         yield f"{values[form.by]} is {note_field(api, fields[form.by], 'rows')}"
@@ -256,8 +232,8 @@ def _parts(ask: CrudAsk, values: Values) -> Iterator[str]:
 
 
 def _rows(ask: CrudAsk) -> str:
-    pages = "" if ask.api.shape.paging == "whole" else ", page by page"
-    return f"{note_rows(ask.api, at=ask.at)}{pages}"
+    pages = "" if ask.main.shape.paging == "whole" else ", page by page"
+    return f"{note_rows(ask.main, at=ask.at)}{pages}"
 
 
 def _set(ask: CrudAsk, values: Values) -> Iterator[str]:
@@ -276,26 +252,26 @@ def _set(ask: CrudAsk, values: Values) -> Iterator[str]:
 def looked_up(ask: CrudAsk) -> str:
     """The operation whose line among the signatures does not tell enough, if any."""
     if ask.reads_rows:
-        return ask.api.route("list", ask.at).python
-    wrapped = ask.api.shape.body == "wrapped" and ask.form.goal == "create"
-    return ask.api.route("create", ask.at).python if wrapped else ""
+        return ask.main.route("list", ask.at).python
+    wrapped = ask.main.shape.body == "wrapped" and ask.form.goal == "create"
+    return ask.main.route("create", ask.at).python if wrapped else ""
 
 
 def look(ask: CrudAsk, operation: str) -> str:
     if not operation:
         return ""
     part = '["response_schemas"]["success"]' if ask.reads_rows else '["parameters"]'
-    return f'print(apis.api_docs.show_api_doc("{ask.api.name}", "{operation}"){part})'
+    return f'print(apis.api_docs.show_api_doc("{ask.main.name}", "{operation}"){part})'
 
 
 def misnamed(ask: CrudAsk, rng: Random) -> list[str]:
     """The operation under one or two names that others give it, or that the description of the app suggests."""
-    collection, words = ask.collection, ask.api.words
+    collection, words = ask.collection, ask.main.words
     if ask.reads_rows:
         kind, called, described = "list", collection.called.many, collection.described.many
     else:
         kind, called, described = "create", collection.called.one, collection.described.one
-    known = {route.python for route in ask.api.routes}
+    known = {route.python for route in ask.main.routes}
     verbs = [spell(f"{word} {called}", "snake") for word in CRUD_WORDS[kind] if word != words[kind]]
     wrong = [rng.choice([name for name in verbs if name not in known])]
     suggested = spell(f"{words[kind]} {described}", "snake")
@@ -306,42 +282,32 @@ def misnamed(ask: CrudAsk, rng: Random) -> list[str]:
 
 def beliefs(ask: CrudAsk) -> Iterator[CrudAsk]:
     """What is asked, with one mistake about its API that an exception shows."""
-    shape = ask.api.shape
+    shape = ask.main.shape
     if shape.auth == "key":
-        yield believed(ask, auth="open")
+        yield ask.of(ask.main.in_shape("auth", "open"))
     yield from _other_names(ask)
     if not ask.reads_rows or ask.form.goal == "count":
         return
     if shape.envelope == "bare":
-        yield believed(ask, envelope="named")
+        yield ask.of(ask.main.in_shape("envelope", "named"))
     elif shape.paging == "whole":
-        yield believed(ask, envelope="bare")
+        yield ask.of(ask.main.in_shape("envelope", "bare"))
     if ask.form.goal in SINGLE and ask.form.by == "title":
-        yield from _other_titles(ask)
+        for words in _other_words(ask, "title"):
+            yield ask.of(ask.main.renamed("title", words, at=ask.at))
 
 
 def _other_names(ask: CrudAsk) -> Iterator[CrudAsk]:
     """Of the operation that tells about the server, if it is called."""
     for name in _other_words(ask, "info") if ask.form.goal == "info" else ():
-        if name != ask.api.words["info"]:
-            yield msgspec.structs.replace(ask, api=ask.api.with_word("info", name))
-
-
-def _other_titles(ask: CrudAsk) -> Iterator[CrudAsk]:
-    for words in _other_words(ask, "title"):
-        named = msgspec.structs.replace(ask.collection, words={**ask.collection.words, "title": words})
-        yield msgspec.structs.replace(ask, api=ask.api.with_collection(ask.at, named))
+        if name != ask.main.words["info"]:
+            yield ask.of(ask.main.with_word("info", name))
 
 
 def _other_words(ask: CrudAsk, kind: str) -> list[str]:
     """The names that the makers of the API could have chosen, and that no field has."""
     taken = {*ask.collection.prose.values(), *ask.collection.domain.distractors}
     return [words for words in dict.fromkeys(CRUD_WORDS[kind]) if words not in taken]
-
-
-def believed(ask: CrudAsk, **axes: str) -> CrudAsk:
-    shape = msgspec.structs.replace(ask.api.shape, **axes)
-    return msgspec.structs.replace(ask, api=msgspec.structs.replace(ask.api, shape=shape))
 
 
 class CrudScript(ProgramScript):
@@ -360,7 +326,7 @@ class CrudScript(ProgramScript):
         yield from self._look_up(mistake)
         if mistake == "slip" and not raised((yield self._solution(self._rng.choice(wrong)))):
             return
-        promised = believed(self._ask, rows="full")
+        promised = self._ask.of(self._ask.main.in_shape("rows", "full"))
         if self._is_surprised and not raised((yield self._solution(promised))):
             return
         solution = self._solution(self._ask)
@@ -371,7 +337,7 @@ class CrudScript(ProgramScript):
         yield from self.ask_for_apps()
         if mistake == "app":
             yield self.say("try", signatures_of(self._ask.collection.resource))
-        apps = [*([SUPERVISOR] if self._has_passwords else []), self._ask.api.name]
+        apps = [*([SUPERVISOR] if self._has_passwords else []), self._ask.main.name]
         yield from self.read(note_app(self._ask), *apps)
 
     def _look_up(self, mistake: Mistake | None) -> Generator[str, str, None]:
@@ -403,7 +369,7 @@ class CrudScript(ProgramScript):
     @property
     def _is_surprised(self) -> bool:
         """Whether rows lack what the documents promise."""
-        return self._ask.is_hidden and self._ask.api.shape.rows == "undocumented"
+        return self._ask.is_hidden and self._ask.main.shape.rows == "undocumented"
 
     @property
     def _look(self) -> str:
@@ -411,10 +377,12 @@ class CrudScript(ProgramScript):
 
 
 class CrudExpert(ProgramExpert):
+    """It errs more often than that of the gym: real documents are long."""
+
     scripts = CrudScript
 
     def app_words(self, plan: CrudPlan) -> str:
-        return plan.main.name if plan.form.goal == "info" else plan.target.domain.nouns
+        return plan.main.name if plan.form.goal == "info" else plan.ask.collection.domain.nouns
 
     def unfitting_skills(self, plan: CrudPlan, count: int, rng: Random) -> Sequence[Offer]:
         found: dict[str, Offer] = {}
@@ -428,9 +396,10 @@ class CrudExpert(ProgramExpert):
 
 def _other_skill(plan: CrudPlan, rng: Random) -> Offer:
     """For another form of task with the same records."""
-    form = draw_form(plan.target, rng)
-    verb = rng.choice(plan.target.verbs)
-    values = draw_values(form, plan.target, plan.key.pool("domains"), plan.key.random("values"))
-    other = msgspec.structs.replace(plan, form=form, verb=verb, values=values)
-    program = write_program(other.ask)
-    return skill_of(other, program, rng)
+    form, verb = draw_form(plan.ask.collection, rng), rng.choice(plan.ask.collection.verbs)
+    ask = msgspec.structs.replace(plan.ask, form=form, verb=verb)
+    values = draw_values(ask, plan.key.pool("domains"), plan.key.random("values"))
+    return skill_of(msgspec.structs.replace(plan, ask=ask, values=values), write_program(ask), rng)
+
+
+load_expert = plug_in("crud", CrudExpert, CrudEnvironment)

@@ -138,11 +138,11 @@ def draw_directory(pool: Pool, rng: Random) -> Domain:
     return _domain(_theme(_DIRECTORY), pool, rng, more=_theme(_MORE_DIRECTORY))
 
 
-def with_other_state(domain: Domain, rng: Random) -> Domain:
-    """The domain, with a name for the field of the state that its makers did not choose."""
+def other_state_field(domain: Domain, rng: Random) -> str:
+    """A name for the field of the state that the makers of the app did not choose."""
     while (other := _state_field("train", rng)) in (domain.state, domain.label, domain.number):
         pass
-    return msgspec.structs.replace(domain, state=other)
+    return other
 
 
 def _domain(

@@ -83,37 +83,56 @@ class NamedForm(Protocol):
         ...
 
 
-class Ask(Protocol):
-    """All of a task but its values. What it wants follows from any records."""
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of which APIs: all of a task but its values. What it wants follows from any records."""
+
+    form: NamedForm
+    main: Api  # whose records are meant
+
+    @property
+    def apis(self) -> tuple[Api, ...]:
+        """In the order in which a program reads them."""
+        return (self.main,)
+
+    def of(self, main: Api) -> Self:
+        """The same of another API."""
+        return msgspec.structs.replace(self, main=main)
 
     def answer(self, records: Records, values: Values) -> str | int | None:
         """What the task asks for; None if it asks for nothing."""
-        ...
+        raise NotImplementedError
 
     def carry_out(self, records: Records, values: Values) -> None:
         """Change the records as the task wants them. A new one has the id 0."""
-        ...
+        raise NotImplementedError
 
     def word(self, values: Values, pool: Pool, rng: Random) -> str:
         """The instruction, in words of a pool."""
-        ...
+        raise NotImplementedError
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """The apps, the form of the tasks, and the values of each."""
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The apps, what all tasks ask, and the values of each."""
 
     facts: ClassVar[Sequence[str]] = FACTS  # that are compared of each record
 
     key: Key
-    form: NamedForm
-    main: Api  # that the tasks are about
+    ask: Ask
     others: tuple[Api, ...]  # that no task needs
     values: tuple[Values, ...]  # by task
 
     @property
-    def apis(self) -> tuple[Api, ...]:
+    def apis(self) -> tuple[Any, ...]:
         """In the order of their names, which tells nothing."""
-        return tuple(sorted((self.main, *self.others), key=lambda api: api.name))
+        return tuple(sorted((*self.ask.apis, *self.others), key=lambda api: api.name))
+
+    @property
+    def form(self) -> Any:
+        return self.ask.form
+
+    @property
+    def main(self) -> Api:
+        return self.ask.main
 
     @property
     def has_passwords(self) -> bool:
@@ -125,10 +144,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def world(self, index: int, nonce: str = "") -> str:
         return f"{self.key.text}-{index}" + (f"-x{nonce}" if nonce else "")
-
-    @property
-    def ask(self) -> Ask:
-        raise NotImplementedError
 
     def initial_records(self, index: int) -> Records:
         """The records of every app, in the order in which lists show them."""

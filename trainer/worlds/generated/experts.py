@@ -6,7 +6,8 @@ fits, or solve the task and complete it.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Annotated, Any, ClassVar
@@ -18,6 +19,7 @@ from app.agent.limits import RolloutLimits
 from app.agent.rollout_loop import Agent
 from app.apis.builtin import with_builtins
 from app.apis.listed_app import listed_apps
+from app.errors import InvalidError
 from app.records import Offer, Policy, Task
 from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Scenario
@@ -230,3 +232,30 @@ def skill_of(plan: Plan, program: Program, rng: Random) -> Offer:
         source=program.function,
         instruction=plan.instruction(rng.randrange(len(plan.values))),
     )
+
+
+def plug_in(name: str, expert: type[ProgramExpert], environment: type[GeneratedEnvironment[Any]]) -> Any:
+    """The `load_expert` of an expert and the environment that it knows, which have the same name."""
+
+    @asynccontextmanager
+    async def load_expert(
+        context: ExpertContext,
+        *,
+        inline: Part = 0.2,
+        mistake: Part = 0.3,
+        trust: Part = 0.3,
+        crowded: Part = 0.3,
+        withheld: Part = 0.15,
+    ) -> AsyncIterator[ProgramExpert]:
+        """`crowded` and `withheld` as in `ProgramExpert`; the others are the probabilities in `Habits`.
+
+        Raises InvalidError for another environment than the one that the expert knows.
+        """
+        if not isinstance(context.environment, environment):
+            raise InvalidError(
+                f"the expert {name} knows the environment {name} only: name that one, or another expert"
+            )
+        habits = Habits(inline=inline, mistake=mistake, trust=trust)
+        yield expert(context, context.environment, crowded, withheld, habits)
+
+    return load_expert

@@ -22,7 +22,7 @@ from trainer.worlds.generated.domains import (
     draw_names,
     people,
 )
-from trainer.worlds.generated.environments import TASKS, GeneratedEnvironment, Key, Plan
+from trainer.worlds.generated.environments import TASKS, Ask, GeneratedEnvironment, Key, Plan
 from trainer.worlds.generated.phrases import CONDITIONS, GYM_FRAMES
 from trainer.worlds.generated.records import DATES, Record, Records, Values
 from trainer.worlds.generated.shapes import GYM, GYM_LESSONS
@@ -159,17 +159,14 @@ class GymKey(Key, frozen=True):
     task_prefix = "gym:"
 
 
-class GymAsk(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked, of the records of which APIs: all of a task but its values."""
-
+class GymAsk(Ask, frozen=True, kw_only=True):
     form: TaskForm
-    main: GymApi  # whose records are meant
+    main: GymApi
     joined: GymApi | None  # that decides which people are meant
     verbs: tuple[Verb, Verb]  # of the goal; the second one otherwise
 
     @property
     def apis(self) -> tuple[GymApi, ...]:
-        """In the order in which a program reads them."""
         return (self.main,) if self.joined is None else (self.joined, self.main)
 
     def answer(self, records: Records, values: Values) -> str | int | None:
@@ -242,25 +239,17 @@ class GymAsk(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-class GymPlan(Plan, frozen=True, kw_only=True, dict=True):
+class GymPlan(Plan, frozen=True, kw_only=True):
     facts = ("state", "label")  # what a task may change
 
     key: GymKey
-    form: TaskForm
-    main: GymApi
-    joined: GymApi | None
+    ask: GymAsk
     others: tuple[GymApi, ...]
-    verbs: tuple[Verb, Verb]
     people: tuple[tuple[str, ...], ...]  # by task
 
     @property
-    def apis(self) -> tuple[GymApi, ...]:
-        used = (self.main, *([self.joined] if self.joined else []), *self.others)
-        return tuple(sorted(used, key=lambda api: api.name))
-
-    @property
-    def ask(self) -> GymAsk:
-        return GymAsk(form=self.form, main=self.main, joined=self.joined, verbs=self.verbs)
+    def main(self) -> GymApi:
+        return self.ask.main
 
     def initial_records(self, index: int) -> Records:
         found: Records = {}
@@ -271,7 +260,7 @@ class GymPlan(Plan, frozen=True, kw_only=True, dict=True):
             records = layout.any_records(api, count, rng)
             if api is self.main:
                 layout.set_task(records, rng)
-            elif api is self.joined:
+            elif api in self.ask.apis:
                 records = layout.join(api, rng)
             for record in records:
                 pairs = zip(api.domain.distractors, api.collection.distractors, strict=True)
@@ -309,17 +298,9 @@ def plan_of(key: GymKey) -> GymPlan:
         for name in names[2 : 2 + rng.randint(0, 2)]
     )
     first, second, *_ = (*rng.sample(domain.verbs, min(2, len(domain.verbs))), domain.verbs[0])
-    values, crowds = draw_values(key, form, main, joined)
-    return GymPlan(
-        key=key,
-        form=form,
-        main=main,
-        joined=joined,
-        others=others,
-        verbs=(first, second),
-        values=values,
-        people=crowds,
-    )
+    ask = GymAsk(form=form, main=main, joined=joined, verbs=(first, second))
+    values, crowds = draw_values(ask, words, key.random("values"))
+    return GymPlan(key=key, ask=ask, others=others, values=values, people=crowds)
 
 
 def _unmet(form: TaskForm) -> frozenset[str]:
@@ -328,11 +309,9 @@ def _unmet(form: TaskForm) -> frozenset[str]:
     return writes if "person" in form.needs else writes | {"object"}
 
 
-def draw_values(
-    key: GymKey, form: TaskForm, main: GymApi, joined: GymApi | None
-) -> tuple[tuple[Values, ...], tuple[tuple[str, ...], ...]]:
+def draw_values(ask: GymAsk, pool: Pool, rng: Random) -> tuple[tuple[Values, ...], tuple[tuple[str, ...], ...]]:
     """The values and the people of each task. No two tasks share a value."""
-    rng, pool = key.random("values"), key.pool("domains")
+    form, main, joined = ask.form, ask.main, ask.joined
     labels = rng.sample(main.domain.values, TASKS)
     groups = rng.sample(joined.domain.values, TASKS) if joined else [""] * TASKS
     scale = rng.choice((100, 1000, 10_000))

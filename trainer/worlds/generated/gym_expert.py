@@ -8,21 +8,25 @@ capital: a small model copies tokens, not letters.
 """
 
 import re
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, Literal
 
 import msgspec
 
 from app.apis.names import argument_name
-from app.errors import InvalidError
 from app.records import Offer
-from trainer.rollouts.expert import ExpertContext
 from trainer.worlds.generated.apis import GymApi, RecordField
 from trainer.worlds.generated.documents import FILTERED, SUPERVISOR, record_schema, rows_at
-from trainer.worlds.generated.domains import Domain, Verb, with_other_state
-from trainer.worlds.generated.experts import Habits, Part, ProgramExpert, ProgramScript, raised, skill_of, turn_of
+from trainer.worlds.generated.domains import Verb, other_state_field
+from trainer.worlds.generated.experts import (
+    ProgramExpert,
+    ProgramScript,
+    plug_in,
+    raised,
+    skill_of,
+    turn_of,
+)
 from trainer.worlds.generated.gym import (
     ACTING,
     FIELDS,
@@ -83,27 +87,6 @@ _READ_ONLY: tuple[RecordField, ...] = ("person", "number", "date")  # updates do
 
 _KEYS = re.compile(r"\bkeys are (.+)\Z")
 _UNREAD = 0.3  # of its mistakes: programs written before it reads how lists look
-
-
-@asynccontextmanager
-async def load_expert(
-    context: ExpertContext,
-    *,
-    inline: Part = 0.2,
-    mistake: Part = 0.3,
-    trust: Part = 0.3,
-    crowded: Part = 0.3,
-    withheld: Part = 0.15,
-) -> AsyncIterator["GymExpert"]:
-    """The plug-in `gym`. `crowded` and `withheld` as in `ProgramExpert`; the others are the probabilities in
-    `Habits`.
-
-    Raises InvalidError for another environment than the gym.
-    """
-    if not isinstance(context.environment, GymEnvironment):
-        raise InvalidError("the expert gym knows the environment gym only: name that one, or another expert")
-    habits = Habits(inline=inline, mistake=mistake, trust=trust)
-    yield GymExpert(context, context.environment, crowded, withheld, habits)
 
 
 class ProgramStyle(msgspec.Struct, frozen=True, kw_only=True):
@@ -364,8 +347,7 @@ def _note_change(ask: GymAsk, values: Values) -> str:
 
 def mistaken(ask: GymAsk, style: ProgramStyle, rng: Random) -> GymAsk:
     """The ask with one mistake about its main API."""
-    api = rng.choice(list(_beliefs(ask, style, rng)))
-    return msgspec.structs.replace(ask, main=api)
+    return ask.of(rng.choice(list(_beliefs(ask, style, rng))))
 
 
 def _beliefs(ask: GymAsk, style: ProgramStyle, rng: Random) -> Iterator[GymApi]:
@@ -376,7 +358,7 @@ def _beliefs(ask: GymAsk, style: ProgramStyle, rng: Random) -> Iterator[GymApi]:
     if shape.paging == "page" and api.first_page == 1:
         yield msgspec.structs.replace(api, first_page=0)
     if shape.write == "patch" and form.goal in ACTING:
-        yield api.about_other(with_other_state(api.domain, rng))
+        yield api.renamed("state", other_state_field(api.domain, rng))
     for axis, value in _simpler_shapes(ask, style).items():
         yield api.in_shape(axis, value)
 
@@ -418,7 +400,7 @@ def slips(ask: GymAsk, values: Values, style: ProgramStyle, rng: Random) -> list
         *_labels(ask, values, style),
     ]
     right = write_program(ask, style)
-    believed = [(msgspec.structs.replace(ask, main=api), correction, look) for api, correction, look in found]
+    believed = [(ask.of(api), correction, look) for api, correction, look in found]
     return [
         Slip(ask=wrong, correction=correction, look=look)
         for wrong, correction, look in believed
@@ -444,10 +426,10 @@ def _names(ask: GymAsk, rng: Random) -> _Found:
     """A field under a name that nobody gave it."""
     api = ask.main
     for field in sorted(ask.form.needs & _GUESSES.keys()):
-        words = _prose(api.domain, field)
-        known = {_prose(api.domain, each) for each in (*_GUESSES, "state")} | {*api.domain.distractors, "id"}
+        words = api.collection.prose[field]
+        known = {*api.collection.prose.values(), *api.domain.distractors, "id"}
         guess = rng.choice([each for each in (words.split()[-1], *_GUESSES[field]) if each not in known])
-        yield _called(api, field, guess), f"the field is {api.fields[field]}", ""
+        yield api.renamed(field, guess), f"the field is {api.fields[field]}", ""
 
 
 def _states(ask: GymAsk, rng: Random) -> _Found:
@@ -455,7 +437,7 @@ def _states(ask: GymAsk, rng: Random) -> _Found:
     api, goal = ask.main, ask.form.goal
     if api.shape.write == "patch" and goal in ACTING:
         done = " or ".join(verb.done for verb in ask.verbs[: 2 if goal == "branch" else 1])
-        wrong = _called(api, "state", _prose(api.domain, rng.choice(_READ_ONLY)))
+        wrong = api.renamed("state", api.collection.prose[rng.choice(_READ_ONLY)])
         yield wrong, f"{done} is a value of {api.fields['state']}", ""
 
 
@@ -465,18 +447,9 @@ def _labels(ask: GymAsk, values: Values, style: ProgramStyle) -> _Found:
     asked = style.asks and api.shape.filters == "equal"
     is_hidden = api.shape.rows == "partial" and api.hidden == "label"
     if "label" in form.selection and form.goal in RANKED and not asked and not is_hidden:
-        wrong = _called(api, "label", next(iter(api.domain.distractors), api.domain.state))
+        wrong = api.renamed("label", next(iter(api.domain.distractors), api.domain.state))
         look = "\n".join([*log_in(api), *bind_rows(api), "print(rows[:2])"])
         yield wrong, f"{values['label']} is {api.fields['label']}", look
-
-
-def _called(api: GymApi, field: RecordField, words: str) -> GymApi:
-    return api.about_other(msgspec.structs.replace(api.domain, **{field: words}))
-
-
-def _prose(domain: Domain, field: RecordField) -> str:
-    words: str = getattr(domain, field)
-    return words
 
 
 class GymScript(ProgramScript):
@@ -545,8 +518,10 @@ class GymExpert(ProgramExpert):
 
 def _other_skill(plan: GymPlan, form: TaskForm, rng: Random) -> Offer:
     """For another form of task."""
-    joined = plan.joined if form.joined else None
-    values, _ = draw_values(plan.key, form, plan.main, joined)
-    other = msgspec.structs.replace(plan, form=form, joined=joined, values=values)
-    program = write_program(other.ask, draw_style(rng))
-    return skill_of(other, program, rng)
+    ask = msgspec.structs.replace(plan.ask, form=form, joined=plan.ask.joined if form.joined else None)
+    values, _ = draw_values(ask, plan.key.pool("domains"), plan.key.random("values"))
+    other = msgspec.structs.replace(plan, ask=ask, values=values)
+    return skill_of(other, write_program(ask, draw_style(rng)), rng)
+
+
+load_expert = plug_in("gym", GymExpert, GymEnvironment)

@@ -6,7 +6,7 @@ The ASGI application is plain: the addresses differ from world to world, and a r
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from random import Random
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import parse_qsl, quote
 
 import msgspec
@@ -86,7 +86,7 @@ class AppServices:
         return blake2b(f"{self._secret} {app} {purpose}".encode(), digest_size=5).hexdigest()
 
     def _operate(self, api: Api, request: WorldRequest) -> WorldResponse:
-        route, identity = match_route(api.routes, request)
+        route, identity = _match_route(api.routes, request)
         if route.role == "login":
             if request.fields().get("password") != self.password(api.name):
                 raise ServiceRefusal(401, "wrong password")
@@ -183,19 +183,7 @@ class AppServices:
         return WorldResponse(200, _row(api, collection, changed[0], whole=True))
 
 
-class Addressed(Protocol):
-    """An operation's address; parts in braces are of any value."""
-
-    @property
-    def method(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-
-
-AnyRoute = TypeVar("AnyRoute", bound=Addressed)
-
-
-def match_route(routes: Iterable[AnyRoute], request: WorldRequest) -> tuple[AnyRoute, str]:
+def _match_route(routes: Iterable[Route], request: WorldRequest) -> tuple[Route, str]:
     """The route of a request, and the id in its address, if there is one. Raises ServiceRefusal."""
     for route in sorted(routes, key=lambda each: "{" in each.path):  # `/tickets/feed` is no ticket
         parts = route.path.strip("/").split("/")
