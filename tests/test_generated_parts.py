@@ -21,7 +21,7 @@ from trainer.worlds.generated.crud_expert import write_program
 from trainer.worlds.generated.documents import SUPERVISOR, document_of, supervisor_document
 from trainer.worlds.generated.domains import Domain, Verb
 from trainer.worlds.generated.records import Record, Records, verify_records
-from trainer.worlds.generated.services import AppServices, LiveWorlds, WorldRequest, WorldServices
+from trainer.worlds.generated.services import AppServices, LiveWorlds, WorldRequest
 from trainer.worlds.generated.shapes import ApiShape
 
 BASE = "http://parts"
@@ -124,7 +124,7 @@ async def execute(sandbox: Sandbox, double: AppServices, code: str) -> Gateway:
     """Run the code against services of their own."""
     documents = {"library": document_of(LIBRARY, BASE), SUPERVISOR: supervisor_document(["library"], BASE)}
     catalog = Catalog({app: parse_document(app, each) for app, each in documents.items()})
-    served = WorldServices(LiveWorlds(lambda _: double))
+    served = LiveWorlds(lambda _: double)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(served), base_url=BASE) as client:
         gateway = Gateway(catalog, client, variables={"world": "parts"})
         session = await sandbox.open(gateway.names(), gateway, SessionLimits())

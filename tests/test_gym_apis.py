@@ -10,7 +10,6 @@ from tests.gym_rollouts import plan
 from tests.listening_app import listening_app
 from trainer.worlds.generated.apis import GymApi
 from trainer.worlds.generated.gym import GymEnvironment
-from trainer.worlds.generated.services import WorldServices
 from trainer.worlds.generated.shapes import GYM
 from trainer.worlds.generated.words import spell
 
@@ -46,7 +45,7 @@ async def test_the_services_answer_over_a_real_socket() -> None:
     [scenario] = environment.scenarios("train", 1, seed=1)
     world = scenario.tasks[0].variables["world"]
     async with (
-        listening_app(WorldServices(environment.worlds), lifespan="off") as url,
+        listening_app(environment.worlds, lifespan="off") as url,
         httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         passwords = (await client.get(f"/{world}/supervisor/passwords")).json()

@@ -128,12 +128,7 @@ def _body(ask: CrudAsk) -> tuple[list[str], str]:
         case "delete_state":
             hit = [f"if {_is_in_state(ask, key)}:", f"    chosen.append({key})"]
             delete = _call(ask, "delete", {identifier: "each"})
-            return [
-                "chosen = []",
-                *_each_row(ask, hit),
-                "for each in chosen:",
-                f"    {delete}",
-            ], "len(chosen)"
+            return ["chosen = []", *_each_row(ask, hit), "for each in chosen:", f"    {delete}"], "len(chosen)"
     value = key if form.goal != "read" else _value(ask, key)
     test = f"if {_access(ask, form.by)} == {parameter_name(ask, form.by)}:"
     find = ["found = None", *_each_row(ask, [test, f"    found = {value}"])]

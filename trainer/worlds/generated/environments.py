@@ -24,7 +24,7 @@ from trainer.environment import Scenario, Split, Verdict
 from trainer.worlds.generated.apis import Api
 from trainer.worlds.generated.documents import SUPERVISOR, document_of, supervisor_document
 from trainer.worlds.generated.records import FACTS, Records, Values, verify_records
-from trainer.worlds.generated.services import AppServices, LiveWorlds, WorldServices
+from trainer.worlds.generated.services import AppServices, LiveWorlds
 from trainer.worlds.generated.words import Pool
 
 TASKS = 3  # of a scenario
@@ -215,7 +215,7 @@ class GeneratedEnvironment(Generic[AnyPlan]):
         self._name, self._keys, self._plan_of = name, keys, plan_of
         self._axes = keys.axes if held_out == "all" else (held_out,)
         self.worlds = LiveWorlds(lambda world: WorldState(*self.place(world)))
-        services: Any = WorldServices(self.worlds)
+        services: Any = self.worlds
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(services), base_url=_BASE)
 
     def place(self, world: str) -> tuple[AnyPlan, int]:

@@ -33,11 +33,7 @@ Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 _SENTENCES = {
     "apps": ("I see which apps there are.", "First I look for the right app.", "Which apps are there?"),
-    "look": (
-        "I look at what the answer contains.",
-        "What does the list look like?",
-        "Check its shape.",
-    ),
+    "look": ("I look at what the answer contains.", "What does the list look like?", "Check its shape."),
     "try": ("I try it.", "Let me see whether this works.", "A first attempt."),
     "rows": ("Nothing matches: I look at some rows.", "What do rows look like?", "I check what the rows have."),
     "again": ("There is no such name: I look again.", "I use a name that is listed.", "That name was wrong."),

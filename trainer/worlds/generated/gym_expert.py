@@ -19,14 +19,7 @@ from app.records import Offer
 from trainer.worlds.generated.apis import GymApi, RecordField
 from trainer.worlds.generated.documents import FILTERED, SUPERVISOR, record_schema, rows_at
 from trainer.worlds.generated.domains import Verb, other_state_field
-from trainer.worlds.generated.experts import (
-    ProgramExpert,
-    ProgramScript,
-    plug_in,
-    raised,
-    skill_of,
-    turn_of,
-)
+from trainer.worlds.generated.experts import ProgramExpert, ProgramScript, plug_in, raised, skill_of, turn_of
 from trainer.worlds.generated.gym import (
     ACTING,
     FIELDS,
@@ -214,10 +207,7 @@ def _stream(ask: GymAsk, style: ProgramStyle, asked: bool) -> list[str]:
     if form.goal in WRITING:
         hit = [*_change_row(ask, style, ask.verbs[0]), *hit]
     loop = for_each_row(
-        main,
-        _guard(_condition(ask, style, asked), hit),
-        ask.form.needs,
-        _filters(ask, style, asked),
+        main, _guard(_condition(ask, style, asked), hit), ask.form.needs, _filters(ask, style, asked)
     )
     return [start, *loop]
 
@@ -382,9 +372,6 @@ def _simpler_shapes(ask: GymAsk, style: ProgramStyle) -> dict[str, str]:
     return simpler
 
 
-_Found = Iterator[tuple[GymApi, str, str]]  # the API as it is believed to be, then as in `Slip`
-
-
 class Slip(msgspec.Struct, frozen=True, kw_only=True):
     ask: GymAsk  # as it is noted and programmed first
     correction: str  # a clause
@@ -393,22 +380,12 @@ class Slip(msgspec.Struct, frozen=True, kw_only=True):
 
 def slips(ask: GymAsk, values: Values, style: ProgramStyle, rng: Random) -> list[Slip]:
     """All that an exception shows, where this API allows them."""
-    found = [
-        *_shapes(ask, style),
-        *_names(ask, rng),
-        *_states(ask, rng),
-        *_labels(ask, values, style),
-    ]
+    found = [*_shapes(ask, style), *_names(ask, rng), *_states(ask, rng), *_labels(ask, values, style)]
     right = write_program(ask, style)
-    believed = [(ask.of(api), correction, look) for api, correction, look in found]
-    return [
-        Slip(ask=wrong, correction=correction, look=look)
-        for wrong, correction, look in believed
-        if write_program(wrong, style) != right
-    ]
+    return [each for each in found if write_program(each.ask, style) != right]
 
 
-def _shapes(ask: GymAsk, style: ProgramStyle) -> _Found:
+def _shapes(ask: GymAsk, style: ProgramStyle) -> Iterator[Slip]:
     """Rows that are taken for whole, flat or bare, and a token that is forgotten."""
     api = ask.main
     corrections = {
@@ -419,29 +396,29 @@ def _shapes(ask: GymAsk, style: ProgramStyle) -> _Found:
     }
     for axis, value in _simpler_shapes(ask, style).items():
         if axis in corrections:
-            yield api.in_shape(axis, value), corrections[axis], ""
+            yield Slip(ask=ask.of(api.in_shape(axis, value)), correction=corrections[axis])
 
 
-def _names(ask: GymAsk, rng: Random) -> _Found:
+def _names(ask: GymAsk, rng: Random) -> Iterator[Slip]:
     """A field under a name that nobody gave it."""
     api = ask.main
+    known = {*api.collection.prose.values(), *api.domain.distractors, "id"}
     for field in sorted(ask.form.needs & _GUESSES.keys()):
         words = api.collection.prose[field]
-        known = {*api.collection.prose.values(), *api.domain.distractors, "id"}
         guess = rng.choice([each for each in (words.split()[-1], *_GUESSES[field]) if each not in known])
-        yield api.renamed(field, guess), f"the field is {api.fields[field]}", ""
+        yield Slip(ask=ask.of(api.renamed(field, guess)), correction=f"the field is {api.fields[field]}")
 
 
-def _states(ask: GymAsk, rng: Random) -> _Found:
+def _states(ask: GymAsk, rng: Random) -> Iterator[Slip]:
     """A state that is set in another field."""
     api, goal = ask.main, ask.form.goal
     if api.shape.write == "patch" and goal in ACTING:
         done = " or ".join(verb.done for verb in ask.verbs[: 2 if goal == "branch" else 1])
         wrong = api.renamed("state", api.collection.prose[rng.choice(_READ_ONLY)])
-        yield wrong, f"{done} is a value of {api.fields['state']}", ""
+        yield Slip(ask=ask.of(wrong), correction=f"{done} is a value of {api.fields['state']}")
 
 
-def _labels(ask: GymAsk, values: Values, style: ProgramStyle) -> _Found:
+def _labels(ask: GymAsk, values: Values, style: ProgramStyle) -> Iterator[Slip]:
     """A label that is looked for in a field which never has it."""
     api, form = ask.main, ask.form
     asked = style.asks and api.shape.filters == "equal"
@@ -449,7 +426,8 @@ def _labels(ask: GymAsk, values: Values, style: ProgramStyle) -> _Found:
     if "label" in form.selection and form.goal in RANKED and not asked and not is_hidden:
         wrong = api.renamed("label", next(iter(api.domain.distractors), api.domain.state))
         look = "\n".join([*log_in(api), *bind_rows(api), "print(rows[:2])"])
-        yield wrong, f"{values['label']} is {api.fields['label']}", look
+        correction = f"{values['label']} is {api.fields['label']}"
+        yield Slip(ask=ask.of(wrong), correction=correction, look=look)
 
 
 class GymScript(ProgramScript):

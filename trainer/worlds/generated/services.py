@@ -337,7 +337,10 @@ State = TypeVar("State", bound=AppServices)
 
 
 class LiveWorlds(Generic[State]):
-    """Live worlds by id: created when they are first asked for, isolated, and alive until they are forgotten."""
+    """Live worlds by id: created when they are first asked for, isolated, and alive until they are forgotten.
+
+    It is the ASGI application that serves them: `/{world}/{app}/...`.
+    """
 
     def __init__(self, create: Callable[[str], State]) -> None:
         self._create = create
@@ -351,13 +354,6 @@ class LiveWorlds(Generic[State]):
 
     def forget(self, world: str) -> None:
         self._alive.pop(world, None)
-
-
-class WorldServices(Generic[State]):
-    """The ASGI application: `/{world}/{app}/...`."""
-
-    def __init__(self, worlds: LiveWorlds[State]) -> None:
-        self._worlds = worlds
 
     async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -386,6 +382,6 @@ class WorldServices(Generic[State]):
             body=body,
         )
         try:
-            return self._worlds.get(parts[0]).respond(parts[1], request)
+            return self.get(parts[0]).respond(parts[1], request)
         except NotFoundError as error:
             return WorldResponse(404, {"message": str(error)})
