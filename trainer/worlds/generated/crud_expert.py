@@ -31,6 +31,7 @@ from trainer.worlds.generated.experts import (
 from trainer.worlds.generated.programs import (
     Program,
     access,
+    act,
     call,
     fields_of,
     for_each_row,
@@ -41,6 +42,8 @@ from trainer.worlds.generated.programs import (
     note_token,
     rows_of,
     sentence,
+    state_of,
+    write,
 )
 from trainer.worlds.generated.records import Values
 from trainer.worlds.generated.words import CRUD_WORDS, spell
@@ -115,7 +118,7 @@ def _body(ask: CrudAsk) -> tuple[list[str], str]:
             return [], f'{_call(ask, "info")}["{api.wire("version")}"]'
         case "create":
             given = {fields[field]: parameter_name(ask, field) for field in form.written}
-            return [_writing(ask, "create", {}, given)], parameter_name(ask, form.written[0])
+            return [write(api, "create", {}, given, at=ask.at)], parameter_name(ask, form.written[0])
         case "count" if api.shape.paging == "whole":
             return [f"rows = {rows_of(api, at=ask.at)}"], "len(rows)"
         case "count":
@@ -124,7 +127,7 @@ def _body(ask: CrudAsk) -> tuple[list[str], str]:
             hit = [f"if {_is_in_state(ask, key)}:", "    count += 1"]
             return ["count = 0", *_each_row(ask, hit)], "count"
         case "act_all":
-            return ["count = 0", *_each_row(ask, [_act(ask, key), "count += 1"])], "count"
+            return ["count = 0", *_each_row(ask, [act(api, key, ask.verb, at=ask.at), "count += 1"])], "count"
         case "delete_state":
             hit = [f"if {_is_in_state(ask, key)}:", f"    chosen.append({key})"]
             delete = _call(ask, "delete", {identifier: "each"})
@@ -135,11 +138,11 @@ def _body(ask: CrudAsk) -> tuple[list[str], str]:
     match form.goal:
         case "change":
             new = {fields[form.field]: parameter_name(ask, "new")}
-            return [*find, _writing(ask, "update", {identifier: "found"}, new)], "found"
+            return [*find, write(api, "update", {identifier: "found"}, new, at=ask.at)], "found"
         case "delete":
             return [*find, _call(ask, "delete", {identifier: "found"})], "found"
         case "act":
-            return [*find, _act(ask, "found")], "found"
+            return [*find, act(api, "found", ask.verb, at=ask.at)], "found"
     return find, "found"
 
 
@@ -168,28 +171,6 @@ def _call(ask: CrudAsk, role: Role, arguments: Mapping[str, str] | None = None) 
 
 def _each_row(ask: CrudAsk, body: list[str]) -> list[str]:
     return for_each_row(ask.main, body, at=ask.at)
-
-
-def _act(ask: CrudAsk, which: str) -> str:
-    target = {argument_name(ask.main.id_name): which}
-    if ask.acts_by_update:
-        field, value = state_of(ask)
-        return _writing(ask, "update", target, {field: str(value) if value is True else f'"{value}"'})
-    return _call(ask, "act", target)
-
-
-def state_of(ask: CrudAsk) -> tuple[str, str | bool]:
-    """The field that an update sets for the task's verb, and its value."""
-    done = ask.verb.done
-    return (done, True) if ask.collection.has_flags else (ask.collection.fields["state"], done)
-
-
-def _writing(ask: CrudAsk, role: Role, target: Mapping[str, str], given: Mapping[str, str]) -> str:
-    """A call that writes fields, expressions by wire name, to a record."""
-    if ask.main.shape.body == "flat":
-        return _call(ask, role, {**target, **{argument_name(name): value for name, value in given.items()}})
-    whole = ", ".join(f'"{name}": {value}' for name, value in given.items())
-    return _call(ask, role, {**target, argument_name(ask.collection.singular): f"{{{whole}}}"})
 
 
 def note_app(ask: CrudAsk) -> str:
@@ -241,7 +222,7 @@ def _set(ask: CrudAsk, values: Values) -> Iterator[str]:
         case "change":
             yield f"{fields[form.field]} {values['new']}"
         case "act" | "act_all" if ask.acts_by_update:
-            yield "{} {}".format(*state_of(ask))
+            yield "{} {}".format(*state_of(ask.main, ask.verb, at=ask.at))
 
 
 def looked_up(ask: CrudAsk) -> str:

@@ -8,7 +8,7 @@ capital: a small model copies tokens, not letters.
 """
 
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from random import Random
 from typing import Any, Literal
 
@@ -40,6 +40,7 @@ from trainer.worlds.generated.gym import (
 from trainer.worlds.generated.programs import (
     Program,
     access,
+    act,
     bind_rows,
     call,
     for_each_row,
@@ -50,6 +51,7 @@ from trainer.worlds.generated.programs import (
     note_rows,
     note_token,
     sentence,
+    write,
 )
 from trainer.worlds.generated.records import Values
 from trainer.worlds.generated.words import GYM_WORDS, spell
@@ -242,30 +244,22 @@ def _conclude(ask: GymAsk, style: ProgramStyle) -> tuple[list[str], str]:
 def _change_all(ask: GymAsk, style: ProgramStyle, verb: Verb) -> list[str]:
     main = ask.main
     if main.shape.write == "batch" and ask.form.goal != "move":
-        ids = f"[{identity(main)} for row in chosen]"
-        return _change(main, {"ids": ids}, verb)
+        return _until_done(main, call(main, "act", {"ids": f"[{identity(main)} for row in chosen]"}, verb=verb))
     return ["for row in chosen:", *indent(_change_row(ask, style, verb))]
 
 
 def _change_row(ask: GymAsk, style: ProgramStyle, verb: Verb) -> list[str]:
     main = ask.main
-    if ask.form.goal == "move":
-        label = argument_name(main.fields["label"])
-        return _change(main, {"id": identity(main), label: _name(style, "target")}, None)
-    argument = argument_name(main.id_name) if main.shape.write == "body" else "id"
-    return _change(main, {argument: identity(main)}, verb)
+    if ask.form.goal != "move":
+        return _until_done(main, act(main, identity(main), verb))
+    label = {main.fields["label"]: _name(style, "target")}
+    return _until_done(main, write(main, "update", {main.id_parameter: identity(main)}, label))
 
 
-def _change(api: GymApi, arguments: Mapping[str, str], verb: Verb | None) -> list[str]:
-    """One change: an act, or the update of one record."""
-    states = {argument_name(api.fields["state"]): f'"{verb.done}"'} if verb else {}
-    if verb is None or api.shape.write == "patch":
-        written = call(api, "update", {**arguments, **states})
-    else:
-        written = call(api, "act", arguments, verb=verb)
+def _until_done(api: GymApi, change: str) -> list[str]:
     if api.shape.errors == "soft":
-        return [f'while not {written}["{api.wire("ok")}"]:', "    time.sleep(1)"]
-    return [written]
+        return [f'while not {change}["{api.wire("ok")}"]:', "    time.sleep(1)"]
+    return [change]
 
 
 def note_apps(ask: GymAsk) -> str:

@@ -130,6 +130,32 @@ def bind_rows(api: Api, arguments: Mapping[str, str] | None = None, *, at: int =
     return [*_fetch(api, "answer", call(api, "list", arguments, at=at)), f"rows = answer{_envelope(api, at)}"]
 
 
+def write(api: Api, role: Role, target: Mapping[str, str], given: Mapping[str, str], *, at: int = 0) -> str:
+    """A call that writes fields, expressions by wire name, to a record."""
+    if api.shape.body == "flat":
+        written = {argument_name(name): value for name, value in given.items()}
+    else:
+        whole = ", ".join(f'"{name}": {value}' for name, value in given.items())
+        written = {argument_name(api.collections[at].singular): f"{{{whole}}}"}
+    return call(api, role, {**target, **written}, at=at)
+
+
+def act(api: Api, which: str, verb: Verb, *, at: int = 0) -> str:
+    """A call that does something to the record with this id, by an operation of its own or by an update."""
+    if api.shape.write == "patch":
+        field, value = state_of(api, verb, at=at)
+        given = {field: str(value) if value is True else f'"{value}"'}
+        return write(api, "update", {argument_name(api.id_parameter): which}, given, at=at)
+    name = api.id_name if api.shape.write == "body" else api.id_parameter
+    return call(api, "act", {argument_name(name): which}, at=at, verb=verb)
+
+
+def state_of(api: Api, verb: Verb, *, at: int = 0) -> tuple[str, str | bool]:
+    """The field that an update sets for a verb, and its value."""
+    collection = api.collections[at]
+    return (verb.done, True) if collection.has_flags else (collection.fields["state"], verb.done)
+
+
 def indent(lines: list[str], levels: int = 1) -> list[str]:
     return ["    " * levels + line for line in lines]
 

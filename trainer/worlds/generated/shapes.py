@@ -109,23 +109,17 @@ GYM = ShapeFamily(
     },
     held_out={
         "test": (
-            {"paging": "page", "envelope": "wrapped"},
-            {"paging": "offset", "envelope": "data"},
-            {"paging": "cursor", "envelope": "named"},
-            {"paging": "link", "envelope": "data"},
-            {"auth": "key", "write": "batch"},
-            {"auth": "query_token", "write": "patch"},
-            {"auth": "login", "write": "body"},
-            {"errors": "soft", "nesting": "object"},
+            {"paging": "page", "envelope": "wrapped"}, {"paging": "offset", "envelope": "data"},
+            {"paging": "cursor", "envelope": "named"}, {"paging": "link", "envelope": "data"},
+            {"auth": "key", "write": "batch"}, {"auth": "query_token", "write": "patch"},
+            {"auth": "login", "write": "body"}, {"errors": "soft", "nesting": "object"},
         ),
         "validation": (
-            {"paging": "page", "envelope": "data"},
-            {"paging": "link", "envelope": "wrapped"},
-            {"auth": "open", "write": "batch"},
-            {"errors": "limited", "nesting": "grouped"},
+            {"paging": "page", "envelope": "data"}, {"paging": "link", "envelope": "wrapped"},
+            {"auth": "open", "write": "batch"}, {"errors": "limited", "nesting": "grouped"},
         ),
     },
-)
+)  # fmt: skip
 """Most APIs are plain in most respects, and few in all."""
 
 GYM_LESSONS = {"rows": {"full": 65, "partial": 35}}
