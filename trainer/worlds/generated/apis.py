@@ -84,6 +84,7 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {**self.words, **own}
 
     def renamed(self, field: RecordField, words: str) -> Self:
+        """The kind, if a field had another name."""
         if field in self.words:
             return msgspec.structs.replace(self, words={**self.words, field: words})
         return msgspec.structs.replace(self, domain=msgspec.structs.replace(self.domain, **{field: words}))

@@ -174,6 +174,7 @@ def _each_row(ask: CrudAsk, body: list[str]) -> list[str]:
 
 
 def note_app(ask: CrudAsk) -> str:
+    """Which app has what the task is about."""
     if ask.form.goal == "info":
         return f"It is about apis.{ask.main.name}."
     return f"The {ask.collection.described.many} are in apis.{ask.main.name}."
@@ -234,6 +235,7 @@ def looked_up(ask: CrudAsk) -> str:
 
 
 def look(ask: CrudAsk, operation: str) -> str:
+    """Code that shows what an operation takes or returns; none without an operation."""
     if not operation:
         return ""
     part = '["response_schemas"]["success"]' if ask.reads_rows else '["parameters"]'
@@ -261,7 +263,8 @@ def beliefs(ask: CrudAsk) -> Iterator[CrudAsk]:
     shape = ask.main.shape
     if shape.auth == "key":
         yield ask.of(ask.main.in_shape("auth", "open"))
-    yield from _other_names(ask)
+    for name in _other_words(ask, "info") if ask.form.goal == "info" else ():
+        yield ask.of(ask.main.with_word("info", name))
     if not ask.reads_rows or ask.form.goal == "count":
         return
     if shape.envelope == "bare":
@@ -273,16 +276,9 @@ def beliefs(ask: CrudAsk) -> Iterator[CrudAsk]:
             yield ask.of(ask.main.renamed("title", words, at=ask.at))
 
 
-def _other_names(ask: CrudAsk) -> Iterator[CrudAsk]:
-    """Of the operation that tells about the server, if it is called."""
-    for name in _other_words(ask, "info") if ask.form.goal == "info" else ():
-        if name != ask.main.words["info"]:
-            yield ask.of(ask.main.with_word("info", name))
-
-
 def _other_words(ask: CrudAsk, kind: str) -> list[str]:
-    """The names that the makers of the API could have chosen, and that no field has."""
-    taken = {*ask.collection.prose.values(), *ask.collection.domain.distractors}
+    """The names that the makers of the API could have chosen, and did not; nor has any field one of them."""
+    taken = {ask.main.words[kind], *ask.collection.prose.values(), *ask.collection.domain.distractors}
     return [words for words in dict.fromkeys(CRUD_WORDS[kind]) if words not in taken]
 
 
@@ -326,8 +322,8 @@ class CrudScript(ProgramScript):
 
     def _solution(self, ask: CrudAsk) -> str:
         program = write_program(ask)
-        if looked_up := self.look_ups(program):
-            return self.say("look", looked_up)
+        if looks := self.look_ups(program):
+            return self.say("look", looks)
         return turn_of(note_plan(ask, self._given), self.code(program))
 
     def _mistake(self, beliefs: Sequence[CrudAsk]) -> Mistake | None:
