@@ -7,33 +7,70 @@ import pytest
 
 from app.db.database import Sessions
 from app.sandbox.forked_sandbox import ForkedSandbox
-from tests.bench.other_server import OtherServer
+from tests.bench.other_server import Expected, OtherServer, is_answer
 from tests.bench.third_party import SERVERS
 from tests.processes import free_ports
 from tests.servers.tried_api import open_tried_api
 from tests.servers.tried_row import TriedRow
+from tests.support.every_row import every_row
+
+_FIRST, _ALL = 20, 60
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("other", SERVERS.values(), ids=SERVERS)
-async def test_each_of_the_twenty_tasks_is_solved_by_its_code_and_not_by_doing_nothing(
+async def test_each_of_the_sixty_tasks_is_solved_by_its_code_and_not_by_doing_nothing(
     other: OtherServer[Any], committed: Sessions, database_url: str, sandbox: ForkedSandbox, tmp_path: Path
 ) -> None:
-    assert len(other.tasks) == 20
+    assert (len(other.first), len(other.tasks)) == (_FIRST, _ALL)
+    assert len({each.instruction for each in other.tasks}) == _ALL
     (port,) = free_ports(1)
-    unsolved = []
     place = tmp_path / "server"
     place.mkdir()
-    with other.run(place, port) as client:
-        row = TriedRow(other.package, "", "")
+    row = TriedRow(other.package, "", "")
+    with other.run(place, port) as client, every_row() as task:
         async with open_tried_api(other.name, row, committed, database_url, sandbox, tmp_path) as tried:
             await tried.register(**other.api(client))
             for each in other.tasks:
-                other.seed(client)
-                before = other.read_state(client)
-                assert not each.check(before, other.read_state(client), "None"), each.instruction
-                code = f"answer = None\n{each.solution}\napis.supervisor.complete_task(answer=answer)"
-                answer = await tried.task(None, code)
-                if not each.check(before, other.read_state(client), str(answer)):
-                    unsolved.append((each.instruction, answer))
-    assert unsolved == []
+                with task(each.kind):
+                    before = other.set_up(client, each)
+                    assert not each.check(before, other.read_state(client), "None"), "doing nothing solves it"
+                    code = f"answer = None\n{each.solution}\napis.supervisor.complete_task(answer=answer)"
+                    answer = await tried.task(None, code)
+                    after = other.read_state(client)
+                    assert each.check(before, after, str(answer)), f"{answer=}\n{before}\n{after}"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("12", 12),
+        ("12.0", 12),
+        (" Yes.", True),
+        ("no", False),
+        ("Bike locks (used)", "Bike locks (used)"),
+        ("['b', \"it's\"]", ["b", "it's"]),
+        ('["b", "a"]', {"a", "b"}),
+        ("b, 4711", ["b", "4711"]),
+        ('- "a"\n- say "b"', ["a", 'say "b"']),
+    ],
+)
+def test_an_answer_may_have_any_usual_form(said: str, expected: Expected) -> None:
+    assert is_answer(said, expected)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("None", 12),
+        ("12 watches", 12),
+        ("None", False),
+        ("bike locks", "Bike locks"),
+        ("['a', 'b']", ["b", "a"]),
+        ("['a', 'a', 'b']", {"a", "b"}),
+        ("a", {"a", "b"}),
+        ("None", {"a"}),
+    ],
+)
+def test_an_answer_that_says_something_else_is_none(said: str, expected: Expected) -> None:
+    assert not is_answer(said, expected)
