@@ -148,18 +148,18 @@ def read_state(server: httpx.Client) -> ServerState:
     )
 
 
-_UNSAID = ("uuid", "date_created", "link", "open_link", "tag")  # of no meaning, or said by another field
+_SECONDS = {"weeks": 604_800, "days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
+_CHECKED = ("last_checked", "last_error", "check_count", "fetch_time", "consecutive_filter_failures")
+_UNSAID = ("uuid", "date_created", "link", "open_link", "tag", *_CHECKED)  # no settings, or said by another field
 
 
 def _facts(thing: Mapping[str, Any], titles: Mapping[str, str]) -> Facts:
-    """Tags are titles, and an interval that the server's default replaces is none."""
+    """Tags are titles, and an interval is in seconds: none where the server's default holds."""
     facts = {name: value for name, value in thing.items() if name not in _UNSAID}
     facts["tags"] = sorted(titles[uuid] for uuid in thing["tags"] if uuid in titles)
-    facts["time_between_check"] = (
-        {}
-        if thing["time_between_check_use_default"]
-        else {unit: number for unit, number in thing["time_between_check"].items() if number}
-    )
+    facts["notification_urls"] = sorted(thing["notification_urls"])
+    interval = {} if thing["time_between_check_use_default"] else thing["time_between_check"]
+    facts["time_between_check"] = sum(_SECONDS[unit] * (number or 0) for unit, number in interval.items())
     return _said(facts)
 
 
@@ -552,14 +552,14 @@ for each in every:
     OtherTask(
         "change interval",
         "Lunch of the day is checked once a day. Once every 3 hours would be better.",
-        _ends({"Lunch of the day": {"time_between_check": {"hours": 3}}}),
+        _ends({"Lunch of the day": {"time_between_check": 3 * 3_600}}),
         _LOOK + 'put(by_title["Lunch of the day"], time_between_check={"hours": 3})',
     ),
     OtherTask(
         "back to the default interval",
         "The council minutes don't need an interval of their own any more: check them as often as the server does "
         "by default.",
-        _ends({"Council minutes": {"time_between_check_use_default": True, "time_between_check": {}}}),
+        _ends({"Council minutes": {"time_between_check_use_default": True, "time_between_check": 0}}),
         _LOOK + 'put(by_title["Council minutes"], time_between_check_use_default=True)',
     ),
     OtherTask(
