@@ -14,7 +14,7 @@ import msgspec
 
 from app.apis.catalog import Parameter
 from app.apis.double.documents import Reply
-from app.apis.double.model import Collection, Model, Modelled
+from app.apis.double.model import HIDDEN, Collection, Model, Modelled
 from app.apis.double.queries import Page
 from app.apis.double.records import Drawer, NoValueError
 from app.apis.double.shapes import Schema, fields_of, flat, is_nullable, kind_of, plain, type_name
@@ -210,7 +210,7 @@ class Composer:
 
     def _fresh(self, record: Record, collection: Collection, state: State) -> dict[str, Json]:
         """The fields, with embedded records as they are now."""
-        known = dict(record.fields)
+        known = {name: value for name, value in record.fields.items() if not name.startswith(HIDDEN)}
         for link in collection.links:
             if not link.embedded or known.get(link.field) is None:
                 continue

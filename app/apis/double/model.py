@@ -14,7 +14,7 @@ import msgspec
 
 from app.apis.api_documents import parse_document
 from app.apis.catalog import App, LeftOut, Operation
-from app.apis.double.documents import Body, Described, Reply, descriptions
+from app.apis.double.documents import Body, Described, Reply, descriptions, segments
 from app.apis.double.effects import Effect, effect_of
 from app.apis.double.queries import ListQuery, list_query
 from app.apis.double.records import Drawer, Examples, NoValueError
@@ -40,6 +40,8 @@ Role = Literal["list", "get", "create", "replace", "update", "delete", "clear", 
 Path = tuple[str, ...]
 """Its segments, each parameter as `{}`."""
 
+HIDDEN: Final = "."
+"""Begins the names of fields that no answer shows."""
 _ALIKE: Final = 0.6  # share of fields that two descriptions of the same records have in common
 _SEARCHING: Final = {"search", "query", "filter", "find", "list", "lookup", "all"}
 _NOT_NAMES: Final = re.compile(r"api|rest|v\d+(\.\d+)*|json", re.IGNORECASE)
@@ -190,14 +192,31 @@ class _Reading:
             except ApiDocumentError as error:
                 left_out.append(LeftOut(f"{each.operation.method} {each.operation.path}", str(error)))
         used = {each.collection for each in found.values()}
+        used |= {
+            self._names[segments(each.operation.path)[0][:place]]
+            for each in found.values()
+            for field in each.fixed
+            for place in _places(segments(each.operation.path)[0])
+            if segments(each.operation.path)[0][:place] in self._names and field[0] == HIDDEN
+        }
         used |= {self._names[up] for path in self._kinds if self._names[path] in used for up in self._above(path)}
         collections = {
             self._names[path]: self._collection(kind)
             for path, kind in self._kinds.items()
             if self._names[path] in used
         }
-        collections = {name: _linked(each, collections) for name, each in collections.items()}
+        hidden = [(each.collection, each, field) for each in found.values() for field in each.fixed]
+        links = {
+            name: [self._hidden(each, field) for own, each, field in hidden if own == name and field[0] == HIDDEN]
+            for name in collections
+        }
+        collections = {name: _linked(each, collections, links[name]) for name, each in collections.items()}
         return Model(self._app, self._document, found, collections, tuple(left_out), self._fits)
+
+    def _hidden(self, made: Modelled, field: str) -> Link:
+        path, parameters = segments(made.operation.path)
+        place = _places(path)[parameters.index(made.fixed[field])]
+        return Link(field, self._names[path[:place]])
 
     def _find_collections(self) -> None:
         for each in self._described:
@@ -264,7 +283,7 @@ class _Reading:
             for other_path, other in self._kinds.items():
                 if other is kind or not other.has_items or other.noun != kind.noun or len(other_path) >= len(path):
                     continue
-                fixed = self._fixed(path, kind, other)
+                fixed = self._fixed(path, kind.lists[0].parameters, other)
                 if fixed and likeness(other.item, kind.listed) >= _ALIKE:
                     self._views[path] = (other_path, fixed)
                     break
@@ -275,20 +294,20 @@ class _Reading:
         above = self._kinds.get(path)
         return above is not None and above.has_items and likeness(above.item, kind.listed) >= _ALIKE
 
-    def _fixed(self, path: Path, kind: _Kind, other: _Kind) -> dict[str, str]:
-        """The fields of the other collection that the path parameters of a list decide."""
-        parameters = kind.lists[0].parameters
-        places = [place for place, each in enumerate(path) if each == "{}"]
+    def _fixed(self, path: Path, parameters: Sequence[str], other: _Kind) -> dict[str, str]:
+        """The fields of another collection that the path parameters decide, each by its parameter; empty if that
+        cannot be told. Where no field shows what a record is in, it has one that nobody sees.
+        """
         fixed: dict[str, str] = {}
-        for place, parameter in zip(places, parameters, strict=False):
+        for place, parameter in zip(_places(path), parameters, strict=False):
             owner = noun_of(split_words(path[place - 1])) if place else ""
-            field = next(
-                (each for each in fields_of(other.item) if plain(each) in (plain(parameter), f"{owner}id", owner)),
-                "",
-            )
-            if not field or plain(field) == "id":
+            names = (plain(parameter), f"{owner}id", owner)
+            known = (each for each in fields_of(other.item) if plain(each) in names and plain(each) != "id")
+            above = self._kinds.get(path[:place])
+            field = next(known, "")
+            if not field and (above is None or not above.has_items):
                 return {}
-            fixed[field] = parameter
+            fixed[field or f"{HIDDEN}{owner}"] = parameter
         return fixed
 
     def _modelled(self, each: Described) -> Modelled:
@@ -379,6 +398,8 @@ class _Reading:
             if (shape := self._many(each, kind)) is not None:
                 query = self._query(each, kind, {})
                 return self._made(each, "list", kind, query=query, shape=shape)
+        if method == "POST" and (made := self._made_within(each)) is not None:
+            return made
         if method in ("POST", "PUT", "PATCH", "DELETE") and above[-1:] == ("{}",) and above[:-1] in self._kinds:
             kind = self._kinds[above[:-1]]
             sent = fields_of(each.body.shape.item) if each.body is not None and each.body.shape is not None else {}
@@ -398,6 +419,18 @@ class _Reading:
         raise NotModelledError(
             f"what {operation.method} {'/'.join(words) or '/'} does cannot be told from the document"
         )
+
+    def _made_within(self, each: Described) -> Modelled | None:
+        """A creation at a path under another record, of a record that has a path of its own."""
+        noun = noun_of(split_words(each.path[-1])) if each.path else ""
+        body = None if each.body is None else each.body.shape
+        for kind in self._kinds.values():
+            if kind.noun != noun or not kind.has_items or len(kind.path) >= len(each.path) or body is None:
+                continue
+            shape, fixed = self._answered(each, kind), self._fixed(each.path, each.parameters, kind)
+            if fixed and body.holds == "one" and (shape is not None or likeness(body.item, kind.item) >= _ALIKE):
+                return self._made(each, "create", kind, fixed=fixed, shape=shape)
+        return None
 
     def _part(self, each: Described) -> Modelled:
         if each.operation.method == "GET" and each.reply.schema is None:
@@ -531,13 +564,17 @@ class _Reading:
         return next((each.parameters for each in every), ())
 
 
+def _places(path: Path) -> list[int]:
+    """Where the path has parameters."""
+    return [place for place, each in enumerate(path) if each == "{}"]
+
+
 def _parameter_schemas(described: Sequence[Described]) -> dict[tuple[Path, str], Schema]:
     """Of the path parameters, by the path up to each, and its name."""
     found: dict[tuple[Path, str], Schema] = {}
     for each in described:
         own = {one.wire_name: one.schema for one in each.operation.parameters if one.place == "path"}
-        places = [at for at, segment in enumerate(each.path) if segment == "{}"]
-        for place, name in zip(places, each.parameters, strict=False):
+        for place, name in zip(_places(each.path), each.parameters, strict=False):
             found.setdefault((each.path[: place + 1], name), own.get(name, {}))
     return found
 
@@ -619,13 +656,13 @@ def _unique_names(kinds: Mapping[Path, _Kind]) -> dict[Path, str]:
     return found
 
 
-def _linked(collection: Collection, every: Mapping[str, Collection]) -> Collection:
+def _linked(collection: Collection, every: Mapping[str, Collection], hidden: Sequence[Link]) -> Collection:
     links = [
         each
         for name, schema in fields_of(collection.item).items()
         if (each := _link(name, schema, collection, every))
     ]
-    return msgspec.structs.replace(collection, links=tuple(links))
+    return msgspec.structs.replace(collection, links=tuple(dict.fromkeys([*links, *hidden])))
 
 
 def _link(name: str, schema: Schema, own: Collection, every: Mapping[str, Collection]) -> Link | None:

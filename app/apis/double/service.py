@@ -38,6 +38,13 @@ _NOW: Final = re.compile(
 )
 _CREATED: Final = re.compile(r"created|timestamp")
 _NOT_READ: Final = {"accept", "content-type", "authorization", "user-agent", "host", "content-length"}
+_FORMATS: Final = {
+    "date-time": re.compile(
+        r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?", re.I
+    ),
+    "date": re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"),
+    "uuid": re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.I),
+}
 _NUMBER: Final = re.compile(r"-?\d{1,18}(\.\d{1,18}([eE][-+]?\d{1,3})?)?")
 
 
@@ -181,8 +188,8 @@ class Double:
                     raise _RefusedError(invalid, f"{name} is required", name)
                 continue
             given[name] = self._typed(each, found)
-            if not self.model.fits(each.schema, given[name]):
-                _, problem = self.model.fits.problem(each.schema, given[name])
+            problem = self._problem(each.schema, given[name])[1]
+            if problem:
                 wrong = (
                     _status(made, ("404", "422", "400"), 404)
                     if each.place == "path" and invalid == 400 and "400" not in made.errors
@@ -190,6 +197,17 @@ class Double:
                 )
                 raise _RefusedError(wrong, f"{name}: {problem}", name)
         return Request(path, query, given, self._body(made, headers, body, invalid))
+
+    def _problem(self, schema: Schema, value: Json) -> tuple[str, str]:
+        """Place and kind of a violation, also of the formats that servers check; two empty texts without one."""
+        if not self.model.fits(schema, value):
+            return self.model.fits.problem(schema, value)
+        form = flat(schema).get("format")
+        if isinstance(value, str) and form in _FORMATS and not _FORMATS[form].fullmatch(value):
+            return "", f"{value[:60]!r} is no {form}"
+        fields = fields_of(flat(schema)) if isinstance(value, dict) else {}
+        inner = ((name, self._problem(each, value[name])) for name, each in fields.items() if name in value)
+        return next(((f"{name}.{at}".rstrip("."), said) for name, (at, said) in inner if said), ("", ""))
 
     def _typed(self, parameter: Parameter, found: Sequence[str]) -> Json:
         """The texts of a parameter as its schema has them."""
@@ -242,8 +260,8 @@ class Double:
                 raise _RefusedError(
                     _status(made, ("400", "422"), invalid), f"the body is not JSON: {error}"
                 ) from error
-        if not self.model.fits(expected.schema, value):
-            place, problem = self.model.fits.problem(expected.schema, value)
+        place, problem = self._problem(expected.schema, value)
+        if problem:
             raise _RefusedError(invalid, f"{place}: {problem}" if place else problem, place)
         inner = value_at(value, expected.shape.keys) if expected.shape is not None else value
         return dict(inner) if isinstance(inner, dict) else {}
