@@ -17,6 +17,7 @@ from app.apis.double.documents import Reply
 from app.apis.double.model import HIDDEN, Collection, Model, Modelled
 from app.apis.double.queries import Page
 from app.apis.double.records import Drawer, NoValueError
+from app.apis.double.samples import Sampled
 from app.apis.double.shapes import Schema, fields_of, flat, is_nullable, kind_of, plain, type_name
 from app.apis.double.state import Record, State, linked, target_of, typed_key
 from app.apis.pagination import page_field
@@ -55,11 +56,16 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Composer:
-    """Makes the values of answers. `thin` are the fields that lists leave out, by collection."""
+    """Makes the values of answers. `thin` are fields that lists leave out if they may, by collection; what the
+    real server was seen to leave out is left out, whatever the document promises.
+    """
 
-    def __init__(self, model: Model, drawer: Drawer, base: str, thin: Mapping[str, frozenset[str]]) -> None:
-        self._model, self._drawer, self._base, self._thin = model, drawer, base, thin
+    def __init__(self, model: Model, drawer: Drawer, thin: Mapping[str, frozenset[str]], seen: Sampled) -> None:
+        self._model, self._drawer, self._base, self._thin = model, drawer, model.app.server, thin
         self._fits = drawer.fits
+        every = model.collections.values()
+        self._unlisted = {each.name: seen.left_out(each, lists=True) for each in every}
+        self._unshown = {each.name: seen.left_out(each, lists=False) for each in every}
 
     def one(self, made: Modelled, record: Record, collection: Collection, state: State) -> Json:
         """The answer of an operation on one record."""
@@ -68,7 +74,7 @@ class Composer:
             return None
         if shape is None:
             return self.told(schema, made, record.fields, key=record.key)
-        shown = self.record(shape.item, record, collection, state)
+        shown = _without(self.record(shape.item, record, collection, state), self._unshown[collection.name])
         return self._wrapped(schema, shape.keys, shown, made, None, None)
 
     def many(
@@ -86,6 +92,7 @@ class Composer:
             return None if schema is None else self.told(schema, made, {})
         thin = self._thin.get(collection.name, frozenset())
         rows = [self.record(shape.item, each, collection, state, thin) for each in records]
+        rows = [_without(each, self._unlisted[collection.name]) for each in rows]
         content: Json = rows
         if shape.holds == "map":
             content = {each.key: row for each, row in zip(records, rows, strict=True)}
@@ -385,6 +392,12 @@ class Composer:
             if not self._fits(schema, value):
                 value[name] = kept
         return value
+
+
+def _without(record: Json, names: frozenset[str]) -> Json:
+    if not isinstance(record, dict):
+        return record
+    return {name: value for name, value in record.items() if name not in names}
 
 
 def noun_in_words(collection: Collection) -> str:

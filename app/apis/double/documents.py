@@ -138,6 +138,7 @@ def _replies(
             known[each] = _reply(entry, references, f"{where} response {each}", _number(each, 400))[0]
     if status is None and "default" in texts:
         status = "default"
+        known.pop("default", None)
     entry = {} if status is None else texts[status]
     reply, problem = _reply(entry, references, f"{where} response {status}", _number(status or "", 200))
     if reply.schema in (None, {}) and sample is not None and not problem:

@@ -7,7 +7,7 @@ out, with a reason.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -50,6 +50,7 @@ _PERSONS: Final = {
     "owner", "author", "creator", "assignee", "reviewer", "reporter", "createdby", "updatedby", "manager",
     "member", "assignedto", "requester",
 }  # fmt: skip
+_BOUNDS: Final = ("format", "pattern", "enum", "minLength", "maxLength", "minimum", "maximum")
 _UNIQUE: Final = ("name", "username", "login", "email", "slug", "key", "code", "title")
 
 
@@ -193,11 +194,10 @@ class _Reading:
                 left_out.append(LeftOut(f"{each.operation.method} {each.operation.path}", str(error)))
         used = {each.collection for each in found.values()}
         used |= {
-            self._names[segments(each.operation.path)[0][:place]]
+            self._names[up]
             for each in found.values()
-            for field in each.fixed
-            for place in _places(segments(each.operation.path)[0])
-            if segments(each.operation.path)[0][:place] in self._names and field[0] == HIDDEN
+            for up in self._above(segments(each.operation.path)[0])
+            if each.fixed
         }
         used |= {self._names[up] for path in self._kinds if self._names[path] in used for up in self._above(path)}
         collections = {
@@ -205,18 +205,23 @@ class _Reading:
             for path, kind in self._kinds.items()
             if self._names[path] in used
         }
-        hidden = [(each.collection, each, field) for each in found.values() for field in each.fixed]
-        links = {
-            name: [self._hidden(each, field) for own, each, field in hidden if own == name and field[0] == HIDDEN]
-            for name in collections
-        }
-        collections = {name: _linked(each, collections, links[name]) for name, each in collections.items()}
+        above = {name: self._links_above(name, collections, found.values()) for name in collections}
+        collections = {name: _linked(each, collections, above[name]) for name, each in collections.items()}
         return Model(self._app, self._document, found, collections, tuple(left_out), self._fits)
 
-    def _hidden(self, made: Modelled, field: str) -> Link:
-        path, parameters = segments(made.operation.path)
-        place = _places(path)[parameters.index(made.fixed[field])]
-        return Link(field, self._names[path[:place]])
+    def _links_above(self, name: str, every: Mapping[str, Collection], made: Iterable[Modelled]) -> list[Link]:
+        """To the records in whose paths those of a collection are listed."""
+        found: list[Link] = []
+        for each in made:
+            path, parameters = segments(each.operation.path)
+            for field, parameter in each.fixed.items() if each.collection == name else ():
+                target = self._names.get(path[: _places(path)[parameters.index(parameter)]])
+                if target is not None and target in every:
+                    schema = flat(fields_of(every[name].item).get(field, {}))
+                    many, inner = kind_of(schema) == "array", flat(schema.get("items") or {})
+                    embedded = kind_of(inner if many else schema) == "object"
+                    found.append(Link(field, target, many, embedded))
+        return found
 
     def _find_collections(self) -> None:
         for each in self._described:
@@ -234,7 +239,7 @@ class _Reading:
             return
         kind = self._kind(each.path[:-1])
         kind.has_items, kind.key_name = True, kind.key_name or each.parameters[-1]
-        kind.key_parameter = kind.key_parameter or each.key_schema
+        kind.key_parameter = max(kind.key_parameter, each.key_schema, key=len)
         schema = each.reply.schema or {}
         shape = item_shape(schema, [kind.noun])
         if each.operation.method == "GET" and shape is not None and list_shape(schema, [kind.noun]) is None:
@@ -378,9 +383,11 @@ class _Reading:
             return self._made(each, "get", kind, key=named, shape=shape)
         if method == "DELETE":
             return self._made(each, "delete", kind, key=named, shape=self._answered(each, kind))
+        shape = self._answered(each, kind)
+        if method == "PUT" and each.body is None and kind.lists:  # it is to be there
+            return self._made(each, "replace", kind, key=named, shape=shape, partial=True, upserts=True)
         if each.body is None or each.body.shape is None or each.body.shape.holds != "one":
             raise NotModelledError("what it changes is not known: its body is no record")
-        shape = self._answered(each, kind)
         if method == "POST" and likeness(each.body.shape.item, kind.item) < _ALIKE:
             raise NotModelledError("what it changes is not known: its body has other fields than the records")
         role: Role = "replace" if method == "PUT" else "update"
@@ -472,6 +479,8 @@ class _Reading:
         scopes = tuple(
             one for one in each.parameters if one != more.get("key") and one not in more.get("fixed", {}).values()
         )
+        if role == "create" and len(scopes) != len(_places(kind.path)):
+            raise NotModelledError("what the record is made in is not known")
         return Modelled(
             operation=each.operation,
             role=role,
@@ -589,8 +598,16 @@ def _find_key(kind: _Kind) -> None:
     wanted += [ending, name.removeprefix(plain(kind.noun)), *map(plain, KEYS), *own]
     by_name = {plain(each): each for each in reversed(fields)}
     kind.key = next((by_name[each] for each in wanted if each in by_name and _is_key(fields[by_name[each]])), "")
-    field = fields.get(kind.key, {})
-    kind.key_schema = field if kind_of(flat(field)) else kind.key_parameter or {"type": "string"}
+    kind.key_schema = _key_schema(flat(fields.get(kind.key, {})), flat(kind.key_parameter))
+
+
+def _key_schema(field: Schema, parameter: Schema) -> Schema:
+    """What a key is, by its field and by the parameter that names it in a path."""
+    if not kind_of(field) or kind_of(parameter) == "integer":
+        return parameter or {"type": "string"}
+    if kind_of(field) != kind_of(parameter):
+        return field
+    return field | {word: parameter[word] for word in _BOUNDS if word in parameter}
 
 
 def _is_key(schema: Schema) -> bool:
@@ -656,13 +673,15 @@ def _unique_names(kinds: Mapping[Path, _Kind]) -> dict[Path, str]:
     return found
 
 
-def _linked(collection: Collection, every: Mapping[str, Collection], hidden: Sequence[Link]) -> Collection:
+def _linked(collection: Collection, every: Mapping[str, Collection], above: Sequence[Link]) -> Collection:
     links = [
         each
         for name, schema in fields_of(collection.item).items()
         if (each := _link(name, schema, collection, every))
     ]
-    return msgspec.structs.replace(collection, links=tuple(dict.fromkeys([*links, *hidden])))
+    known = {each.field for each in links}
+    others = {each.field: each for each in above if each.field not in known}
+    return msgspec.structs.replace(collection, links=(*links, *others.values()))
 
 
 def _link(name: str, schema: Schema, own: Collection, every: Mapping[str, Collection]) -> Link | None:

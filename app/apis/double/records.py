@@ -106,6 +106,9 @@ def texts_time(value: Json) -> bool:
 def key_like(schema: Schema, name: str, number: int, rng: Random, example: Json = None) -> str:
     """The key of the record of this number, as a text: of its type, format and pattern."""
     schema = flat(schema)
+    choices = [str(each) for each in schema.get("enum", ()) if each not in (None, "")]
+    if choices:
+        return choices[min(number, len(choices)) - 1]
     if kind_of(schema) in ("integer", "number"):
         least = schema.get("minimum", 1)
         return str(max(number, int(least) + number - 1))

@@ -24,6 +24,7 @@ from app.apis.double.documents import Reply
 from app.apis.double.model import Collection, Model, Modelled
 from app.apis.double.queries import Row, chosen, page_of, same
 from app.apis.double.records import Drawer, texts_time
+from app.apis.double.samples import Sampled
 from app.apis.double.shapes import KEYS, Schema, fields_of, flat, is_nullable, kind_of, plain, value_at
 from app.apis.double.state import Part, Record, free_values, initial_state, new_key, set_key, target_of, typed_key
 from app.apis.media_types import FORM, PARTS, bare, is_declared_json
@@ -78,34 +79,35 @@ class _RefusedError(Exception):
 
 
 class Double:
-    """One API with its state. `limit_next` of the next calls are refused with 429, where the document names it."""
+    """One API with its state, whose records are like those that were `seen` of the real one.
 
-    def __init__(self, model: Model, seed: str, options: Options = Options()) -> None:  # noqa: B008 - frozen
+    `limit_next` of the next calls are refused with 429, where the document names it.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        seed: str,
+        options: Options = Options(),  # noqa: B008 - frozen
+        seen: Sampled = Sampled(),  # noqa: B008 - frozen
+    ) -> None:
         self.model, self.seed = model, seed
         self.limit_next = 0
         self._drawer = Drawer(seed, model.fits)
-        self._base = model.app.server
-        self._thin = dict(_thin(model, self._drawer)) if options.thin_lists else {}
-        self._composer = Composer(model, self._drawer, self._base, self._thin)
+        thin = dict(_thin(model, self._drawer)) if options.thin_lists else {}
+        self._composer = Composer(model, self._drawer, thin, seen)
         self._routes = _routes(model)
-        self.state = initial_state(model, self._drawer)
+        self.state = initial_state(model, self._drawer, seen)
 
-    def authentication(self) -> Authentication:
-        """The credential that the double takes, for all of its operations; empty if it takes any call."""
-        wanted = [
-            *filter(
-                None,
-                (self.model.app.security, *(each.operation.security for each in self.model.operations.values())),
-            )
-        ]
-        needed = {name for alternatives in wanted for name in next((each for each in alternatives), ())}
-        return combined(
-            [
-                _credential(each, self._secret(each))
-                for each in self.model.app.schemes.values()
-                if each.name in needed
-            ]
-        )
+    def authentication(self, operation: str = "") -> Authentication:
+        """The credential that an operation takes, or most of them; empty if it takes any call."""
+        own = self.model.app.operations[operation].security if operation else None
+        wanted = self.model.app.security if own is None else own
+        if wanted is None and not operation:
+            wanted = next((each.security for each in self.model.app.operations.values() if each.security), None)
+        schemes = self.model.app.schemes
+        names = [each for each in next(iter(wanted or ()), ()) if each in schemes]
+        return combined([_credential(schemes[each], self._secret(schemes[each])) for each in names])
 
     def respond(
         self, method: str, path: str, query: str = "", headers: Mapping[str, str] = {}, body: bytes = b""
@@ -165,7 +167,7 @@ class Double:
         raise _RefusedError(status, "the credential is missing or wrong")
 
     def _secret(self, scheme: SecurityScheme) -> str:
-        return texts.hexadecimal(self._drawer.random(f"credential {scheme.name}"), 24)
+        return texts.hexadecimal(self._drawer.random(f"credential {scheme.place} {scheme.parameter}"), 24)
 
     def _request(
         self,
@@ -379,7 +381,10 @@ class Double:
         self._check_links(made, collection, fields)
         self._check_unique(made, collection, scope, fields, None)
         rng = self._drawer.random(f"new {collection.name} {self.state.writes}")
-        record = Record(named or new_key(collection, self.state, self._drawer, rng), scope, {})
+        made_key = named or new_key(collection, self.state, self._drawer, rng)
+        if made_key is None:
+            raise _RefusedError(_status(made, ("409", "422", "400"), 409), "there is no key left for another one")
+        record = Record(made_key, scope, {})
         record.fields = self._blank(collection, record, fields)
         for field, parameter in made.fixed.items():
             record.fields[field] = request.given.get(parameter)

@@ -13,6 +13,7 @@ import msgspec
 from app.apis.double import texts
 from app.apis.double.model import Collection, Link, Model
 from app.apis.double.records import Drawer, key_like
+from app.apis.double.samples import Sampled, Seen, drawn
 from app.apis.double.shapes import Schema, fields_of, flat, is_nullable, kind_of, plain
 from app.apis.short_text import short_repr
 from app.apis.words import split_words
@@ -81,8 +82,10 @@ def changes(before: State, after: State) -> list[str]:
     return found
 
 
-def initial_state(model: Model, drawer: Drawer) -> State:
-    """The records that a double begins with, linked with each other; the same for the same seed."""
+def initial_state(model: Model, drawer: Drawer, seen: Sampled = Sampled()) -> State:  # noqa: B008 - frozen
+    """The records that a double begins with, linked with each other; the same for the same seed. They are as the
+    real ones that were seen.
+    """
     state = State()
     for collection in sorted(model.collections.values(), key=lambda each: len(each.path)):
         keyed = state.records.setdefault(collection.name, {})
@@ -91,11 +94,14 @@ def initial_state(model: Model, drawer: Drawer) -> State:
             count = rng.randint(*(_NESTED if collection.scopes else _TOP))
             for _ in range(min(count, _MOST - len(keyed))):
                 key = new_key(collection, state, drawer, rng)
+                if key is None:
+                    break
                 keyed[*scope, key] = Record(key, scope, {})
     for collection in model.collections.values():
         for record in state.records[collection.name].values():
             salt = f"{collection.name} {record.scope} {record.key}"
             record.fields = drawer.fields(collection.item, salt, collection.examples)
+            _as_seen(record.fields, collection, seen.fields(collection.name), drawer, salt)
             _agree(record.fields, fields_of(collection.item))
             set_key(collection, record)
     for collection in model.collections.values():
@@ -107,8 +113,8 @@ def initial_state(model: Model, drawer: Drawer) -> State:
     return state
 
 
-def new_key(collection: Collection, state: State, drawer: Drawer, rng: Random) -> str:
-    """A key that no record of the collection has."""
+def new_key(collection: Collection, state: State, drawer: Drawer, rng: Random) -> str | None:
+    """A key that no record of the collection has; None if there is none left, or none is found."""
     records = state.records.get(collection.name, {})
     used = {each.key for each in records.values()}
     numbers = [int(each) for each in used if each.isdecimal() and len(each) < 16]
@@ -119,7 +125,7 @@ def new_key(collection: Collection, state: State, drawer: Drawer, rng: Random) -
         key = key_like(schema, collection.key or "id", number, rng, known[0] if known else None)
         if key not in used and "/" not in key and key.strip(".") and drawer.fits(schema, typed_key(schema, key)):
             return key
-    return f"{collection.noun}-{state.writes}-{len(records) + 1}"
+    return None
 
 
 def typed_key(schema: Schema, key: str) -> Json:
@@ -206,6 +212,22 @@ def _set_link(collection: Collection, record: Record, link: Link, model: Model, 
         record.fields[link.field] = linked(link, rng.choice(fit), schema, model, record.fields.get(link.field))
     else:
         record.fields.pop(link.field, None)  # some records have nothing above them
+
+
+def _as_seen(
+    record: dict[str, Json], collection: Collection, seen: Mapping[str, Seen], drawer: Drawer, salt: str
+) -> None:
+    """Gives a record values as the real ones have them, where they fit, and takes what those never have."""
+    for name, schema in fields_of(collection.item).items() if seen else ():
+        if name not in seen:
+            record.pop(name, None)
+            continue
+        rng = drawer.random(f"seen {salt} {name}")
+        value = drawn(seen[name], schema, name, rng)
+        if rng.random() > seen[name].share:
+            record.pop(name, None)
+        elif kind_of(flat(schema)) not in ("array", "object") and drawer.fits(schema, value):
+            record[name] = value
 
 
 def _agree(record: dict[str, Json], fields: Mapping[str, Schema]) -> None:

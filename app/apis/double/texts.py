@@ -222,8 +222,9 @@ def text_of_name(name: str, rng: Random) -> str:
     return title(rng).lower() if make is None else make(rng)
 
 
-def alike(text: str, rng: Random) -> str:
-    """A text of the same form: each letter and digit becomes another of its kind; words of letters stay.
+def alike(text: str, rng: Random, *, words: bool = False) -> str:
+    """A text of the same form: each letter and digit becomes another of its kind. Words of letters stay, unless
+    `words` are to be others, too.
 
     >>> found = alike("cus_9s6XKzk", Random(1))
     >>> found.startswith("cus_"), len(found), found == "cus_9s6XKzk"
@@ -232,7 +233,7 @@ def alike(text: str, rng: Random) -> str:
 
     def other(found: re.Match[str]) -> str:
         part = found[0]
-        if part.isalpha():
+        if part.isalpha() and not words:
             return part
         letters = set(part.lower()) - set(string.digits)
         if letters <= set("abcdef"):
