@@ -9,16 +9,9 @@ from app.gateway.gateway import Gateway
 from app.records import Json, Policy, Stop, Task, Trajectory
 from app.sandbox.protocol import Sandbox, SessionLimits
 from trainer.environment import Scenario, Verdict
-from trainer.worlds.gym.expert_programs import (
-    Program,
-    ProgramStyle,
-    Subject,
-    draw_style,
-    write_program,
-)
-from trainer.worlds.gym.gym_environment import GymEnvironment
-from trainer.worlds.gym.gym_plans import ScenarioPlan, place_in, plan_of
-from trainer.worlds.gym.task_forms import ANSWERED
+from trainer.worlds.generated.gym import ANSWERED, GymEnvironment, GymKey, GymPlan, plan_of
+from trainer.worlds.generated.gym_expert import ProgramStyle, draw_style, write_program
+from trainer.worlds.generated.programs import Program
 
 
 class Execution(msgspec.Struct, frozen=True):
@@ -58,15 +51,13 @@ def finished(task: Task, answer: Json = None, *, completed: bool = True) -> Traj
     return Trajectory(task=task, policy=Policy(), profile="compact", turns=(), stop=stop, answer=answer)
 
 
-def plan(scenario: Scenario) -> ScenarioPlan:
-    return plan_of(place_in(scenario.tasks[0].variables["world"])[0])
+def plan(scenario: Scenario) -> GymPlan:
+    return plan_of(GymKey.place_in(scenario.tasks[0].variables["world"])[0])
 
 
 def program(scenario: Scenario, style: ProgramStyle | None = None) -> Program:
     """The expert's, in a style drawn for the scenario unless one is given."""
-    chosen = plan(scenario)
-    subject = Subject(form=chosen.form, main=chosen.main, joined=chosen.joined, verbs=chosen.verbs)
-    return write_program(subject, style or draw_style(Random(f"style {scenario.id}")))
+    return write_program(plan(scenario).ask, style or draw_style(Random(f"style {scenario.id}")))
 
 
 def values(scenario: Scenario, index: int) -> tuple[str, ...]:

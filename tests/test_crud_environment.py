@@ -2,38 +2,39 @@
 
 from collections.abc import Callable, Iterator
 from itertools import product
+from typing import get_args
 
 import msgspec
 import pytest
 
 from app.records import Json
 from trainer.environment import Split, Verdict
-from trainer.worlds.crud.crud_apis import CrudApi, CrudRoute, Role
-from trainer.worlds.crud.crud_environment import CrudEnvironment, catalog_in
-from trainer.worlds.crud.crud_phrases import BY_LINK, FRAMES, GIVEN, LINKED, ONE, TITLED
-from trainer.worlds.crud.crud_plans import (
+from trainer.worlds.generated.apis import Api, Role, Route
+from trainer.worlds.generated.crud import (
     ANSWERING,
-    CRUD_AXES,
     CRUD_GOALS,
-    Axis,
+    CrudEnvironment,
+    CrudKey,
     CrudPlan,
-    place_in,
+    HeldOut,
     plan_of,
 )
-from trainer.worlds.crud.crud_programs import subject_of, write_program
-from trainer.worlds.crud.crud_records import CrudRecord, expected_answer, verify_records, wanted_records
-from trainer.worlds.crud.crud_services import CrudState, respond
-from trainer.worlds.crud.crud_shapes import AXES, held_out_pairs
-from trainer.worlds.gym.pools import Pool
-from trainer.worlds.world_services import WorldRequest, WorldResponse
+from trainer.worlds.generated.crud_expert import write_program
+from trainer.worlds.generated.environments import WorldState
+from trainer.worlds.generated.phrases import BY_LINK, CRUD_FRAMES, GIVEN, LINKED, ONE, TITLED
+from trainer.worlds.generated.records import Record
+from trainer.worlds.generated.services import WorldRequest, WorldResponse
+from trainer.worlds.generated.shapes import CRUD
+from trainer.worlds.generated.words import Pool
 
 COUNT = 300
+AXES: tuple[HeldOut, ...] = get_args(HeldOut)[1:]
 POOLS: tuple[Pool, ...] = ("train", "validation", "test")
 
 
-def plans(split: Split, axis: Axis, count: int = COUNT) -> list[CrudPlan]:
+def plans(split: Split, axis: HeldOut, count: int = COUNT) -> list[CrudPlan]:
     scenarios = CrudEnvironment(axis).scenarios(split, count, seed=3)
-    return [plan_of(place_in(each.tasks[0].variables["world"])[0]) for each in scenarios]
+    return [plan_of(CrudKey.place_in(each.tasks[0].variables["world"])[0]) for each in scenarios]
 
 
 @pytest.fixture(scope="module")
@@ -41,27 +42,26 @@ def trained() -> list[CrudPlan]:
     return plans("train", "domains", 1500)
 
 
-def state_of(plan: CrudPlan, index: int = 0) -> CrudState:
-    return CrudState(plan.world(index))
+def state_of(plan: CrudPlan, index: int = 0) -> WorldState[CrudPlan]:
+    return WorldState(plan, index)
 
 
-def verdict(state: CrudState, answer: Json = None, *, completed: bool = True) -> Verdict:
-    return verify_records(state.plan, state.index, state.records, answer, completed=completed)
+def verdict(state: WorldState[CrudPlan], answer: Json = None, *, completed: bool = True) -> Verdict:
+    return state.plan.verify(state.index, state.records, answer, completed=completed)
 
 
-def finish(state: CrudState) -> Json:
+def finish(state: WorldState[CrudPlan]) -> Json:
     """Bring the world into the state that its task wants, and return the answer."""
-    state.records = wanted_records(state.plan, state.index)
-    return expected_answer(state.plan, state.index)
+    state.records = state.plan.wanted_records(state.index)
+    return state.plan.expected_answer(state.index)
 
 
 def ask(
-    state: CrudState, route: CrudRoute, identity: object = "", body: Json = None, key: str = ""
+    state: WorldState[CrudPlan], route: Route, identity: object = "", body: Json = None, key: str = ""
 ) -> WorldResponse:
     path = [part if not part.startswith("{") else str(identity) for part in route.path.strip("/").split("/")]
     api = state.plan.main
-    return respond(
-        state,
+    return state.respond(
         api.name,
         WorldRequest(
             method=route.method,
@@ -89,27 +89,27 @@ def test_a_task_is_solved_by_what_it_wants_and_by_nothing_less(trained: list[Cru
         assert (answer is not None) == (goal in ANSWERING)
 
 
-def lose(records: list[CrudRecord]) -> None:
+def lose(records: list[Record]) -> None:
     records.pop()
 
 
-def rename(records: list[CrudRecord]) -> None:
+def rename(records: list[Record]) -> None:
     records[0].title += " B"
 
 
-def note(records: list[CrudRecord]) -> None:
+def note(records: list[Record]) -> None:
     records[0].extra |= {"proxy": "none"}
 
 
 @pytest.mark.parametrize("spoil", [lose, rename, note])
 def test_what_nobody_asked_for_fails_the_task(
-    trained: list[CrudPlan], spoil: Callable[[list[CrudRecord]], None]
+    trained: list[CrudPlan], spoil: Callable[[list[Record]], None]
 ) -> None:
     for plan in trained[:60]:
         for place in sorted(state_of(plan).records):
             state = state_of(plan)
             answer = finish(state)
-            if place != (plan.main.name, plan.collection):
+            if place != (plan.main.name, plan.ask.at):
                 spoil(state.records[place])
                 assert "changed without being asked" in str(verdict(state, answer).failures)
 
@@ -117,7 +117,7 @@ def test_what_nobody_asked_for_fails_the_task(
 @pytest.mark.parametrize("goal", ["read", "change", "delete", "act", "create"])
 def test_another_record_of_the_same_kind_must_stay(trained: list[CrudPlan], goal: str) -> None:
     for plan in with_goal(trained, goal)[:20]:
-        place = (plan.main.name, plan.collection)
+        place = (plan.main.name, plan.ask.at)
         state = state_of(plan)
         answer = finish(state)
         started = [(each.id, each.facts) for each in state_of(plan).records[place]]
@@ -131,29 +131,29 @@ def test_a_record_is_created_once_and_with_what_was_asked(trained: list[CrudPlan
         twice, other = state_of(plan), state_of(plan)
         for state in (twice, other):
             finish(state)
-        records = twice.records[plan.main.name, plan.collection]
+        records = twice.records[plan.main.name, plan.ask.at]
         records.append(msgspec.structs.replace(records[-1], id=1))
         assert not verdict(twice).success
-        other.records[plan.main.name, plan.collection][-1].title += "s"
+        other.records[plan.main.name, plan.ask.at][-1].title += "s"
         assert not verdict(other).success
 
 
 def test_the_record_that_is_meant_is_the_only_one(trained: list[CrudPlan]) -> None:
     for plan, index in product(with_goal(trained, "delete")[:60], range(3)):
         value = plan.values[index][plan.form.by]
-        records = state_of(plan, index).records[plan.main.name, plan.collection]
+        records = state_of(plan, index).records[plan.main.name, plan.ask.at]
         assert [getattr(each, plan.form.by) for each in records].count(value) == 1
 
 
-def refusals(state: CrudState) -> Iterator[tuple[int, WorldResponse]]:
+def refusals(state: WorldState[CrudPlan]) -> Iterator[tuple[int, WorldResponse]]:
     """Bad requests, with the status that each should have."""
-    api, at = state.plan.main, state.plan.collection
+    api, at = state.plan.main, state.plan.ask.at
     collection = api.collections[at]
 
     def body(**fields: Json) -> Json:
         return {collection.singular: fields} if api.shape.body == "wrapped" else fields
 
-    def route(role: Role) -> CrudRoute:
+    def route(role: Role) -> Route:
         return api.route(role, at)
 
     known = state.records[api.name, at][0].id
@@ -163,7 +163,7 @@ def refusals(state: CrudState) -> Iterator[tuple[int, WorldResponse]]:
     yield 422, ask(state, route("create"), body=[1])
     yield 422, ask(state, route("update"), known, body())
     yield 422, ask(state, route("update"), known, body(**{collection.fields["number"]: "many"}))
-    if api.shape.act == "field":
+    if api.shape.write == "patch":
         name = collection.flags[0] if collection.has_flags else collection.fields["state"]
         yield 422, ask(state, route("update"), known, body(**{name: "unheard of"}))
     if api.shape.auth == "key":
@@ -183,43 +183,44 @@ def test_bad_requests_are_refused_and_change_nothing(trained: list[CrudPlan]) ->
 
 
 def test_a_flag_is_shown_set_and_cleared(trained: list[CrudPlan]) -> None:
-    flagged = [each for each in trained if each.target.has_flags and each.main.shape.act == "field"]
+    flagged = [each for each in trained if each.ask.collection.has_flags and each.main.shape.write == "patch"]
     flat = [each for each in flagged if each.main.shape.nesting == each.main.shape.body == "flat"]
     assert len(flat) > 20
     for plan in flat[:20]:
         state, flag, other = (
             state_of(plan),
-            plan.verb.done,
-            next(name for name in plan.target.flags if name != plan.verb.done),
+            plan.ask.verb.done,
+            next(name for name in plan.ask.collection.flags if name != plan.ask.verb.done),
         )
-        known = state.records[plan.main.name, plan.collection][0].id
+        known = state.records[plan.main.name, plan.ask.at][0].id
 
-        def after(body: dict[str, Json], known: object = known, state: CrudState = state) -> list[str]:
+        def after(body: dict[str, Json], known: object = known, state: WorldState[CrudPlan] = state) -> list[str]:
             """The flags that are set after an update."""
-            changed = ask(state, state.plan.main.route("update", state.plan.collection), known, body).content
-            shown = ask(state, state.plan.main.route("show", state.plan.collection), known).content
+            changed = ask(state, state.plan.main.route("update", state.plan.ask.at), known, body).content
+            shown = ask(state, state.plan.main.route("show", state.plan.ask.at), known).content
             assert isinstance(shown, dict)
             assert changed == shown
-            return [name for name in state.plan.target.flags if shown[name]]
+            return [name for name in state.plan.ask.collection.flags if shown[name]]
 
         assert after({flag: True}) == [flag]
         assert after({other: False}) == [flag]
-        assert after({name: name == flag for name in plan.target.flags}) == [flag]
+        assert after({name: name == flag for name in plan.ask.collection.flags}) == [flag]
         assert after({other: True, flag: False}) == [other]
         assert after({flag: True}) == [flag]
         assert after({flag: False}) == []
 
 
 def test_every_operation_is_in_the_catalog_under_the_name_that_the_expert_calls(trained: list[CrudPlan]) -> None:
+    environment = CrudEnvironment()
     for plan in trained[:200]:
-        apps = catalog_in(plan.key).apps
+        apps = environment.catalog(plan).apps
         for api in plan.apis:
             assert {route.python for route in api.routes} == set(apps[api.name].operations)
 
 
 def every_plan(trained: list[CrudPlan]) -> list[CrudPlan]:
     splits: tuple[Split, ...] = ("validation", "test")
-    return [*trained, *(plan for split in splits for axis in CRUD_AXES for plan in plans(split, axis))]
+    return [*trained, *(plan for split in splits for axis in AXES for plan in plans(split, axis))]
 
 
 def test_every_name_means_one_thing(trained: list[CrudPlan]) -> None:
@@ -257,27 +258,29 @@ def test_held_out_shapes_combine_values_that_never_meet_in_training(trained: lis
     taught = {pair for plan in trained for api in plan.apis for pair in pairs(api)}
     for plan in plans(split, "shapes"):
         assert pairs(plan.main) - taught
-        met = [all(depends_on(plan, axis) for axis in pair) for pair in held_out_pairs(plan.main.shape, split)]
+        met = [
+            all(depends_on(plan, axis) for axis in pair) for pair in CRUD.held_out_pairs(plan.main.shape, split)
+        ]
         assert any(met), f"the program of {plan.key.text} does not meet what is held out"
-    for axis, values in AXES.items():
+    for axis, values in CRUD.axes.items():
         assert {getattr(api.shape, axis) for plan in trained for api in plan.apis} == set(values)
 
 
 def depends_on(plan: CrudPlan, axis: str) -> bool:
     """Whether another value of the axis would need another program."""
-    subject = subject_of(plan)
-    shapes = [msgspec.structs.replace(plan.main.shape, **{axis: value}) for value in AXES[axis]]
+    subject = plan.ask
+    shapes = [msgspec.structs.replace(plan.main.shape, **{axis: value}) for value in CRUD.axes[axis]]
     apis = [msgspec.structs.replace(plan.main, shape=shape) for shape in shapes]
-    return len({write_program(msgspec.structs.replace(subject, api=api)) for api in apis}) > 1
+    return len({write_program(subject.of(api)) for api in apis}) > 1
 
 
-def pairs(api: CrudApi) -> set[frozenset[tuple[str, str]]]:
-    chosen = [(axis, str(getattr(api.shape, axis))) for axis in AXES]
+def pairs(api: Api) -> set[frozenset[tuple[str, str]]]:
+    chosen = [(axis, str(getattr(api.shape, axis))) for axis in CRUD.axes]
     return {frozenset((one, other)) for one, other in product(chosen, chosen) if one < other}
 
 
 def test_held_out_phrasings_are_worded_otherwise() -> None:
-    lists = [[FRAMES[pool][goal] for pool in POOLS] for goal in CRUD_GOALS]
+    lists = [[CRUD_FRAMES[pool][goal] for pool in POOLS] for goal in CRUD_GOALS]
     lists += [[phrases[pool] for pool in POOLS] for phrases in (ONE, BY_LINK, GIVEN, TITLED, LINKED)]
     for parts in lists:
         assert len(set().union(*parts)) == sum(map(len, parts)), parts

@@ -8,26 +8,24 @@ import httpx
 from app.apis.catalog import Operation
 from tests.gym_rollouts import plan
 from tests.listening_app import listening_app
-from trainer.worlds.gym.api_shapes import AXES
-from trainer.worlds.gym.gym_apis import GymApi
-from trainer.worlds.gym.gym_environment import GymEnvironment, catalog_in
-from trainer.worlds.gym.gym_services import respond
-from trainer.worlds.gym.gym_worlds import GymState
-from trainer.worlds.gym.spelling import spell
-from trainer.worlds.world_services import LiveWorlds, WorldServices
+from trainer.worlds.generated.apis import GymApi
+from trainer.worlds.generated.gym import GymEnvironment
+from trainer.worlds.generated.shapes import GYM
+from trainer.worlds.generated.words import spell
 
 
 def apis(count: int) -> Iterator[tuple[GymApi, dict[str, Operation]]]:
-    for scenario in GymEnvironment().scenarios("test", count, seed=8):
+    environment = GymEnvironment()
+    for scenario in environment.scenarios("test", count, seed=8):
         chosen = plan(scenario)
         for api in chosen.apis:
-            yield api, catalog_in(chosen.key).apps[api.name].operations
+            yield api, environment.catalog(chosen).apps[api.name].operations
 
 
 def test_no_two_names_of_an_api_clash() -> None:
     for api, operations in apis(200):
         distractors = [spell(words, api.shape.style) for words in api.domain.distractors]
-        names = [*api.fields.values(), api.wire("group"), *distractors]
+        names = [api.id_name, *api.fields.values(), api.wire("group"), *distractors]
         assert len(set(names)) == len(names), names
         assert set(operations) == {route.python for route in api.routes}
         for operation in operations.values():
@@ -38,15 +36,16 @@ def test_no_two_names_of_an_api_clash() -> None:
 
 def test_every_value_of_every_axis_occurs() -> None:
     seen = [api.shape for api, _ in apis(200)]
-    for axis, values in AXES.items():
+    for axis, values in GYM.axes.items():
         assert {getattr(shape, axis) for shape in seen} == set(values)
 
 
 async def test_the_services_answer_over_a_real_socket() -> None:
-    [scenario] = GymEnvironment().scenarios("train", 1, seed=1)
+    environment = GymEnvironment()
+    [scenario] = environment.scenarios("train", 1, seed=1)
     world = scenario.tasks[0].variables["world"]
     async with (
-        listening_app(WorldServices(LiveWorlds(GymState), respond), lifespan="off") as url,
+        listening_app(environment.worlds, lifespan="off") as url,
         httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         passwords = (await client.get(f"/{world}/supervisor/passwords")).json()

@@ -4,10 +4,8 @@ from random import Random
 
 import pytest
 
-from trainer.worlds.gym.expert_programs import draw_style, write_program
-from trainer.worlds.gym.gym_plans import ScenarioKey, plan_of
-from trainer.worlds.gym.gym_script import subject_of
-from trainer.worlds.gym.slips import Slip, slips
+from trainer.worlds.generated.gym import GymKey, plan_of
+from trainer.worlds.generated.gym_expert import Slip, draw_style, slips, write_program
 
 KINDS = {
     "rows": "only ",
@@ -29,11 +27,11 @@ def found() -> dict[str, list[Slip]]:
     """The slips of 300 scenarios; each makes another program than the right one."""
     kinds: dict[str, list[Slip]] = {kind: [] for kind in KINDS}
     for seed in range(300):
-        plan = plan_of(ScenarioKey("train", "domains", seed))
-        subject, style = subject_of(plan), draw_style(plan.key.random("style"))
-        right = write_program(subject, style)
-        for slip in slips(subject, plan.values[0], style, Random(seed)):
-            assert write_program(slip.subject, style) != right, (plan.key, slip.correction)
+        plan = plan_of(GymKey("train", "domains", seed))
+        ask, style = plan.ask, draw_style(plan.key.random("style"))
+        right = write_program(ask, style)
+        for slip in slips(ask, plan.values[0], style, Random(seed)):
+            assert write_program(slip.ask, style) != right, (plan.key, slip.correction)
             kinds[kind_of(slip)].append(slip)
     return kinds
 
@@ -50,5 +48,5 @@ def test_only_a_label_in_another_field_takes_a_look_at_rows(found: dict[str, lis
 
 def test_a_correction_names_what_the_document_has(found: dict[str, list[Slip]]) -> None:
     for slip in found["state"]:
-        api = slip.subject.main
+        api = slip.ask.main
         assert slip.correction.rpartition(" ")[2] not in api.fields.values()

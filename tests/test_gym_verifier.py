@@ -9,10 +9,8 @@ import pytest
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.gym_rollouts import Gym, finished, plan, program, values
 from trainer.environment import Scenario
-from trainer.worlds.gym.expert_programs import ProgramStyle
-from trainer.worlds.gym.final_state import expected_answer
-from trainer.worlds.gym.gym_environment import GymEnvironment
-from trainer.worlds.gym.task_forms import ANSWERED, WRITING
+from trainer.worlds.generated.gym import ANSWERED, WRITING, GymEnvironment
+from trainer.worlds.generated.gym_expert import ProgramStyle
 
 pytestmark = pytest.mark.slow  # hundreds of whole tasks of the practice world
 
@@ -89,7 +87,7 @@ async def test_doing_nothing_and_guessing_are_rejected(gym: Gym) -> None:
     for scenario in scenarios():
         for index, task in enumerate(scenario.tasks):
             async with gym.environment.open(scenario, task) as world:
-                right = expected_answer(world.plan, index)
+                right = world.plan.expected_answer(index)
                 if world.plan.form.goal in WRITING:  # also with the right answer: nothing was changed
                     assert not (await world.verify(finished(world.task, right))).success
                 if world.plan.form.goal in ANSWERED:
@@ -108,9 +106,9 @@ async def test_a_change_that_nobody_asked_for_is_rejected_beside_the_right_ones(
         if other is None or other.shape.write != "path" or other.shape.auth != "open":
             continue
         verb = other.domain.verbs[0]
-        act = f"apis.{other.name}.{other.route('act', verb).python}"
+        act = f"apis.{other.name}.{other.route('act', verb=verb).python}"
         async with gym.environment.open(scenario, scenario.tasks[0]) as world:
-            identity = world.state.items[other.name][0].id
+            identity = world.state.records[other.name, 0][0].id
         harm = f"{act}(id={identity!r})\n" * 2  # the first one may find the service busy
         code = f"{expert.function}\n\n{expert.call(values(scenario, 0))}\n"
         assert (await gym.execute(scenario, scenario.tasks[0], code)).verdict.success

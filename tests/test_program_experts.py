@@ -18,8 +18,8 @@ from trainer.environment import Environment, Scenario, open_environment
 from trainer.rollouts.episode import Episode
 from trainer.rollouts.expert import ExpertContext, open_expert
 from trainer.sft_data.chat_records import read_records
-from trainer.worlds.crud.crud_environment import CrudEnvironment
-from trainer.worlds.gym.gym_environment import GymEnvironment
+from trainer.worlds.generated.crud import CrudEnvironment
+from trainer.worlds.generated.gym import GymEnvironment
 
 pytestmark = pytest.mark.slow  # hundreds of whole tasks of the practice world
 

@@ -6,9 +6,9 @@ from random import Random
 from app.apis.readable_names import path_name, readable_name
 from tests.processor_time import within
 from tests.support.every_row import every_row
-from trainer.worlds.gym.api_shapes import draw_shape
-from trainer.worlds.gym.domains import draw_domain
-from trainer.worlds.gym.gym_apis import draw_api
+from trainer.worlds.generated.apis import draw_gym_api
+from trainer.worlds.generated.domains import draw_domain
+from trainer.worlds.generated.shapes import GYM
 
 REPO = "/repos/{owner}/{repo}"
 
@@ -127,7 +127,7 @@ def test_without_an_operation_id_method_and_path_make_the_name() -> None:
 def test_names_that_begin_with_their_verb_stay_as_models_were_trained_on_them() -> None:
     rng = Random(7)
     for _ in range(300):
-        drawn = draw_api("app", draw_domain("train", rng), draw_shape("train", rng), rng, "test")
+        drawn = draw_gym_api("app", draw_domain("train", rng), GYM.draw("train", rng), rng, "test")
         for route in drawn.routes:
             assert readable_name(route.id, route.method, route.path) == route.python
 

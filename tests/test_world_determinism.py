@@ -9,12 +9,9 @@ import msgspec
 import pytest
 
 from trainer.environment import Split
-from trainer.worlds.crud import crud_documents
-from trainer.worlds.crud.crud_environment import CrudEnvironment
-from trainer.worlds.crud.crud_records import initial_records
-from trainer.worlds.gym import gym_documents
-from trainer.worlds.gym.gym_environment import GymEnvironment
-from trainer.worlds.gym.gym_items import initial_items
+from trainer.worlds.generated.crud import CrudEnvironment
+from trainer.worlds.generated.documents import document_of
+from trainer.worlds.generated.gym import GymEnvironment
 
 FINGERPRINTS = {
     "gym": "2625c4569779fac09844a04d1715d0d6945ca214a9334c8a4e97576a391a9707",
@@ -29,7 +26,6 @@ EXAMS: tuple[Split, ...] = ("validation", "test")
 def fingerprint(name: str, splits: tuple[Split, ...]) -> str:
     """Of all that seeds determine, in 40 scenarios of each split."""
     environment: Any = {"gym": GymEnvironment, "crud": CrudEnvironment}[name]()
-    document_of: Any = {"gym": gym_documents, "crud": crud_documents}[name].document_of
     digest = hashlib.sha256()
     for split in splits:
         for scenario in environment.scenarios(split, 40, seed=9):
@@ -37,11 +33,21 @@ def fingerprint(name: str, splits: tuple[Split, ...]) -> str:
             digest.update(msgspec.json.encode(tasks))
             plan, _ = environment.place(scenario.tasks[0].variables["world"])
             for index in range(3):
-                state = initial_items(plan, index) if name == "gym" else [*initial_records(plan, index).values()]
-                digest.update(msgspec.json.encode(state))
+                digest.update(msgspec.json.encode(records_of(name, plan, index)))
             for api in plan.apis:
                 digest.update(msgspec.json.encode(document_of(api, f"http://{name}")))
     return digest.hexdigest()
+
+
+def records_of(name: str, plan: Any, index: int) -> Any:
+    records = plan.initial_records(index)
+    if name == "crud":
+        return [*records.values()]
+    fields = ("id", "person", "label", "number", "date", "state")
+    return {
+        app: [{field: getattr(each, field) for field in fields} for each in listed]
+        for (app, _), listed in records.items()
+    }
 
 
 @pytest.mark.parametrize("name", FINGERPRINTS)

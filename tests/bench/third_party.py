@@ -3,9 +3,10 @@
     SAGE_MODEL=smollm2-135m make serve
     KEY=... python -m tests.bench.third_party changedetection    # or kinto
 
-It is installed from its pinned requirements. Its credentials are added by the gateway. Each task finds the same
-state, in a project of its own, and is judged by what the server has afterwards, read from its API. The API's trial
-comes first. With --hosted URL an endpoint of chat completions is the model instead.
+It is installed from its pinned requirements. Its credentials are added by the gateway. Each task finds the state
+that it was written for, in a project of its own, and is judged by what the server has afterwards, read from its
+API, and by its answer. The API's trial comes first. With --first 20 only the simple tasks are asked. With --hosted
+URL an endpoint of chat completions is the model instead.
 """
 
 import json
@@ -37,32 +38,39 @@ _PAUSE_SECONDS = 1
 @server_options
 @click.argument("name", type=click.Choice(list(SERVERS)))
 @click.option("--port", default=8195, show_default=True, help="where it listens meanwhile")
+@click.option("--first", metavar="N", type=click.IntRange(min=1), help="ask only the first N tasks")
 @click.option("--hosted", metavar="URL", help="an OpenAI-compatible endpoint that hosts the model")
 @click.option("--model", default="smollm2", show_default=True, help="name of the hosted model there")
 @click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="file for the figures")
-def main(url: str, key: str, name: str, port: int, hosted: str | None, model: str, out: Path | None) -> None:
+def main(  # noqa: PLR0913 - options of one command
+    url: str, key: str, name: str, port: int, first: int | None, hosted: str | None, model: str, out: Path | None
+) -> None:
     """Count the tasks that the served model solves."""
     other = SERVERS[name]
     weights = None if hosted is None else {"name": "hosted", "url": hosted, "model": model}
     try:
         check_port("127.0.0.1", port, "another --port")
         with SageClient(url, key) as server, TemporaryDirectory() as place, other.run(Path(place), port) as client:
-            other.seed(client)
+            other.set_up(client, other.tasks[0])
             trial = _trial(server, other, _project(server, other, client, weights))
             click.echo(f"trial: {trial}")
             start = time.monotonic()
             results = [
                 solve(server, other, client, _project(server, other, client, weights), each)
-                for each in other.tasks
+                for each in other.tasks[:first]
             ]
     except AppError as error:
         raise click.ClickException(str(error)) from error
     stops = Counter(each["stop"] for each in results)
-    click.echo(f"solved {sum(each['solved'] for each in results)} of {len(results)}")
+    click.echo(f"solved {_solved(results)}; of the first, {_solved([each for each in results if each['first']])}")
     click.echo(f"{(time.monotonic() - start) / 60:.0f} minutes; ended by {dict(stops.most_common())}")
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps({"trial": trial, "tasks": results}, indent=1) + "\n")
+
+
+def _solved(results: list[dict[str, Any]]) -> str:
+    return f"{sum(each['solved'] for each in results)} of {len(results)}"
 
 
 def _project(
@@ -99,15 +107,15 @@ def solve(
     server: SageClient, other: OtherServer[S], client: httpx.Client, project: str, asked: OtherTask[S]
 ) -> dict[str, Any]:
     """What came of the task."""
-    other.seed(client)
-    before = other.read_state(client)
+    before = other.set_up(client, asked)
     body = {"project": project, "instruction": asked.instruction}
     task = ended_task(server, server.request("POST", "/v1/tasks", body)["id"])
     solved = asked.check(before, other.read_state(client), str(task["answer"]))
-    click.echo(
-        f"{'solved' if solved else '      '}  {task['turns']} turns  {task['stop_reason']}  {asked.instruction}"
-    )
+    ended = f"{task['turns']} turns  {task['stop_reason']}"
+    click.echo(f"{'solved' if solved else '      '}  {ended}  {asked.kind}: {asked.instruction}")
     return {
+        "kind": asked.kind,
+        "first": asked in other.first,
         "instruction": asked.instruction,
         "solved": solved,
         "answer": task["answer"],

@@ -23,7 +23,7 @@ from tests.servers.tried_row import TriedRow
 _OPERATION = re.compile(r"<([A-Z]+) (/[^>]*)>")
 _GIVE_UP = "apis.supervisor.complete_task(status='fail')"  # where the code before did not complete the task
 _BYTES = 20_000  # of the code of a task: each is a token
-_LIMITS = RolloutLimits(turn_tokens=_BYTES, task_tokens=_BYTES)
+LIMITS = RolloutLimits(turn_tokens=_BYTES, task_tokens=_BYTES)
 _TASK_SECONDS = 300
 
 
@@ -77,9 +77,9 @@ class TriedApi:
 
         `step` says in the manual what works. The task has to be completed, and none of its code may raise.
         """
-        answers = [block(self._code(each)) for each in (*turns, _GIVE_UP)]
+        answers = [block(self.code(each)) for each in (*turns, _GIVE_UP)]
         engine = ScriptedEngine(self.project.tokenizer, script=lambda _, turn: answers[turn])
-        async with self.project.runner(engine, limits=_LIMITS):
+        async with self.project.runner(engine, limits=LIMITS):
             task_id = await self.project.submit(step or "try it")
             task = await self.project.ended(task_id, _TASK_SECONDS)
         async with self.project.sessions() as session:
@@ -91,7 +91,8 @@ class TriedApi:
             self.row.done.append(step)
         return task.answer
 
-    def _code(self, code: str) -> str:
+    def code(self, code: str) -> str:
+        """With the names of the operations."""
         return _OPERATION.sub(lambda found: f"apis.{self.name}.{self.operation(found[1], found[2])}", code)
 
 

@@ -5,7 +5,7 @@ A frame has {them} (the nouns with their condition) or {nouns} and {where} apart
 
 from random import Random
 
-from trainer.worlds.gym.pools import Pool
+from trainer.worlds.generated.words import Pool
 from trainer.worlds.office.apps import AppSpec
 from trainer.worlds.office.task_templates import Selector, Template
 

@@ -11,8 +11,8 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 import msgspec
 
 from app.errors import NotFoundError
-from trainer.worlds.gym.person_names import people, projects
-from trainer.worlds.gym.pools import Pool
+from trainer.worlds.generated.domains import people, projects
+from trainer.worlds.generated.words import Pool
 from trainer.worlds.office.apps import APPS, GROUPS, PEOPLE, THRESHOLDS
 from trainer.worlds.office.free_wording import word_freely
 from trainer.worlds.office.split import templates_of

@@ -1,8 +1,53 @@
-"""The words of the gym's worlds, by theme. In label kinds, `*` stands for generated names of projects and teams.
+"""The words of generated worlds: pools of them for each split, how APIs spell them, and the lists themselves.
 
-A pool takes every fifth word or so of each list (`pools.part`),
-so that no held-out domain shares a word with training.
+In label kinds of themes, `*` stands for generated names of projects and teams. A pool takes every fifth word or so
+of each list, so that no held-out domain shares a word with training.
 """
+
+import re
+from functools import cache
+from typing import Literal, TypeAlias
+
+Pool: TypeAlias = Literal["train", "validation", "test"]
+Style: TypeAlias = Literal["snake", "camel", "kebab", "pascal"]
+
+_FIFTH: dict[int, Pool] = {3: "validation", 4: "test"}  # of each five, the others train
+_WORD = re.compile(r"[A-Za-z0-9]+")
+
+
+@cache
+def part(words: str, pool: Pool, separator: str = ",", more: str = "") -> tuple[str, ...]:
+    """The words of a list that belong to a pool, in training `more` too. Every list of five has words of each.
+
+    >>> part("a, b, c, d, e, f", "train"), part("a, b, c, d, e, f", "test")
+    (('a', 'b', 'c', 'f'), ('e',))
+    """
+    own = tuple(word for at, word in enumerate(split(words, separator)) if _FIFTH.get(at % 5, "train") == pool)
+    return own + split(more, separator) if pool == "train" else own
+
+
+@cache
+def split(words: str, separator: str = ",") -> tuple[str, ...]:
+    """
+    >>> split("a, b"), split("")
+    (('a', 'b'), ())
+    """
+    return tuple(word.strip() for word in words.split(separator)) if words else ()
+
+
+def spell(words: str, style: Style) -> str:
+    """
+    >>> [spell("due date", style) for style in ("snake", "camel", "kebab", "pascal")]
+    ['due_date', 'dueDate', 'due-date', 'DueDate']
+    """
+    parts = [word.lower() for word in _WORD.findall(words)]
+    if style == "snake":
+        return "_".join(parts)
+    if style == "kebab":
+        return "-".join(parts)
+    titled = "".join(word.capitalize() for word in parts)
+    return titled if style == "pascal" else titled[:1].lower() + titled[1:]
+
 
 THEMES = (
     """
@@ -152,32 +197,109 @@ THEMES = (
 
 APPS = """
 helix, nimbus, corvid, tandem, larkspur, quarry, beacon, meridian, opal, juniper, saffron, basalt, ember, fathom,
-gantry,
-harvest, inkwell, jetty, kestrel, lumen, magpie, nectar, osprey, pebble, quill, rivet, sextant, timber, umbra,
-vellum,
-willow, xenon, yarrow, zephyr, alcove, bramble, cobalt, dovetail, estuary, falcon, garnet, hollow, indigo, jasper,
-keystone,
-lantern, mosaic, nomad, orchard, prism, quartz, raven, summit, thistle, upland, verve, walnut, yonder, zenith,
-anvil, birch,
-cinder, delta, elm, flint, grove, harbor, iris, jade, kiln, lotus, maple, nova, onyx, pine, quest, reef, slate,
-tide, vista,
-acorn, bolt, crest, dune, echo, fern, glade, haven, isle, juno, kite, loom, moss, nook, oasis, plume, rook,
-spire, trove
+gantry, harvest, inkwell, jetty, kestrel, lumen, magpie, nectar, osprey, pebble, quill, rivet, sextant, timber,
+umbra, vellum, willow, xenon, yarrow, zephyr, alcove, bramble, cobalt, dovetail, estuary, falcon, garnet, hollow,
+indigo, jasper, keystone, lantern, mosaic, nomad, orchard, prism, quartz, raven, summit, thistle, upland, verve,
+walnut, yonder, zenith, anvil, birch, cinder, delta, elm, flint, grove, harbor, iris, jade, kiln, lotus, maple,
+nova, onyx, pine, quest, reef, slate, tide, vista, acorn, bolt, crest, dune, echo, fern, glade, haven, isle, juno,
+kite, loom, moss, nook, oasis, plume, rook, spire, trove
 """
 
 DIRECTORIES = "roster, people, staffbook, teamlist, crewbase, whoswho, orgchart, phonebook, members, rollcall"
 
 DISTRACTORS = """
 color, notes, locale, revision, checksum, source, external ref, etag, visibility, format version, archived flag,
-sort key,
-thumbnail, summary, shortcut, weight class, origin system, sync state, batch code, internal hint
+sort key, thumbnail, summary, shortcut, weight class, origin system, sync state, batch code, internal hint
 """
 
 MORE_DISTRACTORS = """
-created by, updated at, tenant ref, slug, hash, language code, template, parent ref, position code, badge,
-flags, remarks, description, nickname code, timezone, currency code, unit code, serial, lot, shelf, barcode, alias,
+created by, updated at, tenant ref, slug, hash, language code, template, parent ref, position code, badge, flags,
+remarks, description, nickname code, timezone, currency code, unit code, serial, lot, shelf, barcode, alias,
 theme, icon name, short code, legacy id, crc, score band, priority hint, region code, storage class, mime,
 encoding, retention, policy ref, cost center, ledger code, audit mark, risk band, group ref, variant, edition,
 mirror, endpoint
 """
-"""For training alone."""
+"""The last list is for training alone, so that names are read, not known by heart."""
+
+GYM_WORDS: dict[str, tuple[str, ...]] = {
+    "login": ("log in", "sign in", "create session", "authenticate", "open session"),
+    "list": ("list", "search", "fetch", "browse", "find"),
+    "show": ("get", "show", "read", "view"),
+    "update": ("update", "edit", "change"),
+    "token": ("token", "access token", "session", "session key"),
+    "header": ("X-Api-Key", "X-Token", "X-Session", "access_token", "X-Auth-Token"),
+    "page": ("page", "page number"),
+    "offset": ("offset", "start", "skip"),
+    "limit": ("limit", "size", "per page"),
+    "cursor": ("cursor", "after", "page token"),
+    "next": ("next cursor", "next", "next page"),
+    "links": ("links", "paging"),
+    "data": ("items", "results", "data", "entries"),
+    "outer": ("response", "result", "payload"),
+    "group": ("attributes", "details", "fields", "properties"),
+    "inner": ("name", "full name"),
+    "ok": ("ok", "success"),
+    "error": ("error", "message"),
+}
+
+MORE_GYM_WORDS: dict[str, tuple[str, ...]] = {
+    "login": ("start session", "get token", "obtain token", "request access", "connect", "login"),
+    "list": ("query", "retrieve", "get all", "read", "enumerate", "collect", "show all"),
+    "show": ("fetch", "retrieve", "look up", "describe", "open"),
+    "update": ("modify", "set", "amend", "revise", "save", "alter"),
+    "token": ("auth token", "bearer", "session id", "api token", "credential", "secret", "jwt"),
+    "header": ("X-Access-Token", "X-Session-Token", "Api-Key", "X-Key", "api_key", "auth_token"),
+    "page": ("page index", "page no", "p", "current page"),
+    "offset": ("from index", "begin", "start at", "position"),
+    "limit": ("count", "page size", "max results", "top", "take", "rows"),
+    "cursor": ("continuation", "marker", "starting after", "cursor token"),
+    "next": ("next token", "continue from", "more", "next marker"),
+    "links": ("navigation", "pages", "link"),
+    "data": ("records", "rows", "content", "values", "objects", "hits", "elements", "list", "found"),
+    "outer": ("body", "answer", "envelope", "reply", "output"),
+    "group": ("values", "info", "data", "spec", "body", "record"),
+    "inner": ("display", "text", "person name", "title", "label"),
+    "ok": ("succeeded", "accepted", "done", "completed"),
+    "error": ("reason", "detail", "problem", "fault", "msg"),
+}
+"""For training alone, so that names are read, not known by heart."""
+
+CRUD_WORDS: dict[str, tuple[str, ...]] = {
+    "list": ("list", "get all", "search", "fetch", "get", "browse", "find"),
+    "show": ("get", "show", "read", "view", "fetch"),
+    "create": ("create", "add", "new", "post", "register"),
+    "update": ("update", "edit", "change", "modify", "set"),
+    "delete": ("delete", "remove", "drop", "destroy"),
+    "info": ("get system info", "show status", "server version", "get about", "read health"),
+    "version": ("version", "release", "build", "server version"),
+    "id": ("id", "uuid", "key", "id", "uid"),
+    "title": ("title", "name", "title", "display name", "subject"),
+    "link": ("url", "link", "url", "address", "web page"),
+    "data": ("items", "results", "data", "entries"),
+    "group": ("attributes", "details", "fields", "properties"),
+    "page": ("page", "page number"),
+    "header": ("X-Api-Key", "X-Token", "access_token", "X-Auth-Token"),
+    "error": ("error", "message", "detail"),
+}
+OTHERS = (
+    "GET {noun} history", "POST import {nouns}", "POST export {nouns}", "GET {noun} comments",
+    "POST {noun} share link", "GET {nouns} settings", "GET {nouns} report", "POST {nouns} sync",
+    "GET {noun} permissions", "GET {nouns} feed",
+)  # fmt: skip
+OPTIONS = ("sort by", "order", "verbose", "with archived", "locale", "expand")  # of lists
+SPARE_FIELDS = (
+    "proxy", "time zone", "interval", "retries", "webhook", "http verb", "headers", "batch size", "footer",
+    "silent", "priority rank", "max length", "cc list", "external key", "icon", "folder path", "sort index",
+    "owner group",
+    *(f"{what} {part}" for what in ("alert", "sync", "cache", "layout", "export", "quota")
+      for part in ("body", "format", "mode", "limit", "enabled", "threshold", "text", "ids")),
+)  # fmt: skip
+STATUS = (
+    "queue size", "workers", "region", "disk free", "new version available", "base url", "users", "mode",
+    "cluster", "log level",
+)  # fmt: skip
+QUALIFIERS = (
+    "page", "web", "team", "shared", "daily", "project", "customer", "site", "user", "group", "service", "saved",
+)  # fmt: skip
+TAKEN = frozenset(word for role in ("list", "show", "create", "update", "delete") for word in CRUD_WORDS[role])
+"""Verbs for what every collection can do."""
