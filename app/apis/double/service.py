@@ -26,7 +26,17 @@ from app.apis.double.queries import Row, chosen, page_of, same
 from app.apis.double.records import Drawer, texts_time
 from app.apis.double.samples import Sampled
 from app.apis.double.shapes import KEYS, Schema, fields_of, flat, is_nullable, kind_of, plain, value_at
-from app.apis.double.state import Part, Record, free_values, initial_state, new_key, set_key, target_of, typed_key
+from app.apis.double.state import (
+    TOP,
+    Part,
+    Record,
+    free_values,
+    initial_state,
+    new_key,
+    set_key,
+    target_of,
+    typed_key,
+)
 from app.apis.media_types import FORM, PARTS, bare, is_declared_json
 from app.apis.security_schemes import SecurityScheme
 from app.records import Json
@@ -67,9 +77,12 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How one double differs from another of the same API: lists may show fewer fields than items do."""
+    """How one double differs from another of the same API: lists may show fewer fields than items do, and
+    collections that are in no other may begin with more records.
+    """
 
     thin_lists: bool = False
+    records: tuple[int, int] = TOP  # of such a collection, at least and at most
 
 
 class _RefusedError(Exception):
@@ -97,7 +110,7 @@ class Double:
         thin = dict(_thin(model, self._drawer)) if options.thin_lists else {}
         self._composer = Composer(model, self._drawer, thin, seen)
         self._routes = _routes(model)
-        self.state = initial_state(model, self._drawer, seen)
+        self.state = initial_state(model, self._drawer, seen, options.records)
 
     def authentication(self, operation: str = "") -> Authentication:
         """The credential that an operation takes, or most of them; empty if it takes any call."""

@@ -19,7 +19,7 @@ from app.apis.short_text import short_repr
 from app.apis.words import split_words
 from app.records import Json
 
-_TOP: Final = (5, 8)  # records of a collection that is in no other
+TOP: Final = (5, 8)  # records of a collection that is in no other
 _NESTED: Final = (0, 4)  # of each record above
 _MOST: Final = 40  # of a collection
 _FREE: Final = 2  # values of a path parameter that names nothing that is modelled
@@ -82,16 +82,21 @@ def changes(before: State, after: State) -> list[str]:
     return found
 
 
-def initial_state(model: Model, drawer: Drawer, seen: Sampled = Sampled()) -> State:  # noqa: B008 - frozen
+def initial_state(
+    model: Model,
+    drawer: Drawer,
+    seen: Sampled = Sampled(),  # noqa: B008 - frozen
+    top: tuple[int, int] = TOP,
+) -> State:
     """The records that a double begins with, linked with each other; the same for the same seed. They are as the
-    real ones that were seen.
+    real ones that were seen, `top` of each collection that is in no other.
     """
     state = State()
     for collection in sorted(model.collections.values(), key=lambda each: len(each.path)):
         keyed = state.records.setdefault(collection.name, {})
         for scope in _scopes(collection, state, drawer):
             rng = drawer.random(f"{collection.name} {scope}")
-            count = rng.randint(*(_NESTED if collection.scopes else _TOP))
+            count = rng.randint(*(_NESTED if collection.scopes else top))
             for _ in range(min(count, _MOST - len(keyed))):
                 key = new_key(collection, state, drawer, rng)
                 if key is None:

@@ -1,0 +1,354 @@
+"""The plug-in `practice`: tasks on the double of a user's API, each with records of its own.
+
+A scenario is three tasks of one form on the same records at their beginning; every second scenario is a contrast of
+the one before. What a split asks, how it words it and what records it has belong to no other split.
+"""
+
+import re
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any, Final, get_args
+from uuid import NAMESPACE_URL, uuid5
+
+import httpx
+import msgspec
+
+from app.apis.api_documents import parse_document, read_document
+from app.apis.catalog import App, Catalog
+from app.apis.double.model import Model, read_model
+from app.apis.double.samples import Sample, Sampled, sampled
+from app.apis.double.served import served_document
+from app.apis.double.service import Double, Options
+from app.apis.double.shapes import value_at
+from app.apis.double.state import TOP, State
+from app.errors import ApiDocumentError, InvalidError, NotFoundError
+from app.gateway.gateway import Gateway
+from app.records import Json, Stop, Task, Trajectory
+from trainer.environment import Scenario, Split, Verdict
+from trainer.practice.checks import verdict
+from trainer.practice.forms import Form, Goal, Reach, all_forms, contrasts, reaches
+from trainer.practice.programs import Shown, Writing, write_program
+from trainer.practice.tasks import Drawn, UnfitError, Values, call, draw_task
+from trainer.practice.words import word
+
+TASKS: Final = 3  # of a scenario
+_NOW: Final = datetime(2026, 6, 1, 9, tzinfo=UTC)
+_MANY: Final = (23, 32)  # records, so that a list has several pages
+_OFTEN: Final = 0.25  # of scenarios have so many
+_THIN: Final = 0.5  # of scenarios have lists that show less than the items do
+_TRIES: Final = 6  # of other details for a form, and of other forms
+_WEIGHTS: Final[Mapping[Goal, float]] = {
+    "count": 2, "list": 1.5, "sum": 1, "most": 1, "least": 1, "read": 3, "create": 4, "ensure": 1, "change": 4,
+    "act": 2, "delete": 2, "check": 1,
+}  # fmt: skip
+_WORLD: Final = re.compile(
+    rf"practice-({'|'.join(get_args(Split))})-(\d{{1,12}})-([01])-([0-{TASKS - 1}])(-x\w+)?"
+)
+
+
+class NothingToPractiseError(InvalidError):
+    """No task can be made from a document. The message says why, and what to do."""
+
+
+class Key(msgspec.Struct, frozen=True):
+    """What a scenario is derived from. `twin` is 1 for a contrast of the scenario of the same seed."""
+
+    split: Split
+    seed: int
+    twin: int
+
+    @property
+    def text(self) -> str:
+        return f"practice-{self.split}-{self.seed}-{self.twin}"
+
+    def random(self, purpose: str) -> Random:
+        return Random(f"{self.text} {purpose}")
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
+    """The tasks of a scenario on one API."""
+
+    key: Key
+    form: Form
+    practice: "Practice"
+    tasks: tuple[Drawn, ...]
+    options: Options
+
+    @property
+    def values(self) -> tuple[Values, ...]:
+        return tuple(each.values for each in self.tasks)
+
+    def instruction(self, index: int) -> str:
+        rng = self.key.random(f"wording {index}")
+        return word(self.form, self.practice.every, self.values[index], self.key.split, rng)
+
+    def world(self, index: int, nonce: str = "") -> str:
+        return f"{self.key.text}-{index}" + (f"-x{nonce}" if nonce else "")
+
+    def double(self, index: int) -> Double:
+        """The API at the beginning of a task."""
+        double = Double(self.practice.model, self.key.text, self.options, self.practice.seen)
+        double.state = self.tasks[index].goal.before.copy()
+        return double
+
+    @cached_property
+    def app(self) -> App:
+        """The API as its document describes it to the agent, in an order of its own."""
+        return self.practice.app(self.key)
+
+    @cached_property
+    def writing(self) -> Writing:
+        """What the program of the tasks is written from."""
+        return self.writing_of(self.app)
+
+    def writing_of(self, app: App) -> Writing:
+        doubles = [self.double(index) for index in range(TASKS)]
+        involved = {self.form.collection, self.form.through.collection if self.form.through else ""} - {""}
+        shown = {name: _shown(self.practice.every[name], doubles) for name in involved}
+        filters = self.key.random("filters").random() < 0.5
+        return Writing(self.form, self.practice.every, app, shown, self.values, filters)
+
+    def verify(self, index: int, found: State, answer: Json, *, completed: bool) -> Verdict:
+        goal = self.tasks[index].goal
+        return verdict(self.practice.model, goal, found, answer, completed=completed)
+
+
+class Practice:
+    """What can be practised on one API."""
+
+    def __init__(self, model: Model, seen: Sampled = Sampled(), source: str | None = None) -> None:  # noqa: B008
+        self.model, self.seen, self._source = model, seen, source
+        self.every = reaches(model)
+        self._forms, self.reasons = all_forms(self.every)
+        self.plan_of = lru_cache(maxsize=1024)(self._plan)
+        self.unfit: dict[str, str] = {}  # why forms were left out, by name
+
+    @cached_property
+    def forms(self) -> dict[Split, list[Form]]:
+        """Parted by their names: of ten, two are for tests, one for validation, and others for training."""
+        ordered = sorted(self._forms, key=lambda each: sha256(each.name.encode()).hexdigest())
+        test, rest = _first(ordered, 5)
+        validation, train = _first(rest, 8)
+        return {"train": train, "validation": validation or test, "test": test}
+
+    def app(self, key: Key) -> App:
+        document = served_document(self.model, key.text)
+        return parse_document(self.model.app.name, document, source=self._source, server=self.model.app.server)
+
+    def _plan(self, key: Key) -> Plan:
+        """Raises NothingToPractiseError."""
+        rng = Random(f"practice {key.split} {key.seed} form")
+        forms = self.forms[key.split]
+        for attempt in range(_TRIES**2):
+            form = self._draw_form(forms, rng)
+            if key.twin and form is not None:
+                near = contrasts(form, forms)
+                form = rng.choice(near) if near else form
+            if form is not None and (plan := self.fitted(key, form)) is not None:
+                return plan
+            if attempt > _TRIES and len(self.unfit) >= len(forms):
+                break
+        raise NothingToPractiseError(self.nothing())
+
+    def nothing(self) -> str:
+        """Why there is nothing to practise, and what to do."""
+        left = [f"{each.operation}: {each.reason}" for each in self.model.left_out]
+        why = "; ".join([*self.reasons, *dict.fromkeys(self.unfit.values()), *left][:4])
+        return (
+            f"nothing can be practised on {self.model.app.name}: {why or 'its document has no records'}. Give a document"
+            " whose schemas say what lists and records have, or answers of the API as samples"
+        )
+
+    def _draw_form(self, forms: Sequence[Form], rng: Random) -> Form | None:
+        """By goal, then by collection, so that none drowns in the many ways to say another."""
+        known = [each for each in forms if each.name not in self.unfit]
+        goals = sorted({each.goal for each in known})
+        if not goals:
+            return None
+        goal = rng.choices(goals, [_WEIGHTS[each] for each in goals])[0]
+        of_goal = [each for each in known if each.goal == goal]
+        collection = rng.choice(sorted({each.collection for each in of_goal}))
+        return rng.choice([each for each in of_goal if each.collection == collection])
+
+    def fitted(self, key: Key, form: Form) -> Plan | None:
+        reason = ""
+        for attempt in range(_TRIES):
+            rng = Random(f"{key.text} {form.name} {attempt}")
+            many = rng.random() < _OFTEN
+            options = Options(thin_lists=rng.random() < _THIN, records=_MANY if many else TOP)
+            try:
+                tasks = tuple(self._drawn(key, form, options, rng, index) for index in range(TASKS))
+                plan = Plan(key=key, form=form, practice=self, tasks=tasks, options=options)
+                _check(plan)
+            except UnfitError as error:
+                reason = str(error)
+            else:
+                return plan
+        self.unfit.setdefault(form.name, f"{form.name}: {reason}")
+        return None
+
+    def _drawn(self, key: Key, form: Form, options: Options, rng: Random, index: int) -> Drawn:
+        double = Double(self.model, key.text, options, self.seen)
+        return draw_task(form, self.every, double, Random(f"{rng.random()} {index}"), index)
+
+
+def _first(forms: Sequence[Form], of: int) -> tuple[list[Form], list[Form]]:
+    """One of so many, at least one, and the others."""
+    count = max(1, len(forms) // of) if len(forms) > 2 else 0
+    return list(forms[:count]), list(forms[count:])
+
+
+def _check(plan: Plan) -> None:
+    """Raises UnfitError where the API does not show what the tasks are about."""
+    form, reach = plan.form, plan.practice.every[plan.form.collection]
+    writing = plan.writing_of(plan.practice.model.app)
+    lacking = writing.needs(form) - writing.shown[form.collection].rows
+    if form.by != "id" and lacking and (reach.one("get") is None or form.goal == "ensure"):
+        raise UnfitError(f"lists do not show {', '.join(sorted(lacking))}")
+    write_program(writing)
+
+
+def _shown(reach: Reach, doubles: Sequence[Double]) -> Shown:
+    """What lists show of the records of a collection."""
+    rows: set[str] | None = None
+    records = [each for double in doubles for each in double.state.records[reach.collection.name].values()]
+    for double in doubles[:1]:
+        for made in reach.roles.get("list", ())[:1]:
+            scope = next((each.scope for each in records), ())
+            known: dict[str, Any] = dict(zip(made.scopes, scope, strict=True))
+            for parameter in made.fixed.values():
+                known[parameter] = next(iter(each.key for each in records), "")
+            if made.fixed:
+                rows = None
+                continue
+            found = value_at(call(double, made, known, {}).value, made.shape.keys if made.shape else ())
+            listed = list(found.values()) if isinstance(found, Mapping) else list(found or ())
+            rows = {name for each in listed for name in each}
+    sure = {name for name in reach.kinds if all(each.fields.get(name) is not None for each in records)}
+    sure |= {
+        each.field
+        for each in reach.collection.links
+        if all(one.fields.get(each.field) is not None for one in records)
+    }
+    return Shown(frozenset(rows if rows is not None else reach.kinds), frozenset(sure))
+
+
+class PracticeWorld:
+    """One task with an API of its own. Implements `World`, and opens gateways that know its credential."""
+
+    def __init__(self, task: Task, plan: Plan, index: int) -> None:
+        self.task, self.plan, self.now = task, plan, _NOW
+        self._index = index
+        self.double = plan.double(index)
+        self.client = httpx.AsyncClient(transport=self.double.transport())
+
+    @property
+    def catalog(self) -> Catalog:
+        return Catalog({self.plan.app.name: self.plan.app})
+
+    def open_gateway(self, max_calls: int) -> Gateway:
+        task = self.task
+        return Gateway(
+            self.catalog,
+            self.client,
+            instruction=task.instruction,
+            variables=task.variables,
+            credentials=_Credentials(self.double),
+            max_calls=max_calls,
+        )
+
+    async def verify(self, trajectory: Trajectory) -> Verdict:
+        completed = trajectory.stop is Stop.COMPLETED
+        return self.plan.verify(self._index, self.double.state, trajectory.answer, completed=completed)
+
+
+class PracticeEnvironment:
+    """Implements `Environment`."""
+
+    def __init__(self, practice: Practice) -> None:
+        self.practice = practice
+
+    def place(self, world: str) -> tuple[Plan, int]:
+        """The scenario and the position of the task whose world has this id. Raises NotFoundError."""
+        match = _WORLD.fullmatch(world)
+        if match is None:
+            raise NotFoundError(f"no world {world[:60]}")
+        split, seed, twin, index, _ = match.groups()
+        return self.practice.plan_of(Key(msgspec.convert(split, Split), int(seed), int(twin))), int(index)
+
+    def catalog(self, plan: Plan) -> Catalog:
+        return Catalog({plan.app.name: plan.app})
+
+    def scenarios(self, split: Split, count: int, seed: int) -> Sequence[Scenario]:
+        """A larger count only appends. Raises NothingToPractiseError."""
+        rng = Random(f"practice {split} {seed}")
+        seeds = [rng.randrange(10**9) for _ in range((count + 1) // 2)]
+        keys = [Key(split, seeds[at // 2], at % 2) for at in range(count)]
+        return [_scenario(self.practice.plan_of(key)) for key in keys]
+
+    @asynccontextmanager
+    async def open(self, scenario: Scenario, task: Task) -> AsyncIterator[PracticeWorld]:
+        del scenario  # the task's world determines everything
+        plan, index = self.place(task.variables["world"])
+        world = plan.world(index, secrets.token_hex(4))
+        opened = PracticeWorld(msgspec.structs.replace(task, variables={"world": world}), plan, index)
+        async with opened.client:
+            yield opened
+
+
+def _scenario(plan: Plan) -> Scenario:
+    key, tasks = plan.key, []
+    for at in range(TASKS):
+        identity = uuid5(NAMESPACE_URL, f"{plan.practice.model.app.digest} {key.text}-{at}")
+        tasks.append(Task(identity, plan.instruction(at), scenario=key.text, variables={"world": plan.world(at)}))
+    return Scenario(key.text, plan.form.name, key.seed, tuple(tasks))
+
+
+class _Credentials:
+    """Fulfils `Credentials` with what a double takes."""
+
+    def __init__(self, double: Double) -> None:
+        self._double = double
+
+    async def of(self, app: App, operation: Any) -> Any:
+        del app
+        known = next(
+            each.operation.name
+            for each in self._double.model.operations.values()
+            if (each.operation.method, each.operation.path) == (operation.method, operation.path)
+        )
+        return self._double.authentication(known)
+
+    async def refused(self, *_: object, **__: object) -> bool:
+        """There are no others."""
+        return False
+
+
+def load_environment(*, document: Path, name: str = "api", samples: Path | None = None) -> PracticeEnvironment:
+    """The plug-in `practice`: `document` is the file of an OpenAPI document, `name` what the agent calls the API,
+    `samples` a file with real answers, a JSON object by the names of operations.
+
+    Raises InvalidError for a file that cannot be read, ApiDocumentError for a document that is none.
+    """
+    try:
+        content = document.read_bytes()
+        known = {} if samples is None else msgspec.json.decode(samples.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise InvalidError(f"the files of the API cannot be read: {error}") from error
+    return PracticeEnvironment(practice_on(name, read_document(content), known))
+
+
+def practice_on(name: str, document: Mapping[str, Json], samples: Mapping[str, Json] = {}) -> Practice:
+    """What can be practised on the API of a document. Raises ApiDocumentError."""
+    try:
+        model = read_model(name, document, samples=samples)
+    except ApiDocumentError:
+        model = read_model(name, document, samples=samples, server=f"http://{name}.practice")
+    seen = sampled(model, [Sample(operation, value) for operation, value in samples.items()])
+    return Practice(model, seen)
