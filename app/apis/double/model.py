@@ -201,7 +201,7 @@ class _Reading:
         }
         used |= {self._names[up] for path in self._kinds if self._names[path] in used for up in self._above(path)}
         collections = {
-            self._names[path]: self._collection(kind)
+            self._names[path]: self._collection(kind, found.values())
             for path, kind in self._kinds.items()
             if self._names[path] in used
         }
@@ -532,7 +532,7 @@ class _Reading:
     def _above(self, path: Path) -> list[Path]:
         return [path[:place] for place in range(len(path)) if path[:place] in self._kinds and path[place] == "{}"]
 
-    def _collection(self, kind: _Kind) -> Collection:
+    def _collection(self, kind: _Kind, made: Iterable[Modelled]) -> Collection:
         scopes = []
         names = self._parameter_names(kind)
         for place, parameter in zip(
@@ -540,21 +540,11 @@ class _Reading:
         ):
             schema = self._schemas.get((kind.path[: place + 1], parameter), {})
             scopes.append(Scope(parameter, self._names.get(kind.path[:place], ""), schema))
-        given: set[str] = set()
-        for each in self._described:
-            if (
-                each.path in (kind.path, (*kind.path, "{}"))
-                and each.body is not None
-                and each.body.shape is not None
-            ):
-                given |= fields_of(each.body.shape.item).keys()
-        creates = [each for each in kind.creates if "409" in each.errors]
-        sent = (
-            fields_of(creates[0].body.shape.item) if creates and creates[0].body and creates[0].body.shape else {}
-        )
-        unique = next(
-            (each for name in _UNIQUE for each in sent if plain(each) == name and each in fields_of(kind.item)), ""
-        )
+        own = [each for each in made if each.collection == self._names[kind.path] and each.body is not None]
+        sent = {each.operation.name: _sent(each) for each in own}
+        fields = (sent[each.operation.name] for each in own if each.role == "create" and "409" in each.errors)
+        names = [name for each in fields for name in each if name in fields_of(kind.item)]
+        unique = next((each for name in _UNIQUE for each in names if plain(each) == name), "")
         return Collection(
             name=self._names[kind.path],
             path=kind.path,
@@ -564,7 +554,7 @@ class _Reading:
             key_schema=kind.key_schema,
             scopes=tuple(scopes),
             unique=unique,
-            given=frozenset(given),
+            given=frozenset(name for each in sent.values() for name in each),
             examples=_examples(kind),
         )
 
@@ -599,6 +589,11 @@ def _find_key(kind: _Kind) -> None:
     by_name = {plain(each): each for each in reversed(fields)}
     kind.key = next((by_name[each] for each in wanted if each in by_name and _is_key(fields[by_name[each]])), "")
     kind.key_schema = _key_schema(flat(fields.get(kind.key, {})), flat(kind.key_parameter))
+
+
+def _sent(made: Modelled) -> Mapping[str, Schema]:
+    """The fields of its body."""
+    return {} if made.body is None or made.body.shape is None else fields_of(made.body.shape.item)
 
 
 def _key_schema(field: Schema, parameter: Schema) -> Schema:

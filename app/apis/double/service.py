@@ -29,6 +29,7 @@ from app.apis.double.shapes import KEYS, Schema, fields_of, flat, is_nullable, k
 from app.apis.double.state import Part, Record, free_values, initial_state, new_key, set_key, target_of, typed_key
 from app.apis.media_types import FORM, PARTS, bare, is_declared_json
 from app.apis.security_schemes import SecurityScheme
+from app.apis.yaml_json import to_json_text
 from app.records import Json
 from app.untrusted.json_text import JsonError, decode_json
 
@@ -46,7 +47,7 @@ _FORMATS: Final = {
     "date": re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"),
     "uuid": re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.I),
 }
-_NUMBER: Final = re.compile(r"-?\d{1,18}(\.\d{1,18}([eE][-+]?\d{1,3})?)?")
+_NUMBER: Final = re.compile(r"-?\d{1,100}(\.\d{1,100}([eE][-+]?\d{1,3})?)?")
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -588,9 +589,9 @@ class Double:
     def _replied(self, reply: Reply, value: Json, headers: Mapping[str, str]) -> Answer:
         if reply.schema is None:
             return Answer(reply.status, dict(headers))
-        if not is_declared_json(reply.media_type):
-            return Answer(reply.status, {**headers, "content-type": reply.media_type}, str(value).encode())
-        return Answer(reply.status, {**headers, "content-type": reply.media_type}, msgspec.json.encode(value))
+        as_text = not is_declared_json(reply.media_type)
+        content = str(value).encode("utf-8", "replace") if as_text else to_json_text(value)
+        return Answer(reply.status, {**headers, "content-type": reply.media_type}, content)
 
     def _refused(self, made: Modelled | None, refusal: _RefusedError) -> Answer:
         errors = {} if made is None else made.errors
@@ -602,7 +603,7 @@ class Double:
         if named is not None and named.schema is None and not named.headers and str(refusal.status) in errors:
             value = {"message": refusal.message}
         headers = {"content-type": reply.media_type, **refusal.headers}
-        return Answer(refusal.status, headers, msgspec.json.encode(value))
+        return Answer(refusal.status, headers, to_json_text(value))
 
 
 class Transport(httpx.AsyncBaseTransport, httpx.BaseTransport):

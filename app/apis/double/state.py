@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 
-from app.apis.double import texts
 from app.apis.double.model import Collection, Link, Model
 from app.apis.double.records import Drawer, key_like
 from app.apis.double.samples import Sampled, Seen, drawn
@@ -109,7 +108,7 @@ def initial_state(model: Model, drawer: Drawer, seen: Sampled = Sampled()) -> St
             rng = drawer.random(f"links {collection.name} {record.scope} {record.key}")
             for link in collection.links:
                 _set_link(collection, record, link, model, state, rng)
-            _make_unique(collection, record, state, rng)
+            _make_unique(collection, record, state)
     return state
 
 
@@ -250,7 +249,7 @@ def _agree(record: dict[str, Json], fields: Mapping[str, Schema]) -> None:
                 del record[name]
 
 
-def _make_unique(collection: Collection, record: Record, state: State, rng: Random) -> None:
+def _make_unique(collection: Collection, record: Record, state: State) -> None:
     value = record.fields.get(collection.unique)
     if not isinstance(value, str) or collection.unique == collection.key:
         return
@@ -259,8 +258,9 @@ def _make_unique(collection: Collection, record: Record, state: State, rng: Rand
         for each in state.records[collection.name].values()
         if each is not record
     }
+    number = 2
     while value in others:
-        value = f"{record.fields[collection.unique]} {texts.word(rng)}"
+        value, number = f"{record.fields[collection.unique]} {number}", number + 1
     record.fields[collection.unique] = value
 
 
