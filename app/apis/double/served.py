@@ -24,7 +24,7 @@ def served_document(model: Model, seed: str | None = None) -> dict[str, Json]:
         left = {name: each for name, each in item.items() if not _is_left_out(path, name, kept)}
         if any((path, name.upper()) in kept for name in left):
             paths[path] = left
-    document = _inlined({**model.document, "paths": paths}, model.document, 0)
+    document: dict[str, Json] = _inlined({**model.document, "paths": paths}, model.document, 0)
     return document if seed is None else _shuffled(document, Random(f"{seed} order"), "")
 
 
