@@ -66,8 +66,18 @@ def test_a_reference_to_an_operation_that_is_left_out_still_leads_somewhere() ->
 
 
 def test_forms_are_read_as_json_is() -> None:
-    fields = {"id": {"type": "integer"}, "title": {"type": "string"}, "stars": {"type": "integer"}}
-    fields |= {"done": {"type": "boolean"}, "tags": {"type": "array", "items": {"type": "string"}}}
+    fields: dict[str, Json] = {
+        "id": {"type": "integer"},
+        "title": {"type": "string"},
+        "stars": {"type": "integer"},
+    }
+    card: Json = {"type": "object", "properties": {"number": {"type": "integer"}}}
+    fields |= {
+        "card": card,
+        "lines": {"type": "array", "items": card},
+        "done": {"type": "boolean"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+    }
     note: dict[str, Json] = {"type": "object", "required": ["title"], "properties": fields}
     kinds = ("application/x-www-form-urlencoded", "multipart/form-data")
     taken = {"requestBody": {"required": True, "content": {each: {"schema": note} for each in kinds}}}
@@ -81,8 +91,12 @@ def test_forms_are_read_as_json_is() -> None:
     form = double.respond(
         "POST", "/notes", "", {"content-type": kinds[0]}, b"title=7&stars=3&done=true&tags=a&tags=b"
     )
-    wanted = {"title": "7", "stars": 3, "done": True, "tags": ["a", "b"]}
+    wanted = {"title": "7", "stars": 3, "lines": [], "done": True, "tags": ["a", "b"]}
     assert form.value == {"id": form.value["id"], **wanted}
+    deep = b"title=a&card[number]=7&lines[0][number]=1&lines[1][number]=2&tags[]=x"
+    nested = double.respond("POST", "/notes", "", {"content-type": kinds[0]}, deep).value
+    assert (nested["card"], nested["lines"]) == ({"number": 7}, [{"number": 1}, {"number": 2}])
+    assert nested["tags"] == ["x"]
     parts = "".join(
         f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
         for name, value in (("title", "7"), ("stars", "3"), ("done", "true"), ("tags", "a"), ("tags", "b"))

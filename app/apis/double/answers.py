@@ -112,11 +112,18 @@ class Composer:
         if not fields:
             return known if self._fits(schema, known) else self._drawn(schema, f"{collection.name} {record.key}")
         needed = flat(schema).get("required", ())
+        shown = [
+            name
+            for name, each in fields.items()
+            if each.get("writeOnly") is not True and (name not in thin or name in needed)
+        ]
+        whole: Json = {name: known[name] for name in shown if name in known}
+        if self._fits(schema, whole):
+            return whole
         found: dict[str, Json] = {}
         missing: list[str] = []
-        for name, each in fields.items():
-            if each.get("writeOnly") is True or (name in thin and name not in needed):
-                continue
+        for name in shown:
+            each = fields[name]
             if name in known and (fit := self._as(each, known[name])):
                 found[name] = fit[0]
             elif name in known or name in needed:

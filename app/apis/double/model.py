@@ -44,6 +44,7 @@ HIDDEN: Final = "."
 """Begins the names of fields that no answer shows."""
 _ALIKE: Final = 0.6  # share of fields that two descriptions of the same records have in common
 _SEARCHING: Final = {"search", "query", "filter", "find", "list", "lookup", "all"}
+_ALL: Final = {"all", "every", "each", "clear", "clears", "empty", "empties", "purge", "purges", "matching"}
 _NOT_NAMES: Final = re.compile(r"api|rest|v\d+(\.\d+)*|json", re.IGNORECASE)
 _PEOPLE: Final = ("user", "member", "person", "account", "employee", "contact", "customer")
 _PERSONS: Final = {
@@ -357,6 +358,9 @@ class _Reading:
             if unknown:
                 raise NotModelledError(f"what its parameter {unknown[0]!r} chooses is not known")
             query = self._query(each, kind, fixed)
+            said = {*split_words(operation.summary), *split_words(operation.description)}
+            if not query.filters and not said & _ALL:
+                raise NotModelledError("which of the records it deletes is not known")
             return self._made(each, "clear", kind, fixed=fixed, query=query, shape=self._many(each, kind))
         raise NotModelledError("it writes a whole collection at once")
 
@@ -539,7 +543,9 @@ class _Reading:
             [at for at, each in enumerate(kind.path) if each == "{}"], names, strict=False
         ):
             schema = self._schemas.get((kind.path[: place + 1], parameter), {})
-            scopes.append(Scope(parameter, self._names.get(kind.path[:place], ""), schema))
+            above = self._kinds.get(kind.path[:place])
+            is_key = above is not None and (above.has_items or _may_be(schema, above.key_schema))
+            scopes.append(Scope(parameter, self._names[kind.path[:place]] if is_key else "", schema))
         own = [each for each in made if each.collection == self._names[kind.path] and each.body is not None]
         sent = {each.operation.name: _sent(each) for each in own}
         fields = (sent[each.operation.name] for each in own if each.role == "create" and "409" in each.errors)
@@ -594,6 +600,11 @@ def _find_key(kind: _Kind) -> None:
 def _sent(made: Modelled) -> Mapping[str, Schema]:
     """The fields of its body."""
     return {} if made.body is None or made.body.shape is None else fields_of(made.body.shape.item)
+
+
+def _may_be(parameter: Schema, key: Schema) -> bool:
+    """Whether a parameter may take the keys of a collection, which no operation of its own says."""
+    return "enum" not in flat(parameter) and _same_type(parameter, key)
 
 
 def _key_schema(field: Schema, parameter: Schema) -> Schema:

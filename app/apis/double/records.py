@@ -23,7 +23,7 @@ _NONE: Final[Examples] = {}
 _FULL_DEPTH: Final = 3  # down to which objects get the fields that they need not have
 _DEPTH: Final = 12
 _BRANCHES: Final = 12  # of alternatives that are tried
-_FIELDS: Final = 400  # of one value
+_FIELDS: Final = 80  # of one value
 _ITEMS: Final = 3
 _CHARS: Final = 10_000  # of a text
 _TRIES: Final = 6
@@ -90,11 +90,11 @@ class Drawer:
 
 def in_order(record: dict[str, Json]) -> dict[str, Json]:
     """The record with its times in their order: nothing is changed before it is created."""
-    first = next((each for each in record if _begins(each, _CREATED) and texts_time(record[each])), None)
+    first = next((each for each in record if texts_time(record[each]) and _begins(each, _CREATED)), None)
     if first is None:
         return record
     for name, value in record.items():
-        if name != first and _begins(name, _LATER) and texts_time(value) and len(value) == len(record[first]):
+        if name != first and texts_time(value) and _begins(name, _LATER) and len(value) == len(record[first]):
             record[name] = max(value, _later(record[first], len(name)))
     return record
 

@@ -35,6 +35,7 @@ from app.untrusted.json_text import JsonError, decode_json
 
 _MAX_VALUES: Final = 100_000
 _MAX_DEPTH: Final = 60
+_MAX_ROWS: Final = 1_000  # of a list in a form
 _NOW: Final = re.compile(
     r"(created|updated|modified|changed|last.?(updated|modified|changed))(at|on|date|time|timestamp)?|timestamp"
 )
@@ -274,16 +275,37 @@ class Double:
             pairs = parse_qs(content.decode("utf-8", "replace"), keep_blank_values=True)
         else:
             pairs = _parts(headers["content-type"], content)
-        fields = fields_of(flat(schema))
         value: dict[str, Json] = {}
         for name, found in pairs.items():
-            own = name.removesuffix("[]")
-            each = fields.get(own, {})
-            if kind_of(flat(each)) == "array":
-                value[own] = [self._scalar(flat(each).get("items") or {}, one) for one in found]
-            else:
-                value[own] = self._scalar(each, found[-1])
+            first, *inner = [each.rstrip("]") for each in name.split("[")]
+            self._set(value, schema, [first, *inner], found)
         return value
+
+    def _set(self, value: dict[str, Json], schema: Schema, keys: Sequence[str], found: Sequence[str]) -> None:
+        """A field of a form, whose name may lead into others: `card[number]`, `tags[]`, `lines[0][id]`."""
+        name, *inner = keys
+        own = fields_of(flat(schema)).get(name, {})
+        if not inner or inner == [""]:
+            is_list = kind_of(flat(own)) == "array"
+            each = flat(own).get("items") or {} if is_list else own
+            texts_of = [self._scalar(each, one) for one in found]
+            value[name] = texts_of if is_list or inner else texts_of[-1]
+        elif kind_of(flat(own)) == "array" or inner[0].isdecimal():
+            rows = value.setdefault(name, [])
+            if not isinstance(rows, list) or len(rows) > _MAX_ROWS:
+                return
+            held = {"properties": {"": flat(own).get("items") or {}}}
+            if len(inner) == 1:
+                rows += [self._scalar(flat(own).get("items") or {}, one) for one in found]
+                return
+            if not rows or inner[0] not in ("", str(len(rows) - 1)):
+                rows.append({})
+            inside = {"": rows[-1]}
+            self._set(inside, held, ["", *inner[1:]], found)
+        else:
+            held = value.setdefault(name, {})
+            if isinstance(held, dict) and len(inner) < _MAX_DEPTH:
+                self._set(held, own, inner, found)
 
     def _answer(self, made: Modelled, request: Request) -> Answer:
         if not made.collection:
@@ -342,19 +364,9 @@ class Double:
         for field, parameter in made.fixed.items():
             wanted = request.given.get(parameter)
             found = [each for each in found if _names(each.fields.get(field), wanted)]
-        rows = {(*each.scope, each.key): Row(each.key, each.fields) for each in found}
-        kept = {id(row) for row in chosen(made.query, list(rows.values()), request.given | request.body)}
-        order = {
-            id(row): place
-            for place, row in enumerate(chosen(made.query, list(rows.values()), request.given | request.body))
-        }
-        pairs = [(rows[(*each.scope, each.key)], each) for each in found]
-        return [
-            record
-            for row, record in sorted(
-                (pair for pair in pairs if id(pair[0]) in kept), key=lambda pair: order[id(pair[0])]
-            )
-        ]
+        by_row = {id(row): (row, each) for each in found for row in [Row(each.key, each.fields)]}
+        kept = chosen(made.query, [row for row, _ in by_row.values()], request.given | request.body)
+        return [by_row[id(row)][1] for row in kept]
 
     def _listed(self, made: Modelled, collection: Collection, scope: tuple[str, ...], request: Request) -> Answer:
         records = self._rows(made, collection, scope, request)
