@@ -155,7 +155,8 @@ def linked(link: Link, record: Record, schema: Schema, model: Model, known: Json
     target = model.collections[link.collection]
     if not link.embedded:
         return typed_key(schema, record.key)
-    fields = fields_of(flat(schema))
+    deeper = {each.field for each in target.links if each.embedded}  # these stay: they may lead back here
+    fields = {name: each for name, each in fields_of(flat(schema)).items() if name not in deeper}
     shown = dict(known) if isinstance(known, Mapping) else {}
     return (
         shown
