@@ -33,6 +33,7 @@ from app.apis.yaml_json import to_json_text
 from app.records import Json
 from app.untrusted.json_text import JsonError, decode_json
 
+_EMPTY: Final = (204, 205, 304)  # statuses without content, whatever a document says
 _MAX_VALUES: Final = 100_000
 _MAX_DEPTH: Final = 60
 _MAX_ROWS: Final = 1_000  # of a list in a form
@@ -517,14 +518,17 @@ class Double:
         self.state.writes += 1
 
     def _accepted(self, made: Modelled, collection: Collection, request: Request) -> dict[str, Json]:
-        """What of a body is kept: all but what the server alone sets."""
+        """What of a body is kept: all but what the server alone sets, and what neither side describes."""
         schema = made.body.shape.item if made.body is not None and made.body.shape is not None else {}
         item = fields_of(collection.item)
         kept: dict[str, Json] = {}
         for name, value in request.body.items():
-            own = fields_of(schema).get(name, item.get(name, {}))
-            if not _is_read_only(own):
-                kept[name] = value
+            own = fields_of(schema).get(name)
+            foreign = own is None and bool(fields_of(schema)) and not schema.get("additionalProperties")
+            shown = item.get(name, {})
+            if foreign or _is_read_only(own or shown) or (own is None and self._problem(shown, value)[1]):
+                continue
+            kept[name] = value
         return kept
 
     def _check_links(self, made: Modelled, collection: Collection, fields: Mapping[str, Json]) -> None:
@@ -599,7 +603,7 @@ class Double:
         return self._replied(made.reply, value, headers)
 
     def _replied(self, reply: Reply, value: Json, headers: Mapping[str, str]) -> Answer:
-        if reply.schema is None:
+        if reply.schema is None or reply.status in _EMPTY:
             return Answer(reply.status, dict(headers))
         as_text = not is_declared_json(reply.media_type)
         content = str(value).encode("utf-8", "replace") if as_text else to_json_text(value)
