@@ -160,6 +160,33 @@ def test_links_are_told_from_names_and_types() -> None:
         assert str(each.fields["user_id"]) in users
 
 
+def test_counters_count_the_records_that_there_are() -> None:
+    team = {"id": {"type": "integer"}, "note_count": {"type": "integer"}, "num_members": {"type": "integer"}}
+    note = {"id": {"type": "integer"}, "team_id": {"type": "integer"}, "page_count": {"type": "integer"}}
+    member = {"id": {"type": "integer"}}
+    number = path("team_id", type="integer")
+    found = model(
+        {
+            "/teams/{team_id}": reading({"type": "object", "properties": team}, number),
+            "/notes/{id}": {
+                **reading({"type": "object", "properties": note}, path("id", type="integer")),
+                "delete": {"parameters": [path("id", type="integer")], "responses": {"204": answer()}},
+            },
+            "/teams/{team_id}/members": reading({"type": "array", "items": {"properties": member}}, number),
+        }
+    )
+    double = Double(found, "seed")
+    notes = [each.fields["team_id"] for each in double.state.records["notes"].values()]
+    for key in {str(each) for each in notes}:
+        team_now = double.respond("GET", f"/teams/{key}").value
+        assert team_now["note_count"] == notes.count(int(key))
+        assert team_now["num_members"] == len(double.respond("GET", f"/teams/{key}/members").value)
+    [first, *_] = double.state.records["notes"].values()
+    before = double.respond("GET", f"/teams/{first.fields['team_id']}").value["note_count"]
+    double.respond("DELETE", f"/notes/{first.key}")
+    assert double.respond("GET", f"/teams/{first.fields['team_id']}").value["note_count"] == before - 1
+
+
 def _many(count: int) -> dict[str, Json]:
     """So many operations, five a collection, whose schemas refer to one another."""
     paths: dict[str, Any] = {}

@@ -19,7 +19,7 @@ from app.apis.double.queries import Page
 from app.apis.double.records import Drawer, NoValueError
 from app.apis.double.samples import Sampled
 from app.apis.double.shapes import Schema, fields_of, flat, is_nullable, kind_of, plain, type_name
-from app.apis.double.state import Record, State, linked, target_of, typed_key
+from app.apis.double.state import Record, State, counted, linked, target_of, typed_key
 from app.apis.pagination import page_field
 from app.apis.words import singular, split_words
 from app.records import Json
@@ -223,8 +223,10 @@ class Composer:
         return {name: re.sub(r"[^\x20-\x7e]", "-", value) for name, value in found.items()}
 
     def _fresh(self, record: Record, collection: Collection, state: State) -> dict[str, Json]:
-        """The fields, with embedded records as they are now."""
+        """The fields, with embedded records and numbers of others as they are now."""
         known = {name: value for name, value in record.fields.items() if not name.startswith(HIDDEN)}
+        for counter in collection.counters:
+            known[counter.field] = counted(counter, record, self._model, state)
         for link in collection.links:
             if not link.embedded or known.get(link.field) is None:
                 continue

@@ -7,7 +7,7 @@ out, with a reason.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -51,6 +51,7 @@ _PERSONS: Final = {
     "owner", "author", "creator", "assignee", "reviewer", "reporter", "createdby", "updatedby", "manager",
     "member", "assignedto", "requester",
 }  # fmt: skip
+_COUNTING: Final = {"count", "total", "num", "number", "counter", "quantity"}
 _BOUNDS: Final = ("format", "pattern", "enum", "minLength", "maxLength", "minimum", "maximum")
 _UNIQUE: Final = ("name", "username", "login", "email", "slug", "key", "code", "title")
 
@@ -72,6 +73,14 @@ class Link(msgspec.Struct, frozen=True):
     embedded: bool = False
 
 
+class Counter(msgspec.Struct, frozen=True):
+    """A field with the number of records of a collection that are in a record, or name it in the field `link`."""
+
+    field: str
+    collection: str
+    link: str = ""
+
+
 class Collection(msgspec.Struct, frozen=True, kw_only=True):
     """Records of one kind. `key` is the field with the key, "" if no field has it."""
 
@@ -83,6 +92,7 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True):
     key_schema: Schema
     scopes: tuple[Scope, ...] = ()
     links: tuple[Link, ...] = ()
+    counters: tuple[Counter, ...] = ()
     unique: str = ""  # a field that no two records share
     given: frozenset[str] = frozenset()  # fields that bodies may set
     examples: Mapping[str, Sequence[Json]] = {}
@@ -208,6 +218,10 @@ class _Reading:
         }
         above = {name: self._links_above(name, collections, found.values()) for name in collections}
         collections = {name: _linked(each, collections, above[name]) for name, each in collections.items()}
+        collections = {
+            name: msgspec.structs.replace(each, counters=tuple(_counters(each, collections)))
+            for name, each in collections.items()
+        }
         return Model(self._app, self._document, found, collections, tuple(left_out), self._fits)
 
     def _links_above(self, name: str, every: Mapping[str, Collection], made: Iterable[Modelled]) -> list[Link]:
@@ -709,6 +723,23 @@ def _link(name: str, schema: Schema, own: Collection, every: Mapping[str, Collec
         return Link(name, target.name, many, embedded=True) if is_it and fields_of(inner) else None
     known = named_key or inner.get("format") == "uuid" or (kind_of(inner) == "integer" and not many)
     return Link(name, target.name, many) if known and _same_type(inner, target.key_schema) else None
+
+
+def _counters(own: Collection, every: Mapping[str, Collection]) -> Iterator[Counter]:
+    """As `note_count`, `notesTotal` and `num_notes` count notes."""
+    for name, schema in fields_of(own.item).items():
+        words = [each for each in split_words(name) if each != "of"]
+        counted = [each for each in words if each not in _COUNTING]
+        if kind_of(flat(schema)) != "integer" or len(counted) in (0, len(words)):
+            continue
+        for other in every.values():
+            if other.noun != noun_of(counted) or other.name == own.name:
+                continue
+            inside = len(other.scopes) == len(own.scopes) + 1 and other.scopes[-1].parent == own.name
+            link = next((each.field for each in other.links if each.collection == own.name and not each.many), "")
+            if inside or link:
+                yield Counter(name, other.name, "" if inside else link)
+                break
 
 
 def _target(noun: str, own: Collection, every: Mapping[str, Collection]) -> Collection | None:

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from app.apis.double.model import Collection, Link, Model
+from app.apis.double.model import Collection, Counter, Link, Model
 from app.apis.double.records import Drawer, key_like
 from app.apis.double.samples import Sampled, Seen, drawn
 from app.apis.double.shapes import Schema, fields_of, flat, is_nullable, kind_of, plain
@@ -163,6 +163,15 @@ def linked(link: Link, record: Record, schema: Schema, model: Model, known: Json
         | {name: value for name, value in record.fields.items() if name in fields}
         | ({target.key: typed_key(fields[target.key], record.key)} if target.key in fields else {})
     )
+
+
+def counted(counter: Counter, record: Record, model: Model, state: State) -> int:
+    """How many records of the counter's collection are in a record, or name it."""
+    if not counter.link:
+        return len(state.of(counter.collection, (*record.scope, record.key)))
+    [link] = [each for each in model.collections[counter.collection].links if each.field == counter.link]
+    others = state.records.get(counter.collection, {}).values()
+    return sum(target_of(link, each.fields.get(link.field), model, state) is record for each in others)
 
 
 def _scopes(collection: Collection, state: State, drawer: Drawer) -> Iterator[tuple[str, ...]]:
