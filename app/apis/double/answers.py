@@ -19,7 +19,7 @@ from app.apis.double.queries import Page
 from app.apis.double.records import Drawer, NoValueError
 from app.apis.double.samples import Sampled
 from app.apis.double.shapes import Schema, fields_of, flat, is_nullable, kind_of, plain, type_name
-from app.apis.double.state import Record, State, linked, target_of, typed_key
+from app.apis.double.state import Record, State, counted, linked, target_of, typed_key
 from app.apis.pagination import page_field
 from app.apis.words import singular, split_words
 from app.records import Json
@@ -112,11 +112,18 @@ class Composer:
         if not fields:
             return known if self._fits(schema, known) else self._drawn(schema, f"{collection.name} {record.key}")
         needed = flat(schema).get("required", ())
+        shown = [
+            name
+            for name, each in fields.items()
+            if each.get("writeOnly") is not True and (name not in thin or name in needed)
+        ]
+        whole: Json = {name: known[name] for name in shown if name in known}
+        if self._fits(schema, whole):
+            return whole
         found: dict[str, Json] = {}
         missing: list[str] = []
-        for name, each in fields.items():
-            if each.get("writeOnly") is True or (name in thin and name not in needed):
-                continue
+        for name in shown:
+            each = fields[name]
             if name in known and (fit := self._as(each, known[name])):
                 found[name] = fit[0]
             elif name in known or name in needed:
@@ -216,8 +223,10 @@ class Composer:
         return {name: re.sub(r"[^\x20-\x7e]", "-", value) for name, value in found.items()}
 
     def _fresh(self, record: Record, collection: Collection, state: State) -> dict[str, Json]:
-        """The fields, with embedded records as they are now."""
+        """The fields, with embedded records and numbers of others as they are now."""
         known = {name: value for name, value in record.fields.items() if not name.startswith(HIDDEN)}
+        for counter in collection.counters:
+            known[counter.field] = counted(counter, record, self._model, state)
         for link in collection.links:
             if not link.embedded or known.get(link.field) is None:
                 continue

@@ -15,6 +15,7 @@ from app.apis.media_types import (
     FORM,
     JSON_PATCH,
     PARTS,
+    as_meant,
     bare,
     is_binary_media,
     is_declared_json,
@@ -111,6 +112,7 @@ def _described(operation: Operation, node: Mapping[str, Json], references: Refer
     where = f"{operation.method} {operation.path}"
     odd = next((each for each in path if "{}" in each and each != "{}"), None)
     problem = "" if odd is None else "a part of its path has more than one value"
+    problem = "its path has a fragment, which no request carries" if "#" in operation.path else problem
     own = {each.wire_name: each.schema for each in operation.parameters if each.place == "path"}
     key_schema = own.get(parameters[-1], {}) if parameters and path[-1:] == ("{}",) else {}
     try:
@@ -207,6 +209,7 @@ def _body(
     content = entry.get("content")
     if not isinstance(content, Mapping) or not content:
         return None, ""
+    content = {as_meant(each): media for each, media in content.items()}
     usable = [each for each in content if is_declared_json(bare(each)) and bare(each) != JSON_PATCH]
     usable += [each for each in content if bare(each) in (FORM, PARTS) or "*" in each]
     required = entry.get("required") is True

@@ -7,7 +7,7 @@ out, with a reason.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -44,12 +44,14 @@ HIDDEN: Final = "."
 """Begins the names of fields that no answer shows."""
 _ALIKE: Final = 0.6  # share of fields that two descriptions of the same records have in common
 _SEARCHING: Final = {"search", "query", "filter", "find", "list", "lookup", "all"}
+_ALL: Final = {"all", "every", "each", "clear", "clears", "empty", "empties", "purge", "purges", "matching"}
 _NOT_NAMES: Final = re.compile(r"api|rest|v\d+(\.\d+)*|json", re.IGNORECASE)
 _PEOPLE: Final = ("user", "member", "person", "account", "employee", "contact", "customer")
 _PERSONS: Final = {
     "owner", "author", "creator", "assignee", "reviewer", "reporter", "createdby", "updatedby", "manager",
     "member", "assignedto", "requester",
 }  # fmt: skip
+_COUNTING: Final = {"count", "total", "num", "number", "counter", "quantity"}
 _BOUNDS: Final = ("format", "pattern", "enum", "minLength", "maxLength", "minimum", "maximum")
 _UNIQUE: Final = ("name", "username", "login", "email", "slug", "key", "code", "title")
 
@@ -71,6 +73,14 @@ class Link(msgspec.Struct, frozen=True):
     embedded: bool = False
 
 
+class Counter(msgspec.Struct, frozen=True):
+    """A field with the number of records of a collection that are in a record, or name it in the field `link`."""
+
+    field: str
+    collection: str
+    link: str = ""
+
+
 class Collection(msgspec.Struct, frozen=True, kw_only=True):
     """Records of one kind. `key` is the field with the key, "" if no field has it."""
 
@@ -82,6 +92,7 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True):
     key_schema: Schema
     scopes: tuple[Scope, ...] = ()
     links: tuple[Link, ...] = ()
+    counters: tuple[Counter, ...] = ()
     unique: str = ""  # a field that no two records share
     given: frozenset[str] = frozenset()  # fields that bodies may set
     examples: Mapping[str, Sequence[Json]] = {}
@@ -201,12 +212,16 @@ class _Reading:
         }
         used |= {self._names[up] for path in self._kinds if self._names[path] in used for up in self._above(path)}
         collections = {
-            self._names[path]: self._collection(kind)
+            self._names[path]: self._collection(kind, found.values())
             for path, kind in self._kinds.items()
             if self._names[path] in used
         }
         above = {name: self._links_above(name, collections, found.values()) for name in collections}
         collections = {name: _linked(each, collections, above[name]) for name, each in collections.items()}
+        collections = {
+            name: msgspec.structs.replace(each, counters=tuple(_counters(each, collections)))
+            for name, each in collections.items()
+        }
         return Model(self._app, self._document, found, collections, tuple(left_out), self._fits)
 
     def _links_above(self, name: str, every: Mapping[str, Collection], made: Iterable[Modelled]) -> list[Link]:
@@ -357,6 +372,9 @@ class _Reading:
             if unknown:
                 raise NotModelledError(f"what its parameter {unknown[0]!r} chooses is not known")
             query = self._query(each, kind, fixed)
+            said = {*split_words(operation.summary), *split_words(operation.description)}
+            if not query.filters and not said & _ALL:
+                raise NotModelledError("which of the records it deletes is not known")
             return self._made(each, "clear", kind, fixed=fixed, query=query, shape=self._many(each, kind))
         raise NotModelledError("it writes a whole collection at once")
 
@@ -532,29 +550,21 @@ class _Reading:
     def _above(self, path: Path) -> list[Path]:
         return [path[:place] for place in range(len(path)) if path[:place] in self._kinds and path[place] == "{}"]
 
-    def _collection(self, kind: _Kind) -> Collection:
+    def _collection(self, kind: _Kind, made: Iterable[Modelled]) -> Collection:
         scopes = []
         names = self._parameter_names(kind)
         for place, parameter in zip(
             [at for at, each in enumerate(kind.path) if each == "{}"], names, strict=False
         ):
             schema = self._schemas.get((kind.path[: place + 1], parameter), {})
-            scopes.append(Scope(parameter, self._names.get(kind.path[:place], ""), schema))
-        given: set[str] = set()
-        for each in self._described:
-            if (
-                each.path in (kind.path, (*kind.path, "{}"))
-                and each.body is not None
-                and each.body.shape is not None
-            ):
-                given |= fields_of(each.body.shape.item).keys()
-        creates = [each for each in kind.creates if "409" in each.errors]
-        sent = (
-            fields_of(creates[0].body.shape.item) if creates and creates[0].body and creates[0].body.shape else {}
-        )
-        unique = next(
-            (each for name in _UNIQUE for each in sent if plain(each) == name and each in fields_of(kind.item)), ""
-        )
+            above = self._kinds.get(kind.path[:place])
+            is_key = above is not None and (above.has_items or _may_be(schema, above.key_schema))
+            scopes.append(Scope(parameter, self._names[kind.path[:place]] if is_key else "", schema))
+        own = [each for each in made if each.collection == self._names[kind.path] and each.body is not None]
+        sent = {each.operation.name: _sent(each) for each in own}
+        fields = (sent[each.operation.name] for each in own if each.role == "create" and "409" in each.errors)
+        names = [name for each in fields for name in each if name in fields_of(kind.item)]
+        unique = next((each for name in _UNIQUE for each in names if plain(each) == name), "")
         return Collection(
             name=self._names[kind.path],
             path=kind.path,
@@ -564,7 +574,7 @@ class _Reading:
             key_schema=kind.key_schema,
             scopes=tuple(scopes),
             unique=unique,
-            given=frozenset(given),
+            given=frozenset(name for each in sent.values() for name in each),
             examples=_examples(kind),
         )
 
@@ -599,6 +609,16 @@ def _find_key(kind: _Kind) -> None:
     by_name = {plain(each): each for each in reversed(fields)}
     kind.key = next((by_name[each] for each in wanted if each in by_name and _is_key(fields[by_name[each]])), "")
     kind.key_schema = _key_schema(flat(fields.get(kind.key, {})), flat(kind.key_parameter))
+
+
+def _sent(made: Modelled) -> Mapping[str, Schema]:
+    """The fields of its body."""
+    return {} if made.body is None or made.body.shape is None else fields_of(made.body.shape.item)
+
+
+def _may_be(parameter: Schema, key: Schema) -> bool:
+    """Whether a parameter may take the keys of a collection, which no operation of its own says."""
+    return "enum" not in flat(parameter) and _same_type(parameter, key)
 
 
 def _key_schema(field: Schema, parameter: Schema) -> Schema:
@@ -703,6 +723,23 @@ def _link(name: str, schema: Schema, own: Collection, every: Mapping[str, Collec
         return Link(name, target.name, many, embedded=True) if is_it and fields_of(inner) else None
     known = named_key or inner.get("format") == "uuid" or (kind_of(inner) == "integer" and not many)
     return Link(name, target.name, many) if known and _same_type(inner, target.key_schema) else None
+
+
+def _counters(own: Collection, every: Mapping[str, Collection]) -> Iterator[Counter]:
+    """As `note_count`, `notesTotal` and `num_notes` count notes."""
+    for name, schema in fields_of(own.item).items():
+        words = [each for each in split_words(name) if each != "of"]
+        counted = [each for each in words if each not in _COUNTING]
+        if kind_of(flat(schema)) != "integer" or len(counted) in (0, len(words)):
+            continue
+        for other in every.values():
+            if other.noun != noun_of(counted) or other.name == own.name:
+                continue
+            inside = len(other.scopes) == len(own.scopes) + 1 and other.scopes[-1].parent == own.name
+            link = next((each.field for each in other.links if each.collection == own.name and not each.many), "")
+            if inside or link:
+                yield Counter(name, other.name, "" if inside else link)
+                break
 
 
 def _target(noun: str, own: Collection, every: Mapping[str, Collection]) -> Collection | None:

@@ -23,8 +23,9 @@ _NONE: Final[Examples] = {}
 _FULL_DEPTH: Final = 3  # down to which objects get the fields that they need not have
 _DEPTH: Final = 12
 _BRANCHES: Final = 12  # of alternatives that are tried
-_FIELDS: Final = 400  # of one value
+_FIELDS: Final = 80  # of one value
 _ITEMS: Final = 3
+_CHARS: Final = 10_000  # of a text
 _TRIES: Final = 6
 _COUNTS: Final = {"count", "total", "size", "number", "quantity", "amount", "stock", "views", "likes", "comments"}
 _CREATED: Final = ("created", "inserted", "added", "opened", "started", "start", "begin", "from")
@@ -89,11 +90,11 @@ class Drawer:
 
 def in_order(record: dict[str, Json]) -> dict[str, Json]:
     """The record with its times in their order: nothing is changed before it is created."""
-    first = next((each for each in record if _begins(each, _CREATED) and texts_time(record[each])), None)
+    first = next((each for each in record if texts_time(record[each]) and _begins(each, _CREATED)), None)
     if first is None:
         return record
     for name, value in record.items():
-        if name != first and _begins(name, _LATER) and texts_time(value) and len(value) == len(record[first]):
+        if name != first and texts_time(value) and _begins(name, _LATER) and len(value) == len(record[first]):
             record[name] = max(value, _later(record[first], len(name)))
     return record
 
@@ -169,7 +170,8 @@ class _Draw:
         )
 
     def text(self, schema: Schema, name: str) -> str:
-        least, most = int(schema.get("minLength", 0)), int(schema.get("maxLength", 10_000))
+        most = int(min(schema.get("maxLength", _CHARS), _CHARS))
+        least = int(min(schema.get("minLength", 0), most))
         if "pattern" in schema:
             for _ in range(_TRIES):
                 found = texts.matching(schema["pattern"], self._rng, least)
@@ -204,20 +206,20 @@ class _Draw:
         fields, needed = fields_of(schema), schema.get("required", ())
         full = depth < _FULL_DEPTH and not self._spare
         found: dict[str, Json] = {}
-        for field, each in fields.items():
+        for field, each in fields.items() if self._left > -_FIELDS else ():
             if field not in needed and (not full or self._left <= 0 or each.get("writeOnly") is True):
                 continue
             self._left -= 1
             found[field] = self.value(each, field, depth + 1)
         more = schema.get("additionalProperties")
         of_others = more if isinstance(more, dict) else {}
-        for field in (each for each in needed if each not in fields):
+        for field in (each for each in needed[:_FIELDS] if each not in fields):
             found[field] = self.value(of_others, field, depth + 1)
         if not fields and isinstance(more, dict) and full:
             for _ in range(2):
                 found[texts.slug(self._rng)] = self.value(more, singular(name), depth + 1)
-        while len(found) < schema.get("minProperties", 0):
-            found[texts.slug(self._rng)] = self.value(of_others, singular(name), depth + 1)
+        for number in range(int(min(schema.get("minProperties", 0), _FIELDS)) - len(found)):
+            found[f"{texts.slug(self._rng)}-{number}"] = self.value(of_others, singular(name), depth + 1)
         return in_order(found)
 
     def _array(self, schema: Schema, name: str, depth: int) -> Json:

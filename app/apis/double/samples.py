@@ -67,8 +67,8 @@ class Sampled(msgspec.Struct, frozen=True):
     items: Mapping[str, Mapping[str, Seen]] = {}
 
     def fields(self, collection: str) -> Mapping[str, Seen]:
-        """What is known of the records of a collection, from wherever it was read."""
-        return {**self.lists.get(collection, {}), **self.items.get(collection, {})}
+        """What is known of the records of a collection; lists show more of them than single reads do."""
+        return {**self.items.get(collection, {}), **self.lists.get(collection, {})}
 
     def left_out(self, collection: Collection, *, lists: bool) -> frozenset[str]:
         """The fields that lists, or single records, lack though the document promises them, as far as was read."""

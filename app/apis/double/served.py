@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from random import Random
 from typing import Final
+from urllib.parse import unquote
 
 from app.apis.double.model import Model
 from app.records import Json
 
+_HOPS: Final = 4  # from a reference to another
 _ORDERLESS: Final = ("paths", "properties", "schemas", "definitions", "parameters")
 
 
@@ -22,8 +24,34 @@ def served_document(model: Model, seed: str | None = None) -> dict[str, Json]:
         left = {name: each for name, each in item.items() if not _is_left_out(path, name, kept)}
         if any((path, name.upper()) in kept for name in left):
             paths[path] = left
-    document = {**model.document, "paths": paths}
+    document: dict[str, Json] = _inlined({**model.document, "paths": paths}, model.document, 0)
     return document if seed is None else _shuffled(document, Random(f"{seed} order"), "")
+
+
+def _inlined(value: Json, document: Mapping[str, Json], hops: int) -> Json:
+    """With what stands at paths in place of references to it: the path, or its place in a list, may be another."""
+    if isinstance(value, list):
+        return [_inlined(each, document, hops) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    reference = value.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#/paths/") and hops < _HOPS:
+        return _inlined(_target(reference, document), document, hops + 1)
+    return {name: _inlined(each, document, hops) for name, each in value.items()}
+
+
+def _target(reference: str, document: Mapping[str, Json]) -> Json:
+    """Any value, if there is nothing at the place."""
+    found: Json = document
+    for part in unquote(reference).removeprefix("#/").split("/"):
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        elif isinstance(found, Mapping) and name in found:
+            found = found[name]
+        else:
+            return {}
+    return found
 
 
 def _is_left_out(path: str, name: str, kept: set[tuple[str, str]]) -> bool:

@@ -39,11 +39,14 @@ from app.apis.double.state import (
 )
 from app.apis.media_types import FORM, PARTS, bare, is_declared_json
 from app.apis.security_schemes import SecurityScheme
+from app.apis.yaml_json import to_json_text
 from app.records import Json
 from app.untrusted.json_text import JsonError, decode_json
 
+_EMPTY: Final = (204, 205, 304)  # statuses without content, whatever a document says
 _MAX_VALUES: Final = 100_000
 _MAX_DEPTH: Final = 60
+_MAX_ROWS: Final = 1_000  # of a list in a form
 _NOW: Final = re.compile(
     r"(created|updated|modified|changed|last.?(updated|modified|changed))(at|on|date|time|timestamp)?|timestamp"
 )
@@ -56,7 +59,7 @@ _FORMATS: Final = {
     "date": re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"),
     "uuid": re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.I),
 }
-_NUMBER: Final = re.compile(r"-?\d{1,18}(\.\d{1,18}([eE][-+]?\d{1,3})?)?")
+_NUMBER: Final = re.compile(r"-?\d{1,100}(\.\d{1,100}([eE][-+]?\d{1,3})?)?")
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -286,16 +289,37 @@ class Double:
             pairs = parse_qs(content.decode("utf-8", "replace"), keep_blank_values=True)
         else:
             pairs = _parts(headers["content-type"], content)
-        fields = fields_of(flat(schema))
         value: dict[str, Json] = {}
         for name, found in pairs.items():
-            own = name.removesuffix("[]")
-            each = fields.get(own, {})
-            if kind_of(flat(each)) == "array":
-                value[own] = [self._scalar(flat(each).get("items") or {}, one) for one in found]
-            else:
-                value[own] = self._scalar(each, found[-1])
+            first, *inner = [each.rstrip("]") for each in name.split("[")]
+            self._set(value, schema, [first, *inner], found)
         return value
+
+    def _set(self, value: dict[str, Json], schema: Schema, keys: Sequence[str], found: Sequence[str]) -> None:
+        """A field of a form, whose name may lead into others: `card[number]`, `tags[]`, `lines[0][id]`."""
+        name, *inner = keys
+        own = fields_of(flat(schema)).get(name, {})
+        if not inner or inner == [""]:
+            is_list = kind_of(flat(own)) == "array"
+            each = flat(own).get("items") or {} if is_list else own
+            texts_of = [self._scalar(each, one) for one in found]
+            value[name] = texts_of if is_list or inner else texts_of[-1]
+        elif kind_of(flat(own)) == "array" or inner[0].isdecimal():
+            rows = value.setdefault(name, [])
+            if not isinstance(rows, list) or len(rows) > _MAX_ROWS:
+                return
+            held = {"properties": {"": flat(own).get("items") or {}}}
+            if len(inner) == 1:
+                rows += [self._scalar(flat(own).get("items") or {}, one) for one in found]
+                return
+            if not rows or inner[0] not in ("", str(len(rows) - 1)):
+                rows.append({})
+            inside = {"": rows[-1]}
+            self._set(inside, held, ["", *inner[1:]], found)
+        else:
+            held = value.setdefault(name, {})
+            if isinstance(held, dict) and len(inner) < _MAX_DEPTH:
+                self._set(held, own, inner, found)
 
     def _answer(self, made: Modelled, request: Request) -> Answer:
         if not made.collection:
@@ -354,19 +378,9 @@ class Double:
         for field, parameter in made.fixed.items():
             wanted = request.given.get(parameter)
             found = [each for each in found if _names(each.fields.get(field), wanted)]
-        rows = {(*each.scope, each.key): Row(each.key, each.fields) for each in found}
-        kept = {id(row) for row in chosen(made.query, list(rows.values()), request.given | request.body)}
-        order = {
-            id(row): place
-            for place, row in enumerate(chosen(made.query, list(rows.values()), request.given | request.body))
-        }
-        pairs = [(rows[(*each.scope, each.key)], each) for each in found]
-        return [
-            record
-            for row, record in sorted(
-                (pair for pair in pairs if id(pair[0]) in kept), key=lambda pair: order[id(pair[0])]
-            )
-        ]
+        by_row = {id(row): (row, each) for each in found for row in [Row(each.key, each.fields)]}
+        kept = chosen(made.query, [row for row, _ in by_row.values()], request.given | request.body)
+        return [by_row[id(row)][1] for row in kept]
 
     def _listed(self, made: Modelled, collection: Collection, scope: tuple[str, ...], request: Request) -> Answer:
         records = self._rows(made, collection, scope, request)
@@ -517,14 +531,17 @@ class Double:
         self.state.writes += 1
 
     def _accepted(self, made: Modelled, collection: Collection, request: Request) -> dict[str, Json]:
-        """What of a body is kept: all but what the server alone sets."""
+        """What of a body is kept: all but what the server alone sets, and what neither side describes."""
         schema = made.body.shape.item if made.body is not None and made.body.shape is not None else {}
         item = fields_of(collection.item)
         kept: dict[str, Json] = {}
         for name, value in request.body.items():
-            own = fields_of(schema).get(name, item.get(name, {}))
-            if not _is_read_only(own):
-                kept[name] = value
+            own = fields_of(schema).get(name)
+            foreign = own is None and bool(fields_of(schema)) and not schema.get("additionalProperties")
+            shown = item.get(name, {})
+            if foreign or _is_read_only(own or shown) or (own is None and self._problem(shown, value)[1]):
+                continue
+            kept[name] = value
         return kept
 
     def _check_links(self, made: Modelled, collection: Collection, fields: Mapping[str, Json]) -> None:
@@ -599,11 +616,11 @@ class Double:
         return self._replied(made.reply, value, headers)
 
     def _replied(self, reply: Reply, value: Json, headers: Mapping[str, str]) -> Answer:
-        if reply.schema is None:
+        if reply.schema is None or reply.status in _EMPTY:
             return Answer(reply.status, dict(headers))
-        if not is_declared_json(reply.media_type):
-            return Answer(reply.status, {**headers, "content-type": reply.media_type}, str(value).encode())
-        return Answer(reply.status, {**headers, "content-type": reply.media_type}, msgspec.json.encode(value))
+        as_text = not is_declared_json(reply.media_type)
+        content = str(value).encode("utf-8", "replace") if as_text else to_json_text(value)
+        return Answer(reply.status, {**headers, "content-type": reply.media_type}, content)
 
     def _refused(self, made: Modelled | None, refusal: _RefusedError) -> Answer:
         errors = {} if made is None else made.errors
@@ -615,7 +632,7 @@ class Double:
         if named is not None and named.schema is None and not named.headers and str(refusal.status) in errors:
             value = {"message": refusal.message}
         headers = {"content-type": reply.media_type, **refusal.headers}
-        return Answer(refusal.status, headers, msgspec.json.encode(value))
+        return Answer(refusal.status, headers, to_json_text(value))
 
 
 class Transport(httpx.AsyncBaseTransport, httpx.BaseTransport):

@@ -91,9 +91,7 @@ def is_nullable(schema: Schema) -> bool:
     if isinstance(kinds, list) and "null" in kinds:
         return True
     branches = schema.get("anyOf") or schema.get("oneOf") or ()
-    return None in schema.get("enum", ()) or any(
-        is_nullable(each) or each.get("type") == "null" for each in branches
-    )
+    return None in schema.get("enum", ()) or any("null" in str(each.get("type")) for each in branches)
 
 
 def list_shape(schema: Schema, nouns: Sequence[str] = (), depth: int = 0) -> Shape | None:

@@ -10,8 +10,7 @@ from typing import Final
 
 import msgspec
 
-from app.apis.double import texts
-from app.apis.double.model import Collection, Link, Model
+from app.apis.double.model import Collection, Counter, Link, Model
 from app.apis.double.records import Drawer, key_like
 from app.apis.double.samples import Sampled, Seen, drawn
 from app.apis.double.shapes import Schema, fields_of, flat, is_nullable, kind_of, plain
@@ -114,7 +113,7 @@ def initial_state(
             rng = drawer.random(f"links {collection.name} {record.scope} {record.key}")
             for link in collection.links:
                 _set_link(collection, record, link, model, state, rng)
-            _make_unique(collection, record, state, rng)
+            _make_unique(collection, record, state)
     return state
 
 
@@ -161,13 +160,23 @@ def linked(link: Link, record: Record, schema: Schema, model: Model, known: Json
     target = model.collections[link.collection]
     if not link.embedded:
         return typed_key(schema, record.key)
-    fields = fields_of(flat(schema))
+    deeper = {each.field for each in target.links if each.embedded}  # these stay: they may lead back here
+    fields = {name: each for name, each in fields_of(flat(schema)).items() if name not in deeper}
     shown = dict(known) if isinstance(known, Mapping) else {}
     return (
         shown
         | {name: value for name, value in record.fields.items() if name in fields}
         | ({target.key: typed_key(fields[target.key], record.key)} if target.key in fields else {})
     )
+
+
+def counted(counter: Counter, record: Record, model: Model, state: State) -> int:
+    """How many records of the counter's collection are in a record, or name it."""
+    if not counter.link:
+        return len(state.of(counter.collection, (*record.scope, record.key)))
+    [link] = [each for each in model.collections[counter.collection].links if each.field == counter.link]
+    others = state.records.get(counter.collection, {}).values()
+    return sum(target_of(link, each.fields.get(link.field), model, state) is record for each in others)
 
 
 def _scopes(collection: Collection, state: State, drawer: Drawer) -> Iterator[tuple[str, ...]]:
@@ -255,7 +264,7 @@ def _agree(record: dict[str, Json], fields: Mapping[str, Schema]) -> None:
                 del record[name]
 
 
-def _make_unique(collection: Collection, record: Record, state: State, rng: Random) -> None:
+def _make_unique(collection: Collection, record: Record, state: State) -> None:
     value = record.fields.get(collection.unique)
     if not isinstance(value, str) or collection.unique == collection.key:
         return
@@ -264,8 +273,9 @@ def _make_unique(collection: Collection, record: Record, state: State, rng: Rand
         for each in state.records[collection.name].values()
         if each is not record
     }
+    number = 2
     while value in others:
-        value = f"{record.fields[collection.unique]} {texts.word(rng)}"
+        value, number = f"{record.fields[collection.unique]} {number}", number + 1
     record.fields[collection.unique] = value
 
 
