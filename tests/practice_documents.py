@@ -50,7 +50,10 @@ SENSORS = document(
     {
         "/sensors": _operations(
             "sensors",
-            get=("sensors_list", {"type": "object", "additionalProperties": {"$ref": "#/components/schemas/Sensor"}}),
+            get=(
+                "sensors_list",
+                {"type": "object", "additionalProperties": {"$ref": "#/components/schemas/Sensor"}},
+            ),
             post=("sensors_add", _object(["id"], id=_TEXT), _SENSOR),
         ),
         "/sensors/{sensor}": {
@@ -154,8 +157,12 @@ PRESS = document(
                 delete=("removeArticle", None),
             ),
         },
-        "/articles/{slug}/publish": _operations("one", put=("publishArticle", _object(data=_ARTICLE), None, [path("slug")])),
-        "/articles/{slug}/retire": _operations("one", put=("retireArticle", _object(data=_ARTICLE), None, [path("slug")])),
+        "/articles/{slug}/publish": _operations(
+            "one", put=("publishArticle", _object(data=_ARTICLE), None, [path("slug")])
+        ),
+        "/articles/{slug}/retire": _operations(
+            "one", put=("retireArticle", _object(data=_ARTICLE), None, [path("slug")])
+        ),
         "/writers": _operations("writers", get=("fetchWriters", _object(["data"], data=_listed(_WRITER)))),
         "/writers/{slug}": {
             "parameters": [path("slug")],
@@ -168,11 +175,19 @@ PRESS = document(
 """Cursors, envelopes, keys that are texts, an embedded link, and actions that move a state."""
 
 _PRODUCT = _object(
-    ["name", "price"], name=_TEXT, price={"type": "number", "minimum": 0.5, "maximum": 900}, stock=_WHOLE, shelf_id=_WHOLE, on_sale=_FLAG
+    ["name", "price"],
+    name=_TEXT,
+    price={"type": "number", "minimum": 0.5, "maximum": 900},
+    stock=_WHOLE,
+    shelf_id=_WHOLE,
+    on_sale=_FLAG,
 )
 _PRODUCT_SHOWN = {**_PRODUCT, "properties": {"id": {**_WHOLE, "readOnly": True}, **_PRODUCT["properties"]}}
 _SHELF_SHOWN = _object(["id", "name"], id=_WHOLE, name=_TEXT)
-_PAGE = [{"name": "page", "in": "query", "type": "integer"}, {"name": "size", "in": "query", "type": "integer", "default": 5}]
+_PAGE = [
+    {"name": "page", "in": "query", "type": "integer"},
+    {"name": "size", "in": "query", "type": "integer", "default": 5},
+]
 
 
 def _two(name: str, returned: Json = None, parameters: list[Json] | None = None) -> dict[str, Json]:
@@ -198,7 +213,11 @@ STORE: dict[str, Json] = {
     "security": [{"key": []}],
     "paths": {
         "/products": {
-            "get": _two("findProducts", _listed(_PRODUCT_SHOWN), [*_PAGE, {"name": "shelf_id", "in": "query", "type": "integer"}]),
+            "get": _two(
+                "findProducts",
+                _listed(_PRODUCT_SHOWN),
+                [*_PAGE, {"name": "shelf_id", "in": "query", "type": "integer"}],
+            ),
             "post": _two("insertProduct", _PRODUCT_SHOWN, [_SENT]),
         },
         "/products/{id}": {

@@ -25,9 +25,9 @@ from app.apis.double.model import Model, read_model
 from app.apis.double.samples import Sample, Sampled, sampled
 from app.apis.double.served import served_document
 from app.apis.double.service import Double, Options
-from app.apis.double.shapes import value_at
+from app.apis.double.shapes import flat, value_at
 from app.apis.double.state import TOP, State
-from app.errors import ApiDocumentError, InvalidError, NotFoundError
+from app.errors import InvalidError, NotFoundError
 from app.gateway.gateway import Gateway
 from app.records import Json, Stop, Task, Trajectory
 from trainer.environment import Scenario, Split, Verdict
@@ -143,17 +143,21 @@ class Practice:
 
     def _plan(self, key: Key) -> Plan:
         """Raises NothingToPractiseError."""
-        rng = Random(f"practice {key.split} {key.seed} form")
-        forms = self.forms[key.split]
-        for attempt in range(_TRIES**2):
-            form = self._draw_form(forms, rng)
-            if key.twin and form is not None:
-                near = contrasts(form, forms)
-                form = rng.choice(near) if near else form
-            if form is not None and (plan := self.fitted(key, form)) is not None:
+        rng = Random(f"practice {key.split} {key.seed} {key.twin} form")
+        left = self.forms[key.split]
+        if key.twin:
+            own = self.plan_of(Key(key.split, key.seed, 0)).form
+            near = contrasts(own, left)
+            rng.shuffle(near)
+            left = [each for each in left if each is not own] or left
+            for form in near[:_TRIES]:
+                if (plan := self.fitted(key, form)) is not None:
+                    return plan
+        while left and len(self.forms[key.split]) - len(left) < _TRIES**2:
+            form = _draw_form(left, rng)
+            if (plan := self.fitted(key, form)) is not None:
                 return plan
-            if attempt > _TRIES and len(self.unfit) >= len(forms):
-                break
+            left = [each for each in left if each is not form]
         raise NothingToPractiseError(self.nothing())
 
     def nothing(self) -> str:
@@ -164,17 +168,6 @@ class Practice:
             f"nothing can be practised on {self.model.app.name}: {why or 'its document has no records'}. Give a document"
             " whose schemas say what lists and records have, or answers of the API as samples"
         )
-
-    def _draw_form(self, forms: Sequence[Form], rng: Random) -> Form | None:
-        """By goal, then by collection, so that none drowns in the many ways to say another."""
-        known = [each for each in forms if each.name not in self.unfit]
-        goals = sorted({each.goal for each in known})
-        if not goals:
-            return None
-        goal = rng.choices(goals, [_WEIGHTS[each] for each in goals])[0]
-        of_goal = [each for each in known if each.goal == goal]
-        collection = rng.choice(sorted({each.collection for each in of_goal}))
-        return rng.choice([each for each in of_goal if each.collection == collection])
 
     def fitted(self, key: Key, form: Form) -> Plan | None:
         reason = ""
@@ -198,6 +191,15 @@ class Practice:
         return draw_task(form, self.every, double, Random(f"{rng.random()} {index}"), index)
 
 
+def _draw_form(forms: Sequence[Form], rng: Random) -> Form:
+    """By goal, then by collection, so that none drowns in the many ways to say another."""
+    goals = sorted({each.goal for each in forms})
+    goal = rng.choices(goals, [_WEIGHTS[each] for each in goals])[0]
+    of_goal = [each for each in forms if each.goal == goal]
+    collection = rng.choice(sorted({each.collection for each in of_goal}))
+    return rng.choice([each for each in of_goal if each.collection == collection])
+
+
 def _first(forms: Sequence[Form], of: int) -> tuple[list[Form], list[Form]]:
     """One of so many, at least one, and the others."""
     count = max(1, len(forms) // of) if len(forms) > 2 else 0
@@ -208,35 +210,34 @@ def _check(plan: Plan) -> None:
     """Raises UnfitError where the API does not show what the tasks are about."""
     form, reach = plan.form, plan.practice.every[plan.form.collection]
     writing = plan.writing_of(plan.practice.model.app)
-    lacking = writing.needs(form) - writing.shown[form.collection].rows
+    needs, shown = writing.needs(form), writing.shown[form.collection]
+    lacking = needs - shown.rows
     if form.by != "id" and lacking and (reach.one("get") is None or form.goal == "ensure"):
         raise UnfitError(f"lists do not show {', '.join(sorted(lacking))}")
+    if untrue := needs & shown.untrue:
+        raise UnfitError(f"{', '.join(sorted(untrue))} of its records is not what is shown")
     write_program(writing)
 
 
 def _shown(reach: Reach, doubles: Sequence[Double]) -> Shown:
     """What lists show of the records of a collection."""
-    rows: set[str] | None = None
-    records = [each for double in doubles for each in double.state.records[reach.collection.name].values()]
-    for double in doubles[:1]:
-        for made in reach.roles.get("list", ())[:1]:
-            scope = next((each.scope for each in records), ())
-            known: dict[str, Any] = dict(zip(made.scopes, scope, strict=True))
-            for parameter in made.fixed.values():
-                known[parameter] = next(iter(each.key for each in records), "")
-            if made.fixed:
-                rows = None
-                continue
-            found = value_at(call(double, made, known, {}).value, made.shape.keys if made.shape else ())
-            listed = list(found.values()) if isinstance(found, Mapping) else list(found or ())
-            rows = {name for each in listed for name in each}
-    sure = {name for name in reach.kinds if all(each.fields.get(name) is not None for each in records)}
-    sure |= {
-        each.field
-        for each in reach.collection.links
-        if all(one.fields.get(each.field) is not None for one in records)
-    }
-    return Shown(frozenset(rows if rows is not None else reach.kinds), frozenset(sure))
+    name, fields = reach.collection.name, [*reach.kinds, *(each.field for each in reach.collection.links)]
+    records = [each for double in doubles for each in double.state.records[name].values()]
+    sure = {each for each in fields if all(record.fields.get(each) is not None for record in records)}
+    made = reach.listing
+    if made is None or made.shape is None or made.fixed or not records:
+        return Shown(frozenset(fields), frozenset(sure), frozenset())
+    needed = flat(made.shape.item).get("required", ())
+    untrue = {each for each in fields if each in needed and any(each not in record.fields for record in records)}
+    first = records[0]
+    answered = call(doubles[0], made, dict(zip(made.scopes, first.scope, strict=True)), {})
+    found = value_at(answered.value, made.shape.keys)
+    rows = list(found.values()) if isinstance(found, Mapping) else list(found or ())
+    keyed = {each.key: each for each in doubles[0].state.of(name, first.scope)}
+    for row in rows:
+        own = keyed.get(str(row.get(reach.collection.key)))
+        untrue |= {each for each in reach.kinds if own and each in row and row[each] != own.fields.get(each)}
+    return Shown(frozenset(each for row in rows for each in row), frozenset(sure), frozenset(untrue))
 
 
 class PracticeWorld:
@@ -330,15 +331,15 @@ class _Credentials:
         return False
 
 
-def load_environment(*, document: Path, name: str = "api", samples: Path | None = None) -> PracticeEnvironment:
+def load_environment(*, document: str, name: str = "api", samples: str = "") -> PracticeEnvironment:
     """The plug-in `practice`: `document` is the file of an OpenAPI document, `name` what the agent calls the API,
     `samples` a file with real answers, a JSON object by the names of operations.
 
     Raises InvalidError for a file that cannot be read, ApiDocumentError for a document that is none.
     """
     try:
-        content = document.read_bytes()
-        known = {} if samples is None else msgspec.json.decode(samples.read_bytes(), type=dict[str, Any])
+        content = Path(document).read_bytes()
+        known = msgspec.json.decode(Path(samples).read_bytes(), type=dict[str, Any]) if samples else {}
     except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
         raise InvalidError(f"the files of the API cannot be read: {error}") from error
     return PracticeEnvironment(practice_on(name, read_document(content), known))
@@ -346,9 +347,6 @@ def load_environment(*, document: Path, name: str = "api", samples: Path | None 
 
 def practice_on(name: str, document: Mapping[str, Json], samples: Mapping[str, Json] = {}) -> Practice:
     """What can be practised on the API of a document. Raises ApiDocumentError."""
-    try:
-        model = read_model(name, document, samples=samples)
-    except ApiDocumentError:
-        model = read_model(name, document, samples=samples, server=f"http://{name}.practice")
+    model = read_model(name, document, samples=samples, server=f"http://{name}.practice")
     seen = sampled(model, [Sample(operation, value) for operation, value in samples.items()])
     return Practice(model, seen)

@@ -42,16 +42,17 @@ _OTHER_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
     "update": ("edit", "modify"), "patch": ("update", "edit"), "delete": ("remove", "destroy"), "remove": ("delete",),
     "edit": ("update",), "show": ("get", "read"), "fetch": ("list", "get"), "replace": ("update",), "put": ("update",),
 }  # fmt: skip
-_OTHER_FIELDS: Final = ("name", "title", "label", "value", "status", "text", "description")
+_OTHER_FIELDS: Final = ("title", "name", "label", "status", "display_name", "full_title", "item_state")
 
 
 class Shown(msgspec.Struct, frozen=True):
     """What the worlds of a scenario show of the records of a collection: the fields that rows of lists have, those
-    that every record has, and whether a row has its key.
+    that every record has, and those that are shown with other values than the records have.
     """
 
-    rows: frozenset[str] = frozenset()
-    sure: frozenset[str] = frozenset()
+    rows: frozenset[str]
+    sure: frozenset[str]
+    untrue: frozenset[str] = frozenset()
 
 
 class Writing(msgspec.Struct, frozen=True, eq=False):
@@ -503,11 +504,13 @@ def _type(values: Sequence[Json]) -> str:
     return kinds.pop() if len(kinds) == 1 else "float" if kinds <= {"int", "float"} else "str"
 
 
-def mistakes(program: Program, app: App, rng: Random) -> Iterator[Program]:
+def mistakes(writing: Writing, rng: Random) -> Iterator[Program]:
     """Programs with one mistake each that an error shows: a field or an envelope that is not there."""
+    program, app = write_program(writing), writing.app
     code = "\n".join(program.body)
+    known = {name for reach in writing.every.values() for name in fields_of(reach.collection.item)}
     for field in dict.fromkeys(re.findall(r'row\["(\w+)"\]', code)):
-        wrong = [each for each in _OTHER_FIELDS if each != field and f'"{each}"' not in code]
+        wrong = [each for each in _OTHER_FIELDS if each not in known]
         yield _changed(program, f'row["{field}"]', f'row["{rng.choice(wrong)}"]')
     for envelope in dict.fromkeys(re.findall(r'for row in page(\["\w+"\])', code)):
         yield _changed(program, f"in page{envelope}", 'in page["rows"]')

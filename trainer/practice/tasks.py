@@ -394,7 +394,7 @@ class _Fit:
                 for each in no:
                     each.fields[where.field] = self._rng.choice(others)
             case "has":
-                word = self._rng.choice(_WORDS)
+                word = _WORDS[(len(records) + 3 * self._index) % len(_WORDS)]
                 values["where"] = word
                 for each in yes:
                     self._set_text(each, where.field, f"{each.fields[where.field]} {word}")

@@ -72,9 +72,9 @@ FRAMES: Final[dict[Split, dict[str, Wordings]]] = {
             "{One} should no longer be {flag}.", "I do not want {one} to be {flag}.",
         ),
         "check": (
-            "{change} Then tell me how many {nouns}{place} have the {field} {new}.",
-            "{change} After that, how many {nouns}{place} are there whose {field} is {new}?",
-            "{change} Check how many {nouns}{place} have {field} {new} now.",
+            "{change} Then tell me how many {nouns}{place} there are {that}.",
+            "{change} After that, how many {nouns}{place} are there {that}?",
+            "{change} Check how many {nouns}{place} {that} there are now.",
         ),
     },
     "validation": {
@@ -86,7 +86,7 @@ FRAMES: Final[dict[Split, dict[str, Wordings]]] = {
         "ensure": ("A {noun} {given} is needed; see whether it is there, else add it, and count the {nouns}{place}.",),
         "on": ("See to it that {one} is {flag}.",),
         "off": ("See to it that {one} is not {flag}.",),
-        "check": ("{change} Report the number of {nouns}{place} with {new} as {field} afterwards.",),
+        "check": ("{change} Report the number of {nouns}{place} {that} afterwards.",),
     },
     "test": {
         "list": ("Go through the {them} and write down each {field}.", "Every {field} among the {them}, please."),
@@ -97,7 +97,7 @@ FRAMES: Final[dict[Split, dict[str, Wordings]]] = {
         "ensure": ("Should a {noun} {given} be missing, put one in; either way let me know the count of {nouns}{place}.",),
         "on": ("Make sure {one} counts as {flag}.", "Switch {flag} on for {one}."),
         "off": ("Make sure {one} does not count as {flag}.", "Switch {flag} off for {one}."),
-        "check": ("{change} Once that is done, let me know the count of {nouns}{place} that have {new} under {field}.",),
+        "check": ("{change} Once that is done, let me know the count of {nouns}{place} {that}.",),
     },
 }  # fmt: skip
 _FLAGS: Final[dict[Split, dict[bool, Wordings]]] = {
@@ -135,6 +135,13 @@ _ID: Final[dict[Split, Wordings]] = {
     "validation": ("the {noun} that has {value} as its id",),
     "test": ("the one of our {nouns} under the id {value}",),
 }
+BY: Final[dict[Split, Wordings]] = {
+    "train": (
+        'the {noun} with the {by} "{value}"', "the {noun} whose {by} is {value}", 'the {noun} that has the {by} "{value}"',
+    ),
+    "validation": ('the {noun} that goes by "{value}" as its {by}',),
+    "test": ('the one of our {nouns} that says "{value}" under {by}',),
+}  # fmt: skip
 _OWNER: Final[dict[Split, Wordings]] = {
     "train": ("of {one}", "in {one}", "that belong to {one}"),
     "validation": ("under {one}",),
@@ -230,13 +237,10 @@ class _Wording:
                     noun=f"{self._noun}{place}", nouns=self._nouns, given=given, place=""
                 )
             case "check":
-                new = _value(self._values["new"] if form.value is None else form.value)
-                change = self._change(CRUD_FRAMES[split]["change"], new, field)
+                change = self._changed(field)
+                told = {"nouns": self._nouns, "place": self._place(), "that": self._that(field)}
                 change = f"{change[:1].upper()}{change[1:].rstrip('.')}."
-                place = self._place()
-                return self._choose(own["check"]).format(
-                    change=change, nouns=self._nouns, place=place, field=field, new=new
-                )
+                return self._choose(own["check"]).format(change=change, **told)
             case "delete":
                 return self._act("delete", "deleted", CRUD_FRAMES[split]["delete"])
             case "act":
@@ -252,11 +256,17 @@ class _Wording:
                 base = verb if form.value else _OPPOSITES.get(verb, f"un{verb}")
                 return self._act(base, _participle(base), CRUD_FRAMES[split]["act"])
             frames = FRAMES[split]["on" if form.value else "off"]
-            flag = " ".join(each for each in split_words(form.field) if each not in ("is", "has"))
+            flag = _flag(form.field)
             return self._of_one(frames, flag=flag) if self._is_one else self._flag_of_many(flag)
         if self._is_one:
             return self._change(CRUD_FRAMES[split]["change"], self._values["new"], field)
         return self._of_many(GYM_FRAMES[split]["move"], label=field, target=self._values["new"])
+
+    def _that(self, field: str) -> str:
+        """Which records have the new value."""
+        if self._form.value is not None:
+            return self._choose(_FLAGS[self._split][self._form.value]).format(flag=_flag(self._form.field))
+        return self._choose(CONDITIONS[self._split]["label"]).format(label=field, v=self._values["new"])
 
     def _flag_of_many(self, flag: str) -> str:
         return self._of_many(GYM_FRAMES[self._split]["move"], label=flag, target=_value(self._form.value))
@@ -299,8 +309,13 @@ class _Wording:
         form, value = self._form, self._values["key"]
         if form.by == "id":
             return self._choose(_ID[self._split]).format(noun=self._noun, nouns=self._nouns, value=value)
-        by = prose(form.key, self._reach, self._rng)
-        return self._choose(ONE[self._split]).format(noun=self._noun, nouns=self._nouns, by=by, value=value)
+        return self._called(self._reach, form.key, value)
+
+    def _called(self, reach: Reach, field: str, value: Json) -> str:
+        """A record by a text: whose text it is goes without saying of its name alone."""
+        frames = BY[self._split] if field not in reach.names[:1] else ONE[self._split]
+        own, many = noun(reach.collection), nouns(reach.collection)
+        return self._choose(frames).format(noun=own, nouns=many, by=prose(field, reach, self._rng), value=value)
 
     def _place(self) -> str:
         """Of which record they are."""
@@ -314,8 +329,7 @@ class _Wording:
         own, many = noun(target.collection), nouns(target.collection)
         if not through.name:
             return self._choose(_ID[self._split]).format(noun=own, nouns=many, value=value)
-        by = prose(through.name, target, self._rng)
-        return self._choose(ONE[self._split]).format(noun=own, nouns=many, by=by, value=value)
+        return self._called(target, through.name, value)
 
     def _where(self) -> str:
         where = self._form.where
@@ -324,8 +338,7 @@ class _Wording:
     def _condition(self, where: Condition) -> str:
         field, split = prose(where.field, self._reach, self._rng), self._split
         if where.flag is not None:
-            flag = " ".join(each for each in split_words(where.field) if each not in ("is", "has"))
-            return self._choose(_FLAGS[split][where.flag]).format(flag=flag)
+            return self._choose(_FLAGS[split][where.flag]).format(flag=_flag(where.field))
         value = self._values["where"]
         match where.test:
             case "is":
@@ -378,6 +391,10 @@ def flag_verb(field: str) -> str:
     return next(
         (each for each in (last[:-1], last[:-2], last[:-3]) if each in verbs.ALL and participle(each) == last), ""
     )
+
+
+def _flag(field: str) -> str:
+    return " ".join(each for each in split_words(field) if each not in ("is", "has"))
 
 
 def _value(value: Json) -> str:

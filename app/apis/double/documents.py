@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from app.apis.catalog import App, Operation
-from app.apis.double.shapes import Schema, Shape, flat, inferred, item_shape, kind_of, list_shape
+from app.apis.double.shapes import Schema, Shape, flat, inferred, item_shape, kind_of, list_shape, noun_of
 from app.apis.media_types import (
     EVENT_STREAM,
     FORM,
@@ -117,7 +117,8 @@ def _described(operation: Operation, node: Mapping[str, Json], references: Refer
     key_schema = own.get(parameters[-1], {}) if parameters and path[-1:] == ("{}",) else {}
     try:
         reply, errors, refused = _replies(node.get("responses"), references, where, operation.method, sample)
-        body, unusable = _body(node, references, where, split_words(path[-1]) if path else [])
+        named = split_words(next((each for each in reversed(path) if each != "{}"), ""))
+        body, unusable = _body(node, references, where, [*named, noun_of(named)])
     except ApiDocumentError as error:
         return Described(operation, path, parameters, Reply(200), problem=str(error), key_schema=key_schema)
     examples = _examples(node, references, reply, body)
