@@ -8,6 +8,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from hashlib import sha256
@@ -21,12 +22,12 @@ import msgspec
 
 from app.apis.api_documents import parse_document, read_document
 from app.apis.catalog import App, Catalog
-from app.apis.double.model import Model, read_model
+from app.apis.double.model import Model, Modelled, read_model
 from app.apis.double.samples import Sample, Sampled, sampled
 from app.apis.double.served import served_document
 from app.apis.double.service import Double, Options
-from app.apis.double.shapes import flat, value_at
-from app.apis.double.state import TOP, State
+from app.apis.double.shapes import flat
+from app.apis.double.state import TOP, Record, State
 from app.errors import InvalidError, NotFoundError
 from app.gateway.gateway import Gateway
 from app.records import Json, Stop, Task, Trajectory
@@ -34,7 +35,7 @@ from trainer.environment import Scenario, Split, Verdict
 from trainer.practice.checks import verdict
 from trainer.practice.forms import Form, Goal, Reach, all_forms, contrasts, reaches
 from trainer.practice.programs import Shown, Writing, write_program
-from trainer.practice.tasks import Drawn, UnfitError, Values, call, draw_task
+from trainer.practice.tasks import Drawn, UnfitError, Values, belongs, draw_task, owner_of, rows_of, scope_of
 from trainer.practice.words import word
 
 TASKS: Final = 3  # of a scenario
@@ -42,6 +43,7 @@ _NOW: Final = datetime(2026, 6, 1, 9, tzinfo=UTC)
 _MANY: Final = (23, 32)  # records, so that a list has several pages
 _OFTEN: Final = 0.25  # of scenarios have so many
 _THIN: Final = 0.5  # of scenarios have lists that show less than the items do
+_RECORDS: Final = 40  # sets of records of a split, of which each scenario changes some
 _TRIES: Final = 6  # of other details for a form, and of other forms
 _WEIGHTS: Final[Mapping[Goal, float]] = {
     "count": 2, "list": 1.5, "sum": 1, "most": 1, "least": 1, "read": 3, "create": 4, "ensure": 1, "change": 4,
@@ -78,7 +80,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     form: Form
     practice: "Practice"
     tasks: tuple[Drawn, ...]
-    options: Options
 
     @property
     def values(self) -> tuple[Values, ...]:
@@ -93,7 +94,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     def double(self, index: int) -> Double:
         """The API at the beginning of a task."""
-        double = Double(self.practice.model, self.key.text, self.options, self.practice.seen)
+        double = copy(self.practice.world(self.key))
         double.state = self.tasks[index].goal.before.copy()
         return double
 
@@ -103,16 +104,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
         return self.practice.app(self.key)
 
     @cached_property
+    def shown(self) -> dict[str, Shown]:
+        return _Showing(self).shown()
+
+    @cached_property
     def writing(self) -> Writing:
         """What the program of the tasks is written from."""
         return self.writing_of(self.app)
 
     def writing_of(self, app: App) -> Writing:
-        doubles = [self.double(index) for index in range(TASKS)]
-        involved = {self.form.collection, self.form.through.collection if self.form.through else ""} - {""}
-        shown = {name: _shown(self.practice.every[name], doubles) for name in involved}
         filters = self.key.random("filters").random() < 0.5
-        return Writing(self.form, self.practice.every, app, shown, self.values, filters)
+        return Writing(self.form, self.practice.every, app, self.shown, self.values, filters)
 
     def verify(self, index: int, found: State, answer: Json, *, completed: bool) -> Verdict:
         goal = self.tasks[index].goal
@@ -127,6 +129,7 @@ class Practice:
         self.every = reaches(model)
         self._forms, self.reasons = all_forms(self.every)
         self.plan_of = lru_cache(maxsize=1024)(self._plan)
+        self._worlds = lru_cache(maxsize=_RECORDS)(self._world)
         self.unfit: dict[str, str] = {}  # why forms were left out, by name
 
     @cached_property
@@ -173,11 +176,9 @@ class Practice:
         reason = ""
         for attempt in range(_TRIES):
             rng = Random(f"{key.text} {form.name} {attempt}")
-            many = rng.random() < _OFTEN
-            options = Options(thin_lists=rng.random() < _THIN, records=_MANY if many else TOP)
             try:
-                tasks = tuple(self._drawn(key, form, options, rng, index) for index in range(TASKS))
-                plan = Plan(key=key, form=form, practice=self, tasks=tasks, options=options)
+                tasks = tuple(self._drawn(key, form, rng, index) for index in range(TASKS))
+                plan = Plan(key=key, form=form, practice=self, tasks=tasks)
                 _check(plan)
             except UnfitError as error:
                 reason = str(error)
@@ -186,9 +187,19 @@ class Practice:
         self.unfit.setdefault(form.name, f"{form.name}: {reason}")
         return None
 
-    def _drawn(self, key: Key, form: Form, options: Options, rng: Random, index: int) -> Drawn:
-        double = Double(self.model, key.text, options, self.seen)
+    def _drawn(self, key: Key, form: Form, rng: Random, index: int) -> Drawn:
+        double = copy(self.world(key))
+        double.state = double.state.copy()
         return draw_task(form, self.every, double, Random(f"{rng.random()} {index}"), index)
+
+    def world(self, key: Key) -> Double:
+        """The API with the records that the worlds of a scenario are made of: not to be called, but copied."""
+        return self._worlds(f"practice {key.split} {key.seed % _RECORDS}")
+
+    def _world(self, seed: str) -> Double:
+        rng = Random(seed)
+        options = Options(thin_lists=rng.random() < _THIN, records=_MANY if rng.random() < _OFTEN else TOP)
+        return Double(self.model, seed, options, self.seen)
 
 
 def _draw_form(forms: Sequence[Form], rng: Random) -> Form:
@@ -219,25 +230,61 @@ def _check(plan: Plan) -> None:
     write_program(writing)
 
 
-def _shown(reach: Reach, doubles: Sequence[Double]) -> Shown:
-    """What lists show of the records of a collection."""
-    name, fields = reach.collection.name, [*reach.kinds, *(each.field for each in reach.collection.links)]
-    records = [each for double in doubles for each in double.state.records[name].values()]
-    sure = {each for each in fields if all(record.fields.get(each) is not None for record in records)}
-    made = reach.listing
-    if made is None or made.shape is None or made.fixed or not records:
-        return Shown(frozenset(fields), frozenset(sure), frozenset())
-    needed = flat(made.shape.item).get("required", ())
-    untrue = {each for each in fields if each in needed and any(each not in record.fields for record in records)}
-    first = records[0]
-    answered = call(doubles[0], made, dict(zip(made.scopes, first.scope, strict=True)), {})
-    found = value_at(answered.value, made.shape.keys)
-    rows = list(found.values()) if isinstance(found, Mapping) else list(found or ())
-    keyed = {each.key: each for each in doubles[0].state.of(name, first.scope)}
-    for row in rows:
-        own = keyed.get(str(row.get(reach.collection.key)))
-        untrue |= {each for each in reach.kinds if own and each in row and row[each] != own.fields.get(each)}
-    return Shown(frozenset(each for row in rows for each in row), frozenset(sure), frozenset(untrue))
+class _Showing:
+    """What the worlds of a scenario show. Raises UnfitError for a list whose pages cannot be followed to the end."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._doubles = plan, [plan.double(index) for index in range(TASKS)]
+
+    def shown(self) -> dict[str, Shown]:
+        form, every = self._plan.form, self._plan.practice.every
+        found = {form.collection: self._of(every[form.collection], own=True)}
+        if form.through is not None and form.through.collection and form.through.collection not in found:
+            found[form.through.collection] = self._of(every[form.through.collection], own=False)
+        return found
+
+    def _of(self, reach: Reach, *, own: bool) -> Shown:
+        name, fields = reach.collection.name, [*reach.kinds, *(each.field for each in reach.collection.links)]
+        records = [each for double in self._doubles for each in double.state.records[name].values()]
+        sure = {each for each in fields if all(record.fields.get(each) is not None for record in records)}
+        read = self._plan.form.through if own else None
+        made = (reach.view(read.link) if read is not None and read.link is not None else None) or reach.listing
+        if made is None or made.shape is None or (own and self._plan.form.goal == "create"):
+            return Shown(frozenset(fields), frozenset(sure))
+        needed = flat(made.shape.item).get("required", ())
+        untrue = {
+            each for each in fields if each in needed and any(each not in record.fields for record in records)
+        }
+        names: set[str] = set()
+        for index, double in enumerate(self._doubles):
+            known, keyed = self._place(reach, made, index, own=own)
+            rows = rows_of(double, made, known)
+            if len(rows) != len(keyed):
+                raise UnfitError(f"the pages of {made.operation.name} cannot be followed to their end")
+            names |= {each for _, row in rows for each in row}
+            for key, row in rows:
+                record = keyed.get(str(row.get(reach.collection.key, key)))
+                untrue |= {
+                    each for each in reach.kinds if record and each in row and row[each] != record.fields.get(each)
+                }
+        return Shown(frozenset(names), frozenset(sure), frozenset(untrue))
+
+    def _place(
+        self, reach: Reach, made: Modelled, index: int, *, own: bool
+    ) -> tuple[dict[str, Json], dict[str, Record]]:
+        """What a list is called with, and the records that it is to have."""
+        form, values, state = self._plan.form, self._plan.values[index], self._doubles[index].state
+        count = len(reach.collection.scopes)
+        scope = tuple(str(values[f"above{at}"]) for at in range(count)) if not own else ()
+        if own and count:
+            scope = scope_of(form, reach, state, values)
+        keyed = {each.key: each for each in state.of(reach.collection.name, scope)}
+        if made.fixed and form.through is not None:
+            owner = owner_of(form, reach, state, values)
+            through = form.through.field
+            keyed = {key: each for key, each in keyed.items() if belongs(each.fields.get(through), owner, reach)}
+            return {made.fixed[through]: owner}, keyed
+        return dict(zip(made.scopes, scope, strict=True)), keyed
 
 
 class PracticeWorld:

@@ -16,7 +16,6 @@ from app.apis.double.effects import Effect
 from app.apis.double.model import HIDDEN, Collection, Link, Model, Modelled, Role
 from app.apis.double.queries import Filter
 from app.apis.double.shapes import Schema, fields_of, flat, kind_of, plain
-from app.apis.pagination import first_page
 from app.apis.words import split_words
 from app.records import Json
 from app.security.secret_values import is_telling
@@ -205,27 +204,22 @@ def reaches(model: Model) -> dict[str, Reach]:
 
 
 def _is_usable(made: Modelled, collection: Collection) -> bool:
-    """Whether a program can call it with what is known of a record."""
-    if made.role in ("list", "get") and made.shape is None:
+    """Whether a program can call it with what is known of a record, and of no secret."""
+    if made.operation.method == "HEAD" or made.operation.bound or any(map(is_telling, made.scopes)):
         return False
-    if made.operation.method == "HEAD" or made.operation.bound:
+    if made.role in ("list", "get") and made.shape is None:
         return False
     known = {made.key, *made.scopes, *made.fixed.values()}
     if made.role == "list":
-        paged = first_page(made.operation)
-        asked = {each.wire_name for each in made.operation.parameters if each.required and not each.preset}
-        return len(made.scopes) == len(collection.scopes) or (
-            bool(made.fixed) and (paged is not None or asked <= known)
-        )
-    if len(made.scopes) != len(collection.scopes) or made.fixed:
+        paging = (made.query.size, made.query.paging.parameter if made.query.paging is not None else None)
+        known |= {each.wire_name for each in paging if each is not None}
+    required = [each for each in made.operation.parameters if each.required and not each.preset]
+    if any(each.wire_name not in known for each in required if each.place != "body"):
         return False
+    if made.fixed:
+        return made.role == "list" and not made.scopes
     keys = () if made.body is None or made.body.shape is None else made.body.shape.keys
-    asked = {
-        each.wire_name
-        for each in made.operation.parameters
-        if each.required and not each.preset and each.place != "body"
-    }
-    return len(keys) <= 1 and asked <= known
+    return len(made.scopes) == len(collection.scopes) and len(keys) <= 1
 
 
 def all_forms(every: Mapping[str, Reach]) -> tuple[list[Form], list[str]]:

@@ -13,18 +13,21 @@ from app.apis.catalog import Operation
 from app.apis.double.model import Collection, Link, Modelled
 from app.apis.double.records import Drawer, NoValueError
 from app.apis.double.service import Answer, Double
-from app.apis.double.shapes import Schema, fields_of, flat
+from app.apis.double.shapes import Schema, fields_of, flat, value_at
 from app.apis.double.state import Record, State, linked, typed_key
+from app.apis.pagination import first_page, next_page
 from app.errors import HostError
 from app.records import Json
 from trainer.practice.checks import Goal, Place, verdict
-from trainer.practice.forms import Condition, Form, Reach, Through, effect
+from trainer.practice.forms import Condition, Form, Reach, Test, Through, effect
 from trainer.practice.values import draw_text, draw_value, like
 
 Values = dict[str, Json]
 """The details of one task, in the order of the program's parameters."""
 V = TypeVar("V")
 
+_OPPOSITES: Final[Mapping[Test, Test]] = {"more": "less", "less": "more", "before": "after", "after": "before"}
+_PAGES: Final = 40  # of a list that are read
 _LEFT: Final = 3  # records that stay where some are taken away
 
 
@@ -258,11 +261,33 @@ class CarriedOut:
 
 def call(double: Double, made: Modelled, known: Mapping[str, Json], fields: Mapping[str, Json]) -> Answer:
     """The answer of a double to a program's call. Raises UnfitError for one that it refuses."""
-    operation = made.operation
-    types = {each.wire_name: each.schema for each in operation.parameters}
+    types = {each.wire_name: each.schema for each in made.operation.parameters}
     typed = {name: typed_key(types.get(name, {}), value) for name, value in known.items()}
+    return _sent(double, made, arguments(made, made.operation, typed, fields, dict))
+
+
+def rows_of(double: Double, made: Modelled, known: Mapping[str, Json]) -> list[tuple[str, Json]]:
+    """The rows of a list on all its pages, as programs read them, each with its key in a map. Raises UnfitError."""
+    types = {each.wire_name: each.schema for each in made.operation.parameters}
+    typed = {name: typed_key(types.get(name, {}), value) for name, value in known.items()}
+    given = {**(first_page(made.operation) or {}), **arguments(made, made.operation, typed, {}, dict)}
+    url, found = f"{double.model.app.server}{made.operation.path}", list[tuple[str, Json]]()
+    for _ in range(_PAGES):
+        answer = _sent(double, made, given)
+        listed = value_at(answer.value, made.shape.keys if made.shape is not None else ())
+        found += listed.items() if isinstance(listed, Mapping) else [("", each) for each in listed or ()]
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        following = next_page(made.operation, given, answer.value, headers, url)
+        if not isinstance(following, dict) or made.query.paging is None:
+            break
+        given |= following
+    return found
+
+
+def _sent(double: Double, made: Modelled, given: Mapping[str, Json]) -> Answer:
+    operation = made.operation
     try:
-        request = encode(double.model.app, operation, arguments(made, operation, typed, fields, dict))
+        request = encode(double.model.app, operation, given)
     except HostError as error:
         raise UnfitError(error.message) from error
     path, _, query = request.target.partition("?")
@@ -381,7 +406,8 @@ class _Fit:
         if len(known) < 2:
             raise UnfitError("there are too few records to tell apart")
         self._rng.shuffle(known)
-        yes, no = known[: max(1, len(known) // 2)], known[max(1, len(known) // 2) :]
+        some = max(1, (len(known) - 1) // 2)  # and not as many as the others
+        yes, no = known[:some], known[some:]
         match where.test:
             case "is":
                 choices = [each for each in flat(self._fields[where.field]).get("enum", ()) if each is not None]
@@ -405,6 +431,13 @@ class _Fit:
         met = [each for each in records if meets(where, each, values)]
         if not met or len(met) == len(records):
             raise UnfitError("the condition chooses nothing, or everything")
+        opposite = msgspec.structs.replace(
+            where,
+            test=_OPPOSITES.get(where.test, where.test),
+            flag=None if where.flag is None else not where.flag,
+        )
+        if opposite != where and len(met) == sum(meets(opposite, each, values) for each in records):
+            raise UnfitError("as many records meet the opposite condition")
 
     def _border(self, where: Condition, found: Sequence[Json]) -> Json:
         """A value between those of the records; of dates, a day without a record."""

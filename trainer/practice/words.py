@@ -19,6 +19,7 @@ from trainer.practice.forms import Condition, Form, Reach
 from trainer.practice.tasks import Values
 
 _TOLD: Final = 4  # words of a description that are a name
+_NO_NOUNS: Final = {"all", "api", "rest", "php", "json", "xml", "html", "aspx", "v1", "v2", "v3"}
 _AT: Final = {"at", "on", "date", "time"}
 _PARTICIPLES: Final = {
     "send": "sent",
@@ -160,18 +161,31 @@ def noun(collection: Collection) -> str:
     >>> noun(Collection(name="x", path=("v1", "line-items"), noun="", item={}, key="", key_schema={}))
     'line item'
     """
-    words = split_words(next((each for each in reversed(collection.path) if each != "{}"), "record")) or ["record"]
+    words = _path_words(collection)
     return " ".join([*words[:-1], singular(words[-1])])
 
 
 def nouns(collection: Collection) -> str:
-    *words, last = noun(collection).split()
-    many = next((each for each in reversed(collection.path) if each != "{}"), "records")
-    own = split_words(many)[-1:]
-    plural = (
-        own[0] if own and own[0] != last else f"{last[:-1]}ies" if re.search("[^aeiou]y$", last) else f"{last}s"
-    )
-    return " ".join([*words, plural])
+    *words, last = _path_words(collection)
+    one = singular(last)
+    if one == last:
+        last = (
+            f"{last[:-1]}ies"
+            if re.search("[^aeiou]y$", last)
+            else f"{last}es"
+            if re.search("(s|x|ch|sh)$", last)
+            else f"{last}s"
+        )
+    return " ".join([*words, last])
+
+
+def _path_words(collection: Collection) -> list[str]:
+    """Of the last part of the path that names something, without verbs."""
+    for part in reversed(collection.path):
+        words = [each for each in split_words(part) if each not in verbs.CLEAR | _NO_NOUNS] if part != "{}" else []
+        if words:
+            return words
+    return ["record"]
 
 
 def prose(field: str, reach: Reach, rng: Random) -> str:
