@@ -235,10 +235,16 @@ def all_forms(every: Mapping[str, Reach]) -> tuple[list[Form], list[str]]:
 
 
 def _reason(reach: Reach) -> str:
-    if reach.listing is None and reach.one("get") is None:
-        return "no operation reads its records"
-    if len(reach.collection.scopes) > 0 and reach.listing is None:
-        return "no operation lists its records"
+    name = reach.collection.name
+    reads = [
+        each
+        for each in reach.model.operations.values()
+        if each.collection == name and each.role in ("list", "get")
+    ]
+    if reads and reach.listing is None and reach.one("get") is None:
+        return f"no task can tell all that {reads[0].operation.name} has to be given"
+    if reach.listing is None:
+        return f"no operation {'lists' if reads else 'reads'} its records"
     return "its records have no field that can be asked for"
 
 

@@ -246,7 +246,7 @@ class _Wording:
                 return self._choose(CRUD_FRAMES[split]["create"]).format(noun=self._noun, given=self._given())
             case "ensure":
                 given = self._titled(form.key, self._values["key"])
-                place = self._place()
+                place = self._place(_NEW_OWNER)
                 return self._choose(own["ensure"]).format(
                     noun=f"{self._noun}{place}", nouns=self._nouns, given=given, place=""
                 )
@@ -299,7 +299,7 @@ class _Wording:
         return self._of_one(frames, field=field, new=new)
 
     def _of_one(self, frames: Wordings, **more: Json) -> str:
-        one = f"{self._one()}{self._place()}"
+        one = f"{self._one()}{self._place(_NEW_OWNER)}"
         return self._choose(frames).format(
             **more,
             one=one,
@@ -331,9 +331,9 @@ class _Wording:
         own, many = noun(reach.collection), nouns(reach.collection)
         return self._choose(frames).format(noun=own, nouns=many, by=prose(field, reach, self._rng), value=value)
 
-    def _place(self) -> str:
+    def _place(self, frames: Mapping[Split, Wordings] = _OWNER) -> str:
         """Of which record they are."""
-        return f" {self._choose(_OWNER[self._split]).format(one=self._owner())}" if self._form.through else ""
+        return f" {self._choose(frames[self._split]).format(one=self._owner())}" if self._form.through else ""
 
     def _owner(self) -> str:
         through, value = self._form.through, self._values["owner"]
