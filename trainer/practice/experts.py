@@ -41,7 +41,7 @@ class PracticeScript(ProgramScript):
         if mistake == "thin" and not raised((yield from self._attempted("try", self._promised()))):
             return
         if mistake == "code":
-            wrong_program = self._rng.choice(list(mistakes(plan.writing, self._rng)))
+            wrong_program = self._rng.choice(mistakes(plan.writing, self._rng))
             if not raised((yield from self._attempted("try", wrong_program))):
                 return
         if raised((yield from self._attempted("right", self._right))):
@@ -100,7 +100,7 @@ class PracticeScript(ProgramScript):
         possible: list[Mistake] = (
             ["word"] if misnamed(self._plan.app.operations[self._called[0]], self._plan.app) else []
         )
-        if list(mistakes(self._plan.writing, Random(0))):
+        if mistakes(self._plan.writing, Random(0)):
             possible += ["code", "code"]
         return self._rng.choice(possible) if possible else None
 

@@ -125,10 +125,7 @@ class Reach(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def kinds(self) -> dict[str, Kind]:
         """The fields that can be asked for, with what they are."""
-        shown: set[str] = set()
-        for made in (self.listing, self.one("get")):
-            if made is not None and made.shape is not None:
-                shown |= fields_of(flat(made.shape.item)).keys()
+        shown = self.shown_by("list") | self.shown_by("get")
         links = {each.field for each in self.collection.links}
         scopes = {each.parameter for each in self.collection.scopes}
         free = (each for each in fields_of(self.collection.item).items() if each[0] in shown)
@@ -138,6 +135,11 @@ class Reach(msgspec.Struct, frozen=True, eq=False, dict=True):
             if name not in links and name not in scopes and name != self.collection.key
         }
         return {name: kind for name, kind in known.items() if kind is not None}
+
+    def shown_by(self, role: Role) -> set[str]:
+        """The fields that the document promises of a list, or of a record."""
+        made = self.one(role)
+        return set() if made is None or made.shape is None else set(fields_of(flat(made.shape.item)))
 
     def of_kind(self, *kinds: Kind) -> list[str]:
         return [name for name, kind in self.kinds.items() if kind in kinds]
@@ -168,7 +170,7 @@ def kind_of_field(name: str, schema: Schema) -> Kind | None:
     """None for what no task asks for: keys, secrets, lists, objects."""
     schema = flat(schema)
     told = "_".join(split_words(name))
-    if schema.get("writeOnly") is True or is_telling(name) or _ID.search(told):
+    if schema.get("writeOnly") is True or is_telling(name) or _ID.search(told) or not name.isprintable():
         return None
     choices = [each for each in schema.get("enum", ()) if each is not None]
     if choices:
@@ -272,7 +274,8 @@ def _owners(reach: Reach, every: Mapping[str, Reach]) -> list[Through | None]:
         return [None]
     parent = reach.collection.scopes[-1].parent
     above = every.get(parent)
-    named = [Through(parent, name=each) for each in above.names[:1]] if above and above.listing else []
+    listed = above is not None and above.listing is not None and not above.listing.fixed
+    named = [Through(parent, name=each) for each in above.names[:1]] if above and listed else []
     return [Through(parent), *named]
 
 

@@ -2,6 +2,7 @@
 a mistake that an error shows. Pure.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
@@ -10,8 +11,8 @@ from typing import Final
 import msgspec
 
 from app.apis.catalog import App, Operation
-from app.apis.double.model import Modelled
-from app.apis.double.shapes import fields_of, flat
+from app.apis.double.model import Collection, Modelled
+from app.apis.double.shapes import fields_of, flat, kind_of
 from app.apis.names import argument_name
 from app.apis.pagination import first_page
 from app.apis.words import split_words
@@ -285,7 +286,7 @@ class _Program:
         if not reach.is_whole:
             return [self._call(made, self._scope(), {form.field: new}, key=key)]
         whole, kept = row or self._get(key), [each for each in kept_fields(reach) if each != form.field]
-        listed = ", ".join(f'"{each}"' for each in kept)
+        listed = ", ".join(map(quoted, kept))
         lines = [
             f"row = {whole}",
             f"kept = {{name: row[name] for name in ({listed},) if row.get(name) is not None}}",
@@ -302,15 +303,17 @@ class _Program:
         nested = made.body is not None and made.body.shape is not None and made.body.shape.keys
         known = self._known(made, self._scope(), key)
         if nested:
-            given = arguments(made, operation, known, {field: new}, lambda _: f'{{**kept, "{field}": {new}}}')
+            given = arguments(
+                made, operation, known, {field: new}, lambda _: f"{{**kept, {quoted(field)}: {new}}}"
+            )
             return self._said(operation, given)
         given = arguments(made, operation, known, {each: each for each in (field, *kept)}, str)
         body = {each.wire_name: each.name for each in operation.parameters if each.place == "body"}
         if any(body[each] != each for each in (field, *kept)):
-            pairs = {body[each]: f'kept.get("{each}")' for each in kept} | {body[field]: new}
+            pairs = {body[each]: f"kept.get({quoted(each)})" for each in kept} | {body[field]: new}
             return self._said(operation, {name: pairs.get(name, value) for name, value in given.items()})
         kept_out = {name: value for name, value in given.items() if name not in {*kept, field}}
-        return self._said(operation, kept_out, f'**{{**kept, "{field}": {new}}}')
+        return self._said(operation, kept_out, f"**{{**kept, {quoted(field)}: {new}}}")
 
     def _create(self, fields: Mapping[str, str]) -> list[str]:
         return [f"made = {self._call('create', self._scope(), fields, owner=True)}"]
@@ -321,7 +324,7 @@ class _Program:
         shape = made.shape if made is not None else None
         if shape is None or key not in fields_of(flat(shape.item)):
             return "made"
-        own = f'made{_path(shape.keys)}["{key}"]'
+        own = f"made{_path(shape.keys)}[{quoted(key)}]"
         return own if get is None else self._get(own)
 
     def _find(self, value: str) -> list[str]:
@@ -338,9 +341,9 @@ class _Program:
         made = target.listing
         assert made is not None  # a form of it
         scope = [self._names[f"above{at}"] for at in range(len(target.collection.scopes))]
-        test = f'if row.get("{through.name}") == {self._names["owner"]}:'
+        test = f"if row.get({quoted(through.name)}) == {self._names['owner']}:"
         if through.name in self._writing.shown[through.collection].sure:
-            test = f'if row["{through.name}"] == {self._names["owner"]}:'
+            test = f"if row[{quoted(through.name)}] == {self._names['owner']}:"
         key = _key_of(target, self._writing.shown[through.collection], "row")
         return ["owner = None", *self._loop(target, made, scope, {}, [test, f"    owner = {key}"], {through.name})]
 
@@ -400,7 +403,7 @@ class _Program:
             read = self._get(_key_of(reach, shown, "row"), reach, scope)
             body = [f"row = {read}", *body]
         first = {name: repr(value) for name, value in (first_page(operation) or {}).items()}
-        known = {**dict(zip(made.scopes, scope, strict=True)), **given}
+        known = {**self._known(made, scope, ""), **given}
         given = {**first, **arguments(made, operation, known, {}, str)}
         paged = made.query.paging is not None
         call = self._said(operation, given, ends=".pages" if paged else "")
@@ -418,11 +421,11 @@ class _Program:
         value, sure = self._access(link.field), link.field in self._shown.sure
         if link.many:
             rows = value if sure else f"({value} or [])"
-            inside = f'any(each["{target.key}"] == {self._owner} for each in {rows})'
+            inside = f"any(each[{quoted(target.key)}] == {self._owner} for each in {rows})"
             return inside if link.embedded else f"{self._owner} in {rows}"
         if link.embedded:
             inner = value if sure else f"({value} or {{}})"
-            return f'{inner}.get("{target.key}") == {self._owner}'
+            return f"{inner}.get({quoted(target.key)}) == {self._owner}"
         return f"{value} == {self._owner}"
 
     def _meets(self, where: Condition) -> str:
@@ -438,10 +441,10 @@ class _Program:
         return f"{known}{value} {'>' if where.test in ('more', 'after') else '<'} {wanted}"
 
     def _access(self, field: str) -> str:
-        return f'row["{field}"]' if field in self._shown.sure else f'row.get("{field}")'
+        return f"row[{quoted(field)}]" if field in self._shown.sure else f"row.get({quoted(field)})"
 
     def _item(self, field: str) -> str:
-        return f'["{field}"]' if field in self._shown.sure else f'.get("{field}")'
+        return f"[{quoted(field)}]" if field in self._shown.sure else f".get({quoted(field)})"
 
     def _key(self, row: str) -> str:
         return _key_of(self._reach, self._shown, row)
@@ -472,7 +475,23 @@ class _Program:
         return self._said(operation, arguments(made, operation, self._known(made, scope, key), fields, _nested))
 
     def _known(self, made: Modelled, scope: Sequence[str], key: str) -> dict[str, str]:
-        return {**dict(zip(made.scopes, scope, strict=True)), **({made.key: key} if key else {})}
+        """The keys in a call, in the types that the operation takes."""
+        collection = self._writing.every[made.collection].collection
+        above = [
+            self._writing.every[each.parent].collection if each.parent else None for each in collection.scopes
+        ]
+        given = list(zip(made.scopes, scope, above, strict=True)) if scope else []
+        given += [(made.key, key, collection)] if key else []
+        return {name: self._typed(made, name, value, of) for name, value, of in given}
+
+    def _typed(self, made: Modelled, name: str, value: str, of: Collection | None) -> str:
+        taken = next(
+            (kind_of(flat(each.schema)) for each in made.operation.parameters if each.wire_name == name), ""
+        )
+        has = kind_of(flat(fields_of(of.item).get(of.key, {}))) if of is not None else ""
+        if taken == "string" and has in ("integer", "number"):
+            return f"str({value})"
+        return f"int({value})" if taken == "integer" and has == "string" else value
 
     def _said(self, operation: Operation, given: Mapping[str, str], more: str = "", ends: str = "") -> str:
         listed = [*(f"{name}={value}" for name, value in given.items()), *([more] if more else [])]
@@ -482,12 +501,17 @@ class _Program:
         return {"number": "float", "flag": "bool"}.get(self._reach.kinds.get(field, "text"), "str")
 
 
+def quoted(name: str) -> str:
+    """A name of the document as Python writes it."""
+    return json.dumps(name, ensure_ascii=False)
+
+
 def _nested(fields: Mapping[str, str]) -> str:
-    return "{" + ", ".join(f'"{name}": {value}' for name, value in fields.items()) + "}"
+    return "{" + ", ".join(f"{quoted(name)}: {value}" for name, value in fields.items()) + "}"
 
 
 def _path(keys: Sequence[str]) -> str:
-    return "".join(f'["{each}"]' for each in keys)
+    return "".join(f"[{quoted(each)}]" for each in keys)
 
 
 def _key_of(reach: Reach, shown: Shown, row: str) -> str:
@@ -496,7 +520,7 @@ def _key_of(reach: Reach, shown: Shown, row: str) -> str:
     is_map = made is not None and made.shape is not None and made.shape.holds == "map"
     if is_map and reach.collection.key not in shown.rows and row == "row":
         return "key"
-    return f'{row}["{reach.collection.key}"]'
+    return f"{row}[{quoted(reach.collection.key)}]"
 
 
 def _type(values: Sequence[Json]) -> str:
@@ -504,10 +528,25 @@ def _type(values: Sequence[Json]) -> str:
     return kinds.pop() if len(kinds) == 1 else "float" if kinds <= {"int", "float"} else "str"
 
 
-def mistakes(writing: Writing, rng: Random) -> Iterator[Program]:
-    """Programs with one mistake each that an error shows: a field or an envelope that is not there."""
+def mistakes(writing: Writing, rng: Random) -> list[Program]:
+    """Programs with one mistake each that an error shows before anything is written: a field, an envelope or an
+    argument that is not there.
+    """
     program, app = write_program(writing), writing.app
-    code = "\n".join(program.body)
+    calls = re.compile(rf"apis\.{app.name}\.(\w+)")
+    lines = [line for line in program.body if not all(app.operations[each].safe for each in calls.findall(line))]
+    last = program.body.index(lines[0]) if lines else len(program.body)
+    return [each for each in _mistakes(program, writing, rng) if _differs(program, each) <= last]
+
+
+def _differs(one: Program, other: Program) -> int:
+    """The first line that is not the same; after the last one if there is none."""
+    pairs = enumerate(zip(one.body, other.body, strict=True))
+    return next((at for at, (first, second) in pairs if first != second), len(one.body) + 1)
+
+
+def _mistakes(program: Program, writing: Writing, rng: Random) -> Iterator[Program]:
+    code, app = "\n".join(program.body), writing.app
     known = {name for reach in writing.every.values() for name in fields_of(reach.collection.item)}
     for field in dict.fromkeys(re.findall(r'row\["(\w+)"\]', code)):
         wrong = [each for each in _OTHER_FIELDS if each not in known]

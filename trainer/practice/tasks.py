@@ -306,7 +306,7 @@ def kept_fields(reach: Reach) -> list[str]:
     if not reach.is_whole or made is None or made.body is None or made.body.shape is None:
         return []
     sent = fields_of(flat(made.body.shape.item))
-    known = fields_of(reach.collection.item)
+    known = reach.shown_by("get" if reach.one("get") is not None else "list")
     return [
         name
         for name, each in sent.items()
@@ -442,9 +442,10 @@ class _Fit:
     def _border(self, where: Condition, found: Sequence[Json]) -> Json:
         """A value between those of the records; of dates, a day without a record."""
         if where.kind == "number":
-            return self._rng.choice(
-                sorted(set(found))[:-1] if where.test == "more" else sorted(set(found))[1:] or [None]
-            )
+            values = sorted(set(found))
+            if len(values) < 2:
+                raise UnfitError("its numbers do not tell records apart")
+            return self._rng.choice(values[:-1] if where.test == "more" else values[1:])
         days = sorted({str(each)[:10] for each in found})
         between = [
             f"{each[:8]}{int(each[8:]) + 1:02}" for each in days[:-1] if each[8:].isdigit() and int(each[8:]) < 28
