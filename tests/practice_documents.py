@@ -1,5 +1,5 @@
-"""OpenAPI documents of different shapes, for the tests of practice: maps by id, records in records, wrapped bodies,
-cursors, embedded links, replacements only, Swagger 2.
+"""OpenAPI documents of different shapes, for the tests of practice: maps by id, records in records, wrapped
+bodies, cursors, embedded links, replacements only, Swagger 2.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ def _operations(name: str, **made: Any) -> dict[str, Json]:
     """The operations of a path: answer, body and parameters of each method."""
     found: dict[str, Json] = {}
     for method, (what, returned, *more) in made.items():
-        sent, parameters = (more + [None, None])[:2]
+        sent, parameters = [*more, None, None][:2]
         status = "204" if returned is None else "201" if method == "post" and sent is not None else "200"
         found[method] = {
             "operationId": what,

@@ -1,4 +1,4 @@
-"""Practice on the double of an API: every task is solved by its program, by nothing less, and by no neighbour's."""
+"""Practice on the double of an API: a task is solved by its program, by nothing less, and by no neighbour's."""
 
 import os
 import subprocess

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 

@@ -16,8 +16,8 @@ _SHOWN: Final = 160
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """What the records are to become. `asked` are the fields that the task decides of each record that changes, or
-    of all new ones under the key "": what a server sets beside them, such as the time of a change, may be anything.
+    """What the records are to become. `asked` are the fields that the task decides of each record that changes,
+    and of new ones under no key: what a server sets beside them, as the time of a change, may be anything.
     """
 
     before: State

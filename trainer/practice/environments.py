@@ -1,7 +1,7 @@
 """The plug-in `practice`: tasks on the double of a user's API, each with records of its own.
 
-A scenario is three tasks of one form on the same records at their beginning; every second scenario is a contrast of
-the one before. What a split asks, how it words it and what records it has belong to no other split.
+A scenario is three tasks of one form; every second scenario is a contrast of the one before. What a split asks,
+how it words it and what records it has belong to no other split.
 """
 
 import re
@@ -168,8 +168,8 @@ class Practice:
         left = [f"{each.operation}: {each.reason}" for each in self.model.left_out]
         why = "; ".join([*self.reasons, *dict.fromkeys(self.unfit.values()), *left][:4])
         return (
-            f"nothing can be practised on {self.model.app.name}: {why or 'its document has no records'}. Give a document"
-            " whose schemas say what lists and records have, or answers of the API as samples"
+            f"nothing can be practised on {self.model.app.name}: {why or 'its document has no records'}. Give a"
+            " document whose schemas say what lists and records have, or answers of the API as samples"
         )
 
     def fitted(self, key: Key, form: Form) -> Plan | None:
@@ -231,7 +231,7 @@ def _check(plan: Plan) -> None:
 
 
 class _Showing:
-    """What the worlds of a scenario show. Raises UnfitError for a list whose pages cannot be followed to the end."""
+    """What the worlds of a scenario show. Raises UnfitError for a list that cannot be read to its end."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan, self._doubles = plan, [plan.double(index) for index in range(TASKS)]
@@ -250,7 +250,7 @@ class _Showing:
         read = self._plan.form.through if own else None
         made = (reach.view(read.link) if read is not None and read.link is not None else None) or reach.listing
         if made is None or made.shape is None or (own and self._plan.form.goal == "create"):
-            return Shown(frozenset(fields), frozenset(sure))
+            return Shown(frozenset([*fields, reach.collection.key]), frozenset(sure))
         needed = flat(made.shape.item).get("required", ())
         untrue = {
             each for each in fields if each in needed and any(each not in record.fields for record in records)
@@ -280,7 +280,7 @@ class _Showing:
             scope = scope_of(form, reach, state, values)
         keyed = {each.key: each for each in state.of(reach.collection.name, scope)}
         if made.fixed and form.through is not None:
-            owner = owner_of(form, reach, state, values)
+            owner = owner_of(form, state, values)
             through = form.through.field
             keyed = {key: each for key, each in keyed.items() if belongs(each.fields.get(through), owner, reach)}
             return {made.fixed[through]: owner}, keyed

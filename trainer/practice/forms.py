@@ -8,6 +8,7 @@ with a reason. Pure.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -334,7 +335,7 @@ def _of_one(reach: Reach, base: Form) -> Iterator[Form]:
 def _changes(reach: Reach, base: Form, *, flags_only: bool) -> Iterator[Form]:
     """Writes to the records that are meant. What is counted or named by a field is not changed in it."""
     own = base.where.field if base.where else ""
-    if not reach.collection.key and reach.collection.scopes == ():
+    if not reach.collection.key:
         return
     for field in reach.settable if reach.write is not None else ():
         kind = reach.kinds[field]
@@ -393,8 +394,8 @@ def _new(reach: Reach, owner: Through | None, every: Mapping[str, Reach]) -> Ite
             yield base
         for each in more[:_READ]:
             yield msgspec.structs.replace(base, fields=(*first, each))
-        for one, other in zip(more[:_FEW], more[1 : _FEW + 1], strict=False):
-            yield msgspec.structs.replace(base, fields=(*first, one, other))
+        for two in pairwise(more[: _FEW + 1]):
+            yield msgspec.structs.replace(base, fields=(*first, *two))
         if len(first) == 1 and first[0] in reach.names and reach.listing is not None and through == owner:
             yield msgspec.structs.replace(base, goal="ensure", by="text", key=first[0])
 

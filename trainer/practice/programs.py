@@ -1,5 +1,5 @@
-"""The program that solves the tasks of a form, as a careful reader of the document would write it, and programs with
-a mistake that an error shows. Pure.
+"""The program that solves the tasks of a form, as a careful reader of the document would write it, and programs
+with a mistake that an error shows. Pure.
 """
 
 import json
@@ -14,41 +14,26 @@ from app.apis.catalog import App, Operation
 from app.apis.double.model import Collection, Modelled
 from app.apis.double.shapes import fields_of, flat, kind_of
 from app.apis.names import argument_name
-from app.apis.pagination import first_page
-from app.apis.words import split_words
+from app.apis.words import split_words, word_set
 from app.records import Json
 from trainer.lessons.program import Program, indent
 from trainer.practice.forms import Condition, Form, Reach, filter_for
-from trainer.practice.tasks import Values, arguments, kept_fields, parameters
+from trainer.practice.tasks import UnfitError, Values, arguments, first_arguments, kept_fields, parameters
 from trainer.practice.words import noun, nouns
 
-_LOCALS: Final = {
-    "row",
-    "page",
-    "found",
-    "chosen",
-    "owner",
-    "count",
-    "best",
-    "kept",
-    "made",
-    "each",
-    "key",
-    "apis",
-    "total",
-    "shown",
-}
+_LOCALS: Final = word_set("row page found chosen owner count best kept made each key apis total shown name")
 _OTHER_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
     "list": ("get_all", "fetch"), "get": ("read", "show"), "create": ("add", "new"), "add": ("create", "insert"),
-    "update": ("edit", "modify"), "patch": ("update", "edit"), "delete": ("remove", "destroy"), "remove": ("delete",),
-    "edit": ("update",), "show": ("get", "read"), "fetch": ("list", "get"), "replace": ("update",), "put": ("update",),
+    "update": ("edit", "modify"), "patch": ("update", "edit"), "delete": ("remove", "destroy"), "put": ("update",),
+    "edit": ("update",), "show": ("get", "read"), "fetch": ("list", "get"), "replace": ("update",),
+    "remove": ("delete",),
 }  # fmt: skip
 _OTHER_FIELDS: Final = ("title", "name", "label", "status", "display_name", "full_title", "item_state")
 
 
 class Shown(msgspec.Struct, frozen=True):
     """What the worlds of a scenario show of the records of a collection: the fields that rows of lists have, those
-    that every record has, and those that are shown with other values than the records have.
+    that every record has, and those that are shown otherwise than the records have them.
     """
 
     rows: frozenset[str]
@@ -159,7 +144,8 @@ class _Program:
         act = " ".join(split_words(form.operation))
         several = many if form.by in ("all", "where") else one
         said = {
-            "count": f"count {many}", "list": f"list {form.field} of {many}", "sum": f"total {form.field} of {many}",
+            "count": f"count {many}", "list": f"list {form.field} of {many}",
+            "sum": f"total {form.field} of {many}",
             "most": f"{many} with most {form.field}", "least": f"{many} with least {form.field}",
             "read": f"{form.field} of {one}", "create": f"create {one} with {' '.join(form.fields)}",
             "ensure": f"ensure {one} and count", "change": f"{verb} {form.field} of {several}",
@@ -402,7 +388,7 @@ class _Program:
         if needs - shown.rows and reach.one("get") is not None:
             read = self._get(_key_of(reach, shown, "row"), reach, scope)
             body = [f"row = {read}", *body]
-        first = {name: repr(value) for name, value in (first_page(operation) or {}).items()}
+        first = {name: repr(value) for name, value in first_arguments(operation).items()}
         known = {**self._known(made, scope, ""), **given}
         given = {**first, **arguments(made, operation, known, {}, str)}
         paged = made.query.paging is not None
@@ -454,8 +440,9 @@ class _Program:
         made = (reach or self._reach).one("get")
         assert made is not None  # asked where there is one
         assert made.shape is not None
+        operation = self._writing.operation(made)
         known = self._known(made, self._scope() if scope is None else scope, key)
-        return f"{self._said(self._writing.operation(made), arguments(made, self._writing.operation(made), known, {}, str))}{_path(made.shape.keys)}"
+        return f"{self._said(operation, arguments(made, operation, known, {}, str))}{_path(made.shape.keys)}"
 
     def _call(
         self,
@@ -520,6 +507,8 @@ def _key_of(reach: Reach, shown: Shown, row: str) -> str:
     is_map = made is not None and made.shape is not None and made.shape.holds == "map"
     if is_map and reach.collection.key not in shown.rows and row == "row":
         return "key"
+    if reach.collection.key not in shown.rows:
+        raise UnfitError("lists do not show the keys of records")
     return f"{row}[{quoted(reach.collection.key)}]"
 
 
@@ -549,17 +538,17 @@ def _mistakes(program: Program, writing: Writing, rng: Random) -> Iterator[Progr
     code, app = "\n".join(program.body), writing.app
     known = {name for reach in writing.every.values() for name in fields_of(reach.collection.item)}
     for field in dict.fromkeys(re.findall(r'row\["(\w+)"\]', code)):
-        wrong = [each for each in _OTHER_FIELDS if each not in known]
-        yield _changed(program, f'row["{field}"]', f'row["{rng.choice(wrong)}"]')
+        if wrong := [each for each in _OTHER_FIELDS if each not in known]:
+            yield _changed(program, f'row["{field}"]', f'row["{rng.choice(wrong)}"]')
     for envelope in dict.fromkeys(re.findall(r'for row in page(\["\w+"\])', code)):
         yield _changed(program, f"in page{envelope}", 'in page["rows"]')
     if re.search(r"for row in page:", code):
         yield _changed(program, "in page:", 'in page["items"]:')
     for name in dict.fromkeys(re.findall(rf"apis\.{app.name}\.(\w+)\(", code)):
-        required = app.operations[name].required
-        if required and (wrong_name := "id" if required[0] != "id" else f"{split_words(name)[-1]}_id"):
-            if wrong_name not in app.operations[name].arguments:
-                yield _changed(program, f"{name}({required[0]}=", f"{name}({wrong_name}=")
+        operation = app.operations[name]
+        wrong_name = "id" if operation.required[:1] != ("id",) else f"{split_words(name)[-1]}_id"
+        if operation.required and wrong_name not in operation.arguments:
+            yield _changed(program, f"{name}({operation.required[0]}=", f"{name}({wrong_name}=")
 
 
 def _changed(program: Program, old: str, new: str) -> Program:

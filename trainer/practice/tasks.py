@@ -43,8 +43,8 @@ class Drawn(msgspec.Struct, frozen=True):
 
 
 def parameters(form: Form, collection: Collection) -> list[str]:
-    """The details in which the tasks of a form differ: keys above, `owner`, `key`, `where`, `new`, and the fields of
-    a new record.
+    """The details in which the tasks of a form differ: keys above, `owner`, `key`, `where`, `new`, and the fields
+    of a new record.
     """
     found = [f"above{number}" for number in range(len(collection.scopes) - 1)]
     found += ["owner"] if form.through is not None else []
@@ -109,7 +109,7 @@ def chosen_records(form: Form, reach: Reach, state: State, values: Values, *, by
         scope = scope_of(form, reach, state, values)
         found = [each for each in found if each.scope == scope]
     elif form.through is not None and form.through.link is not None and form.goal != "create":
-        owner = owner_of(form, reach, state, values)
+        owner = owner_of(form, state, values)
         found = [each for each in found if belongs(each.fields.get(form.through.field), owner, reach)]
     if how == "id":
         return [each for each in found if each.key == str(values["key"])]
@@ -121,10 +121,10 @@ def chosen_records(form: Form, reach: Reach, state: State, values: Values, *, by
 def scope_of(form: Form, reach: Reach, state: State, values: Values) -> tuple[str, ...]:
     """The keys of what is above the records."""
     outer = [str(values[f"above{number}"]) for number in range(len(reach.collection.scopes) - 1)]
-    return (*outer, owner_of(form, reach, state, values))
+    return (*outer, owner_of(form, state, values))
 
 
-def owner_of(form: Form, reach: Reach, state: State, values: Values) -> str:
+def owner_of(form: Form, state: State, values: Values) -> str:
     """The key of the record that others belong to."""
     through = form.through
     if through is None or not through.name:
@@ -229,7 +229,7 @@ class CarriedOut:
         if reach.collection.scopes:
             scope = scope_of(form, reach, self._double.state, self._values)
         elif form.through is not None:
-            owner = owner_of(form, reach, self._double.state, self._values)
+            owner = owner_of(form, self._double.state, self._values)
             schema = (
                 fields_of(flat(made.body.shape.item)).get(form.through.field, {})
                 if made.body and made.body.shape
@@ -267,10 +267,13 @@ def call(double: Double, made: Modelled, known: Mapping[str, Json], fields: Mapp
 
 
 def rows_of(double: Double, made: Modelled, known: Mapping[str, Json]) -> list[tuple[str, Json]]:
-    """The rows of a list on all its pages, as programs read them, each with its key in a map. Raises UnfitError."""
+    """The rows of a list on all its pages, as programs read them, each with its key in a map.
+
+    Raises UnfitError.
+    """
     types = {each.wire_name: each.schema for each in made.operation.parameters}
     typed = {name: typed_key(types.get(name, {}), value) for name, value in known.items()}
-    given = {**(first_page(made.operation) or {}), **arguments(made, made.operation, typed, {}, dict)}
+    given = {**first_arguments(made.operation), **arguments(made, made.operation, typed, {}, dict)}
     url, found = f"{double.model.app.server}{made.operation.path}", list[tuple[str, Json]]()
     for _ in range(_PAGES):
         answer = _sent(double, made, given)
@@ -279,9 +282,15 @@ def rows_of(double: Double, made: Modelled, known: Mapping[str, Json]) -> list[t
         headers = {name.lower(): value for name, value in answer.headers.items()}
         following = next_page(made.operation, given, answer.value, headers, url)
         if not isinstance(following, dict) or made.query.paging is None:
-            break
+            return found
         given |= following
-    return found
+    raise UnfitError(f"the pages of {made.operation.name} have no end")
+
+
+def first_arguments(operation: Operation) -> dict[str, Json]:
+    """What a list has to be given for its first page, besides the keys in its path."""
+    asked = tuple(each for each in operation.parameters if each.place != "path")
+    return first_page(msgspec.structs.replace(operation, parameters=asked)) or {}
 
 
 def _sent(double: Double, made: Modelled, given: Mapping[str, Json]) -> Answer:

@@ -1,5 +1,5 @@
-"""Values that are easily got wrong: addresses with queries, quotes, other alphabets, long titles, numbers that look
-like ids, and titles that share words. Pure.
+"""Values that are easily got wrong: addresses with queries, quotes, other alphabets, long titles, numbers that
+look like ids, and titles that share words. Pure.
 """
 
 from collections.abc import Callable
@@ -66,7 +66,8 @@ def _address(rng: Random) -> str:
 
 
 def _long(rng: Random) -> str:
-    return f"{texts.title(rng)} and {texts.title(rng).lower()}, as agreed with {texts.person(rng)} in {rng.randint(2024, 2027)}"
+    first, second, year = texts.title(rng), texts.title(rng).lower(), rng.randint(2024, 2027)
+    return f"{first} and {second}, as agreed with {texts.person(rng)} in {year}"
 
 
 _FORMS: Final[tuple[Callable[[Random], str], ...]] = (

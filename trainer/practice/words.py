@@ -1,5 +1,5 @@
-"""How the tasks of a form are worded, in the words of the document: nouns from its paths, fields from their names and
-descriptions, verbs from its actions. Each split has wordings of its own. Pure.
+"""How the tasks of a form are worded, in the words of the document: nouns from its paths, fields from their names
+and descriptions, verbs from its actions. Each split has wordings of its own. Pure.
 """
 
 import re
@@ -21,17 +21,14 @@ from trainer.practice.tasks import Values
 _TOLD: Final = 4  # words of a description that are a name
 _NO_NOUNS: Final = {"all", "api", "rest", "php", "json", "xml", "html", "aspx", "v1", "v2", "v3"}
 _AT: Final = {"at", "on", "date", "time"}
+_TIMES: Final = {"created", "updated", "modified", "due", "closed", "start", "end"}
 _PARTICIPLES: Final = {
-    "send": "sent",
-    "pay": "paid",
-    "run": "run",
-    "read": "read",
-    "freeze": "frozen",
-    "hide": "hidden",
+    "send": "sent", "pay": "paid", "run": "run", "read": "read", "freeze": "frozen", "hide": "hidden",
     "set": "set",
-}
+}  # fmt: skip
 _OPPOSITES: Final = {
-    "enable": "disable", "activate": "deactivate", "pause": "unpause", "show": "hide", "close": "reopen", "open": "close",
+    "enable": "disable", "activate": "deactivate", "pause": "unpause", "show": "hide", "close": "reopen",
+    "open": "close",
 }  # fmt: skip
 
 FRAMES: Final[dict[Split, dict[str, Wordings]]] = {
@@ -62,11 +59,11 @@ FRAMES: Final[dict[Split, dict[str, Wordings]]] = {
         "ensure": (
             "If there is no {noun} {given}, create it. Then tell me how many {nouns} there are{place}.",
             "Make sure that there is a {noun} {given}, and say how many {nouns} there are{place} then.",
-            "There has to be a {noun} {given}: add it if it is missing. How many {nouns} are there{place} after that?",
+            "There has to be a {noun} {given}: add it if it is missing. How many {nouns} are there{place} then?",
         ),
         "on": (
-            "Mark {one} as {flag}.", "Make {one} {flag}.", "{One} should be {flag}.", "Set {flag} of {one} to true.",
-            "I want {one} to be {flag}.",
+            "Mark {one} as {flag}.", "Make {one} {flag}.", "{One} should be {flag}.",
+            "Set {flag} of {one} to true.", "I want {one} to be {flag}.",
         ),
         "off": (
             "Mark {one} as not {flag}.", "Set {flag} of {one} to false.", "{One} should not be {flag}.",
@@ -84,7 +81,7 @@ FRAMES: Final[dict[Split, dict[str, Wordings]]] = {
         "least": ("How is the one called, by its {by}, that is last of the {them} in {field}?",),
         "latest": ("The newest of the {them} by {field}: what is its {by}?",),
         "earliest": ("The oldest of the {them} by {field}: what is its {by}?",),
-        "ensure": ("A {noun} {given} is needed; see whether it is there, else add it, and count the {nouns}{place}.",),
+        "ensure": ("A {noun} {given} is needed: add it unless it is there, and count the {nouns}{place}.",),
         "on": ("See to it that {one} is {flag}.",),
         "off": ("See to it that {one} is not {flag}.",),
         "check": ("{change} Report the number of {nouns}{place} {that} afterwards.",),
@@ -95,7 +92,7 @@ FRAMES: Final[dict[Split, dict[str, Wordings]]] = {
         "least": ("Look at the {them}: one has less {field} than any other. What does it say under {by}?",),
         "latest": ("Look at the {them}: the last one by {field}, what does it say under {by}?",),
         "earliest": ("Look at the {them}: the first one by {field}, what does it say under {by}?",),
-        "ensure": ("Should a {noun} {given} be missing, put one in; either way let me know the count of {nouns}{place}.",),
+        "ensure": ("Should a {noun} {given} be missing, put one in; then tell me the count of {nouns}{place}.",),
         "on": ("Make sure {one} counts as {flag}.", "Switch {flag} on for {one}."),
         "off": ("Make sure {one} does not count as {flag}.", "Switch {flag} off for {one}."),
         "check": ("{change} Once that is done, let me know the count of {nouns}{place} {that}.",),
@@ -138,7 +135,8 @@ _ID: Final[dict[Split, Wordings]] = {
 }
 BY: Final[dict[Split, Wordings]] = {
     "train": (
-        'the {noun} with the {by} "{value}"', "the {noun} whose {by} is {value}", 'the {noun} that has the {by} "{value}"',
+        'the {noun} with the {by} "{value}"', "the {noun} whose {by} is {value}",
+        'the {noun} that has the {by} "{value}"',
     ),
     "validation": ('the {noun} that goes by "{value}" as its {by}',),
     "test": ('the one of our {nouns} that says "{value}" under {by}',),
@@ -191,14 +189,10 @@ def _path_words(collection: Collection) -> list[str]:
 def prose(field: str, reach: Reach, rng: Random) -> str:
     """What a field is called: by its name, or by a description that is hardly longer."""
     words = split_words(field)
-    while (
-        len(words) > 1
-        and words[-1] in _AT
-        and words[-2] in ("created", "updated", "modified", "due", "closed", "start", "end")
-    ):
-        words = [*words[:-1], "date"] if words[-1] != "date" else words
-        break
-    told = str(fields_of(reach.collection.item).get(field, {}).get("description") or "").strip().rstrip(".")
+    if len(words) > 1 and words[-1] in _AT and words[-2] in _TIMES:
+        words = [*words[:-1], "date"]
+    described = fields_of(reach.collection.item).get(field, {}).get("description")
+    told = str(described or "").strip().rstrip(".")
     short = re.fullmatch(r"(?:the |a |an )?([\w -]+?)(?: of (?:the|a|an) [\w -]+)?", told, re.IGNORECASE)
     if short and len(short[1].split()) <= _TOLD and set(split_words(short[1])) & set(words) and rng.random() < 0.5:
         return short[1].lower()
