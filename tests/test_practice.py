@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from itertools import combinations
 from pathlib import Path
 from random import Random
 from time import process_time
@@ -160,7 +161,7 @@ def _is_loose(own: Plan, found: State, place: tuple[str, tuple[str, ...]]) -> bo
 def test_the_splits_share_neither_forms_nor_wordings(environments: dict[str, PracticeEnvironment]) -> None:
     for environment in environments.values():
         made = {split: environment.scenarios(split, COUNT, seed=5) for split in SPLITS}
-        for one, other in (("train", "test"), ("train", "validation"), ("validation", "test")):
+        for one, other in combinations(SPLITS, 2):
             assert not {each.template for each in made[one]} & {each.template for each in made[other]}
             said = [{task.instruction for each in made[split] for task in each.tasks} for split in (one, other)]
             assert not said[0] & said[1]

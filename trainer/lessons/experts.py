@@ -6,7 +6,7 @@ fits, or solve the task and complete it.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
@@ -69,7 +69,7 @@ class Plan(Protocol):
     """The tasks of a scenario: the values of each, in the order of the parameters of the program."""
 
     @property
-    def values(self) -> Sequence[Mapping[str, Any]]: ...
+    def values(self) -> Sequence[dict[str, Any]]: ...
     @property
     def form(self) -> Form: ...
     def instruction(self, index: int) -> str: ...

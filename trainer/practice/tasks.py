@@ -373,9 +373,9 @@ class _Fit:
         if not most:
             raise UnfitError("there are no records above")
         scope = self._rng.choice(most if self._form.where is None else most[:1])
-        for number, (key, each) in enumerate(zip(scope, scopes, strict=True)):
+        for number, (key, above) in enumerate(zip(scope, scopes, strict=True)):
             named = "owner" if number == len(scopes) - 1 else f"above{number}"
-            schema = self._every[each.parent].collection.key_schema if each.parent else each.schema
+            schema = self._every[above.parent].collection.key_schema if above.parent else above.schema
             values[named] = typed_key(schema, key)
         through = self._form.through
         if through is not None and through.name:
@@ -489,12 +489,12 @@ class _Fit:
             others = [each for each in every if each is not meant]
             for each in self._rng.sample(others, min(2, len(others))):
                 self._set_text(each, field, like(name, self._rng), schema)
-        name = meant.fields.get(field)
-        if not isinstance(name, str) or name != " ".join(name.split()) or not name:
+        called = meant.fields.get(field)
+        if not isinstance(called, str) or called != " ".join(called.split()) or not called:
             raise UnfitError(f"its {field} cannot be said")
-        if sum(each.fields.get(field) == name for each in every) != 1:
+        if sum(each.fields.get(field) == called for each in every) != 1:
             raise UnfitError(f"several records have the same {field}")
-        return name
+        return called
 
     def _set_text(self, record: Record, field: str, text: str, schema: Schema | None = None) -> None:
         if self._drawer.fits(self._fields[field] if schema is None else schema, text):
