@@ -239,7 +239,7 @@ class _Showing:
     def shown(self) -> dict[str, Shown]:
         form, every = self._plan.form, self._plan.practice.every
         found = {form.collection: self._of(every[form.collection], own=True)}
-        if form.through is not None and form.through.collection and form.through.collection not in found:
+        if form.through is not None and form.through.name and form.through.collection not in found:
             found[form.through.collection] = self._of(every[form.through.collection], own=False)
         return found
 

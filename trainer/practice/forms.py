@@ -107,7 +107,8 @@ class Reach(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def listing(self) -> Modelled | None:
-        return self.one("list")
+        """The list of all records of a place."""
+        return next((each for each in self.roles.get("list", ()) if not each.fixed), None)
 
     @property
     def write(self) -> Modelled | None:
@@ -126,7 +127,7 @@ class Reach(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def kinds(self) -> dict[str, Kind]:
         """The fields that can be asked for, with what they are."""
-        shown = self.shown_by("list") | self.shown_by("get")
+        shown = {name for made in (*self.roles.get("list", ()), self.one("get")) for name in self.shown_by(made)}
         links = {each.field for each in self.collection.links}
         scopes = {each.parameter for each in self.collection.scopes}
         free = (each for each in fields_of(self.collection.item).items() if each[0] in shown)
@@ -137,9 +138,8 @@ class Reach(msgspec.Struct, frozen=True, eq=False, dict=True):
         }
         return {name: kind for name, kind in known.items() if kind is not None}
 
-    def shown_by(self, role: Role) -> set[str]:
-        """The fields that the document promises of a list, or of a record."""
-        made = self.one(role)
+    def shown_by(self, made: Modelled | None) -> set[str]:
+        """The fields that the document promises of what an operation shows."""
         return set() if made is None or made.shape is None else set(fields_of(flat(made.shape.item)))
 
     def of_kind(self, *kinds: Kind) -> list[str]:
@@ -254,7 +254,7 @@ def _reason(reach: Reach) -> str:
 def _forms(reach: Reach, every: Mapping[str, Reach]) -> Iterator[Form]:
     name = reach.collection.name
     owners, links = _owners(reach, every), list(_links(reach, every))
-    whole = reach.listing is not None and not reach.listing.fixed
+    whole = reach.listing is not None
     for owner in owners:
         if whole:
             for where in (None, *_conditions(reach)):
@@ -275,8 +275,7 @@ def _owners(reach: Reach, every: Mapping[str, Reach]) -> list[Through | None]:
         return [None]
     parent = reach.collection.scopes[-1].parent
     above = every.get(parent)
-    listed = above is not None and above.listing is not None and not above.listing.fixed
-    named = [Through(parent, name=each) for each in above.names[:1]] if above and listed else []
+    named = [Through(parent, name=each) for each in above.names[:1]] if above and above.listing else []
     return [Through(parent), *named]
 
 
@@ -284,13 +283,13 @@ def _links(reach: Reach, every: Mapping[str, Reach]) -> Iterator[Through]:
     """Other records that those of a collection may belong to."""
     for link in reach.collection.links:
         target, whole = every.get(link.collection), reach.listing
-        if target is None or target.collection.scopes or reach.collection.scopes or whole is None:
+        if target is None or target.collection.scopes or reach.collection.scopes:
             continue
         hidden = link.field.startswith(HIDDEN) or link.collection == reach.collection.name
-        shown = whole.shape is not None and link.field in fields_of(flat(whole.shape.item))
-        if target.collection.key and (reach.view(link) or (shown and not hidden and not whole.fixed)):
+        shown = whole is not None and link.field in reach.shown_by(whole)
+        if target.collection.key and (reach.view(link) or (shown and not hidden)):
             yield Through(link.collection, link.field, "", link)
-            if target.names and target.listing is not None and not target.listing.fixed:
+            if target.names and target.listing is not None:
                 yield Through(link.collection, link.field, target.names[0], link)
 
 
@@ -379,7 +378,7 @@ def _new(reach: Reach, owner: Through | None, every: Mapping[str, Reach]) -> Ite
     for field in linked or (optional[:1] if owner is None else ()):
         target = every[links[field].collection]
         if not target.collection.scopes:
-            names = ["", *(target.names[:1] if target.listing is not None and not target.listing.fixed else [])]
+            names = ["", *(target.names[:1] if target.listing is not None else [])]
             of_link = [Through(target.collection.name, field, each, links[field]) for each in names]
             throughs = [*of_link, *([] if linked else throughs)]
     if linked and throughs == [owner]:

@@ -249,7 +249,7 @@ class _Program:
         """What the record is after the write."""
         form = self._form
         if form.goal == "delete":
-            if self._reach.listing is None or self._reach.listing.fixed:
+            if self._reach.listing is None:
                 return ["shown = True"]
             test = [f"if {self._key('row')} == {key}:", "    shown = False"]
             return ["shown = True", *self._each(test, every=True, plain=True)]

@@ -315,7 +315,7 @@ def kept_fields(reach: Reach) -> list[str]:
     if not reach.is_whole or made is None or made.body is None or made.body.shape is None:
         return []
     sent = fields_of(flat(made.body.shape.item))
-    known = reach.shown_by("get" if reach.one("get") is not None else "list")
+    known = reach.shown_by(reach.one("get") or reach.listing)
     return [
         name
         for name, each in sent.items()
