@@ -128,7 +128,7 @@ class Practice:
         self.model, self.seen, self._source = model, seen, source
         self.every = reaches(model)
         self._forms, self.reasons = all_forms(self.every)
-        self.plan_of = lru_cache(maxsize=1024)(self._plan)
+        self.plan_of = lru_cache(maxsize=512)(self._plan)
         self._worlds = lru_cache(maxsize=_RECORDS)(self._world)
         self.unfit: dict[str, str] = {}  # why forms were left out, by name
 
@@ -189,7 +189,6 @@ class Practice:
 
     def _drawn(self, key: Key, form: Form, rng: Random, index: int) -> Drawn:
         double = copy(self.world(key))
-        double.state = double.state.copy()
         return draw_task(form, self.every, double, Random(f"{rng.random()} {index}"), index)
 
     def world(self, key: Key) -> Double:

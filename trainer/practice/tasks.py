@@ -42,6 +42,16 @@ class Drawn(msgspec.Struct, frozen=True):
     goal: Goal
 
 
+def _sharing(state: State, other: State) -> State:
+    """The state, with the other's records where they are the same: thousands of tasks have most in common."""
+    for name, keyed in state.records.items():
+        known = other.records.get(name, {})
+        state.records[name] = {
+            place: known[place] if known.get(place) == each else each for place, each in keyed.items()
+        }
+    return state
+
+
 def parameters(form: Form, collection: Collection) -> list[str]:
     """The details in which the tasks of a form differ: keys above, `owner`, `key`, `where`, `new`, and the fields
     of a new record.
@@ -55,8 +65,9 @@ def parameters(form: Form, collection: Collection) -> list[str]:
 
 
 def draw_task(form: Form, every: Mapping[str, Reach], double: Double, rng: Random, index: int) -> Drawn:
-    """Changes the records of the double so that the form fits them. Raises UnfitError."""
-    reach = every[form.collection]
+    """Makes records of those of the double that fit the form. Raises UnfitError."""
+    reach, begun = every[form.collection], double.state
+    double.state = begun.copy()
     try:
         values = _Fit(form, every, double, rng, index).values()
     except NoValueError as error:
@@ -68,7 +79,7 @@ def draw_task(form: Form, every: Mapping[str, Reach], double: Double, rng: Rando
         wanted = double.state
     finally:
         double.state = before
-    goal = Goal(before, wanted, carried.asked, answer)
+    goal = Goal(_sharing(before, begun), _sharing(wanted, begun), carried.asked, answer)
     if form.is_answered and answer in (None, "", []):
         raise UnfitError("there is nothing to answer")
     if not form.is_answered and verdict(reach.model, goal, before, None, completed=True).success:
