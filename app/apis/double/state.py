@@ -2,7 +2,6 @@
 them.
 """
 
-import copy
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -50,7 +49,11 @@ class State(msgspec.Struct):
     writes: int = 0
 
     def copy(self) -> "State":
-        return copy.deepcopy(self)
+        records = {
+            name: {place: Record(each.key, each.scope, _copied(each.fields)) for place, each in keyed.items()}
+            for name, keyed in self.records.items()
+        }
+        return msgspec.structs.replace(self, records=records, parts=dict(self.parts))
 
     def now(self) -> datetime:
         """A minute later after each write."""
@@ -79,6 +82,13 @@ def changes(before: State, after: State) -> list[str]:
         if was != part.value:
             found.append(f"changed {name}: {_fields(_object(was), _object(part.value))}")
     return found
+
+
+def _copied(value: Json) -> Json:
+    """Much faster than `copy.deepcopy`, which has to expect more than JSON."""
+    if isinstance(value, dict):
+        return {name: _copied(each) for name, each in value.items()}
+    return [_copied(each) for each in value] if isinstance(value, list) else value
 
 
 def initial_state(
