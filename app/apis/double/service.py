@@ -26,7 +26,17 @@ from app.apis.double.queries import Row, chosen, page_of, same
 from app.apis.double.records import Drawer, texts_time
 from app.apis.double.samples import Sampled
 from app.apis.double.shapes import KEYS, Schema, fields_of, flat, is_nullable, kind_of, plain, value_at
-from app.apis.double.state import Part, Record, free_values, initial_state, new_key, set_key, target_of, typed_key
+from app.apis.double.state import (
+    Part,
+    Record,
+    free_values,
+    initial_state,
+    linked,
+    new_key,
+    set_key,
+    target_of,
+    typed_key,
+)
 from app.apis.media_types import FORM, PARTS, bare, is_declared_json
 from app.apis.security_schemes import SecurityScheme
 from app.apis.yaml_json import to_json_text
@@ -392,7 +402,7 @@ class Double:
                 f"{collection.key} {named[:60]!r} exists already",
                 collection.key,
             )
-        self._check_links(made, collection, fields)
+        fields = self._with_links(made, collection, fields)
         self._check_unique(made, collection, scope, fields, None)
         rng = self._drawer.random(f"new {collection.name} {self.state.writes}")
         made_key = named or new_key(collection, self.state, self._drawer, rng)
@@ -400,8 +410,8 @@ class Double:
             raise _RefusedError(_status(made, ("409", "422", "400"), 409), "there is no key left for another one")
         record = Record(made_key, scope, {})
         record.fields = self._blank(collection, record, fields)
-        for field, parameter in made.fixed.items():
-            record.fields[field] = request.given.get(parameter)
+        within = {field: request.given.get(parameter) for field, parameter in made.fixed.items()}
+        record.fields |= self._with_links(made, collection, within)
         set_key(collection, record)
         self.state.records[collection.name][*scope, record.key] = record
         self.state.writes += 1
@@ -475,7 +485,7 @@ class Double:
     def _change(self, made: Modelled, collection: Collection, record: Record, request: Request) -> None:
         fields = self._accepted(made, collection, request)
         fields.pop(collection.key, None)
-        self._check_links(made, collection, fields)
+        fields = self._with_links(made, collection, fields)
         self._check_unique(made, collection, record.scope, fields, record)
         if made.role == "replace" and not made.partial:
             kept = {
@@ -531,17 +541,29 @@ class Double:
             kept[name] = value
         return kept
 
-    def _check_links(self, made: Modelled, collection: Collection, fields: Mapping[str, Json]) -> None:
-        """Where the document names a refusal, a key that there is not is refused."""
+    def _with_links(self, made: Modelled, collection: Collection, fields: dict[str, Json]) -> dict[str, Json]:
+        """The fields with the records in place of their keys, where these are shown. A key that there is not is
+        refused where the document names a refusal.
+        """
         status = next((each for each in (422, 400, 404, 409) if str(each) in made.errors), None)
+        shown = dict(fields)
         for link in collection.links:
             value = fields.get(link.field)
-            if status is None or link.embedded or value in (None, "", 0):
+            if value in (None, "", 0):
                 continue
-            what = noun_in_words(self.model.collections[link.collection])
-            for each in value if isinstance(value, list) else [value]:
-                if target_of(link, each, self.model, self.state) is None:
-                    raise _RefusedError(status, f"{link.field}: there is no {what} {str(each)[:60]!r}", link.field)
+            schema = flat(fields_of(collection.item).get(link.field, {}))
+            schema = flat(schema.get("items") or {}) if link.many else schema
+            given = value if isinstance(value, list) else [value]
+            found = [(each, target_of(link, each, self.model, self.state)) for each in given]
+            if (
+                unknown := next((each for each, to in found if to is None), None)
+            ) is not None and status is not None:
+                what = noun_in_words(self.model.collections[link.collection])
+                raise _RefusedError(status, f"{link.field}: there is no {what} {str(unknown)[:60]!r}", link.field)
+            if link.embedded:
+                whole = [each if to is None else linked(link, to, schema, self.model, each) for each, to in found]
+                shown[link.field] = whole if isinstance(value, list) else whole[0]
+        return shown
 
     def _check_unique(
         self,
