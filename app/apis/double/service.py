@@ -23,7 +23,7 @@ from app.apis.double.answers import Composer, Request, noun_in_words
 from app.apis.double.documents import Reply
 from app.apis.double.model import Collection, Model, Modelled
 from app.apis.double.queries import Row, chosen, page_of, same
-from app.apis.double.records import Drawer, texts_time
+from app.apis.double.records import Drawer, NoValueError, texts_time
 from app.apis.double.samples import Sampled
 from app.apis.double.shapes import KEYS, Schema, fields_of, flat, is_nullable, kind_of, plain, value_at
 from app.apis.double.state import (
@@ -142,6 +142,8 @@ class Double:
             answer = self._answer(made, self._request(made, values, path, query, lower, body))
         except _RefusedError as refusal:
             answer = self._refused(made, refusal)
+        except NoValueError as error:
+            answer = self._refused(made, _RefusedError(501, str(error)))
         return Answer(answer.status, answer.headers, b"") if method == "HEAD" else answer
 
     def transport(self) -> "Transport":
