@@ -33,7 +33,7 @@ _FORMATS: Final = {
     "date": re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"),
     "uuid": re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.I),
 }
-_NUMBER: Final = re.compile(r"-?\d{1,100}(\.\d{1,100}([eE][-+]?\d{1,3})?)?")
+_NUMBER: Final = re.compile(r"-?\d{1,100}(\.\d{1,100})?([eE][-+]?\d{1,3})?")
 
 
 class Request(msgspec.Struct, frozen=True):
