@@ -143,6 +143,15 @@ def test_links_are_told_from_names_and_types() -> None:
     found = model(
         {
             "/users/{id}": reading(people, path("id", type="integer")),
+            "/notes": {
+                **reading({"type": "array", "items": note}),
+                "post": {
+                    "requestBody": body(
+                        {"type": "object", "properties": {"owner": {"type": "integer"}, "user_id": {}}}
+                    ),
+                    "responses": {"201": answer(note), "422": answer()},
+                },
+            },
             "/notes/{id}": reading(note, path("id", type="integer")),
         }
     )
@@ -155,7 +164,13 @@ def test_links_are_told_from_names_and_types() -> None:
     }
     double = Double(found, "seed")
     users = {each.key: each.fields for each in double.state.records["users"].values()}
+    made = double.respond("POST", "/notes", "", {"content-type": "application/json"}, b'{"owner": 1}').value
+    assert made["owner"] == {name: users["1"][name] for name in ("id", "name")}
+    refused = double.respond("POST", "/notes", "", {"content-type": "application/json"}, b'{"user_id": 99}')
+    assert refused.status == 422
     for each in double.state.records["notes"].values():
+        if each.key == str(made["id"]):
+            continue
         assert each.fields["owner"] == users[str(each.fields["owner"]["id"])]
         assert str(each.fields["user_id"]) in users
 

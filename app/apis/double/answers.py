@@ -10,13 +10,12 @@ from math import ceil
 from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
-import msgspec
-
 from app.apis.catalog import Parameter
 from app.apis.double.documents import Reply
 from app.apis.double.model import HIDDEN, Collection, Model, Modelled
 from app.apis.double.queries import Page
 from app.apis.double.records import Drawer, NoValueError
+from app.apis.double.requests import Request
 from app.apis.double.samples import Sampled
 from app.apis.double.shapes import Schema, fields_of, flat, is_nullable, kind_of, plain, type_name
 from app.apis.double.state import Record, State, counted, linked, target_of, typed_key
@@ -44,15 +43,6 @@ _MESSAGES: Final = re.compile(
 )
 _INSIDE: Final = re.compile(r"meta|metadata|pagination|paging|pageinfo|page|links|cursors|responsemetadata")
 _AROUND: Final = {"data", "result", "results", "response"}
-
-
-class Request(msgspec.Struct, frozen=True):
-    """A request that was understood: its parameters by wire name, typed, and the record in its body."""
-
-    path: str
-    query: str
-    given: dict[str, Json]
-    body: dict[str, Json] = {}
 
 
 class Composer:
