@@ -26,7 +26,7 @@ from app.apis.double.model import Model, Modelled, read_model
 from app.apis.double.samples import Sample, Sampled, sampled
 from app.apis.double.served import served_document
 from app.apis.double.service import Double, Options
-from app.apis.double.shapes import flat
+from app.apis.double.shapes import flat, value_at
 from app.apis.double.state import TOP, Record, State
 from app.errors import InvalidError, NotFoundError
 from app.gateway.gateway import Gateway
@@ -35,7 +35,7 @@ from trainer.environment import Scenario, Split, Verdict
 from trainer.practice.checks import verdict
 from trainer.practice.forms import Form, Goal, Reach, all_forms, contrasts, reaches
 from trainer.practice.programs import Shown, Writing, write_program
-from trainer.practice.tasks import Drawn, UnfitError, Values, belongs, draw_task, owner_of, rows_of, scope_of
+from trainer.practice.tasks import Drawn, UnfitError, Values, belongs, call, draw_task, owner_of, rows_of, scope_of
 from trainer.practice.words import word
 
 TASKS: Final = 3  # of a scenario
@@ -44,6 +44,7 @@ _MANY: Final = (23, 32)  # records, so that a list has several pages
 _OFTEN: Final = 0.25  # of scenarios have so many
 _THIN: Final = 0.5  # of scenarios have lists that show less than the items do
 _RECORDS: Final = 40  # sets of records of a split, of which each scenario changes some
+_ITEMS: Final = 12  # that are read by themselves before a task is made of them
 _TRIES: Final = 6  # of other details for a form, and of other forms
 _WEIGHTS: Final[Mapping[Goal, float]] = {
     "count": 2, "list": 1.5, "sum": 1, "most": 1, "least": 1, "read": 3, "create": 4, "ensure": 1, "change": 4,
@@ -266,7 +267,25 @@ class _Showing:
                 untrue |= {
                     each for each in reach.kinds if record and each in row and row[each] != record.fields.get(each)
                 }
+        asked = {
+            self._plan.form.field,
+            self._plan.form.where.field if self._plan.form.where else "",
+        } & reach.kinds.keys()
+        if own and asked and (self._plan.form.by == "id" or asked - names):
+            untrue |= self._untrue_items(reach)
         return Shown(frozenset(names), frozenset(sure), frozenset(untrue))
+
+    def _untrue_items(self, reach: Reach) -> set[str]:
+        """The fields that records, read by themselves, show otherwise than they have them."""
+        made, found = reach.one("get"), set[str]()
+        if made is None or made.shape is None:
+            return found
+        for double in self._doubles:
+            for record in list(double.state.records[reach.collection.name].values())[:_ITEMS]:
+                known = {**dict(zip(made.scopes, record.scope, strict=True)), made.key: record.key}
+                item = value_at(call(double, made, known, {}).value, made.shape.keys) or {}
+                found |= {each for each in reach.kinds if each in item and item[each] != record.fields.get(each)}
+        return found
 
     def _place(
         self, reach: Reach, made: Modelled, index: int, *, own: bool
