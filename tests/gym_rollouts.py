@@ -9,9 +9,9 @@ from app.gateway.gateway import Gateway
 from app.records import Json, Policy, Stop, Task, Trajectory
 from app.sandbox.protocol import Sandbox, SessionLimits
 from trainer.environment import Scenario, Verdict
+from trainer.lessons.program import Program
 from trainer.worlds.generated.gym import ANSWERED, GymEnvironment, GymKey, GymPlan, plan_of
 from trainer.worlds.generated.gym_expert import ProgramStyle, draw_style, write_program
-from trainer.worlds.generated.programs import Program
 
 
 class Execution(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ import pytest
 
 from app.records import Json
 from trainer.environment import Split, Verdict
+from trainer.lessons.phrases import BY_LINK, CRUD_FRAMES, GIVEN, LINKED, ONE, TITLED
 from trainer.worlds.generated.apis import Api, Role, Route
 from trainer.worlds.generated.crud import (
     ANSWERING,
@@ -21,7 +22,6 @@ from trainer.worlds.generated.crud import (
 )
 from trainer.worlds.generated.crud_expert import write_program
 from trainer.worlds.generated.environments import WorldState
-from trainer.worlds.generated.phrases import BY_LINK, CRUD_FRAMES, GIVEN, LINKED, ONE, TITLED
 from trainer.worlds.generated.records import Record
 from trainer.worlds.generated.services import WorldRequest, WorldResponse
 from trainer.worlds.generated.shapes import CRUD

@@ -5,7 +5,9 @@ Recognized are links to it (`page_links`), cursors, offsets and page numbers, in
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
+
+import msgspec
 
 from app.apis.catalog import Operation, Parameter
 from app.apis.page_links import Link, arguments_of, is_number, link_in_body, link_in_headers, query_of
@@ -84,6 +86,48 @@ def first_page(operation: Operation) -> dict[str, Json] | None:
         else:
             return None
     return found
+
+
+class Paging(msgspec.Struct, frozen=True):
+    """How an operation is asked for a page: `first` is what the parameter is for the first one, if a number."""
+
+    by: Literal["cursor", "offset", "page"]
+    parameter: Parameter
+    first: int = 0
+    size: Parameter | None = None
+
+
+def paging_of(operation: Operation) -> Paging | None:
+    """None for an operation that takes no page."""
+    known = {_plain(each.wire_name): each for each in operation.parameters}
+    size = _first(known, _SIZES)
+    if (cursor := _first(known, _CURSORS)) is not None:
+        return Paging("cursor", cursor, 0, size)
+    if (offset := _first(known, _OFFSETS)) is not None and is_number(offset):
+        return Paging("offset", offset, _base(offset), size)
+    page = _first(known, _PAGES)
+    return None if page is None or not is_number(page) else Paging("page", page, _first_page(page), size)
+
+
+def size_of(operation: Operation) -> Parameter | None:
+    """The parameter that says how many items are answered at most."""
+    return _first({_plain(each.wire_name): each for each in operation.parameters}, _SIZES)
+
+
+PageField: TypeAlias = Literal["more", "total", "pages", "next"]
+
+
+def page_field(name: str) -> PageField | None:
+    """What a field of an answer, or a header of it, says about the pages; None for another.
+
+    >>> [page_field(each) for each in ("X-Total-Count", "has_more", "nextPageToken", "pages", "state")]
+    ['total', 'more', 'next', 'pages', None]
+    """
+    own = _plain(name).removeprefix("x")
+    told: dict[PageField, Sequence[str]] = {
+        "more": _MORE, "total": (*_TOTALS, "count"), "pages": (*_PAGE_TOTALS, *_LAST_PAGES), "next": _NEXT_FIELDS,
+    }  # fmt: skip
+    return next((each for each, names in told.items() if own in names), None)
 
 
 def items_of(value: Json) -> Sequence[Json]:

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
+from trainer.lessons.phrases import BY_LINK, CRUD_FRAMES, GIVEN, LINKED, ONE, TITLED, Wordings
 from trainer.worlds.generated.apis import (
     RECORD_FIELDS,
     Api,
@@ -23,7 +24,6 @@ from trainer.worlds.generated.apis import (
 )
 from trainer.worlds.generated.domains import Domain, Verb, draw_domain, draw_names, people, projects
 from trainer.worlds.generated.environments import TASKS, Ask, GeneratedEnvironment, Key, Plan
-from trainer.worlds.generated.phrases import BY_LINK, CRUD_FRAMES, GIVEN, LINKED, ONE, TITLED, Wordings
 from trainer.worlds.generated.records import DATES, Record, RecordId, Records, Values, blank_record, new_id
 from trainer.worlds.generated.shapes import CRUD, ApiShape
 from trainer.worlds.generated.words import Pool

@@ -8,6 +8,16 @@ import msgspec
 
 from app.apis.names import argument_name
 from app.records import Offer
+from trainer.lessons.experts import (
+    ProgramExpert,
+    ProgramScript,
+    plug_in,
+    raised,
+    signatures_of,
+    skill_of,
+    turn_of,
+)
+from trainer.lessons.program import Program
 from trainer.worlds.generated.apis import RecordField, Role
 from trainer.worlds.generated.crud import (
     SINGLE,
@@ -19,17 +29,7 @@ from trainer.worlds.generated.crud import (
     draw_values,
 )
 from trainer.worlds.generated.documents import SUPERVISOR
-from trainer.worlds.generated.experts import (
-    ProgramExpert,
-    ProgramScript,
-    plug_in,
-    raised,
-    signatures_of,
-    skill_of,
-    turn_of,
-)
 from trainer.worlds.generated.programs import (
-    Program,
     access,
     act,
     call,

@@ -16,10 +16,11 @@ import msgspec
 
 from app.apis.names import argument_name
 from app.records import Offer
+from trainer.lessons.experts import ProgramExpert, ProgramScript, plug_in, raised, skill_of, turn_of
+from trainer.lessons.program import Program, indent
 from trainer.worlds.generated.apis import GymApi, RecordField
 from trainer.worlds.generated.documents import FILTERED, SUPERVISOR, record_schema, rows_at
 from trainer.worlds.generated.domains import Verb, other_state_field
-from trainer.worlds.generated.experts import ProgramExpert, ProgramScript, plug_in, raised, skill_of, turn_of
 from trainer.worlds.generated.gym import (
     ACTING,
     FIELDS,
@@ -38,14 +39,12 @@ from trainer.worlds.generated.gym import (
     forms_of,
 )
 from trainer.worlds.generated.programs import (
-    Program,
     access,
     act,
     bind_rows,
     call,
     for_each_row,
     identity,
-    indent,
     log_in,
     note_field,
     note_rows,

@@ -5,41 +5,11 @@ Arguments are expressions by Python name. `at` is the place of the kind of recor
 
 from collections.abc import Collection, Mapping
 
-import msgspec
-
 from app.apis.names import argument_name
+from trainer.lessons.program import indent
 from trainer.worlds.generated.apis import Api, RecordField, Role
 from trainer.worlds.generated.documents import rows_at
 from trainer.worlds.generated.domains import Verb
-
-
-class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """Code for one form of task; `values` are Python expressions, in the order of the parameters."""
-
-    name: str
-    parameters: tuple[tuple[str, str], ...]  # name and type
-    returns: str
-    body: tuple[str, ...]
-    result: str  # an expression
-
-    @property
-    def function(self) -> str:
-        """A skill."""
-        given = ", ".join(f"{name}: {kind}" for name, kind in self.parameters)
-        lines = [f"def {self.name}({given}) -> {self.returns}:", *indent([*self.body, f"return {self.result}"])]
-        return "\n".join([*self._imports, *lines])
-
-    def call(self, values: tuple[str, ...]) -> str:
-        return f"result = {self.name}({', '.join(values)})\nprint(result)"
-
-    def inline(self, values: tuple[str, ...]) -> str:
-        """The same without a function: it solves one task and leaves no skill."""
-        given = [f"{name} = {value}" for (name, _), value in zip(self.parameters, values, strict=True)]
-        return "\n".join([*self._imports, *given, *self.body, f"result = {self.result}", "print(result)"])
-
-    @property
-    def _imports(self) -> list[str]:
-        return ["import time", ""] if any("time.sleep" in line for line in self.body) else []
 
 
 def log_in(api: Api) -> list[str]:
@@ -154,10 +124,6 @@ def state_of(api: Api, verb: Verb, *, at: int = 0) -> tuple[str, str | bool]:
     """The field that an update sets for a verb, and its value."""
     collection = api.collections[at]
     return (verb.done, True) if collection.has_flags else (collection.fields["state"], verb.done)
-
-
-def indent(lines: list[str], levels: int = 1) -> list[str]:
-    return ["    " * levels + line for line in lines]
 
 
 def _counted(api: Api, counter: str, start: str, arguments: dict[str, str], body: list[str], at: int) -> list[str]:

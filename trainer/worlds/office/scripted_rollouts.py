@@ -22,9 +22,9 @@ from app.records import Offer, Policy, Task
 from app.sandbox.protocol import Sandbox
 from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Environment, Scenario
+from trainer.lessons.expert_engine import ExpertEngine
 from trainer.rollouts.episode import Episode, EpisodeRunner
 from trainer.rollouts.expert import ExpertContext
-from trainer.worlds.expert_engine import ExpertEngine
 from trainer.worlds.office.distractors import distractors
 from trainer.worlds.office.expert_script import ExpertScript, Faults
 from trainer.worlds.office.office_environment import OfficeEnvironment

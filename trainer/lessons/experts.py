@@ -1,4 +1,4 @@
-"""The experts of generated worlds: they read the documents, write a program, and repair what a service refuses.
+"""Experts that know a program for each task: they read the documents, write it, and repair what a service refuses.
 
 Their rollouts are in the real sandbox, with skills kept, crowded and withheld as in serving. They use a skill that
 fits, or solve the task and complete it.
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol
 from uuid import UUID
 
 import msgspec
@@ -18,16 +18,16 @@ import msgspec
 from app.agent.limits import RolloutLimits
 from app.agent.rollout_loop import Agent
 from app.apis.builtin import with_builtins
+from app.apis.catalog import Catalog
 from app.apis.listed_app import listed_apps
 from app.errors import InvalidError
 from app.records import Offer, Policy, Task
 from app.skills.in_memory_library import InMemoryLibrary
-from trainer.environment import Scenario
+from trainer.environment import Environment, Scenario
+from trainer.lessons.expert_engine import ExpertEngine
+from trainer.lessons.program import Program
 from trainer.rollouts.episode import Episode, EpisodeRunner
 from trainer.rollouts.expert import ExpertContext
-from trainer.worlds.expert_engine import ExpertEngine
-from trainer.worlds.generated.environments import GeneratedEnvironment, Plan
-from trainer.worlds.generated.programs import Program
 
 Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
@@ -54,6 +54,35 @@ class Habits(msgspec.Struct, frozen=True, kw_only=True):
     inline: Part = 0.0  # solves the task without a function
     mistake: Part = 0.0  # makes a mistake first, which is noticed and repaired
     trust: Part = 0.0  # completes the task in the turn that uses a skill
+
+
+class Form(Protocol):
+    """What all tasks of a scenario ask; their values differ."""
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether they ask for an answer."""
+        ...
+
+
+class Plan(Protocol):
+    """The tasks of a scenario: the values of each, in the order of the parameters of the program."""
+
+    @property
+    def values(self) -> Sequence[dict[str, Any]]: ...
+    @property
+    def form(self) -> Form: ...
+    def instruction(self, index: int) -> str: ...
+
+
+class PlannedEnvironment(Environment, Protocol):
+    """An environment whose tasks are those of plans: the variable `world` of a task says which."""
+
+    def place(self, world: str) -> tuple[Any, int]:
+        """The plan, and the position of the task in it. Raises NotFoundError."""
+        ...
+
+    def catalog(self, plan: Any) -> Catalog: ...
 
 
 class ProgramScript(ABC):
@@ -166,7 +195,7 @@ class ProgramExpert(ABC):
     scripts: ClassVar[Callable[..., ProgramScript]]
 
     context: ExpertContext
-    environment: GeneratedEnvironment[Any]
+    environment: PlannedEnvironment
     crowded: float
     withheld: float
     habits: Habits
@@ -230,7 +259,7 @@ def skill_of(plan: Plan, program: Program, rng: Random) -> Offer:
     )
 
 
-def plug_in(name: str, expert: type[ProgramExpert], environment: type[GeneratedEnvironment[Any]]) -> Any:
+def plug_in(name: str, expert: type[ProgramExpert], environment: type[PlannedEnvironment]) -> Any:
     """The `load_expert` of an expert and the environment that it knows, which have the same name."""
 
     @asynccontextmanager

@@ -6,11 +6,11 @@ and {acted}. Those of `crud` have {one} for the record that is meant, and {given
 
 from typing import TypeAlias
 
-from trainer.worlds.generated.words import Pool
+from trainer.environment import Split
 
 Wordings: TypeAlias = tuple[str, ...]
 
-GYM_FRAMES: dict[Pool, dict[str, Wordings]] = {
+GYM_FRAMES: dict[Split, dict[str, Wordings]] = {
     "train": {
         "count": (
             "How many {them} are there?",
@@ -149,7 +149,7 @@ GYM_FRAMES: dict[Pool, dict[str, Wordings]] = {
     },
 }
 
-CONDITIONS: dict[Pool, dict[str, Wordings]] = {
+CONDITIONS: dict[Split, dict[str, Wordings]] = {
     "train": {
         "person": (
             "of {v}", "with {v} as {person}", "whose {person} is {v}", "that belong to {v}",
@@ -197,7 +197,7 @@ CONDITIONS: dict[Pool, dict[str, Wordings]] = {
     },
 }  # fmt: skip
 
-CRUD_FRAMES: dict[Pool, dict[str, Wordings]] = {
+CRUD_FRAMES: dict[Split, dict[str, Wordings]] = {
     "train": {
         "count": (
             "How many {nouns} are there?",
@@ -314,7 +314,7 @@ CRUD_FRAMES: dict[Pool, dict[str, Wordings]] = {
     },
 }
 
-ONE: dict[Pool, Wordings] = {
+ONE: dict[Split, Wordings] = {
     "train": (
         'the {noun} "{value}"',
         'the {noun} with the {by} "{value}"',
@@ -327,17 +327,17 @@ ONE: dict[Pool, Wordings] = {
     "validation": ('the {noun} that goes by "{value}"',),
     "test": ('the {noun} titled "{value}"', 'the one of our {nouns} that says "{value}"'),
 }
-BY_LINK: dict[Pool, Wordings] = {
+BY_LINK: dict[Split, Wordings] = {
     "train": ("the {noun} with the {by} {value}", "the {noun} whose {by} is {value}", "the {noun} of {value}"),
     "validation": ("the {noun} that points to {value}",),
     "test": ("the {noun} at {value}",),
 }
-GIVEN: dict[Pool, Wordings] = {
+GIVEN: dict[Split, Wordings] = {
     "train": ("with the {field} {value}", "with {field} {value}", "whose {field} is {value}"),
     "validation": ("that has {value} as {field}",),
     "test": ("where the {field} says {value}",),
 }
-TITLED: dict[Pool, Wordings] = {
+TITLED: dict[Split, Wordings] = {
     "train": (
         'with the {field} "{value}"',
         'called "{value}"',
@@ -348,7 +348,7 @@ TITLED: dict[Pool, Wordings] = {
     "validation": ('that goes by "{value}"',),
     "test": ('titled "{value}"',),
 }
-LINKED: dict[Pool, Wordings] = {
+LINKED: dict[Split, Wordings] = {
     "train": ("for {value}", "with the {field} {value}", "with {field} {value}", "whose {field} is {value}"),
     "validation": ("that points to {value}",),
     "test": ("on {value}",),

@@ -1,0 +1,489 @@
+"""The double: an API's answers without the API, from the model of its document and records of its own.
+
+It holds no connection and no time of its own: the same requests in the same order give the same answers for the
+same seed. What it answers fits the document, and what it refuses is refused in the document's form: 401 without
+the credential, 422 or 400 for what violates a schema, 404 for an unknown key, 409 for a unique field given
+twice if the document names 409. A call of an operation that is left out of the model is answered with 501.
+"""
+
+import copy
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+
+from app.apis.authentication import Authentication
+from app.apis.double import texts
+from app.apis.double.answers import Composer, noun_in_words
+from app.apis.double.documents import Reply
+from app.apis.double.model import Collection, Model, Modelled
+from app.apis.double.queries import Row, chosen, page_of, same
+from app.apis.double.records import Drawer, NoValueError, texts_time
+from app.apis.double.requests import Receiver, RefusedError, Request, status_of
+from app.apis.double.samples import Sampled
+from app.apis.double.shapes import KEYS, Schema, fields_of, flat, is_nullable, kind_of, plain, value_at
+from app.apis.double.state import (
+    TOP,
+    Part,
+    Record,
+    free_values,
+    initial_state,
+    linked,
+    new_key,
+    set_key,
+    target_of,
+    typed_key,
+)
+from app.apis.media_types import is_declared_json
+from app.apis.yaml_json import to_json_text
+from app.records import Json
+
+_EMPTY: Final = (204, 205, 304)  # statuses without content, whatever a document says
+_NOW: Final = re.compile(
+    r"(created|updated|modified|changed|last.?(updated|modified|changed))(at|on|date|time|timestamp)?|timestamp"
+)
+_CREATED: Final = re.compile(r"created|timestamp")
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """An HTTP answer."""
+
+    status: int
+    headers: dict[str, str] = {}
+    body: bytes = b""
+
+    @property
+    def value(self) -> Json:
+        """Its JSON; None without one."""
+        return (
+            msgspec.json.decode(self.body)
+            if self.body and is_declared_json(self.headers.get("content-type", ""))
+            else None
+        )
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How one double differs from another of the same API: lists may show fewer fields than items do, and
+    collections that are in no other may begin with more records.
+    """
+
+    thin_lists: bool = False
+    records: tuple[int, int] = TOP  # of such a collection, at least and at most
+
+
+class Double:
+    """One API with its state, whose records are like those that were `seen` of the real one.
+
+    `limit_next` of the next calls are refused with 429, where the document names it.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        seed: str,
+        options: Options = Options(),  # noqa: B008 - frozen
+        seen: Sampled = Sampled(),  # noqa: B008 - frozen
+    ) -> None:
+        self.model, self.seed = model, seed
+        self.limit_next = 0
+        self._drawer = Drawer(seed, model.fits)
+        thin = dict(_thin(model, self._drawer)) if options.thin_lists else {}
+        self._composer = Composer(model, self._drawer, thin, seen)
+        self._receiver = Receiver(model, self._drawer)
+        self.state = initial_state(model, self._drawer, seen, options.records)
+
+    def authentication(self, operation: str = "") -> Authentication:
+        """The credential that an operation takes, or most of them; empty if it takes any call."""
+        return self._receiver.authentication(operation)
+
+    def respond(
+        self, method: str, path: str, query: str = "", headers: Mapping[str, str] = {}, body: bytes = b""
+    ) -> Answer:
+        """The answer to a request. `path` is under the server's, percent-encoded."""
+        lower = {name.lower(): value for name, value in headers.items()}
+        made: Modelled | None = None
+        try:
+            operation, values = self._receiver.route(method, path)
+            made = self.model.operations.get(operation.name)
+            self._receiver.authorize(operation, lower, query)
+            if made is None:
+                raise RefusedError(501, "this operation is not modelled")
+            if self.limit_next > 0 and "429" in made.errors:
+                self.limit_next -= 1
+                raise RefusedError(
+                    429, "too many requests, try again after 1 second", headers={"Retry-After": "1"}
+                )
+            answer = self._answer(made, self._receiver.request(made, values, path, query, lower, body))
+        except RefusedError as refusal:
+            answer = self._refused(made, refusal)
+        except NoValueError as error:
+            answer = self._refused(made, RefusedError(501, str(error)))
+        return Answer(answer.status, answer.headers, b"") if method == "HEAD" else answer
+
+    def transport(self) -> "Transport":
+        """For a client of httpx whose addresses begin with the server of the API."""
+        return Transport(self)
+
+    def _answer(self, made: Modelled, request: Request) -> Answer:
+        if not made.collection:
+            return self._of_part(made, request)
+        collection = self.model.collections[made.collection]
+        scope = self._scope(made, collection, request)
+        match made.role:
+            case "list" | "clear":
+                return self._listed(made, collection, scope, request)
+            case "create":
+                return self._created(made, collection, scope, request)
+        key = str(request.given.get(made.key, request.body.get(made.key, "")))
+        record = self.state.records[collection.name].get((*scope, key))
+        if record is None and made.upserts:
+            return self._created(made, collection, scope, request, key)
+        if record is None:
+            raise RefusedError(404, f"there is no {noun_in_words(collection)} {key[:60]!r}", made.key)
+        match made.role:
+            case "delete":
+                answer = self._shown(made, record, collection)
+                self._delete(collection, record)
+                return answer
+            case "replace" | "update":
+                self._change(made, collection, record, request)
+            case "act":
+                self._act(made, record, request)
+        return self._shown(made, record, collection)
+
+    def _scope(self, made: Modelled, collection: Collection, request: Request) -> tuple[str, ...]:
+        """The keys of the records above. Raises RefusedError if one of them is unknown."""
+        keys: list[str] = []
+        for parameter, scope in zip(made.scopes, collection.scopes, strict=False):
+            key = str(request.given.get(parameter, ""))
+            if scope.parent:
+                known = (*keys, key) in self.state.records[scope.parent]
+            else:
+                known = key in free_values(scope.parameter, scope.schema, self._drawer)
+            if not known:
+                what = noun_in_words(self.model.collections[scope.parent]) if scope.parent else parameter
+                raise RefusedError(404, f"there is no {what} {key[:60]!r}", parameter)
+            keys.append(key)
+        for link in collection.links:
+            wanted = request.given.get(made.fixed.get(link.field, ""))
+            if wanted is not None and target_of(link, wanted, self.model, self.state) is None:
+                what = noun_in_words(self.model.collections[link.collection])
+                raise RefusedError(404, f"there is no {what} {str(wanted)[:60]!r}", made.fixed[link.field])
+        return tuple(keys)
+
+    def _rows(
+        self, made: Modelled, collection: Collection, scope: tuple[str, ...], request: Request
+    ) -> list[Record]:
+        """The records that a list chooses, in its order."""
+        found = self.state.of(collection.name, scope) if len(scope) == len(collection.scopes) else [
+            each for each in self.state.records[collection.name].values() if each.scope[: len(scope)] == scope
+        ]  # fmt: skip
+        for field, parameter in made.fixed.items():
+            wanted = request.given.get(parameter)
+            found = [each for each in found if _names(each.fields.get(field), wanted)]
+        by_row = {id(row): (row, each) for each in found for row in [Row(each.key, each.fields)]}
+        kept = chosen(made.query, [row for row, _ in by_row.values()], request.given | request.body)
+        return [by_row[id(row)][1] for row in kept]
+
+    def _listed(self, made: Modelled, collection: Collection, scope: tuple[str, ...], request: Request) -> Answer:
+        records = self._rows(made, collection, scope, request)
+        given = request.given | request.body
+        page = page_of(made.query, [Row(each.key, each.fields) for each in records], given)
+        shown = records[page.first : page.first + len(page.rows)]
+        value = self._composer.many(made, page, shown, collection, self.state, request)
+        if made.role == "clear":
+            for each in records:
+                self._delete(collection, each)
+        return self._replied(made.reply, value, self._composer.headers(made, page, request))
+
+    def _created(
+        self, made: Modelled, collection: Collection, scope: tuple[str, ...], request: Request, key: str = ""
+    ) -> Answer:
+        fields = self._accepted(made, collection, request)
+        own = fields.get(collection.key) if collection.key in collection.given else None
+        named = key or (str(own) if isinstance(own, str | int) and not isinstance(own, bool) and own != "" else "")
+        if named and (*scope, named) in self.state.records[collection.name]:
+            raise RefusedError(
+                status_of(made, ("409", "422", "400"), 409),
+                f"{collection.key} {named[:60]!r} exists already",
+                collection.key,
+            )
+        fields = self._with_links(made, collection, fields)
+        self._check_unique(made, collection, scope, fields, None)
+        rng = self._drawer.random(f"new {collection.name} {self.state.writes}")
+        made_key = named or new_key(collection, self.state, self._drawer, rng)
+        if made_key is None:
+            raise RefusedError(status_of(made, ("409", "422", "400"), 409), "there is no key left for another one")
+        record = Record(made_key, scope, {})
+        record.fields = self._blank(collection, record, fields)
+        within = {field: request.given.get(parameter) for field, parameter in made.fixed.items()}
+        record.fields |= self._with_links(made, collection, within)
+        set_key(collection, record)
+        self.state.records[collection.name][*scope, record.key] = record
+        self.state.writes += 1
+        answer = self._shown(made, record, collection)
+        return Answer(201, answer.headers, answer.body) if key and made.upserts else answer
+
+    def _blank(self, collection: Collection, record: Record, given: Mapping[str, Json]) -> dict[str, Json]:
+        """The fields of a new record: those given, and what the server sets of the others."""
+        above = {
+            scope.parent: key for scope, key in zip(collection.scopes, record.scope, strict=True) if scope.parent
+        }
+        links = {each.field: each for each in collection.links}
+        fields: dict[str, Json] = {}
+        for name, schema in fields_of(collection.item).items():
+            if name in given:
+                fields[name] = given[name]
+            elif (
+                name in links
+                and links[name].collection in above
+                and not links[name].many
+                and not links[name].embedded
+            ):
+                fields[name] = typed_key(schema, above[links[name].collection])
+            elif (value := self._server_set(collection, name, schema, record)) is not None or is_nullable(schema):
+                fields[name] = value
+        return fields | {name: value for name, value in given.items() if name not in fields}
+
+    def _server_set(self, collection: Collection, name: str, schema: Schema, record: Record) -> Json:
+        """The value of a field that nobody gave; None for one that stays away."""
+        inner = flat(schema)
+        kind = kind_of(inner)
+        if "default" in schema and self.model.fits(schema, schema["default"]):
+            return schema["default"]
+        if "const" in inner:
+            return inner["const"]
+        if _NOW.fullmatch(plain(name)):
+            return self._now(schema)
+        if is_nullable(schema):
+            return None
+        if inner.get("enum"):
+            return (
+                inner["enum"][0] if name not in collection.given or "state" in name or "status" in name else None
+            )
+        empty: Json = {"boolean": False, "integer": 0, "number": 0, "array": []}.get(kind)
+        if name in collection.given:
+            return empty if kind == "boolean" or kind == "array" else None
+        if empty is not None and self.model.fits(schema, empty):
+            return empty
+        drawn = self._drawer.fields(
+            {"properties": {name: schema}},
+            f"new {collection.name} {record.scope} {record.key}",
+            collection.examples,
+        )
+        value = drawn.get(name)
+        return None if texts_time(value) else value
+
+    def _now(self, schema: Schema) -> Json:
+        at = self.state.now()
+        kind = kind_of(flat(schema))
+        forms: list[Json] = [
+            texts.time_text(at),
+            at.date().isoformat(),
+            int(at.timestamp()),
+            int(at.timestamp()) * 1000,
+        ]
+        fit = [each for each in forms if self.model.fits(schema, each)]
+        if flat(schema).get("format") == "date":
+            return forms[1]
+        return next((each for each in fit if kind != "string" or isinstance(each, str)), None)
+
+    def _change(self, made: Modelled, collection: Collection, record: Record, request: Request) -> None:
+        fields = self._accepted(made, collection, request)
+        fields.pop(collection.key, None)
+        fields = self._with_links(made, collection, fields)
+        self._check_unique(made, collection, record.scope, fields, record)
+        if made.role == "replace" and not made.partial:
+            kept = {
+                name: value
+                for name, value in record.fields.items()
+                if name not in collection.given or name == collection.key
+            }
+            record.fields = self._blank(collection, record, fields) | kept
+            set_key(collection, record)
+        else:
+            record.fields |= fields
+        self._touch(collection, record)
+
+    def _act(self, made: Modelled, record: Record, request: Request) -> None:
+        effect, collection = made.effect, self.model.collections[made.collection]
+        if effect is None:
+            return
+        fields = fields_of(collection.item)
+        record.fields |= effect.sets
+        record.fields |= {name: value for name, value in request.body.items() if name in effect.given}
+        record.fields |= {name: self._now(fields[name]) for name in effect.at}
+        self._touch(collection, record)
+
+    def _touch(self, collection: Collection, record: Record) -> None:
+        for name, schema in fields_of(collection.item).items():
+            if name in record.fields and _NOW.fullmatch(plain(name)) and not _CREATED.match(plain(name)):
+                record.fields[name] = self._now(schema)
+        self.state.writes += 1
+
+    def _delete(self, collection: Collection, record: Record) -> None:
+        """With all that is in it."""
+        place = (*record.scope, record.key)
+        self.state.records[collection.name].pop(place, None)
+        for other in self.model.collections.values():
+            inner = len(place) - 1
+            if len(other.scopes) > inner and other.scopes[inner].parent == collection.name:
+                keyed = self.state.records[other.name]
+                for each in [each for each in keyed if each[: len(place)] == place]:
+                    del keyed[each]
+        self.state.writes += 1
+
+    def _accepted(self, made: Modelled, collection: Collection, request: Request) -> dict[str, Json]:
+        """What of a body is kept: all but what the server alone sets, and what neither side describes."""
+        schema = made.body.shape.item if made.body is not None and made.body.shape is not None else {}
+        item = fields_of(collection.item)
+        kept: dict[str, Json] = {}
+        for name, value in request.body.items():
+            own = fields_of(schema).get(name)
+            foreign = own is None and bool(fields_of(schema)) and not schema.get("additionalProperties")
+            shown = item.get(name, {})
+            if foreign or _is_read_only(own or shown) or (own is None and self._receiver.problem(shown, value)[1]):
+                continue
+            kept[name] = value
+        return kept
+
+    def _with_links(self, made: Modelled, collection: Collection, fields: dict[str, Json]) -> dict[str, Json]:
+        """The fields with the records in place of their keys, where these are shown. A key that there is not is
+        refused where the document names a refusal.
+        """
+        status = next((each for each in (422, 400, 404, 409) if str(each) in made.errors), None)
+        shown = dict(fields)
+        for link in collection.links:
+            value = fields.get(link.field)
+            if value in (None, "", 0):
+                continue
+            schema = flat(fields_of(collection.item).get(link.field, {}))
+            schema = flat(schema.get("items") or {}) if link.many else schema
+            given = value if isinstance(value, list) else [value]
+            found = [(each, target_of(link, each, self.model, self.state)) for each in given]
+            if (
+                unknown := next((each for each, to in found if to is None), None)
+            ) is not None and status is not None:
+                what = noun_in_words(self.model.collections[link.collection])
+                raise RefusedError(status, f"{link.field}: there is no {what} {str(unknown)[:60]!r}", link.field)
+            if link.embedded:
+                whole = [each if to is None else linked(link, to, schema, self.model, each) for each, to in found]
+                shown[link.field] = whole if isinstance(value, list) else whole[0]
+        return shown
+
+    def _check_unique(
+        self,
+        made: Modelled,
+        collection: Collection,
+        scope: tuple[str, ...],
+        fields: Mapping[str, Json],
+        own: Record | None,
+    ) -> None:
+        value = fields.get(collection.unique) if collection.unique else None
+        others = self.state.of(collection.name, scope) if value is not None and "409" in made.errors else []
+        if any(each is not own and each.fields.get(collection.unique) == value for each in others):
+            raise RefusedError(409, f"{collection.unique} {str(value)[:60]!r} is taken already", collection.unique)
+
+    def _of_part(self, made: Modelled, request: Request) -> Answer:
+        """A read or a write of a part: it has one value for each address."""
+        for place, parameter in enumerate(made.scopes):
+            self._check_above(made, place, parameter, request)
+        keys = [str(request.given.get(each, "")) for each in made.scopes]
+        name = "/".join([*(each for each in made.path if each != "{}"), *keys])
+        schema = made.part
+        known = self.state.parts.get(name)
+        was = (
+            self._drawer.value(schema, made.path[-1] if made.path else "", f"part {name}")
+            if known is None
+            else known.was
+        )
+        value = was if known is None else known.value
+        if made.role == "write" and made.shape is not None:
+            fields = fields_of(made.shape.item)
+            sent = {name: each for name, each in request.body.items() if not _is_read_only(fields.get(name, {}))}
+            new = copy.deepcopy(value)
+            inner = value_at(new, made.shape.keys)
+            if isinstance(inner, dict):
+                inner.update(sent)
+            if self.model.fits(schema, new):
+                self.state.parts[name] = Part(was, new)
+                self.state.writes += 1
+                value = new
+        headers = self._composer.headers(made, None, request)
+        if made.role == "write" and made.reply.schema is not None:
+            return self._replied(made.reply, self._composer.part(made.reply.schema, value), headers)
+        return self._replied(made.reply, value, headers)
+
+    def _check_above(self, made: Modelled, place: int, parameter: str, request: Request) -> None:
+        """A part of a record is there if the record is."""
+        ends = [at for at, each in enumerate(made.path) if each == "{}"]
+        above = made.path[: ends[place]]
+        collection = next((each for each in self.model.collections.values() if each.path == above), None)
+        keys = tuple(str(request.given.get(each, "")) for each in made.scopes[: place + 1])
+        if collection is not None and keys not in self.state.records[collection.name]:
+            raise RefusedError(404, f"there is no {noun_in_words(collection)} {keys[-1][:60]!r}", parameter)
+
+    def _shown(self, made: Modelled, record: Record, collection: Collection) -> Answer:
+        value = self._composer.one(made, record, collection, self.state)
+        headers = self._composer.headers(made, None, Request("", "", {}))
+        return self._replied(made.reply, value, headers)
+
+    def _replied(self, reply: Reply, value: Json, headers: Mapping[str, str]) -> Answer:
+        if reply.schema is None or reply.status in _EMPTY:
+            return Answer(reply.status, dict(headers))
+        as_text = not is_declared_json(reply.media_type)
+        content = str(value).encode("utf-8", "replace") if as_text else to_json_text(value)
+        return Answer(reply.status, {**headers, "content-type": reply.media_type}, content)
+
+    def _refused(self, made: Modelled | None, refusal: RefusedError) -> Answer:
+        errors = {} if made is None else made.errors
+        named = (
+            errors.get(str(refusal.status)) or errors.get(f"{refusal.status // 100}XX") or errors.get("default")
+        )
+        reply = named or Reply(refusal.status)
+        value = self._composer.error(reply, refusal.status, refusal.message, refusal.field)
+        if named is not None and named.schema is None and not named.headers and str(refusal.status) in errors:
+            value = {"message": refusal.message}
+        headers = {"content-type": reply.media_type, **refusal.headers}
+        return Answer(refusal.status, headers, to_json_text(value))
+
+
+class Transport(httpx.AsyncBaseTransport, httpx.BaseTransport):
+    """Carries the requests of a client to a double."""
+
+    def __init__(self, double: Double) -> None:
+        self._double = double
+        self._prefix = urlsplit(double.model.app.server).path.rstrip("/")
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        return self._handled(request, request.read())
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return self._handled(request, await request.aread())
+
+    def _handled(self, request: httpx.Request, body: bytes) -> httpx.Response:
+        path = request.url.raw_path.decode().partition("?")[0].removeprefix(self._prefix)
+        answer = self._double.respond(request.method, path, request.url.query.decode(), request.headers, body)
+        return httpx.Response(answer.status, headers=answer.headers, content=answer.body, request=request)
+
+
+def _is_read_only(schema: Schema) -> bool:
+    return schema.get("readOnly") is True
+
+
+def _names(value: Json, wanted: Json) -> bool:
+    """Whether a field is, or holds, what a path parameter says."""
+    if isinstance(value, Mapping):
+        return any(same(value.get(name), wanted) for name in KEYS if name in value)
+    return same(value, wanted)
+
+
+def _thin(model: Model, drawer: Drawer) -> Iterator[tuple[str, frozenset[str]]]:
+    """Up to a half of the fields of each collection, but for its key and its name."""
+    for each in model.collections.values():
+        rng = drawer.random(f"thin {each.name}")
+        free = [name for name in fields_of(each.item) if name != each.key and plain(name) not in ("name", "title")]
+        yield each.name, frozenset(rng.sample(free, rng.randint(0, len(free) // 2)))

@@ -1,0 +1,417 @@
+"""The plug-in `practice`: tasks on the double of a user's API, each with records of its own.
+
+A scenario is three tasks of one form; every second scenario is a contrast of the one before. What a split asks,
+how it words it and what records it has belong to no other split.
+"""
+
+import re
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from copy import copy
+from datetime import UTC, datetime
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any, Final, get_args
+from uuid import NAMESPACE_URL, uuid5
+
+import httpx
+import msgspec
+
+from app.apis.api_documents import parse_document, read_document
+from app.apis.catalog import App, Catalog
+from app.apis.double.model import Model, Modelled, read_model
+from app.apis.double.samples import Sample, Sampled, sampled
+from app.apis.double.served import served_document
+from app.apis.double.service import Double, Options
+from app.apis.double.shapes import flat, value_at
+from app.apis.double.state import TOP, Record, State
+from app.errors import InvalidError, NotFoundError
+from app.gateway.gateway import Gateway
+from app.records import Json, Stop, Task, Trajectory
+from trainer.environment import Scenario, Split, Verdict
+from trainer.practice.checks import verdict
+from trainer.practice.forms import Form, Goal, Reach, all_forms, contrasts, reaches
+from trainer.practice.programs import Shown, Writing, write_program
+from trainer.practice.tasks import Drawn, UnfitError, Values, belongs, call, draw_task, owner_of, rows_of, scope_of
+from trainer.practice.words import word
+
+TASKS: Final = 3  # of a scenario
+_NOW: Final = datetime(2026, 6, 1, 9, tzinfo=UTC)
+_MANY: Final = (23, 32)  # records, so that a list has several pages
+_OFTEN: Final = 0.25  # of scenarios have so many
+_THIN: Final = 0.5  # of scenarios have lists that show less than the items do
+_RECORDS: Final = 40  # sets of records of a split, of which each scenario changes some
+_ITEMS: Final = 12  # that are read by themselves before a task is made of them
+_TRIES: Final = 6  # of other details for a form, and of other forms
+_WEIGHTS: Final[Mapping[Goal, float]] = {
+    "count": 2, "list": 1.5, "sum": 1, "most": 1, "least": 1, "read": 3, "create": 4, "ensure": 1, "change": 4,
+    "act": 2, "delete": 2, "check": 1,
+}  # fmt: skip
+_WORLD: Final = re.compile(
+    rf"practice-({'|'.join(get_args(Split))})-(\d{{1,12}})-([01])-([0-{TASKS - 1}])(-x\w+)?"
+)
+
+
+class NothingToPractiseError(InvalidError):
+    """No task can be made from a document. The message says why, and what to do."""
+
+
+class Key(msgspec.Struct, frozen=True):
+    """What a scenario is derived from. `twin` is 1 for a contrast of the scenario of the same seed."""
+
+    split: Split
+    seed: int
+    twin: int
+
+    @property
+    def text(self) -> str:
+        return f"practice-{self.split}-{self.seed}-{self.twin}"
+
+    def random(self, purpose: str) -> Random:
+        return Random(f"{self.text} {purpose}")
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
+    """The tasks of a scenario on one API."""
+
+    key: Key
+    form: Form
+    practice: "Practice"
+    tasks: tuple[Drawn, ...]
+
+    @property
+    def values(self) -> tuple[Values, ...]:
+        return tuple(each.values for each in self.tasks)
+
+    def instruction(self, index: int) -> str:
+        rng = self.key.random(f"wording {index}")
+        return word(self.form, self.practice.every, self.values[index], self.key.split, rng)
+
+    def world(self, index: int, nonce: str = "") -> str:
+        return f"{self.key.text}-{index}" + (f"-x{nonce}" if nonce else "")
+
+    def double(self, index: int) -> Double:
+        """The API at the beginning of a task."""
+        double = copy(self.practice.world(self.key))
+        double.state = self.tasks[index].goal.before.copy()
+        return double
+
+    @cached_property
+    def app(self) -> App:
+        """The API as its document describes it to the agent, in an order of its own."""
+        return self.practice.app(self.key)
+
+    @cached_property
+    def shown(self) -> dict[str, Shown]:
+        return _Showing(self).shown()
+
+    @cached_property
+    def writing(self) -> Writing:
+        """What the program of the tasks is written from."""
+        return self.writing_of(self.app)
+
+    def writing_of(self, app: App) -> Writing:
+        filters = self.key.random("filters").random() < 0.5
+        return Writing(self.form, self.practice.every, app, self.shown, self.values, filters)
+
+    def verify(self, index: int, found: State, answer: Json, *, completed: bool) -> Verdict:
+        goal = self.tasks[index].goal
+        return verdict(self.practice.model, goal, found, answer, completed=completed)
+
+
+class Practice:
+    """What can be practised on one API."""
+
+    def __init__(self, model: Model, seen: Sampled = Sampled(), source: str | None = None) -> None:  # noqa: B008
+        self.model, self.seen, self._source = model, seen, source
+        self.every = reaches(model)
+        self._forms, self.reasons = all_forms(self.every)
+        self.plan_of = lru_cache(maxsize=512)(self._plan)
+        self._worlds = lru_cache(maxsize=_RECORDS)(self._world)
+        self.unfit: dict[str, str] = {}  # why forms were left out, by name
+
+    @cached_property
+    def forms(self) -> dict[Split, list[Form]]:
+        """Parted by their names: of ten, two are for tests, one for validation, and others for training."""
+        ordered = sorted(self._forms, key=lambda each: sha256(each.name.encode()).hexdigest())
+        test, rest = _first(ordered, 5)
+        validation, train = _first(rest, 8)
+        return {"train": train, "validation": validation or test, "test": test}
+
+    def app(self, key: Key) -> App:
+        document = served_document(self.model, key.text)
+        return parse_document(self.model.app.name, document, source=self._source, server=self.model.app.server)
+
+    def _plan(self, key: Key) -> Plan:
+        """Raises NothingToPractiseError."""
+        rng = Random(f"practice {key.split} {key.seed} {key.twin} form")
+        left = self.forms[key.split]
+        if key.twin:
+            own = self.plan_of(Key(key.split, key.seed, 0)).form
+            near = contrasts(own, left)
+            rng.shuffle(near)
+            left = [each for each in left if each is not own] or left
+            for form in near[:_TRIES]:
+                if (plan := self.fitted(key, form)) is not None:
+                    return plan
+        while left and len(self.forms[key.split]) - len(left) < _TRIES**2:
+            form = _draw_form(left, rng)
+            if (plan := self.fitted(key, form)) is not None:
+                return plan
+            left = [each for each in left if each is not form]
+        raise NothingToPractiseError(self.nothing())
+
+    def nothing(self) -> str:
+        """Why there is nothing to practise, and what to do."""
+        left = [f"{each.operation}: {each.reason}" for each in self.model.left_out]
+        why = "; ".join([*self.reasons, *dict.fromkeys(self.unfit.values()), *left][:4])
+        return (
+            f"nothing can be practised on {self.model.app.name}: {why or 'its document has no records'}. Give a"
+            " document whose schemas say what lists and records have, or answers of the API as samples"
+        )
+
+    def fitted(self, key: Key, form: Form) -> Plan | None:
+        reason = ""
+        for attempt in range(_TRIES):
+            rng = Random(f"{key.text} {form.name} {attempt}")
+            try:
+                tasks = tuple(self._drawn(key, form, rng, index) for index in range(TASKS))
+                plan = Plan(key=key, form=form, practice=self, tasks=tasks)
+                _check(plan)
+            except UnfitError as error:
+                reason = str(error)
+            else:
+                return plan
+        self.unfit.setdefault(form.name, f"{form.name}: {reason}")
+        return None
+
+    def _drawn(self, key: Key, form: Form, rng: Random, index: int) -> Drawn:
+        double = copy(self.world(key))
+        return draw_task(form, self.every, double, Random(f"{rng.random()} {index}"), index)
+
+    def world(self, key: Key) -> Double:
+        """The API with the records that the worlds of a scenario are made of: not to be called, but copied."""
+        return self._worlds(f"practice {key.split} {key.seed % _RECORDS}")
+
+    def _world(self, seed: str) -> Double:
+        rng = Random(seed)
+        options = Options(thin_lists=rng.random() < _THIN, records=_MANY if rng.random() < _OFTEN else TOP)
+        return Double(self.model, seed, options, self.seen)
+
+
+def _draw_form(forms: Sequence[Form], rng: Random) -> Form:
+    """By goal, then by collection, so that none drowns in the many ways to say another."""
+    goals = sorted({each.goal for each in forms})
+    goal = rng.choices(goals, [_WEIGHTS[each] for each in goals])[0]
+    of_goal = [each for each in forms if each.goal == goal]
+    collection = rng.choice(sorted({each.collection for each in of_goal}))
+    return rng.choice([each for each in of_goal if each.collection == collection])
+
+
+def _first(forms: Sequence[Form], of: int) -> tuple[list[Form], list[Form]]:
+    """One of so many, at least one, and the others."""
+    count = max(1, len(forms) // of) if len(forms) > 2 else 0
+    return list(forms[:count]), list(forms[count:])
+
+
+def _check(plan: Plan) -> None:
+    """Raises UnfitError where the API does not show what the tasks are about."""
+    form, reach = plan.form, plan.practice.every[plan.form.collection]
+    writing = plan.writing_of(plan.practice.model.app)
+    needs, shown = writing.needs(form), writing.shown[form.collection]
+    lacking = needs - shown.rows
+    if form.by != "id" and lacking and (reach.one("get") is None or form.goal == "ensure"):
+        raise UnfitError(f"lists do not show {', '.join(sorted(lacking))}")
+    if untrue := needs & shown.untrue:
+        raise UnfitError(f"{', '.join(sorted(untrue))} of its records is not what is shown")
+    write_program(writing)
+
+
+class _Showing:
+    """What the worlds of a scenario show. Raises UnfitError for a list that cannot be read to its end."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._doubles = plan, [plan.double(index) for index in range(TASKS)]
+
+    def shown(self) -> dict[str, Shown]:
+        form, every = self._plan.form, self._plan.practice.every
+        found = {form.collection: self._of(every[form.collection], own=True)}
+        if form.through is not None and form.through.name and form.through.collection not in found:
+            found[form.through.collection] = self._of(every[form.through.collection], own=False)
+        return found
+
+    def _of(self, reach: Reach, *, own: bool) -> Shown:
+        name, fields = reach.collection.name, [*reach.kinds, *(each.field for each in reach.collection.links)]
+        records = [each for double in self._doubles for each in double.state.records[name].values()]
+        sure = {each for each in fields if all(record.fields.get(each) is not None for record in records)}
+        read = self._plan.form.through if own else None
+        made = (reach.view(read.link) if read is not None and read.link is not None else None) or reach.listing
+        if made is None or made.shape is None or (own and self._plan.form.goal == "create"):
+            return Shown(frozenset([*fields, reach.collection.key]), frozenset(sure))
+        needed = flat(made.shape.item).get("required", ())
+        untrue = {
+            each for each in fields if each in needed and any(each not in record.fields for record in records)
+        }
+        names: set[str] = set()
+        for index, double in enumerate(self._doubles):
+            known, keyed = self._place(reach, made, index, own=own)
+            rows = rows_of(double, made, known)
+            if len(rows) != len(keyed):
+                raise UnfitError(f"the pages of {made.operation.name} cannot be followed to their end")
+            names |= {each for _, row in rows for each in row}
+            for key, row in rows:
+                record = keyed.get(str(row.get(reach.collection.key, key)))
+                untrue |= {
+                    each for each in reach.kinds if record and each in row and row[each] != record.fields.get(each)
+                }
+        asked = {
+            self._plan.form.field,
+            self._plan.form.where.field if self._plan.form.where else "",
+        } & reach.kinds.keys()
+        if own and asked and (self._plan.form.by == "id" or asked - names):
+            untrue |= self._untrue_items(reach)
+        return Shown(frozenset(names), frozenset(sure), frozenset(untrue))
+
+    def _untrue_items(self, reach: Reach) -> set[str]:
+        """The fields that records, read by themselves, show otherwise than they have them."""
+        made, found = reach.one("get"), set[str]()
+        if made is None or made.shape is None:
+            return found
+        for double in self._doubles:
+            for record in list(double.state.records[reach.collection.name].values())[:_ITEMS]:
+                known = {**dict(zip(made.scopes, record.scope, strict=True)), made.key: record.key}
+                item = value_at(call(double, made, known, {}).value, made.shape.keys) or {}
+                found |= {each for each in reach.kinds if each in item and item[each] != record.fields.get(each)}
+        return found
+
+    def _place(
+        self, reach: Reach, made: Modelled, index: int, *, own: bool
+    ) -> tuple[dict[str, Json], dict[str, Record]]:
+        """What a list is called with, and the records that it is to have."""
+        form, values, state = self._plan.form, self._plan.values[index], self._doubles[index].state
+        count = len(reach.collection.scopes)
+        scope = tuple(str(values[f"above{at}"]) for at in range(count)) if not own else ()
+        if own and count:
+            scope = scope_of(form, reach, state, values)
+        keyed = {each.key: each for each in state.of(reach.collection.name, scope)}
+        if made.fixed and form.through is not None:
+            owner = owner_of(form, state, values)
+            through = form.through.field
+            keyed = {key: each for key, each in keyed.items() if belongs(each.fields.get(through), owner, reach)}
+            return {made.fixed[through]: owner}, keyed
+        return dict(zip(made.scopes, scope, strict=True)), keyed
+
+
+class PracticeWorld:
+    """One task with an API of its own. Implements `World`, and opens gateways that know its credential."""
+
+    def __init__(self, task: Task, plan: Plan, index: int) -> None:
+        self.task, self.plan, self.now = task, plan, _NOW
+        self._index = index
+        self.double = plan.double(index)
+        self.client = httpx.AsyncClient(transport=self.double.transport())
+
+    @property
+    def catalog(self) -> Catalog:
+        return Catalog({self.plan.app.name: self.plan.app})
+
+    def open_gateway(self, max_calls: int) -> Gateway:
+        task = self.task
+        return Gateway(
+            self.catalog,
+            self.client,
+            instruction=task.instruction,
+            variables=task.variables,
+            credentials=_Credentials(self.double),
+            max_calls=max_calls,
+        )
+
+    async def verify(self, trajectory: Trajectory) -> Verdict:
+        completed = trajectory.stop is Stop.COMPLETED
+        return self.plan.verify(self._index, self.double.state, trajectory.answer, completed=completed)
+
+
+class PracticeEnvironment:
+    """Implements `Environment`."""
+
+    def __init__(self, practice: Practice) -> None:
+        self.practice = practice
+
+    def place(self, world: str) -> tuple[Plan, int]:
+        """The scenario and the position of the task whose world has this id. Raises NotFoundError."""
+        match = _WORLD.fullmatch(world)
+        if match is None:
+            raise NotFoundError(f"no world {world[:60]}")
+        split, seed, twin, index, _ = match.groups()
+        return self.practice.plan_of(Key(msgspec.convert(split, Split), int(seed), int(twin))), int(index)
+
+    def catalog(self, plan: Plan) -> Catalog:
+        return Catalog({plan.app.name: plan.app})
+
+    def scenarios(self, split: Split, count: int, seed: int) -> Sequence[Scenario]:
+        """A larger count only appends. Raises NothingToPractiseError."""
+        rng = Random(f"practice {split} {seed}")
+        seeds = [rng.randrange(10**9) for _ in range((count + 1) // 2)]
+        keys = [Key(split, seeds[at // 2], at % 2) for at in range(count)]
+        return [_scenario(self.practice.plan_of(key)) for key in keys]
+
+    @asynccontextmanager
+    async def open(self, scenario: Scenario, task: Task) -> AsyncIterator[PracticeWorld]:
+        del scenario  # the task's world determines everything
+        plan, index = self.place(task.variables["world"])
+        world = plan.world(index, secrets.token_hex(4))
+        opened = PracticeWorld(msgspec.structs.replace(task, variables={"world": world}), plan, index)
+        async with opened.client:
+            yield opened
+
+
+def _scenario(plan: Plan) -> Scenario:
+    key, tasks = plan.key, []
+    for at in range(TASKS):
+        identity = uuid5(NAMESPACE_URL, f"{plan.practice.model.app.digest} {key.text}-{at}")
+        tasks.append(Task(identity, plan.instruction(at), scenario=key.text, variables={"world": plan.world(at)}))
+    return Scenario(key.text, plan.form.name, key.seed, tuple(tasks))
+
+
+class _Credentials:
+    """Fulfils `Credentials` with what a double takes."""
+
+    def __init__(self, double: Double) -> None:
+        self._double = double
+
+    async def of(self, app: App, operation: Any) -> Any:
+        del app
+        known = next(
+            each.operation.name
+            for each in self._double.model.operations.values()
+            if (each.operation.method, each.operation.path) == (operation.method, operation.path)
+        )
+        return self._double.authentication(known)
+
+    async def refused(self, *_: object, **__: object) -> bool:
+        """There are no others."""
+        return False
+
+
+def load_environment(*, document: str, name: str = "api", samples: str = "") -> PracticeEnvironment:
+    """The plug-in `practice`: `document` is the file of an OpenAPI document, `name` what the agent calls the API,
+    `samples` a file with real answers, a JSON object by the names of operations.
+
+    Raises InvalidError for a file that cannot be read, ApiDocumentError for a document that is none.
+    """
+    try:
+        content = Path(document).read_bytes()
+        known = msgspec.json.decode(Path(samples).read_bytes(), type=dict[str, Any]) if samples else {}
+    except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise InvalidError(f"the files of the API cannot be read: {error}") from error
+    return PracticeEnvironment(practice_on(name, read_document(content), known))
+
+
+def practice_on(name: str, document: Mapping[str, Json], samples: Mapping[str, Json] = {}) -> Practice:
+    """What can be practised on the API of a document. Raises ApiDocumentError."""
+    model = read_model(name, document, samples=samples, server=f"http://{name}.practice")
+    seen = sampled(model, [Sample(operation, value) for operation, value in samples.items()])
+    return Practice(model, seen)

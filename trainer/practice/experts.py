@@ -1,0 +1,129 @@
+"""The expert of `practice`: it reads the API's document, looks at what really comes, and repairs its mistakes."""
+
+from collections.abc import Generator, Sequence
+from random import Random
+from typing import Any, Literal
+
+from app.records import Offer
+from trainer.lessons.experts import ProgramExpert, ProgramScript, plug_in, raised, skill_of, turn_of
+from trainer.lessons.program import Program
+from trainer.practice.environments import Plan, PracticeEnvironment
+from trainer.practice.forms import contrasts
+from trainer.practice.programs import Shown, misnamed, mistakes, write_program
+from trainer.practice.words import nouns
+
+_LOOKS = 0.4  # of lessons look up what a list returns before a program reads it
+_OTHERS = 12  # other forms that are tried for skills
+
+Mistake = Literal["word", "code", "thin"]
+
+
+class PracticeScript(ProgramScript):
+    def __init__(self, plan: Plan, index: int, offers: Sequence[Offer], **habits: Any) -> None:
+        self._plan = plan
+        super().__init__(plan, index, write_program(plan.writing), offers, **habits)
+
+    def solve(self) -> Generator[str, str, None]:
+        plan, app = self._plan, self._plan.app.name
+        yield from self.ask_for_apps()
+        yield from self.read(
+            f"The {nouns(plan.practice.every[plan.form.collection].collection)} are in apis.{app}.", app
+        )
+        mistake = self._mistake()
+        listing = self._listing
+        if mistake == "word":
+            wrong = misnamed(plan.app.operations[self._called[0]], plan.app)
+            yield self.say("look", f"print(apis.api_docs.show_api_doc({app!r}, {wrong!r}))")
+            yield self.say("again", f"print(apis.api_docs.show_api_doc({app!r}, {self._called[0]!r}))")
+        elif listing and self._rng.random() < _LOOKS:
+            doc = f'print(apis.api_docs.show_api_doc({app!r}, {listing!r})["response_schemas"]["success"])'
+            yield self.say("look", doc)
+        if mistake == "thin" and not raised((yield from self._attempted("try", self._promised()))):
+            return
+        if mistake == "code":
+            wrong_program = self._rng.choice(mistakes(plan.writing, self._rng))
+            if not raised((yield from self._attempted("try", wrong_program))):
+                return
+        if raised((yield from self._attempted("right", self._right))):
+            yield turn_of(self._note(), self.code(self._right))
+
+    def _attempted(self, kind: str, program: Program) -> Generator[str, str, str]:
+        """The turns that run a program, after what it calls was shown."""
+        if looks := self.look_ups(program):
+            yield self.say("look", looks)
+        sentence = (
+            turn_of(self._note(), self.code(program)) if kind == "right" else self.say(kind, self.code(program))
+        )
+        observation: str = yield sentence
+        return observation
+
+    def _note(self) -> str:
+        """What is called, and what has to be known of it."""
+        said = f"I call {', '.join(self._called)}"
+        if self._plan.writing.is_thin:
+            said += "; rows of the list lack a field, so I read each record"
+        return f"{said}."
+
+    @property
+    def _called(self) -> list[str]:
+        """The operations of the program, in order."""
+        code = self._right.function
+        app = self._plan.app
+        found = [
+            (code.find(f"apis.{app.name}.{name}{end}"), name)
+            for name in app.operations
+            for end in ("(", ".pages(")
+        ]
+        return list(dict.fromkeys(name for at, name in sorted(found) if at >= 0))
+
+    @property
+    def _listing(self) -> str:
+        reach = self._plan.practice.every[self._plan.form.collection]
+        name = self._plan.writing.operation(reach.listing).name if reach.listing else ""
+        return name if name in self._called else ""
+
+    def _promised(self) -> Program:
+        """The program for rows that have all that the document promises of records."""
+        writing = self._plan.writing
+        every = frozenset(writing.reach.kinds) | frozenset(each.field for each in writing.reach.collection.links)
+        shown = {name: Shown(every, every) for name in writing.shown}
+        return write_program(
+            type(writing)(writing.form, writing.every, writing.app, shown, writing.values, writing.filters)
+        )
+
+    def _mistake(self) -> Mistake | None:
+        """One that an error shows."""
+        if self._plan.writing.is_thin and self._rng.random() < 0.5:
+            return "thin"
+        if not self._mistaken:
+            return None
+        possible: list[Mistake] = (
+            ["word"] if misnamed(self._plan.app.operations[self._called[0]], self._plan.app) else []
+        )
+        if mistakes(self._plan.writing, Random(0)):
+            possible += ["code", "code"]
+        return self._rng.choice(possible) if possible else None
+
+
+class PracticeExpert(ProgramExpert):
+    scripts = PracticeScript
+
+    def app_words(self, plan: Plan) -> str:
+        return plan.app.name
+
+    def unfitting_skills(self, plan: Plan, count: int, rng: Random) -> Sequence[Offer]:
+        """Those of forms that differ in one respect first: the nearest skill is not the one."""
+        found: dict[str, Offer] = {}
+        practice, own = plan.practice, write_program(plan.writing).name
+        near = contrasts(plan.form, practice.forms["train"])
+        for _ in range(_OTHERS):
+            if len(found) >= count:
+                break
+            form = rng.choice(near or practice.forms["train"])
+            other = practice.fitted(plan.key, form)
+            if other is not None and (program := write_program(other.writing)).name != own:
+                found[program.name] = skill_of(other, program, rng)
+        return list(found.values())
+
+
+load_expert = plug_in("practice", PracticeExpert, PracticeEnvironment)

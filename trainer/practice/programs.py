@@ -1,0 +1,562 @@
+"""The program that solves the tasks of a form, as a careful reader of the document would write it, and programs
+with a mistake that an error shows. Pure.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from random import Random
+from typing import Final
+
+import msgspec
+
+from app.apis.catalog import App, Operation
+from app.apis.double.model import Collection, Modelled
+from app.apis.double.shapes import fields_of, flat, kind_of
+from app.apis.names import argument_name
+from app.apis.words import split_words, word_set
+from app.records import Json
+from trainer.lessons.program import Program, indent
+from trainer.practice.forms import Condition, Form, Reach, filter_for
+from trainer.practice.tasks import UnfitError, Values, arguments, first_arguments, kept_fields, parameters
+from trainer.practice.words import noun, nouns
+
+_LOCALS: Final = word_set("row page found chosen owner count best kept made each key apis total shown name")
+_OTHER_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
+    "list": ("get_all", "fetch"), "get": ("read", "show"), "create": ("add", "new"), "add": ("create", "insert"),
+    "update": ("edit", "modify"), "patch": ("update", "edit"), "delete": ("remove", "destroy"), "put": ("update",),
+    "edit": ("update",), "show": ("get", "read"), "fetch": ("list", "get"), "replace": ("update",),
+    "remove": ("delete",),
+}  # fmt: skip
+_OTHER_FIELDS: Final = ("title", "name", "label", "status", "display_name", "full_title", "item_state")
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """What the worlds of a scenario show of the records of a collection: the fields that rows of lists have, those
+    that every record has, and those that are shown otherwise than the records have them.
+    """
+
+    rows: frozenset[str]
+    sure: frozenset[str]
+    untrue: frozenset[str] = frozenset()
+
+
+class Writing(msgspec.Struct, frozen=True, eq=False):
+    """What a program is written from. `app` is that of the world: its names count."""
+
+    form: Form
+    every: Mapping[str, Reach]
+    app: App
+    shown: Mapping[str, Shown]
+    values: Sequence[Values]
+    filters: bool = True  # whether it lets the API choose the records, where it can
+
+    @property
+    def reach(self) -> Reach:
+        return self.every[self.form.collection]
+
+    def operation(self, made: Modelled) -> Operation:
+        own = made.operation
+        return next(
+            each for each in self.app.operations.values() if (each.method, each.path) == (own.method, own.path)
+        )
+
+    @property
+    def is_thin(self) -> bool:
+        """Whether rows of the list lack what the tasks are about, so that each record is read by itself."""
+        form = self.form
+        return form.by != "id" and bool(self.needs(form) - self.shown[form.collection].rows)
+
+    def needs(self, form: Form) -> set[str]:
+        """The fields of rows that a program reads."""
+        where = form.where.field if form.where is not None else ""
+        read = form.field if form.goal in ("list", "sum", "most", "least", "read") else ""
+        named = form.key if form.by == "text" or form.goal in ("most", "least") else ""
+        linked = ""
+        if form.through is not None and form.through.link is not None and form.goal != "create":
+            linked = "" if self.reach.view(form.through.link) else form.through.field
+        return {each for each in (where, read, named, linked) if each}
+
+
+def names_of(form: Form, reach: Reach, every: Mapping[str, Reach]) -> dict[str, str]:
+    """The program's parameters by what they are for."""
+    found: dict[str, str] = {}
+    one = noun(reach.collection)
+    for name in parameters(form, reach.collection):
+        words = _words_of(name, form, reach, every, one)
+        argument = argument_name("_".join(words)) or "value"
+        while argument in _LOCALS or argument in found.values():
+            argument = f"{argument}_value"
+        found[name] = argument
+    return found
+
+
+def _words_of(name: str, form: Form, reach: Reach, every: Mapping[str, Reach], one: str) -> list[str]:
+    if name.startswith("above") and name[5:].isdigit():
+        return split_words(reach.collection.scopes[int(name[5:])].parameter)
+    match name:
+        case "owner":
+            through = form.through
+            if through is None or not through.collection:
+                return split_words(reach.collection.scopes[-1].parameter)
+            return [*noun(every[through.collection].collection).split(), *split_words(through.name or "id")]
+        case "key":
+            return [*one.split(), "id"] if form.by == "id" else split_words(form.key)
+        case "where" if form.where is not None:
+            more = {
+                "more": ["above"],
+                "less": ["below"],
+                "before": ["before"],
+                "after": ["after"],
+                "has": ["word"],
+            }
+            return [*split_words(form.where.field), *more.get(form.where.test, [])]
+        case "new":
+            return ["new", *split_words(form.field)]
+    return split_words(name)
+
+
+def write_program(writing: Writing) -> Program:
+    """Raises UnfitError where an operation does not take what the program would have to give."""
+    return _Program(writing).program()
+
+
+class _Program:
+    def __init__(self, writing: Writing) -> None:
+        self._writing, self._form, self._reach = writing, writing.form, writing.reach
+        self._names = names_of(self._form, self._reach, writing.every)
+        self._shown = writing.shown[self._form.collection]
+
+    def program(self) -> Program:
+        body, result, returns = self._body()
+        values = self._writing.values
+        return Program(
+            name=self._name(),
+            parameters=tuple((name, _type([each[own] for each in values])) for own, name in self._names.items()),
+            returns=returns,
+            body=(*self._find_owner(), *body),
+            result=result,
+        )
+
+    def _name(self) -> str:
+        form, one, many = self._form, noun(self._reach.collection), nouns(self._reach.collection)
+        verb = {True: "set", False: "unset", None: "change"}[form.value]
+        act = " ".join(split_words(form.operation))
+        several = many if form.by in ("all", "where") else one
+        said = {
+            "count": f"count {many}", "list": f"list {form.field} of {many}",
+            "sum": f"total {form.field} of {many}",
+            "most": f"{many} with most {form.field}", "least": f"{many} with least {form.field}",
+            "read": f"{form.field} of {one}", "create": f"create {one} with {' '.join(form.fields)}",
+            "ensure": f"ensure {one} and count", "change": f"{verb} {form.field} of {several}",
+            "act": f"{act} for {several}", "delete": f"delete {several}",
+            "check": f"{verb} {form.field} of {one} and count",
+        }[form.goal]  # fmt: skip
+        if form.by == "where" and form.where is not None:
+            said += f" by {form.where.field} {'' if form.where.test == 'is' else form.where.test}"
+            said += "" if form.where.flag is None else f" {form.where.flag}"
+        elif form.by in ("id", "text") and form.goal != "create":
+            said += f" by {form.key or 'id'}"
+        if form.through is not None:
+            said += f" of {form.through.collection} {form.through.field} by {form.through.name or 'id'}"
+        return argument_name("_".join(split_words(said))[:90].strip("_"))
+
+    def _body(self) -> tuple[list[str], str, str]:
+        """The lines, the result, and its type."""
+        form = self._form
+        match form.goal:
+            case "count":
+                return ["count = 0", *self._each(["count += 1"])], "count", "int"
+            case "list":
+                value = self._access(form.field)
+                body = [f"found.append({value})"]
+                if form.field not in self._shown.sure:
+                    body = [f"if {value} is not None:", *indent(body)]
+                return ["found = []", *self._each(body)], "found", "list"
+            case "sum":
+                value = self._access(form.field)
+                value = value if form.field in self._shown.sure else f"{value} or 0"
+                return ["total = 0", *self._each([f"total += {value}"])], "total", "float"
+            case "most" | "least":
+                return self._extreme()
+            case "read" if form.by == "id":
+                return [], f"{self._get(self._names['key'])}{self._item(form.field)}", self._kind(form.field)
+            case "read":
+                return self._find(self._access(form.field)), "found", self._kind(form.field)
+            case "create":
+                return self._create({each: self._names[each] for each in form.fields}), self._made(), "str"
+            case "ensure":
+                made = self._call("create", self._scope(), {form.key: self._names["key"]}, owner=True)
+                test = [f"if {self._access(form.key)} == {self._names['key']}:", "    found = True"]
+                found = ["found = False", "count = 0", *self._each(["count += 1", *test], every=True)]
+                return [*found, "if not found:", f"    {made}", "    count += 1"], "count", "int"
+        if form.by in ("all", "where"):
+            return self._write_many()
+        return self._write_one()
+
+    def _extreme(self) -> tuple[list[str], str, str]:
+        form, more = self._form, ">" if self._form.goal == "most" else "<"
+        value = self._access(form.field)
+        known = "" if form.field in self._shown.sure else f"{value} is not None and "
+        test = f"if {known}(best is None or {value} {more} best):"
+        hit = [test, f"    best = {value}", f"    found = {self._access(form.key)}"]
+        return ["best = None", "found = None", *self._each(hit)], "found", "str"
+
+    def _write_many(self) -> tuple[list[str], str, str]:
+        writing = self._reach.is_whole and self._form.goal == "change"
+        if writing and self._reach.one("get") is None:
+            lines = ["chosen = []", *self._each(["chosen.append(row)"])]
+            return (
+                [*lines, "for row in chosen:", *indent(self._write(self._key("row"), "row"))],
+                "len(chosen)",
+                "int",
+            )
+        lines = ["chosen = []", *self._each([f"chosen.append({self._key('row')})"])]
+        return [*lines, "for each in chosen:", *indent(self._write("each", ""))], "len(chosen)", "int"
+
+    def _write_one(self) -> tuple[list[str], str, str]:
+        form, reach = self._form, self._reach
+        needs_row = reach.is_whole and form.goal in ("change", "check") and reach.one("get") is None
+        if form.by == "id":
+            if needs_row:
+                key = f"if str({self._key('row')}) == str({self._names['key']}):"
+                lines = ["found = None", *self._each([key, "    found = row"], every=True)]
+                lines += self._write(self._names["key"], "found")
+            else:
+                lines = self._write(self._names["key"], "")
+            key = self._names["key"]
+        else:
+            lines = self._find("row" if needs_row else self._key("row"))
+            key = self._key("found") if needs_row else "found"
+            lines += self._write(key, "found" if needs_row else "")
+        if form.goal == "check":
+            test = self._is_new()
+            return (
+                [*lines, "count = 0", *self._each([f"if {test}:", "    count += 1"], every=True)],
+                "count",
+                "int",
+            )
+        return [*lines, *self._read_back(key)], "shown", "str"
+
+    def _is_new(self) -> str:
+        """Whether a row has the new value."""
+        value = self._access(self._form.field)
+        if self._form.value is None:
+            return f"{value} == {self._names['new']}"
+        return f"{value} is {self._form.value}"
+
+    def _read_back(self, key: str) -> list[str]:
+        """What the record is after the write."""
+        form = self._form
+        if form.goal == "delete":
+            if self._reach.listing is None:
+                return ["shown = True"]
+            test = [f"if {self._key('row')} == {key}:", "    shown = False"]
+            return ["shown = True", *self._each(test, every=True, plain=True)]
+        field = form.field or next(iter(self._reach.model.operations[form.operation].effect.sets), "")  # type: ignore[union-attr]
+        if self._reach.one("get") is None:
+            return [f"shown = {key}"]
+        return [f"shown = {self._get(key)}{self._item(field)}"]
+
+    def _write(self, key: str, row: str) -> list[str]:
+        """The lines that write to the record of this key. `row` is the record, if it was read."""
+        form, reach = self._form, self._reach
+        match form.goal:
+            case "delete":
+                return [self._call("delete", self._scope(), {}, key=key)]
+            case "act":
+                return [self._call(reach.model.operations[form.operation], self._scope(), {}, key=key)]
+        new = repr(form.value) if form.value is not None else self._names["new"]
+        made = reach.write
+        assert made is not None  # a form of it
+        if not reach.is_whole:
+            return [self._call(made, self._scope(), {form.field: new}, key=key)]
+        whole, kept = row or self._get(key), [each for each in kept_fields(reach) if each != form.field]
+        listed = ", ".join(map(quoted, kept))
+        lines = [
+            f"row = {whole}",
+            f"kept = {{name: row[name] for name in ({listed},) if row.get(name) is not None}}",
+        ]
+        return (
+            [*lines, self._whole(made, key, new, kept)]
+            if kept
+            else [self._call(made, self._scope(), {form.field: new}, key=key)]
+        )
+
+    def _whole(self, made: Modelled, key: str, new: str, kept: Sequence[str]) -> str:
+        """A replacement by what was kept and one new value."""
+        operation, field = self._writing.operation(made), self._form.field
+        nested = made.body is not None and made.body.shape is not None and made.body.shape.keys
+        known = self._known(made, self._scope(), key)
+        if nested:
+            given = arguments(
+                made, operation, known, {field: new}, lambda _: f"{{**kept, {quoted(field)}: {new}}}"
+            )
+            return self._said(operation, given)
+        given = arguments(made, operation, known, {each: each for each in (field, *kept)}, str)
+        body = {each.wire_name: each.name for each in operation.parameters if each.place == "body"}
+        if any(body[each] != each for each in (field, *kept)):
+            pairs = {body[each]: f"kept.get({quoted(each)})" for each in kept} | {body[field]: new}
+            return self._said(operation, {name: pairs.get(name, value) for name, value in given.items()})
+        kept_out = {name: value for name, value in given.items() if name not in {*kept, field}}
+        return self._said(operation, kept_out, f"**{{**kept, {quoted(field)}: {new}}}")
+
+    def _create(self, fields: Mapping[str, str]) -> list[str]:
+        return [f"made = {self._call('create', self._scope(), fields, owner=True)}"]
+
+    def _made(self) -> str:
+        """What is known of a new record."""
+        made, get, key = self._reach.one("create"), self._reach.one("get"), self._reach.collection.key
+        shape = made.shape if made is not None else None
+        if shape is None or key not in fields_of(flat(shape.item)):
+            return "made"
+        own = f"made{_path(shape.keys)}[{quoted(key)}]"
+        return own if get is None else self._get(own)
+
+    def _find(self, value: str) -> list[str]:
+        """The lines that bind `found` to a value of the record that the text names."""
+        test = f"if {self._access(self._form.key)} == {self._names['key']}:"
+        return ["found = None", *self._each([test, f"    found = {value}"])]
+
+    def _find_owner(self) -> list[str]:
+        """The lines that bind `owner` to the key of the record that is named."""
+        through = self._form.through
+        if through is None or not through.name:
+            return []
+        target = self._writing.every[through.collection]
+        made = target.listing
+        assert made is not None  # a form of it
+        scope = [self._names[f"above{at}"] for at in range(len(target.collection.scopes))]
+        test = f"if row.get({quoted(through.name)}) == {self._names['owner']}:"
+        if through.name in self._writing.shown[through.collection].sure:
+            test = f"if row[{quoted(through.name)}] == {self._names['owner']}:"
+        key = _key_of(target, self._writing.shown[through.collection], "row")
+        return ["owner = None", *self._loop(target, made, scope, {}, [test, f"    owner = {key}"], {through.name})]
+
+    @property
+    def _owner(self) -> str:
+        through = self._form.through
+        return "owner" if through is not None and through.name else self._names["owner"]
+
+    def _scope(self) -> list[str]:
+        """The keys of what is above the records."""
+        count = len(self._reach.collection.scopes)
+        return [*(self._names[f"above{at}"] for at in range(count - 1)), *([self._owner] if count else [])]
+
+    def _each(self, body: list[str], *, every: bool = False, plain: bool = False) -> list[str]:
+        """The lines that run others for each row that is meant, or for `every` one of the place."""
+        form, reach = self._form, self._reach
+        made, given, tests = reach.listing, dict[str, str](), list[str]()
+        link = form.through.link if form.through is not None and form.goal != "create" else None
+        needs = set() if plain else self._writing.needs(form)
+        if form.goal == "check":
+            needs |= {form.field}
+        if link is not None:
+            view = reach.view(link)
+            if view is not None:
+                made, given = view, {view.fixed[link.field]: self._owner}
+            else:
+                tests.append(self._linked())
+        assert made is not None  # a form of it
+        if form.where is not None and not every:
+            chosen = filter_for(made, form.where.field, form.where.test) if self._writing.filters else None
+            if chosen is None:
+                tests.append(self._meets(form.where))
+            else:
+                value = self._names.get("where", repr(form.where.flag))
+                given = {**given, chosen.parameter.wire_name: value}
+                needs -= {form.where.field} - {form.field, form.key}
+        for test in reversed(tests):
+            body = [f"if {test}:", *indent(body)]
+        scope = self._scope() if made.scopes else []
+        return self._loop(reach, made, scope, given, body, needs)
+
+    def _loop(
+        self,
+        reach: Reach,
+        made: Modelled,
+        scope: Sequence[str],
+        given: Mapping[str, str],
+        body: list[str],
+        needs: set[str],
+    ) -> list[str]:
+        """The lines that run others for each row of a list, on all its pages; each is read by itself if rows lack
+        what the lines need.
+        """
+        shown, operation = self._writing.shown[reach.collection.name], self._writing.operation(made)
+        assert made.shape is not None  # a list has one
+        if needs - shown.rows and reach.one("get") is not None:
+            read = self._get(_key_of(reach, shown, "row"), reach, scope)
+            body = [f"row = {read}", *body]
+        first = {name: repr(value) for name, value in first_arguments(operation).items()}
+        known = {**self._known(made, scope, ""), **given}
+        given = {**first, **arguments(made, operation, known, {}, str)}
+        paged = made.query.paging is not None
+        call = self._said(operation, given, ends=".pages" if paged else "")
+        rows = f"{'page' if paged else call}{_path(made.shape.keys)}"
+        head = f"for key, row in {rows}.items():" if made.shape.holds == "map" else f"for row in {rows}:"
+        lines = [head, *indent(body)]
+        return [f"for page in {call}:", *indent(lines)] if paged else lines
+
+    def _linked(self) -> str:
+        """Whether a row belongs to the owner."""
+        through = self._form.through
+        assert through is not None  # asked for a form with one
+        assert through.link is not None
+        link, target = through.link, self._writing.every[through.collection].collection
+        value, sure = self._access(link.field), link.field in self._shown.sure
+        if link.many:
+            rows = value if sure else f"({value} or [])"
+            inside = f"any(each[{quoted(target.key)}] == {self._owner} for each in {rows})"
+            return inside if link.embedded else f"{self._owner} in {rows}"
+        if link.embedded:
+            inner = value if sure else f"({value} or {{}})"
+            return f"{inner}.get({quoted(target.key)}) == {self._owner}"
+        return f"{value} == {self._owner}"
+
+    def _meets(self, where: Condition) -> str:
+        value, sure = self._access(where.field), where.field in self._shown.sure
+        if where.flag is not None:
+            return f"{value} is {where.flag}"
+        wanted = self._names["where"]
+        if where.test == "is":
+            return f"{value} == {wanted}"
+        known = "" if sure else f"{value} is not None and "
+        if where.test == "has":
+            return f"{known}{wanted}.lower() in {value}.lower()"
+        return f"{known}{value} {'>' if where.test in ('more', 'after') else '<'} {wanted}"
+
+    def _access(self, field: str) -> str:
+        return f"row[{quoted(field)}]" if field in self._shown.sure else f"row.get({quoted(field)})"
+
+    def _item(self, field: str) -> str:
+        return f"[{quoted(field)}]" if field in self._shown.sure else f".get({quoted(field)})"
+
+    def _key(self, row: str) -> str:
+        return _key_of(self._reach, self._shown, row)
+
+    def _get(self, key: str, reach: Reach | None = None, scope: Sequence[str] | None = None) -> str:
+        """One record, read by itself."""
+        made = (reach or self._reach).one("get")
+        assert made is not None  # asked where there is one
+        assert made.shape is not None
+        operation = self._writing.operation(made)
+        known = self._known(made, self._scope() if scope is None else scope, key)
+        return f"{self._said(operation, arguments(made, operation, known, {}, str))}{_path(made.shape.keys)}"
+
+    def _call(
+        self,
+        role: Modelled | str,
+        scope: Sequence[str],
+        fields: Mapping[str, str],
+        *,
+        key: str = "",
+        owner: bool = False,
+    ) -> str:
+        made = self._reach.one(role) if isinstance(role, str) else role  # type: ignore[arg-type]
+        assert made is not None  # a form of it
+        through = self._form.through
+        if owner and through is not None and through.link is not None and not self._reach.collection.scopes:
+            fields = {**fields, through.field: self._owner}
+        operation = self._writing.operation(made)
+        return self._said(operation, arguments(made, operation, self._known(made, scope, key), fields, _nested))
+
+    def _known(self, made: Modelled, scope: Sequence[str], key: str) -> dict[str, str]:
+        """The keys in a call, in the types that the operation takes."""
+        collection = self._writing.every[made.collection].collection
+        above = [
+            self._writing.every[each.parent].collection if each.parent else None for each in collection.scopes
+        ]
+        given = list(zip(made.scopes, scope, above, strict=True)) if scope else []
+        given += [(made.key, key, collection)] if key else []
+        return {name: self._typed(made, name, value, of) for name, value, of in given}
+
+    def _typed(self, made: Modelled, name: str, value: str, of: Collection | None) -> str:
+        taken = next(
+            (kind_of(flat(each.schema)) for each in made.operation.parameters if each.wire_name == name), ""
+        )
+        has = kind_of(flat(fields_of(of.item).get(of.key, {}))) if of is not None else ""
+        if taken == "string" and has in ("integer", "number"):
+            return f"str({value})"
+        return f"int({value})" if taken == "integer" and has == "string" else value
+
+    def _said(self, operation: Operation, given: Mapping[str, str], more: str = "", ends: str = "") -> str:
+        listed = [*(f"{name}={value}" for name, value in given.items()), *([more] if more else [])]
+        return f"apis.{self._writing.app.name}.{operation.name}{ends}({', '.join(listed)})"
+
+    def _kind(self, field: str) -> str:
+        return {"number": "float", "flag": "bool"}.get(self._reach.kinds.get(field, "text"), "str")
+
+
+def quoted(name: str) -> str:
+    """A name of the document as Python writes it."""
+    return json.dumps(name, ensure_ascii=False)
+
+
+def _nested(fields: Mapping[str, str]) -> str:
+    return "{" + ", ".join(f"{quoted(name)}: {value}" for name, value in fields.items()) + "}"
+
+
+def _path(keys: Sequence[str]) -> str:
+    return "".join(f"[{quoted(each)}]" for each in keys)
+
+
+def _key_of(reach: Reach, shown: Shown, row: str) -> str:
+    """The key of a row."""
+    made = reach.listing
+    is_map = made is not None and made.shape is not None and made.shape.holds == "map"
+    if is_map and reach.collection.key not in shown.rows and row == "row":
+        return "key"
+    if reach.collection.key not in shown.rows:
+        raise UnfitError("lists do not show the keys of records")
+    return f"{row}[{quoted(reach.collection.key)}]"
+
+
+def _type(values: Sequence[Json]) -> str:
+    kinds = {type(each).__name__ for each in values}
+    return kinds.pop() if len(kinds) == 1 else "float" if kinds <= {"int", "float"} else "str"
+
+
+def mistakes(writing: Writing, rng: Random) -> list[Program]:
+    """Programs with one mistake each that an error shows before anything is written: a field, an envelope or an
+    argument that is not there.
+    """
+    program, app = write_program(writing), writing.app
+    calls = re.compile(rf"apis\.{app.name}\.(\w+)")
+    lines = [line for line in program.body if not all(app.operations[each].safe for each in calls.findall(line))]
+    last = program.body.index(lines[0]) if lines else len(program.body)
+    return [each for each in _mistakes(program, writing, rng) if _differs(program, each) <= last]
+
+
+def _differs(one: Program, other: Program) -> int:
+    """The first line that is not the same; after the last one if there is none."""
+    pairs = enumerate(zip(one.body, other.body, strict=True))
+    return next((at for at, (first, second) in pairs if first != second), len(one.body) + 1)
+
+
+def _mistakes(program: Program, writing: Writing, rng: Random) -> Iterator[Program]:
+    code, app = "\n".join(program.body), writing.app
+    known = {name for reach in writing.every.values() for name in fields_of(reach.collection.item)}
+    for field in dict.fromkeys(re.findall(r'row\["(\w+)"\]', code)):
+        if wrong := [each for each in _OTHER_FIELDS if each not in known]:
+            yield _changed(program, f'row["{field}"]', f'row["{rng.choice(wrong)}"]')
+    for envelope in dict.fromkeys(re.findall(r'for row in page(\["\w+"\])', code)):
+        yield _changed(program, f"in page{envelope}", 'in page["rows"]')
+    if re.search(r"for row in page:", code):
+        yield _changed(program, "in page:", 'in page["items"]:')
+    for name in dict.fromkeys(re.findall(rf"apis\.{app.name}\.(\w+)\(", code)):
+        operation = app.operations[name]
+        wrong_name = "id" if operation.required[:1] != ("id",) else f"{split_words(name)[-1]}_id"
+        if operation.required and wrong_name not in operation.arguments:
+            yield _changed(program, f"{name}({operation.required[0]}=", f"{name}({wrong_name}=")
+
+
+def _changed(program: Program, old: str, new: str) -> Program:
+    return msgspec.structs.replace(program, body=tuple(each.replace(old, new) for each in program.body))
+
+
+def misnamed(operation: Operation, app: App) -> str:
+    """The name that others give an operation; "" if there is none that is not one of the app's."""
+    first, *rest = operation.name.split("_")
+    wrong = ("_".join((verb, *rest)) for verb in _OTHER_VERBS.get(first, ("fetch", "do")))
+    return next((each for each in wrong if each not in app.operations), "")

@@ -1,0 +1,566 @@
+"""One task: the records of its world are made to fit the form, and what the task wants of them is carried out by
+the API's own operations on the double.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Final, TypeVar
+
+import msgspec
+
+from app.apis.api_documents import encode
+from app.apis.catalog import Operation
+from app.apis.double.model import Collection, Link, Modelled
+from app.apis.double.records import Drawer, NoValueError
+from app.apis.double.service import Answer, Double
+from app.apis.double.shapes import Schema, fields_of, flat, value_at
+from app.apis.double.state import Record, State, linked, typed_key
+from app.apis.pagination import first_page, next_page
+from app.errors import HostError
+from app.records import Json
+from trainer.practice.checks import Goal, Place, verdict
+from trainer.practice.forms import Condition, Form, Reach, Test, Through, effect
+from trainer.practice.values import draw_text, draw_value, like
+
+Values = dict[str, Json]
+"""The details of one task, in the order of the program's parameters."""
+V = TypeVar("V")
+
+_OPPOSITES: Final[Mapping[Test, Test]] = {"more": "less", "less": "more", "before": "after", "after": "before"}
+_PAGES: Final = 40  # of a list that are read
+_LEFT: Final = 3  # records that stay where some are taken away
+
+
+class UnfitError(Exception):
+    """The records of a double cannot be made to fit a form, or an operation refuses what a task asks for."""
+
+
+class Drawn(msgspec.Struct, frozen=True):
+    """One task: its details, and what it wants of the records."""
+
+    values: Values
+    goal: Goal
+
+
+def _sharing(state: State, other: State) -> State:
+    """The state, with the other's records where they are the same: thousands of tasks have most in common."""
+    for name, keyed in state.records.items():
+        known = other.records.get(name, {})
+        state.records[name] = {
+            place: known[place] if known.get(place) == each else each for place, each in keyed.items()
+        }
+    return state
+
+
+def parameters(form: Form, collection: Collection) -> list[str]:
+    """The details in which the tasks of a form differ: keys above, `owner`, `key`, `where`, `new`, and the fields
+    of a new record.
+    """
+    found = [f"above{number}" for number in range(len(collection.scopes) - 1)]
+    found += ["owner"] if form.through is not None else []
+    found += ["key"] if form.by in ("id", "text") and form.goal != "create" else []
+    found += ["where"] if form.where is not None and form.where.flag is None else []
+    found += ["new"] if form.goal in ("change", "check") and form.value is None else []
+    return [*found, *form.fields] if form.goal == "create" else found
+
+
+def draw_task(form: Form, every: Mapping[str, Reach], double: Double, rng: Random, index: int) -> Drawn:
+    """Makes records of those of the double that fit the form. Raises UnfitError."""
+    reach, begun = every[form.collection], double.state
+    double.state = begun.copy()
+    try:
+        values = _Fit(form, every, double, rng, index).values()
+    except NoValueError as error:
+        raise UnfitError(str(error)) from error
+    before = double.state.copy()
+    carried = CarriedOut(form, reach, double, values)
+    try:
+        answer = carried.out()
+        wanted = double.state
+    finally:
+        double.state = before
+    goal = Goal(_sharing(before, begun), _sharing(wanted, begun), carried.asked, answer)
+    if form.is_answered and answer in (None, "", []):
+        raise UnfitError("there is nothing to answer")
+    if not form.is_answered and verdict(reach.model, goal, before, None, completed=True).success:
+        raise UnfitError("there is nothing to do")
+    return Drawn({name: values[name] for name in parameters(form, reach.collection)}, goal)
+
+
+def arguments(
+    made: Modelled,
+    operation: Operation,
+    known: Mapping[str, V],
+    fields: Mapping[str, V],
+    nest: Callable[[Mapping[str, V]], V],
+) -> dict[str, V]:
+    """What to call an operation with, by Python name: `known` are its parameters by wire name, `fields` those of
+    the record that it writes.
+    """
+    names = {(each.place == "body", each.wire_name): each.name for each in operation.parameters}
+    found = {}
+    for name, value in known.items():
+        if (argument := names.get((False, name)) or names.get((True, name))) is not None:
+            found[argument] = value
+    keys = () if made.body is None or made.body.shape is None else made.body.shape.keys
+    if fields and keys:
+        fields = {keys[0]: nest(fields)}
+    for name, value in fields.items():
+        if (True, name) not in names:
+            raise UnfitError(f"{operation.name} does not take {name}")
+        found[names[True, name]] = value
+    return found
+
+
+def chosen_records(form: Form, reach: Reach, state: State, values: Values, *, by: str = "") -> list[Record]:
+    """The records that a task is about, the oldest first."""
+    collection, how = reach.collection, by or form.by
+    found = list(state.records[collection.name].values())
+    if collection.scopes:
+        scope = scope_of(form, reach, state, values)
+        found = [each for each in found if each.scope == scope]
+    elif form.through is not None and form.through.link is not None and form.goal != "create":
+        owner = owner_of(form, state, values)
+        found = [each for each in found if belongs(each.fields.get(form.through.field), owner, reach)]
+    if how == "id":
+        return [each for each in found if each.key == str(values["key"])]
+    if how == "text":
+        return [each for each in found if each.fields.get(form.key) == values["key"]]
+    return [each for each in found if form.where is None or meets(form.where, each, values)]
+
+
+def scope_of(form: Form, reach: Reach, state: State, values: Values) -> tuple[str, ...]:
+    """The keys of what is above the records."""
+    outer = [str(values[f"above{number}"]) for number in range(len(reach.collection.scopes) - 1)]
+    return (*outer, owner_of(form, state, values))
+
+
+def owner_of(form: Form, state: State, values: Values) -> str:
+    """The key of the record that others belong to."""
+    through = form.through
+    if through is None or not through.name:
+        return str(values["owner"])
+    records = state.records[through.collection].values()
+    return next(each.key for each in records if each.fields.get(through.name) == values["owner"])
+
+
+def belongs(value: Json, key: str, reach: Reach) -> bool:
+    """Whether a link names a record of this key."""
+    if isinstance(value, list):
+        return any(belongs(each, key, reach) for each in value)
+    if isinstance(value, Mapping):
+        return any(str(value[name]) == key for name in ("id", *_keys(reach)) if name in value)
+    return value is not None and str(value) == key
+
+
+def _keys(reach: Reach) -> set[str]:
+    return {each.key for each in reach.model.collections.values() if each.key}
+
+
+def meets(where: Condition, record: Record, values: Values) -> bool:
+    value = record.fields.get(where.field)
+    wanted = values.get("where") if where.flag is None else where.flag
+    if value is None:
+        return False
+    match where.test:
+        case "has":
+            return str(wanted).lower() in str(value).lower()
+        case "more":
+            return bool(value > wanted)
+        case "less":
+            return bool(value < wanted)
+        case "before":
+            return str(value)[:10] < str(wanted)
+        case "after":
+            return str(value)[:10] > str(wanted)
+    return bool(value == wanted)
+
+
+class CarriedOut:
+    """Does what a task asks on a double. `asked` are the fields that it decides."""
+
+    def __init__(self, form: Form, reach: Reach, double: Double, values: Values) -> None:
+        self._form, self._reach, self._double, self._values = form, reach, double, values
+        self.asked: dict[Place, frozenset[str]] = {}
+
+    def out(self) -> Json:
+        """The answer. Raises UnfitError for what the API refuses."""
+        form = self._form
+        chosen = [] if form.goal == "create" else self._chosen()
+        match form.goal:
+            case "count":
+                return len(chosen)
+            case "list":
+                return [each.fields[form.field] for each in chosen if each.fields.get(form.field) is not None]
+            case "sum":
+                return sum(each.fields.get(form.field) or 0 for each in chosen)
+            case "most" | "least":
+                return self._extreme(chosen)
+            case "read":
+                return self._only(chosen).fields.get(form.field)
+            case "create":
+                self._create({field: self._values[field] for field in form.fields})
+                return None
+            case "ensure":
+                if not chosen:
+                    self._create({form.key: self._values["key"]})
+                return len(self._chosen("all"))
+        for record in chosen if form.by in ("all", "where") else [self._only(chosen)]:
+            self._write(record)
+        if form.goal != "check":
+            return None
+        value = self._new
+        return sum(each.fields.get(form.field) == value for each in self._chosen("all"))
+
+    @property
+    def _new(self) -> Json:
+        return self._values["new"] if self._form.value is None else self._form.value
+
+    def _chosen(self, by: str = "") -> list[Record]:
+        return chosen_records(self._form, self._reach, self._double.state, self._values, by=by)
+
+    def _only(self, chosen: Sequence[Record]) -> Record:
+        if len(chosen) != 1:
+            raise UnfitError(f"{len(chosen)} records are meant")
+        return chosen[0]
+
+    def _extreme(self, chosen: Sequence[Record]) -> Json:
+        form = self._form
+        known = [each for each in chosen if each.fields.get(form.field) is not None]
+        if not known:
+            raise UnfitError("no record has the field")
+        choose = max if form.goal == "most" else min
+        best = choose(each.fields[form.field] for each in known)
+        return self._only([each for each in known if each.fields[form.field] == best]).fields.get(form.key)
+
+    def _create(self, fields: Values) -> None:
+        made, form, reach = self._reach.one("create"), self._form, self._reach
+        assert made is not None  # a form of it
+        scope: tuple[str, ...] = ()
+        if reach.collection.scopes:
+            scope = scope_of(form, reach, self._double.state, self._values)
+        elif form.through is not None:
+            owner = owner_of(form, self._double.state, self._values)
+            schema = (
+                fields_of(flat(made.body.shape.item)).get(form.through.field, {})
+                if made.body and made.body.shape
+                else {}
+            )
+            fields = {**fields, form.through.field: typed_key(schema, owner)}
+        call(self._double, made, dict(zip(made.scopes, scope, strict=True)), fields)
+        self.asked[reach.collection.name, ()] = frozenset(fields)
+
+    def _write(self, record: Record) -> None:
+        form, reach = self._form, self._reach
+        place: Place = (reach.collection.name, (*record.scope, record.key))
+        match form.goal:
+            case "delete":
+                made, fields = reach.one("delete"), Values()
+            case "act":
+                made, fields = reach.model.operations[form.operation], Values()
+                self.asked[place] = frozenset(effect(made).sets)
+            case _:
+                made, fields = reach.write, {form.field: self._new}
+                kept = kept_fields(reach)
+                old = {name: record.fields[name] for name in kept if record.fields.get(name) is not None}
+                fields = {**old, **fields}
+                self.asked[place] = frozenset({form.field})
+        assert made is not None  # a form of it
+        known = {**dict(zip(made.scopes, record.scope, strict=True)), made.key: record.key}
+        call(self._double, made, known, fields)
+
+
+def call(double: Double, made: Modelled, known: Mapping[str, Json], fields: Mapping[str, Json]) -> Answer:
+    """The answer of a double to a program's call. Raises UnfitError for one that it refuses."""
+    types = {each.wire_name: each.schema for each in made.operation.parameters}
+    typed = {name: typed_key(types.get(name, {}), value) for name, value in known.items()}
+    return _sent(double, made, arguments(made, made.operation, typed, fields, dict))
+
+
+def rows_of(double: Double, made: Modelled, known: Mapping[str, Json]) -> list[tuple[str, Json]]:
+    """The rows of a list on all its pages, as programs read them, each with its key in a map.
+
+    Raises UnfitError.
+    """
+    types = {each.wire_name: each.schema for each in made.operation.parameters}
+    typed = {name: typed_key(types.get(name, {}), value) for name, value in known.items()}
+    given = {**first_arguments(made.operation), **arguments(made, made.operation, typed, {}, dict)}
+    url, found = f"{double.model.app.server}{made.operation.path}", list[tuple[str, Json]]()
+    for _ in range(_PAGES):
+        answer = _sent(double, made, given)
+        listed = value_at(answer.value, made.shape.keys if made.shape is not None else ())
+        found += listed.items() if isinstance(listed, Mapping) else [("", each) for each in listed or ()]
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        following = next_page(made.operation, given, answer.value, headers, url)
+        if not isinstance(following, dict) or made.query.paging is None:
+            return found
+        given |= following
+    raise UnfitError(f"the pages of {made.operation.name} have no end")
+
+
+def first_arguments(operation: Operation) -> dict[str, Json]:
+    """What a list has to be given for its first page, besides the keys in its path."""
+    asked = tuple(each for each in operation.parameters if each.place != "path")
+    return first_page(msgspec.structs.replace(operation, parameters=asked)) or {}
+
+
+def _sent(double: Double, made: Modelled, given: Mapping[str, Json]) -> Answer:
+    operation = made.operation
+    try:
+        request = encode(double.model.app, operation, given)
+    except HostError as error:
+        raise UnfitError(error.message) from error
+    path, _, query = request.target.partition("?")
+    credential = double.authentication(operation.name)
+    query = credential.url(f"http://double/?{query}" if query else "http://double/").partition("?")[2]
+    headers = credential.merged(request.headers)
+    answer = double.respond(operation.method, path, query, headers, request.content or b"")
+    if answer.status >= 300:
+        raise UnfitError(f"{operation.name} answers with {answer.status}: {answer.body.decode()[:200]}")
+    return answer
+
+
+def kept_fields(reach: Reach) -> list[str]:
+    """What a change has to send of the record besides: of one that replaces it, all that it takes."""
+    made = reach.write
+    if not reach.is_whole or made is None or made.body is None or made.body.shape is None:
+        return []
+    sent = fields_of(flat(made.body.shape.item))
+    known = reach.shown_by(reach.one("get") or reach.listing)
+    return [
+        name
+        for name, each in sent.items()
+        if name in known and name != reach.collection.key and not each.get("readOnly")
+    ]
+
+
+class _Fit:
+    """Makes records fit a form, and draws the details of a task."""
+
+    def __init__(self, form: Form, every: Mapping[str, Reach], double: Double, rng: Random, index: int) -> None:
+        self._form, self._every, self._double, self._rng, self._index = form, every, double, rng, index
+        self._reach = every[form.collection]
+        self._collection = self._reach.collection
+        self._drawer = Drawer(f"{double.seed} values {index}", double.model.fits)
+        self._fields = fields_of(self._collection.item)
+
+    def values(self) -> Values:
+        form, values = self._form, Values()
+        self._take_some_away()
+        self._place(values)
+        if form.through is not None and form.through.link is not None and form.goal != "create":
+            self._link(form.through, form.through.link, values)
+        if form.where is not None:
+            self._meet(form.where, values)
+        if form.by in ("id", "text") and form.goal != "create":
+            self._name(values)
+        if form.goal in ("change", "check") and form.value is None:
+            values["new"] = self._value(form.field, self._reach.settable.get(form.field, {}))
+        if form.goal in ("change", "check", "act"):
+            self._unlike(values)
+        if form.goal == "create":
+            self._new(values)
+        if form.goal in ("most", "least"):
+            self._tell_apart(values)
+        return values
+
+    def _take_some_away(self) -> None:
+        """So that no two tasks of a scenario have as many."""
+        keyed = self._double.state.records[self._collection.name]
+        above = {scope.parent for each in self._double.model.collections.values() for scope in each.scopes}
+        if self._collection.name not in above and not self._collection.scopes:
+            for place in self._rng.sample(list(keyed), min(self._index % 3, max(0, len(keyed) - _LEFT))):
+                del keyed[place]
+
+    def _place(self, values: Values) -> None:
+        """Where the records are: above them, or of whom."""
+        state, scopes = self._double.state, self._collection.scopes
+        if not scopes:
+            return
+        counted: dict[tuple[str, ...], int] = {}
+        for each in state.records[self._collection.name].values():
+            counted[each.scope] = counted.get(each.scope, 0) + 1
+        most = sorted(counted, key=lambda scope: (-counted[scope], scope))[:3]
+        if not most:
+            raise UnfitError("there are no records above")
+        scope = self._rng.choice(most if self._form.where is None else most[:1])
+        for number, (key, above) in enumerate(zip(scope, scopes, strict=True)):
+            named = "owner" if number == len(scopes) - 1 else f"above{number}"
+            schema = self._every[above.parent].collection.key_schema if above.parent else above.schema
+            values[named] = typed_key(schema, key)
+        through = self._form.through
+        if through is not None and through.name:
+            values["owner"] = self._call_it(
+                state.records[through.collection][scope], through.collection, through.name
+            )
+
+    def _link(self, through: Through, link: Link, values: Values) -> None:
+        """Gives some records, and not all, to one."""
+        target = self._every[through.collection]
+        owners = list(self._double.state.records[through.collection].values())
+        records = self._records()
+        if len(owners) < 2 or len(records) < 3:
+            raise UnfitError("there are too few records to tell apart")
+        owner, other = self._rng.sample(owners, 2)
+        if link.collection != through.collection or owner in records:
+            raise UnfitError("records that belong to their own kind")
+        for number, record in enumerate(self._rng.sample(records, len(records))):
+            if number < 2 or belongs(record.fields.get(link.field), owner.key, self._reach):
+                self._belong(record, link, owner if number < 2 + self._index % 2 else other)
+        values["owner"] = typed_key(target.collection.key_schema, owner.key)
+        if through.name:
+            values["owner"] = self._call_it(owner, through.collection, through.name)
+
+    def _belong(self, record: Record, link: Link, owner: Record) -> None:
+        schema, model = flat(self._fields.get(link.field, {})), self._double.model
+        if link.many:
+            inner = flat(schema.get("items") or {})
+            record.fields[link.field] = [linked(link, owner, inner, model, None)]
+        else:
+            record.fields[link.field] = linked(link, owner, schema, model, record.fields.get(link.field))
+
+    def _meet(self, where: Condition, values: Values) -> None:
+        """Some records meet the condition, and not all."""
+        records = self._in_place(values)
+        known = [each for each in records if each.fields.get(where.field) is not None]
+        if len(known) < 2:
+            raise UnfitError("there are too few records to tell apart")
+        self._rng.shuffle(known)
+        some = max(1, (len(known) - 1) // 2)  # and not as many as the others
+        yes, no = known[:some], known[some:]
+        match where.test:
+            case "is":
+                choices = [each for each in flat(self._fields[where.field]).get("enum", ()) if each is not None]
+                value = where.flag if where.flag is not None else self._rng.choice(choices)
+                if where.flag is None:
+                    values["where"] = value
+                for each in yes:
+                    each.fields[where.field] = value
+                others = [not value] if where.flag is not None else [each for each in choices if each != value]
+                for each in no:
+                    each.fields[where.field] = self._rng.choice(others)
+            case "has":
+                word = _WORDS[(len(records) + 3 * self._index) % len(_WORDS)]
+                values["where"] = word
+                for each in yes:
+                    self._set_text(each, where.field, f"{each.fields[where.field]} {word}")
+                    if word not in str(each.fields[where.field]):
+                        raise UnfitError("its texts are too short")
+            case "more" | "less" | "before" | "after":
+                values["where"] = self._border(where, [each.fields[where.field] for each in known])
+        met = [each for each in records if meets(where, each, values)]
+        if not met or len(met) == len(records):
+            raise UnfitError("the condition chooses nothing, or everything")
+        opposite = msgspec.structs.replace(
+            where,
+            test=_OPPOSITES.get(where.test, where.test),
+            flag=None if where.flag is None else not where.flag,
+        )
+        if opposite != where and len(met) == sum(meets(opposite, each, values) for each in records):
+            raise UnfitError("as many records meet the opposite condition")
+
+    def _border(self, where: Condition, found: Sequence[Json]) -> Json:
+        """A value between those of the records; of dates, a day without a record."""
+        if where.kind == "number":
+            values = sorted(set(found))
+            if len(values) < 2:
+                raise UnfitError("its numbers do not tell records apart")
+            return self._rng.choice(values[:-1] if where.test == "more" else values[1:])
+        days = sorted({str(each)[:10] for each in found})
+        between = [
+            f"{each[:8]}{int(each[8:]) + 1:02}" for each in days[:-1] if each[8:].isdigit() and int(each[8:]) < 28
+        ]
+        fit = [each for each in between if each not in days]
+        if not fit:
+            raise UnfitError("its days do not tell records apart")
+        return self._rng.choice(fit)
+
+    def _name(self, values: Values) -> None:
+        """One record, and no other, is the one that the task names; others are taken for it easily."""
+        form, records = self._form, self._in_place(values)
+        if form.goal == "ensure" and self._index % 2:
+            values["key"] = draw_text(self._fields[form.key], form.key, self._drawer, self._rng)
+            return
+        if not records:
+            raise UnfitError("there are no records")
+        with_field = [each for each in records if form.goal != "read" or each.fields.get(form.field) is not None]
+        meant = self._rng.choice(with_field or records)
+        if form.by == "id":
+            values["key"] = typed_key(self._collection.key_schema, meant.key)
+            return
+        values["key"] = self._call_it(meant, self._collection.name, form.key)
+
+    def _call_it(self, meant: Record, collection: str, field: str) -> str:
+        """Gives a record a name that no other has."""
+        reach = self._every[collection]
+        schema, every = fields_of(reach.collection.item)[field], self._double.state.records[collection].values()
+        if field in reach.collection.given:
+            name = draw_text(schema, field, self._drawer, self._rng)
+            meant.fields[field] = name
+            others = [each for each in every if each is not meant]
+            for each in self._rng.sample(others, min(2, len(others))):
+                self._set_text(each, field, like(name, self._rng), schema)
+        called = meant.fields.get(field)
+        if not isinstance(called, str) or called != " ".join(called.split()) or not called:
+            raise UnfitError(f"its {field} cannot be said")
+        if sum(each.fields.get(field) == called for each in every) != 1:
+            raise UnfitError(f"several records have the same {field}")
+        return called
+
+    def _set_text(self, record: Record, field: str, text: str, schema: Schema | None = None) -> None:
+        if self._drawer.fits(self._fields[field] if schema is None else schema, text):
+            record.fields[field] = text
+
+    def _unlike(self, values: Values) -> None:
+        """What the task wants does not hold yet."""
+        form = self._form
+        sets = effect(self._double.model.operations[form.operation]).sets if form.operation else {}
+        if form.goal != "act":
+            sets = {form.field: values["new"] if form.value is None else form.value}
+        for record in chosen_records(form, self._reach, self._double.state, values):
+            for field, value in sets.items():
+                if record.fields.get(field) == value:
+                    record.fields[field] = self._other(field, value)
+
+    def _other(self, field: str, value: Json) -> Json:
+        if isinstance(value, bool):
+            return not value
+        choices = [each for each in flat(self._fields[field]).get("enum", ()) if each not in (None, value)]
+        if not choices:
+            raise UnfitError(f"there is no other {field}")
+        return self._rng.choice(choices)
+
+    def _new(self, values: Values) -> None:
+        """The fields of a new record, and whom it is of."""
+        form, made = self._form, self._reach.one("create")
+        sent = fields_of(flat(made.body.shape.item)) if made and made.body and made.body.shape else {}
+        if form.through is not None and form.through.link is not None:
+            target = self._every[form.through.collection].collection
+            owners = list(self._double.state.records[target.name].values())
+            if not owners:
+                raise UnfitError("there are no records that it could be of")
+            owner = self._rng.choice(owners)
+            values["owner"] = typed_key(target.key_schema, owner.key)
+            if form.through.name:
+                values["owner"] = self._call_it(owner, target.name, form.through.name)
+        for field in form.fields:
+            values[field] = self._value(field, sent[field])
+
+    def _value(self, field: str, schema: Schema) -> Json:
+        return draw_value(schema, field, self._drawer, self._rng)
+
+    def _tell_apart(self, values: Values) -> None:
+        chosen = chosen_records(self._form, self._reach, self._double.state, values)
+        if len({str(each.fields.get(self._form.key)) for each in chosen}) != len(chosen) or len(chosen) < 2:
+            raise UnfitError("its records cannot be told apart")
+
+    def _records(self) -> list[Record]:
+        return list(self._double.state.records[self._collection.name].values())
+
+    def _in_place(self, values: Values) -> list[Record]:
+        """The records of the place that the task is about."""
+        form = msgspec.structs.replace(self._form, where=None)
+        return chosen_records(form, self._reach, self._double.state, values, by="all")
+
+
+_WORDS: Final = ("draft", "urgent", "2027", "copy", "annex", "café", "north")

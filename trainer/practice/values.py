@@ -1,0 +1,84 @@
+"""Values that are easily got wrong: addresses with queries, quotes, other alphabets, long titles, numbers that
+look like ids, and titles that share words. Pure.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from app.apis.double import texts
+from app.apis.double.records import Drawer, NoValueError
+from app.apis.double.shapes import Schema, flat, kind_of
+from app.apis.words import split_words
+from app.records import Json
+
+_ADDRESSES: Final = {"url", "uri", "link", "href", "website", "homepage", "address"}
+_FOREIGN: Final = ("Überblick", "Café", "Größe", "Señal", "Žluťoučký", "Обзор", "报告", "Résumé", "Ærø")
+_PATHS: Final = ("prices", "news", "docs/start.html", "a/b", "offers", "feed.xml")
+_TRIES: Final = 8
+
+
+def draw_value(schema: Schema, name: str, drawer: Drawer, rng: Random) -> Json:
+    """A value that can be said in an instruction. Raises NoValueError."""
+    inner = flat(schema)
+    choices = [each for each in inner.get("enum", ()) if each is not None]
+    if choices:
+        return rng.choice(choices)
+    if kind_of(inner) != "string" or inner.get("format") not in (None, "uri", "url") or "pattern" in inner:
+        found = drawer.value(schema, name, f"value {rng.random()}")
+        if found is None or found == "":
+            raise NoValueError("its values are empty")
+        return found
+    return draw_text(schema, name, drawer, rng)
+
+
+def draw_text(schema: Schema, name: str, drawer: Drawer, rng: Random) -> str:
+    """Raises NoValueError."""
+    is_address = flat(schema).get("format") in ("uri", "url") or set(split_words(name)) & _ADDRESSES
+    for _ in range(_TRIES):
+        found = _address(rng) if is_address else rng.choice(_FORMS)(rng)
+        if drawer.fits(schema, found):
+            return found
+    drawn = drawer.value(schema, name, f"text {rng.random()}")
+    if not isinstance(drawn, str) or not drawn.strip() or drawn != " ".join(drawn.split()):
+        raise NoValueError("its texts cannot be said")
+    return drawn
+
+
+def like(text: str, rng: Random) -> str:
+    """Another text that is easily taken for this one."""
+    if "://" in text:
+        return f"{text}&v=2" if "?" in text else f"{text}?v=2"
+    first, *rest = text.split(" ")
+    return rng.choice((f"{text} 2", f"{text} ({texts.word(rng)})", " ".join([first, texts.word(rng), *rest])))
+
+
+def _address(rng: Random) -> str:
+    query = rng.choice(
+        (
+            f"?year={rng.randint(2024, 2029)}&x={rng.randint(1, 9)}",
+            f"?q={texts.word(rng)}",
+            f"?page={rng.randint(2, 9)}",
+            "",
+        )
+    )
+    return f"https://{texts.slug(rng)}.example.org/{rng.choice(_PATHS)}{query}"
+
+
+def _long(rng: Random) -> str:
+    first, second, year = texts.title(rng), texts.title(rng).lower(), rng.randint(2024, 2027)
+    return f"{first} and {second}, as agreed with {texts.person(rng)} in {year}"
+
+
+_FORMS: Final[tuple[Callable[[Random], str], ...]] = (
+    texts.title,
+    texts.title,
+    texts.title,
+    lambda rng: f'The "{texts.word(rng)}" {texts.word(rng)}',
+    lambda rng: f"{texts.person(rng).split()[0]}'s {texts.word(rng)}",
+    lambda rng: f"{rng.choice(_FOREIGN)} {texts.word(rng)}",
+    lambda rng: str(rng.randint(2, 9_999)),
+    lambda rng: f"{texts.title(rng)} {rng.randint(2, 40)}",
+    lambda rng: f"{texts.word(rng).capitalize()} & {texts.word(rng)} (50%)",
+    _long,
+)
