@@ -1,4 +1,4 @@
-"""The plug-in `practice`: tasks on the double of a user's API, each with records of its own.
+"""A plug-in: tasks on the double of a user's API, each with records of its own.
 
 A scenario is three tasks of one form; every second scenario is a contrast of the one before. What a split asks,
 how it words it and what records it has belong to no other split.
@@ -397,7 +397,7 @@ class _Credentials:
 
 
 def load_environment(*, document: str, name: str = "api", samples: str = "") -> PracticeEnvironment:
-    """The plug-in `practice`: `document` is the file of an OpenAPI document, `name` what the agent calls the API,
+    """`document` is the file of an OpenAPI document, `name` what the agent calls the API,
     `samples` a file with real answers, a JSON object by the names of operations.
 
     Raises InvalidError for a file that cannot be read, ApiDocumentError for a document that is none.

@@ -1,4 +1,4 @@
-"""The expert of `practice`: it reads the API's document, looks at what really comes, and repairs its mistakes."""
+"""The expert of practice: it reads the API's document, looks at what really comes, and repairs its mistakes."""
 
 from collections.abc import Generator, Sequence
 from random import Random
