@@ -12,8 +12,7 @@ CHART := .venv-chart
 LIVE := $(patsubst %,tests/bench/bench_%.py,swap overhead lora_tax)
 APART := $(patsubst %,tests/bench/bench_%.py,decoders update agents_api)  # need arguments; the last is agents' server
 PYTHON ?= python3
-WORKERS ?= 4
-SLOW_WORKERS ?= 5
+WORKERS ?= 5
 REPORT ?= -q -rs
 
 unexport PYTHONDONTWRITEBYTECODE  # else every process that tests start compiles the code again
@@ -27,7 +26,7 @@ test: lint
 	$(BIN)/pytest $(REPORT) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-all: test
-	$(BIN)/pytest $(REPORT) -n $(SLOW_WORKERS) --dist loadfile --no-loadscope-reorder -m slow
+	$(BIN)/pytest $(REPORT) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m slow
 
 test-vllm: install $(VLLM)/.installed
 	$(BIN)/pytest -q tests/vllm --timeout 900
