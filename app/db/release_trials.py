@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy import ColumnElement, and_, or_
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import canaries, releases, tables, watches
+from app.db import canaries, projects, releases, tables, watches
 from app.db.in_array import in_array
-from app.db.tables import ReleaseState
 
 _task = tables.Task
 
@@ -25,10 +24,7 @@ class ReleaseTrial(NamedTuple):
 async def current(session: AsyncSession, project_id: UUID) -> ReleaseTrial | None:
     """That of a canary, else that of a watch."""
     active = await releases.find_active(session, project_id)
-    row = tables.Release
-    canary = await session.scalar(
-        select(row).where(row.project_id == project_id, row.state == ReleaseState.CANARY)
-    )
+    canary = await projects.canary_of(session, project_id)
     if active is None:
         return None
     if canary is not None:  # both sides: scores that favor one of them would not be comparable
