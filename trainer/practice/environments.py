@@ -33,7 +33,7 @@ from app.gateway.gateway import Gateway
 from app.records import Json, Stop, Task, Trajectory
 from trainer.environment import Scenario, Split, Verdict
 from trainer.practice.checks import verdict
-from trainer.practice.forms import Form, Goal, Reach, all_forms, contrasts, reaches
+from trainer.practice.forms import Form, Goal, Reach, all_forms, contrasts, likelihood, reaches
 from trainer.practice.programs import Shown, Writing, write_program
 from trainer.practice.tasks import Drawn, UnfitError, Values, belongs, call, draw_task, owner_of, rows_of, scope_of
 from trainer.practice.words import word
@@ -48,7 +48,7 @@ _ITEMS: Final = 12  # that are read by themselves before a task is made of them
 _TRIES: Final = 6  # of other details for a form, and of other forms
 _WEIGHTS: Final[Mapping[Goal, float]] = {
     "count": 2, "list": 1.5, "sum": 1, "most": 1, "least": 1, "read": 3, "create": 4, "ensure": 1, "change": 4,
-    "act": 2, "delete": 2, "check": 1,
+    "act": 2, "delete": 2, "check": 1, "link": 1.5, "unlink": 0.5,
 }  # fmt: skip
 _WORLD: Final = re.compile(
     rf"practice-({'|'.join(get_args(Split))})-(\d{{1,12}})-([01])-([0-{TASKS - 1}])(-x\w+)?"
@@ -127,7 +127,7 @@ class Practice:
 
     def __init__(self, model: Model, seen: Sampled = Sampled(), source: str | None = None) -> None:  # noqa: B008
         self.model, self.seen, self._source = model, seen, source
-        self.every = reaches(model)
+        self.every = reaches(model, seen)
         self._forms, self.reasons = all_forms(self.every)
         self.plan_of = lru_cache(maxsize=512)(self._plan)
         self._worlds = lru_cache(maxsize=_RECORDS)(self._world)
@@ -158,11 +158,20 @@ class Practice:
                 if (plan := self.fitted(key, form)) is not None:
                     return plan
         while left and len(self.forms[key.split]) - len(left) < _TRIES**2:
-            form = _draw_form(left, rng)
+            form = self._draw_form(left, rng)
             if (plan := self.fitted(key, form)) is not None:
                 return plan
             left = [each for each in left if each is not form]
         raise NothingToPractiseError(self.nothing())
+
+    def _draw_form(self, forms: Sequence[Form], rng: Random) -> Form:
+        """By goal, then by collection, so that none drowns in the many ways to say another, then by likelihood."""
+        goals = sorted({each.goal for each in forms})
+        goal = rng.choices(goals, [_WEIGHTS[each] for each in goals])[0]
+        of_goal = [each for each in forms if each.goal == goal]
+        collection = rng.choice(sorted({each.collection for each in of_goal}))
+        fit = [each for each in of_goal if each.collection == collection]
+        return rng.choices(fit, [likelihood(each, self.every[collection]) for each in fit])[0]
 
     def nothing(self) -> str:
         """Why there is nothing to practise, and what to do."""
@@ -200,15 +209,6 @@ class Practice:
         rng = Random(seed)
         options = Options(thin_lists=rng.random() < _THIN, records=_MANY if rng.random() < _OFTEN else TOP)
         return Double(self.model, seed, options, self.seen)
-
-
-def _draw_form(forms: Sequence[Form], rng: Random) -> Form:
-    """By goal, then by collection, so that none drowns in the many ways to say another."""
-    goals = sorted({each.goal for each in forms})
-    goal = rng.choices(goals, [_WEIGHTS[each] for each in goals])[0]
-    of_goal = [each for each in forms if each.goal == goal]
-    collection = rng.choice(sorted({each.collection for each in of_goal}))
-    return rng.choice([each for each in of_goal if each.collection == collection])
 
 
 def _first(forms: Sequence[Form], of: int) -> tuple[list[Form], list[Form]]:
@@ -267,10 +267,8 @@ class _Showing:
                 untrue |= {
                     each for each in reach.kinds if record and each in row and row[each] != record.fields.get(each)
                 }
-        asked = {
-            self._plan.form.field,
-            self._plan.form.where.field if self._plan.form.where else "",
-        } & reach.kinds.keys()
+        form = self._plan.form
+        asked = {form.field, *(each.field for each in form.conditions.values())} & reach.kinds.keys()
         if own and asked and (self._plan.form.by == "id" or asked - names):
             untrue |= self._untrue_items(reach)
         return Shown(frozenset(names), frozenset(sure), frozenset(untrue))

@@ -12,7 +12,7 @@ from trainer.practice.forms import contrasts
 from trainer.practice.programs import Shown, misnamed, mistakes, write_program
 from trainer.practice.words import nouns
 
-_LOOKS = 0.4  # of lessons look up what a list returns before a program reads it
+_LOOKS = 0.2  # of lessons look up what a list returns before a program reads it
 _OTHERS = 12  # other forms that are tried for skills
 
 Mistake = Literal["word", "code", "thin"]

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
+from math import prod
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -16,13 +17,27 @@ import msgspec
 from app.apis.double.effects import Effect
 from app.apis.double.model import HIDDEN, Collection, Link, Model, Modelled, Role
 from app.apis.double.queries import Filter
+from app.apis.double.samples import Sampled
 from app.apis.double.shapes import Schema, fields_of, flat, kind_of, plain
 from app.apis.words import split_words
 from app.records import Json
 from app.security.secret_values import is_telling
 
 Goal: TypeAlias = Literal[
-    "count", "list", "sum", "most", "least", "read", "create", "ensure", "change", "act", "delete", "check"
+    "count",
+    "list",
+    "sum",
+    "most",
+    "least",
+    "read",
+    "create",
+    "ensure",
+    "change",
+    "act",
+    "delete",
+    "check",
+    "link",
+    "unlink",
 ]
 By: TypeAlias = Literal["all", "id", "text", "where"]
 Test: TypeAlias = Literal["is", "has", "more", "less", "before", "after"]
@@ -30,7 +45,15 @@ Kind: TypeAlias = Literal["text", "number", "flag", "choice", "date"]
 
 ANSWERED: Final[frozenset[Goal]] = frozenset({"count", "list", "sum", "most", "least", "read", "ensure", "check"})
 NAMES: Final = ("name", "title", "subject", "label", "summary", "url", "uri", "link", "username", "email", "slug")
-_FEW: Final = 3  # fields of a kind that are asked for
+_USUAL: Final = {
+    "name", "title", "url", "description", "status", "state", "type", "category", "priority", "due", "duedate",
+    "email", "enabled", "paused", "active", "archived", "completed", "done", "starred", "pinned", "muted",
+    "locked",
+    "public", "private", "price", "amount", "total", "quantity", "count", "date", "size", "color", "colour",
+}  # fmt: skip
+ADDRESSES: Final = {"url", "uri", "link", "href", "website", "homepage", "address"}
+_NAMES: Final = 3  # by which a record is called
+_FEW: Final = 4  # fields of a kind that are asked for
 _READ: Final = 8
 _ID: Final = re.compile(r"(^|_)(id|uuid|guid)s?$|hash|etag|checksum|signature|cursor|avatar|timestamp")
 _NO_TEXTS: Final = ("byte", "binary", "password", "uuid", "time", "duration", "ipv4", "ipv6", "regex", "json")
@@ -76,6 +99,8 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     by: By = "all"
     key: str = ""
     where: Condition | None = None
+    also: Condition | None = None  # meant are records that meet both
+    but: str = ""  # the text field that names a record which is not meant
     through: Through | None = None
     field: str = ""
     kind: Kind = "text"  # of the field
@@ -88,9 +113,21 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
         return self.goal in ANSWERED
 
     @property
+    def is_of_owner(self) -> bool:
+        """Whether only records are meant that link to another one."""
+        linked = self.through is not None and self.through.link is not None
+        return linked and self.goal not in ("create", "link", "unlink")
+
+    @property
+    def conditions(self) -> dict[str, Condition]:
+        """By the details that they are compared with."""
+        return {name: each for name, each in (("where", self.where), ("also", self.also)) if each is not None}
+
+    @property
     def name(self) -> str:
         detail = [self.field, "" if self.value is None else str(self.value).lower(), *self.fields, self.operation]
         by = self.where.name if self.by == "where" and self.where else self.key if self.by == "text" else self.by
+        by += (f" and {self.also.name}" if self.also else "") + (f" but {self.but}" if self.but else "")
         of = f"of {self.through.field or self.through.collection} {self.through.name}" if self.through else ""
         return ".".join(filter(None, (self.collection, self.goal, "_".join(filter(None, detail)), by, of.strip())))
 
@@ -101,6 +138,7 @@ class Reach(msgspec.Struct, frozen=True, eq=False, dict=True):
     model: Model
     collection: Collection
     roles: Mapping[Role, Sequence[Modelled]]
+    seen: Sampled = Sampled()
 
     def one(self, role: Role) -> Modelled | None:
         return next(iter(self.roles.get(role, ())), None)
@@ -125,12 +163,35 @@ class Reach(msgspec.Struct, frozen=True, eq=False, dict=True):
         return (made.role == "replace" and not made.partial) or bool(needed)
 
     @cached_property
+    def _ranked(self) -> list[str]:
+        """The fields of records, first those that the API itself puts first, in its lists, in what a record needs
+        and in its examples, and those that people ask for everywhere.
+        """
+        made, name = self.one("create"), self.collection.name
+        shape = made.body.shape if made is not None and made.body is not None else None
+        needed = () if shape is None else flat(shape.item).get("required", ())
+        listed, single = self.seen.lists.get(name, {}), self.seen.items.get(name, {})
+
+        def points(field: str) -> int:
+            return (
+                2 * (field in needed)
+                + 2 * (plain(field) in _USUAL)
+                + (field in listed)
+                + (field in single)
+                + (field in self.collection.examples)
+                + (len(split_words(field)) == 1)
+            )
+
+        return sorted(fields_of(self.collection.item), key=points, reverse=True)
+
+    @cached_property
     def kinds(self) -> dict[str, Kind]:
-        """The fields that can be asked for, with what they are."""
+        """The fields that can be asked for, with what they are, those first that are likely to be."""
         shown = {name for made in (*self.roles.get("list", ()), self.one("get")) for name in self.shown_by(made)}
         links = {each.field for each in self.collection.links}
         scopes = {each.parameter for each in self.collection.scopes}
-        free = (each for each in fields_of(self.collection.item).items() if each[0] in shown)
+        fields = fields_of(self.collection.item)
+        free = ((name, fields[name]) for name in self._ranked if name in shown)
         known = {
             name: kind_of_field(name, schema)
             for name, schema in free
@@ -149,7 +210,8 @@ class Reach(msgspec.Struct, frozen=True, eq=False, dict=True):
     def names(self) -> list[str]:
         """The texts that a record is called by, the usual first."""
         texts = [name for name in self.of_kind("text") if is_name(fields_of(self.collection.item)[name])]
-        return sorted(texts, key=lambda name: _rank(name, self.collection))[:_FEW]
+        usual = sorted((each for each in texts if plain(each) in NAMES), key=lambda each: NAMES.index(plain(each)))
+        return (usual or texts)[:_NAMES]
 
     @cached_property
     def settable(self) -> dict[str, Schema]:
@@ -167,11 +229,27 @@ class Reach(msgspec.Struct, frozen=True, eq=False, dict=True):
         )
 
 
+def likelihood(form: Form, reach: Reach) -> float:
+    """How likely people ask for it, as against other forms of the goal: by the ranks of its fields."""
+    order = {name: place for place, name in enumerate(reach.kinds)}
+    fields = [form.field, *(each.field for each in form.conditions.values()), *form.fields]
+    ranks = [order[each] for each in dict.fromkeys(fields) if each in order]
+    if form.by == "text" and form.key in reach.names:
+        ranks.append(2 * reach.names.index(form.key))
+    return prod(1 / (1 + rank / 2) for rank in ranks)
+
+
 def kind_of_field(name: str, schema: Schema) -> Kind | None:
-    """None for what no task asks for: keys, secrets, lists, objects."""
+    """None for what no task asks for: keys, secrets, what is deprecated, lists, objects."""
     schema = flat(schema)
     told = "_".join(split_words(name))
-    if schema.get("writeOnly") is True or is_telling(name) or _ID.search(told) or not name.isprintable():
+    if (
+        schema.get("writeOnly") is True
+        or schema.get("deprecated") is True
+        or is_telling(name)
+        or _ID.search(told)
+        or not name.isprintable()
+    ):
         return None
     choices = [each for each in schema.get("enum", ()) if each is not None]
     if choices:
@@ -188,12 +266,18 @@ def kind_of_field(name: str, schema: Schema) -> Kind | None:
     return None
 
 
+def is_address(name: str, reach: Reach) -> bool:
+    """Whether a field holds URLs."""
+    schema = flat(fields_of(reach.collection.item).get(name, {}))
+    return schema.get("format") in ("uri", "url") or bool(set(split_words(name)) & ADDRESSES)
+
+
 def is_name(schema: Schema) -> bool:
     schema = flat(schema)
     return "pattern" not in schema or schema.get("format") is not None or int(schema.get("maxLength", 99)) > 20
 
 
-def reaches(model: Model) -> dict[str, Reach]:
+def reaches(model: Model, seen: Sampled = Sampled()) -> dict[str, Reach]:  # noqa: B008 - frozen
     """Of all collections, by name."""
     found: dict[str, Reach] = {}
     for name, collection in model.collections.items():
@@ -202,7 +286,7 @@ def reaches(model: Model) -> dict[str, Reach]:
             if made.collection == name and _is_usable(made, collection):
                 roles.setdefault(made.role, []).append(made)
         roles["list"] = sorted(roles.get("list", ()), key=lambda each: bool(each.fixed))
-        found[name] = Reach(model, collection, roles)
+        found[name] = Reach(model, collection, roles, seen)
     return found
 
 
@@ -259,7 +343,9 @@ def _forms(reach: Reach, every: Mapping[str, Reach]) -> Iterator[Form]:
         if whole:
             for where in (None, *_conditions(reach)):
                 by: By = "all" if where is None else "where"
-                yield from _of_many(reach, Form(goal="count", collection=name, by=by, where=where, through=owner))
+                base = Form(goal="count", collection=name, by=by, where=where, through=owner)
+                yield from _of_many(reach, base)
+                yield from _of_some(reach, base)
         for key in ("", *reach.names):
             if (key and whole) or (not key and reach.collection.key):
                 base = Form(goal="read", collection=name, by="text" if key else "id", key=key, through=owner)
@@ -267,6 +353,7 @@ def _forms(reach: Reach, every: Mapping[str, Reach]) -> Iterator[Form]:
         yield from _new(reach, owner, every)
     for link in links:
         yield from _of_many(reach, Form(goal="count", collection=name, through=link))
+        yield from _joins(reach, link)
 
 
 def _owners(reach: Reach, every: Mapping[str, Reach]) -> list[Through | None]:
@@ -295,7 +382,8 @@ def _links(reach: Reach, every: Mapping[str, Reach]) -> Iterator[Through]:
 
 def _conditions(reach: Reach) -> Iterator[Condition]:
     for kind, tests in _TESTS.items():
-        for field in reach.names[:1] if kind == "text" else reach.of_kind(kind)[:_FEW]:
+        texts = [*reach.names[:1], *(each for each in reach.names[1:] if is_address(each, reach))]
+        for field in texts if kind == "text" else reach.of_kind(kind)[:_FEW]:
             for test in tests:
                 if kind == "flag":
                     yield from (Condition(field, test, kind, flag) for flag in (True, False))
@@ -317,6 +405,42 @@ def _of_many(reach: Reach, base: Form) -> Iterator[Form]:
     if base.by == "all" and base.through is None and name == "":
         return
     yield from _changes(reach, base, flags_only=True)
+
+
+def _of_some(reach: Reach, base: Form) -> Iterator[Form]:
+    """The records that meet two conditions, and all but one."""
+    name = next(iter(reach.names), "")
+    own = base.where.field if base.where is not None else ""
+    if name and own != name:
+        for form in _changes(reach, base, flags_only=True):
+            yield msgspec.structs.replace(form, but=name)
+    for also in _conditions(reach) if own else ():
+        if base.where is not None and (also.field, also.name) > (own, base.where.name) and also.field != own:
+            both = msgspec.structs.replace(base, also=also)
+            yield both
+            if name not in ("", own, also.field):
+                yield _with(both, reach, goal="list", field=name)
+            if reach.one("delete") is not None:
+                yield msgspec.structs.replace(both, goal="delete")
+            for field in [each for each in reach.of_kind("flag") if each in reach.settable][:_FEW]:
+                if reach.write is not None and field not in (own, also.field):
+                    yield from (
+                        _with(both, reach, goal="change", field=field, value=each) for each in (True, False)
+                    )
+
+
+def _joins(reach: Reach, through: Through) -> Iterator[Form]:
+    """Putting a record into another one, and taking it out."""
+    link, made = through.link, reach.write
+    sent = fields_of(flat(made.body.shape.item)) if made and made.body and made.body.shape else {}
+    if link is None or link.embedded or link.field not in sent or reach.one("get") is None:
+        return
+    for key in ("", *reach.names) if reach.listing is not None else ("",):
+        base = Form(goal="link", collection=reach.collection.name, by="text" if key else "id", key=key)
+        base = msgspec.structs.replace(base, through=through, field=link.field)
+        yield base
+        if link.many:
+            yield msgspec.structs.replace(base, goal="unlink")
 
 
 def _of_one(reach: Reach, base: Form) -> Iterator[Form]:
@@ -374,7 +498,7 @@ def _new(reach: Reach, owner: Through | None, every: Mapping[str, Reach]) -> Ite
     if len(linked) > 1 or (linked and owner is not None) or any(links[each].embedded for each in linked):
         return
     throughs: list[Through | None] = [owner]
-    optional = [each for each, link in links.items() if each in sent and not link.many and not link.embedded]
+    optional = [each for each, link in links.items() if each in sent and not link.embedded]
     for field in linked or (optional[:1] if owner is None else ()):
         target = every[links[field].collection]
         if not target.collection.scopes:
@@ -386,7 +510,7 @@ def _new(reach: Reach, owner: Through | None, every: Mapping[str, Reach]) -> Ite
     plain_needed = [each for each in needed if each not in linked]
     named = [each for each in reach.names if each in sent and each not in plain_needed][:1]
     first = tuple(plain_needed) if any(each in reach.names for each in plain_needed) else (*plain_needed, *named)
-    more = [each for each in sent if each not in first and each in reach.kinds and not sent[each].get("readOnly")]
+    more = [each for each in reach.kinds if each in sent and each not in first and not sent[each].get("readOnly")]
     for through in throughs:
         base = Form(goal="create", collection=reach.collection.name, through=through, by="id", fields=first)
         if first:
@@ -409,12 +533,6 @@ def filter_for(made: Modelled, field: str, test: Test) -> Filter | None:
     return next((each for each in made.query.filters if each.field == field and each.test == wanted), None)
 
 
-def _rank(name: str, collection: Collection) -> tuple[int, int]:
-    order = list(NAMES)
-    own = plain(name)
-    return (order.index(own) if own in order else len(order), list(fields_of(collection.item)).index(name))
-
-
 def contrasts(form: Form, forms: Sequence[Form]) -> list[Form]:
     """The forms that differ from one in a single respect: to do the opposite, to others, of another field."""
 
@@ -423,6 +541,7 @@ def contrasts(form: Form, forms: Sequence[Form]) -> list[Form]:
             each.goal,
             (each.by, each.key),
             each.where,
+            (each.also, each.but),
             each.through,
             (each.field, each.value),
             each.fields,

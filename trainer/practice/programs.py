@@ -69,13 +69,13 @@ class Writing(msgspec.Struct, frozen=True, eq=False):
 
     def needs(self, form: Form) -> set[str]:
         """The fields of rows that a program reads."""
-        where = form.where.field if form.where is not None else ""
+        where = {each.field for each in form.conditions.values()}
         read = form.field if form.goal in ("list", "sum", "most", "least", "read") else ""
         named = form.key if form.by == "text" or form.goal in ("most", "least") else ""
         linked = ""
-        if form.through is not None and form.through.link is not None and form.goal != "create":
+        if form.is_of_owner and form.through is not None and form.through.link is not None:
             linked = "" if self.reach.view(form.through.link) else form.through.field
-        return {each for each in (where, read, named, linked) if each}
+        return where | {each for each in (read, named, linked, form.but) if each}
 
 
 def names_of(form: Form, reach: Reach, every: Mapping[str, Reach]) -> dict[str, str]:
@@ -102,7 +102,8 @@ def _words_of(name: str, form: Form, reach: Reach, every: Mapping[str, Reach], o
             return [*noun(every[through.collection].collection).split(), *split_words(through.name or "id")]
         case "key":
             return [*one.split(), "id"] if form.by == "id" else split_words(form.key)
-        case "where" if form.where is not None:
+        case "where" | "also" if name in form.conditions:
+            where = form.conditions[name]
             more = {
                 "more": ["above"],
                 "less": ["below"],
@@ -110,7 +111,9 @@ def _words_of(name: str, form: Form, reach: Reach, every: Mapping[str, Reach], o
                 "after": ["after"],
                 "has": ["word"],
             }
-            return [*split_words(form.where.field), *more.get(form.where.test, [])]
+            return [*split_words(where.field), *more.get(where.test, [])]
+        case "but":
+            return ["other", *split_words(form.but)]
         case "new":
             return ["new", *split_words(form.field)]
     return split_words(name)
@@ -151,12 +154,16 @@ class _Program:
             "ensure": f"ensure {one} and count", "change": f"{verb} {form.field} of {several}",
             "act": f"{act} for {several}", "delete": f"delete {several}",
             "check": f"{verb} {form.field} of {one} and count",
+            "link": f"put {one} in", "unlink": f"take {one} out",
         }[form.goal]  # fmt: skip
-        if form.by == "where" and form.where is not None:
-            said += f" by {form.where.field} {'' if form.where.test == 'is' else form.where.test}"
-            said += "" if form.where.flag is None else f" {form.where.flag}"
+        if form.by == "where":
+            for each in form.conditions.values():
+                said += f" by {each.field} {'' if each.test == 'is' else each.test}"
+                said += "" if each.flag is None else f" {each.flag}"
         elif form.by in ("id", "text") and form.goal != "create":
             said += f" by {form.key or 'id'}"
+        if form.but:
+            said += " but one"
         if form.through is not None:
             said += f" of {form.through.collection} {form.through.field} by {form.through.name or 'id'}"
         return argument_name("_".join(split_words(said))[:90].strip("_"))
@@ -184,7 +191,7 @@ class _Program:
             case "read":
                 return self._find(self._access(form.field)), "found", self._kind(form.field)
             case "create":
-                return self._create({each: self._names[each] for each in form.fields}), self._made(), "str"
+                return self._create({each: self._names[each] for each in form.fields})
             case "ensure":
                 made = self._call("create", self._scope(), {form.key: self._names["key"]}, owner=True)
                 test = [f"if {self._access(form.key)} == {self._names['key']}:", "    found = True"]
@@ -266,9 +273,11 @@ class _Program:
                 return [self._call("delete", self._scope(), {}, key=key)]
             case "act":
                 return [self._call(reach.model.operations[form.operation], self._scope(), {}, key=key)]
-        new = repr(form.value) if form.value is not None else self._names["new"]
+        new = repr(form.value) if form.value is not None else self._names.get("new", "")
         made = reach.write
         assert made is not None  # a form of it
+        if form.goal in ("link", "unlink"):
+            return self._join(made, key)
         if not reach.is_whole:
             return [self._call(made, self._scope(), {form.field: new}, key=key)]
         whole, kept = row or self._get(key), [each for each in kept_fields(reach) if each != form.field]
@@ -282,6 +291,28 @@ class _Program:
             if kept
             else [self._call(made, self._scope(), {form.field: new}, key=key)]
         )
+
+    def _join(self, made: Modelled, key: str) -> list[str]:
+        """The lines that put a record into another one, or take it out."""
+        form, through = self._form, self._form.through
+        assert through is not None  # a form of it
+        assert through.link is not None
+        new, lines = self._owner, list[str]()
+        if through.link.many:
+            lines = [f"row = {self._get(key)}"]
+            links = (
+                self._access(form.field)
+                if form.field in self._shown.sure
+                else f"({self._access(form.field)} or [])"
+            )
+            new = f"[*{links}, {new}]" if form.goal == "link" else f"[each for each in {links} if each != {new}]"
+        kept = [each for each in kept_fields(self._reach) if each != form.field] if self._reach.is_whole else []
+        if not kept:
+            return [*lines, self._call(made, self._scope(), {form.field: new}, key=key)]
+        listed = ", ".join(map(quoted, kept))
+        lines = lines or [f"row = {self._get(key)}"]
+        lines.append(f"kept = {{name: row[name] for name in ({listed},) if row.get(name) is not None}}")
+        return [*lines, self._whole(made, key, new, kept)]
 
     def _whole(self, made: Modelled, key: str, new: str, kept: Sequence[str]) -> str:
         """A replacement by what was kept and one new value."""
@@ -301,17 +332,20 @@ class _Program:
         kept_out = {name: value for name, value in given.items() if name not in {*kept, field}}
         return self._said(operation, kept_out, f"**{{**kept, {quoted(field)}: {new}}}")
 
-    def _create(self, fields: Mapping[str, str]) -> list[str]:
-        return [f"made = {self._call('create', self._scope(), fields, owner=True)}"]
-
-    def _made(self) -> str:
-        """What is known of a new record."""
+    def _create(self, fields: Mapping[str, str]) -> tuple[list[str], str, str]:
+        """And reads what it has created, as far as that is known."""
+        lines = [f"made = {self._call('create', self._scope(), fields, owner=True)}"]
         made, get, key = self._reach.one("create"), self._reach.one("get"), self._reach.collection.key
         shape = made.shape if made is not None else None
         if shape is None or key not in fields_of(flat(shape.item)):
-            return "made"
+            return lines, "made", "str"
         own = f"made{_path(shape.keys)}[{quoted(key)}]"
-        return own if get is None else self._get(own)
+        shown = [each for each in fields if get is not None and each in self._reach.shown_by(get)]
+        if not shown:
+            return lines, own, "str"
+        lines.append(f"shown = {self._get(own)}")
+        read = [f"shown.get({quoted(each)})" for each in shown]
+        return lines, read[0] if len(read) == 1 else f"[{', '.join(read)}]", "str"
 
     def _find(self, value: str) -> list[str]:
         """The lines that bind `found` to a value of the record that the text names."""
@@ -347,7 +381,7 @@ class _Program:
         """The lines that run others for each row that is meant, or for `every` one of the place."""
         form, reach = self._form, self._reach
         made, given, tests = reach.listing, dict[str, str](), list[str]()
-        link = form.through.link if form.through is not None and form.goal != "create" else None
+        link = form.through.link if form.through is not None and form.is_of_owner else None
         needs = set() if plain else self._writing.needs(form)
         if form.goal == "check":
             needs |= {form.field}
@@ -361,11 +395,15 @@ class _Program:
         if form.where is not None and not every:
             chosen = filter_for(made, form.where.field, form.where.test) if self._writing.filters else None
             if chosen is None:
-                tests.append(self._meets(form.where))
+                tests.append(self._meets(form.where, "where"))
             else:
                 value = self._names.get("where", repr(form.where.flag))
                 given = {**given, chosen.parameter.wire_name: value}
                 needs -= {form.where.field} - {form.field, form.key}
+        if form.also is not None and not every:
+            tests.append(self._meets(form.also, "also"))
+        if form.but and not every:
+            tests.append(f"{self._access(form.but)} != {self._names['but']}")
         for test in reversed(tests):
             body = [f"if {test}:", *indent(body)]
         scope = self._scope() if made.scopes else []
@@ -414,11 +452,11 @@ class _Program:
             return f"{inner}.get({quoted(target.key)}) == {self._owner}"
         return f"{value} == {self._owner}"
 
-    def _meets(self, where: Condition) -> str:
+    def _meets(self, where: Condition, name: str) -> str:
         value, sure = self._access(where.field), where.field in self._shown.sure
         if where.flag is not None:
             return f"{value} is {where.flag}"
-        wanted = self._names["where"]
+        wanted = self._names[name]
         if where.test == "is":
             return f"{value} == {wanted}"
         known = "" if sure else f"{value} is not None and "
@@ -457,7 +495,7 @@ class _Program:
         assert made is not None  # a form of it
         through = self._form.through
         if owner and through is not None and through.link is not None and not self._reach.collection.scopes:
-            fields = {**fields, through.field: self._owner}
+            fields = {**fields, through.field: f"[{self._owner}]" if through.link.many else self._owner}
         operation = self._writing.operation(made)
         return self._said(operation, arguments(made, operation, self._known(made, scope, key), fields, _nested))
 

@@ -19,8 +19,8 @@ from app.apis.pagination import first_page, next_page
 from app.errors import HostError
 from app.records import Json
 from trainer.practice.checks import Goal, Place, verdict
-from trainer.practice.forms import Condition, Form, Reach, Test, Through, effect
-from trainer.practice.values import draw_text, draw_value, like
+from trainer.practice.forms import Condition, Form, Reach, Test, Through, effect, is_address
+from trainer.practice.values import at_host, draw_text, draw_value, host_of, like
 
 Values = dict[str, Json]
 """The details of one task, in the order of the program's parameters."""
@@ -59,7 +59,8 @@ def parameters(form: Form, collection: Collection) -> list[str]:
     found = [f"above{number}" for number in range(len(collection.scopes) - 1)]
     found += ["owner"] if form.through is not None else []
     found += ["key"] if form.by in ("id", "text") and form.goal != "create" else []
-    found += ["where"] if form.where is not None and form.where.flag is None else []
+    found += [name for name, each in form.conditions.items() if each.flag is None]
+    found += ["but"] if form.but else []
     found += ["new"] if form.goal in ("change", "check") and form.value is None else []
     return [*found, *form.fields] if form.goal == "create" else found
 
@@ -119,14 +120,18 @@ def chosen_records(form: Form, reach: Reach, state: State, values: Values, *, by
     if collection.scopes:
         scope = scope_of(form, reach, state, values)
         found = [each for each in found if each.scope == scope]
-    elif form.through is not None and form.through.link is not None and form.goal != "create":
+    elif form.is_of_owner and form.through is not None:
         owner = owner_of(form, state, values)
         found = [each for each in found if belongs(each.fields.get(form.through.field), owner, reach)]
     if how == "id":
         return [each for each in found if each.key == str(values["key"])]
     if how == "text":
         return [each for each in found if each.fields.get(form.key) == values["key"]]
-    return [each for each in found if form.where is None or meets(form.where, each, values)]
+    if form.but:
+        found = [each for each in found if each.fields.get(form.but) != values.get("but")]
+    return [
+        each for each in found if all(meets(where, each, values, name) for name, where in form.conditions.items())
+    ]
 
 
 def scope_of(form: Form, reach: Reach, state: State, values: Values) -> tuple[str, ...]:
@@ -157,9 +162,9 @@ def _keys(reach: Reach) -> set[str]:
     return {each.key for each in reach.model.collections.values() if each.key}
 
 
-def meets(where: Condition, record: Record, values: Values) -> bool:
+def meets(where: Condition, record: Record, values: Values, name: str = "where") -> bool:
     value = record.fields.get(where.field)
-    wanted = values.get("where") if where.flag is None else where.flag
+    wanted = values.get(name) if where.flag is None else where.flag
     if value is None:
         return False
     match where.test:
@@ -246,9 +251,19 @@ class CarriedOut:
                 if made.body and made.body.shape
                 else {}
             )
-            fields = {**fields, form.through.field: typed_key(schema, owner)}
+            fields = {**fields, form.through.field: _linking(form, schema, owner)}
         call(self._double, made, dict(zip(made.scopes, scope, strict=True)), fields)
         self.asked[reach.collection.name, ()] = frozenset(fields)
+
+    def _joined(self, record: Record) -> Json:
+        """The link of a record that is put into another one, or taken out."""
+        form, owner = self._form, owner_of(self._form, self._double.state, self._values)
+        schema = fields_of(self._reach.collection.item)[form.field]
+        new = _linking(form, schema, owner)
+        if not isinstance(new, list):
+            return new
+        left = [each for each in record.fields.get(form.field) or [] if str(each) != owner]
+        return left if form.goal == "unlink" else [*left, *new]
 
     def _write(self, record: Record) -> None:
         form, reach = self._form, self._reach
@@ -260,7 +275,14 @@ class CarriedOut:
                 made, fields = reach.model.operations[form.operation], Values()
                 self.asked[place] = frozenset(effect(made).sets)
             case _:
-                made, fields = reach.write, {form.field: self._new}
+                made, fields = (
+                    reach.write,
+                    {
+                        form.field: self._joined(record)
+                        if form.through and form.through.link and form.goal in ("link", "unlink")
+                        else self._new
+                    },
+                )
                 kept = kept_fields(reach)
                 old = {name: record.fields[name] for name in kept if record.fields.get(name) is not None}
                 fields = {**old, **fields}
@@ -268,6 +290,13 @@ class CarriedOut:
         assert made is not None  # a form of it
         known = {**dict(zip(made.scopes, record.scope, strict=True)), made.key: record.key}
         call(self._double, made, known, fields)
+
+
+def _linking(form: Form, schema: Schema, owner: str) -> Json:
+    """The value of a field that links to one record."""
+    if form.through is not None and form.through.link is not None and form.through.link.many:
+        return [typed_key(flat(flat(schema).get("items") or {}), owner)]
+    return typed_key(schema, owner)
 
 
 def call(double: Double, made: Modelled, known: Mapping[str, Json], fields: Mapping[str, Json]) -> Answer:
@@ -348,12 +377,18 @@ class _Fit:
         form, values = self._form, Values()
         self._take_some_away()
         self._place(values)
-        if form.through is not None and form.through.link is not None and form.goal != "create":
+        if form.is_of_owner and form.through is not None and form.through.link is not None:
             self._link(form.through, form.through.link, values)
-        if form.where is not None:
-            self._meet(form.where, values)
+        for name, where in form.conditions.items():
+            self._meet(where, values, name)
+        if form.also is not None:
+            self._meet_both(values)
+        if form.but:
+            self._leave_one(values)
         if form.by in ("id", "text") and form.goal != "create":
             self._name(values)
+        if form.goal in ("link", "unlink"):
+            self._join(values)
         if form.goal in ("change", "check") and form.value is None:
             values["new"] = self._value(form.field, self._reach.settable.get(form.field, {}))
         if form.goal in ("change", "check", "act"):
@@ -419,36 +454,58 @@ class _Fit:
         else:
             record.fields[link.field] = linked(link, owner, schema, model, record.fields.get(link.field))
 
-    def _meet(self, where: Condition, values: Values) -> None:
+    def _meet_both(self, values: Values) -> None:
+        """Some records meet both conditions, and others one of them."""
+        records = self._in_place(values)
+        met = [
+            {id(each) for each in records if meets(where, each, values, name)}
+            for name, where in self._form.conditions.items()
+        ]
+        if not met[0] & met[1] or not met[0] - met[1] or not met[1] - met[0]:
+            raise UnfitError("no records meet one condition and not the other")
+
+    def _leave_one(self, values: Values) -> None:
+        """One of the records that are meant is not."""
+        form = msgspec.structs.replace(self._form, but="")
+        chosen = chosen_records(form, self._reach, self._double.state, values)
+        if len(chosen) < 2:
+            raise UnfitError("there are too few records to leave one out")
+        values["but"] = self._call_it(self._rng.choice(chosen), self._collection.name, self._form.but)
+
+    def _join(self, values: Values) -> None:
+        """Draws the record that another one is put into, or taken out of."""
+        through = self._form.through
+        assert through is not None  # a form of it
+        assert through.link is not None
+        owners = list(self._double.state.records[through.collection].values())
+        chosen = chosen_records(self._form, self._reach, self._double.state, values)
+        if len(owners) < 2 or len(chosen) != 1:
+            raise UnfitError("there are no records that it could be of")
+        owner, other = self._rng.sample(owners, 2)
+        self._belong(chosen[0], through.link, owner if self._form.goal == "unlink" else other)
+        values["owner"] = typed_key(self._every[through.collection].collection.key_schema, owner.key)
+        if through.name:
+            values["owner"] = self._call_it(owner, through.collection, through.name)
+
+    def _meet(self, where: Condition, values: Values, name: str = "where") -> None:
         """Some records meet the condition, and not all."""
         records = self._in_place(values)
-        known = [each for each in records if each.fields.get(where.field) is not None]
+        may_be_set = where.test == "is" and where.field in self._collection.given
+        known = [each for each in records if may_be_set or each.fields.get(where.field) is not None]
         if len(known) < 2:
             raise UnfitError("there are too few records to tell apart")
         self._rng.shuffle(known)
         some = max(1, (len(known) - 1) // 2)  # and not as many as the others
         yes, no = known[:some], known[some:]
-        match where.test:
-            case "is":
-                choices = [each for each in flat(self._fields[where.field]).get("enum", ()) if each is not None]
-                value = where.flag if where.flag is not None else self._rng.choice(choices)
-                if where.flag is None:
-                    values["where"] = value
-                for each in yes:
-                    each.fields[where.field] = value
-                others = [not value] if where.flag is not None else [each for each in choices if each != value]
-                for each in no:
-                    each.fields[where.field] = self._rng.choice(others)
-            case "has":
-                word = _WORDS[(len(records) + 3 * self._index) % len(_WORDS)]
-                values["where"] = word
-                for each in yes:
-                    self._set_text(each, where.field, f"{each.fields[where.field]} {word}")
-                    if word not in str(each.fields[where.field]):
-                        raise UnfitError("its texts are too short")
-            case "more" | "less" | "before" | "after":
-                values["where"] = self._border(where, [each.fields[where.field] for each in known])
-        met = [each for each in records if meets(where, each, values)]
+        if where.test == "is":
+            value = self._tell_by_value(where, yes, no)
+            if where.flag is None:
+                values[name] = value
+        elif where.test == "has":
+            values[name] = self._tell_by_text(where, yes, len(records) + 3 * self._index)
+        else:
+            values[name] = self._border(where, [each.fields[where.field] for each in known])
+        met = [each for each in records if meets(where, each, values, name)]
         if not met or len(met) == len(records):
             raise UnfitError("the condition chooses nothing, or everything")
         opposite = msgspec.structs.replace(
@@ -456,8 +513,30 @@ class _Fit:
             test=_OPPOSITES.get(where.test, where.test),
             flag=None if where.flag is None else not where.flag,
         )
-        if opposite != where and len(met) == sum(meets(opposite, each, values) for each in records):
+        if opposite != where and len(met) == sum(meets(opposite, each, values, name) for each in records):
             raise UnfitError("as many records meet the opposite condition")
+
+    def _tell_by_value(self, where: Condition, yes: Sequence[Record], no: Sequence[Record]) -> Json:
+        """The value that some have, and others not."""
+        choices = [each for each in flat(self._fields[where.field]).get("enum", ()) if each is not None]
+        value = where.flag if where.flag is not None else self._rng.choice(choices)
+        for each in yes:
+            each.fields[where.field] = value
+        others = [not value] if where.flag is not None else [each for each in choices if each != value]
+        for each in no:
+            each.fields[where.field] = self._rng.choice(others)
+        return value
+
+    def _tell_by_text(self, where: Condition, yes: Sequence[Record], number: int) -> str:
+        """The word, or of addresses the host, that some have."""
+        is_host = is_address(where.field, self._reach)
+        word = host_of(number) if is_host else _WORDS[number % len(_WORDS)]
+        for each in yes:
+            text = str(each.fields[where.field])
+            self._set_text(each, where.field, at_host(text, word) if is_host else f"{text} {word}")
+            if word not in str(each.fields[where.field]):
+                raise UnfitError("its texts are too short")
+        return word
 
     def _border(self, where: Condition, found: Sequence[Json]) -> Json:
         """A value between those of the records; of dates, a day without a record."""
@@ -559,7 +638,7 @@ class _Fit:
 
     def _in_place(self, values: Values) -> list[Record]:
         """The records of the place that the task is about."""
-        form = msgspec.structs.replace(self._form, where=None)
+        form = msgspec.structs.replace(self._form, where=None, also=None, but="")
         return chosen_records(form, self._reach, self._double.state, values, by="all")
 
 

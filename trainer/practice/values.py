@@ -11,11 +11,15 @@ from app.apis.double.records import Drawer, NoValueError
 from app.apis.double.shapes import Schema, flat, kind_of
 from app.apis.words import split_words
 from app.records import Json
+from trainer.practice.forms import ADDRESSES
 
-_ADDRESSES: Final = {"url", "uri", "link", "href", "website", "homepage", "address"}
 _FOREIGN: Final = ("Überblick", "Café", "Größe", "Señal", "Žluťoučký", "Обзор", "报告", "Résumé", "Ærø")
 _PATHS: Final = ("prices", "news", "docs/start.html", "a/b", "offers", "feed.xml")
 _TRIES: Final = 8
+_HOSTS: Final = (
+    "shop.example.net", "docs.example.com", "news.example.net", "status.example.com", "blog.example.net",
+    "data.example.com", "jobs.example.net",
+)  # fmt: skip
 
 
 def draw_value(schema: Schema, name: str, drawer: Drawer, rng: Random) -> Json:
@@ -34,7 +38,7 @@ def draw_value(schema: Schema, name: str, drawer: Drawer, rng: Random) -> Json:
 
 def draw_text(schema: Schema, name: str, drawer: Drawer, rng: Random) -> str:
     """Raises NoValueError."""
-    is_address = flat(schema).get("format") in ("uri", "url") or set(split_words(name)) & _ADDRESSES
+    is_address = flat(schema).get("format") in ("uri", "url") or set(split_words(name)) & ADDRESSES
     for _ in range(_TRIES):
         found = _address(rng) if is_address else rng.choice(_FORMS)(rng)
         if drawer.fits(schema, found):
@@ -51,6 +55,17 @@ def like(text: str, rng: Random) -> str:
         return f"{text}&v=2" if "?" in text else f"{text}?v=2"
     first, *rest = text.split(" ")
     return rng.choice((f"{text} 2", f"{text} ({texts.word(rng)})", " ".join([first, texts.word(rng), *rest])))
+
+
+def host_of(number: int) -> str:
+    """A host that several records share: another one for each number up to a few."""
+    return _HOSTS[number % len(_HOSTS)]
+
+
+def at_host(address: str, host: str) -> str:
+    """The address at another host."""
+    scheme, _, rest = address.partition("://")
+    return f"{scheme if rest else 'https'}://{host}/{rest.partition('/')[2] or scheme}"
 
 
 def _address(rng: Random) -> str:

@@ -3,7 +3,7 @@ and descriptions, verbs from its actions. Each split has wordings of its own. Pu
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Final
 
@@ -19,6 +19,7 @@ from trainer.practice.forms import Condition, Form, Reach
 from trainer.practice.tasks import Values
 
 _TOLD: Final = 4  # words of a description that are a name
+_ASKED: Final = 0.7  # of questions about a flag are answered by yes or no
 _NO_NOUNS: Final = {"all", "api", "rest", "php", "json", "xml", "html", "aspx", "v1", "v2", "v3"}
 _AT: Final = {"at", "on", "date", "time"}
 _TIMES: Final = {"created", "updated", "modified", "due", "closed", "start", "end"}
@@ -26,9 +27,20 @@ _PARTICIPLES: Final = {
     "send": "sent", "pay": "paid", "run": "run", "read": "read", "freeze": "frozen", "hide": "hidden",
     "set": "set",
 }  # fmt: skip
-_OPPOSITES: Final = {
-    "enable": "disable", "activate": "deactivate", "pause": "unpause", "show": "hide", "close": "reopen",
-    "open": "close",
+_OPPOSITES: Final[Mapping[str, tuple[str, ...]]] = {
+    "enable": ("disable",), "activate": ("deactivate",), "pause": ("unpause", "resume"), "show": ("hide",),
+    "close": ("reopen",), "open": ("close",), "lock": ("unlock",), "complete": ("reopen",),
+    **{each: (f"un{each}",) for each in (
+        "archive", "assign", "ban", "block", "check", "flag", "follow", "freeze", "install", "link", "mute", "pin",
+        "publish", "share", "snooze", "star", "subscribe",
+    )},
+}  # fmt: skip
+_ADJECTIVES: Final = {
+    "active", "alive", "anonymous", "automatic", "available", "closed", "default", "done", "external", "favorite",
+    "favourite", "final", "free", "hidden", "internal", "locked", "mandatory", "manual", "new", "offline",
+    "online",
+    "open", "optional", "paid", "primary", "private", "public", "read", "ready", "recurring", "remote", "sent",
+    "sticky", "urgent", "valid", "visible",
 }  # fmt: skip
 
 FRAMES: Final[dict[Split, dict[str, Wordings]]] = {
@@ -69,6 +81,39 @@ FRAMES: Final[dict[Split, dict[str, Wordings]]] = {
             "Mark {one} as not {flag}.", "Set {flag} of {one} to false.", "{One} should not be {flag}.",
             "{One} should no longer be {flag}.", "I do not want {one} to be {flag}.",
         ),
+        "set": (
+            "Set {flag} of {one} to true.", "Turn on {flag} for {one}.", "Enable {flag} for {one}.",
+            "{One} should have {flag} on.", "set {flag} to true for {one}",
+        ),
+        "unset": (
+            "Set {flag} of {one} to false.", "Turn off {flag} for {one}.", "Disable {flag} for {one}.",
+            "{One} should have {flag} off.", "set {flag} to false for {one}",
+        ),
+        "link": (
+            "Add {one} to {owner}.", "Put {one} into {owner}.", "{One} belongs to {owner}, too: add it.",
+            "Please assign {one} to {owner}.", "{One} should be in {owner}.",
+        ),
+        "unlink": (
+            "Remove {one} from {owner}.", "Take {one} out of {owner}.", "{One} should no longer be in {owner}.",
+        ),
+        "move": (
+            "Move {one} to {owner}.", "Assign {one} to {owner}.", "{One} should belong to {owner}.",
+            "Set the {field} of {one} to {owner}.",
+        ),
+        "is": ("Is {one} {flag}?", "Is {one} {flag} or not?", "Tell me whether {one} is {flag}."),
+        "is_set": ("Is {flag} on for {one}?", "Does {one} have {flag} set?", "Say if {flag} is set for {one}."),
+        "all_on": ("Mark all {them} as {flag}.", "All {them} should be {flag}.", "Make all {them} {flag}."),
+        "all_off": (
+            "Mark all {them} as not {flag}.", "All {them} should no longer be {flag}.",
+            "None of the {them} should be {flag}.",
+        ),
+        "all_set": (
+            "Set {flag} of all {them} to true.", "Turn on {flag} for all {them}.", "Enable {flag} for the {them}.",
+        ),
+        "all_unset": (
+            "Set {flag} of all {them} to false.", "Turn off {flag} for all {them}.",
+            "Disable {flag} for the {them}.",
+        ),
         "check": (
             "{change} Then tell me how many {nouns}{place} there are {that}.",
             "{change} After that, how many {nouns}{place} are there {that}?",
@@ -84,6 +129,17 @@ FRAMES: Final[dict[Split, dict[str, Wordings]]] = {
         "ensure": ("A {noun} {given} is needed: add it unless it is there, and count the {nouns}{place}.",),
         "on": ("See to it that {one} is {flag}.",),
         "off": ("See to it that {one} is not {flag}.",),
+        "set": ("Let {flag} be true for {one}.",),
+        "unset": ("Let {flag} be false for {one}.",),
+        "link": ("Let {one} be one of those of {owner}.",),
+        "unlink": ("Let {one} be none of those of {owner}.",),
+        "move": ("Let {one} go under {owner}.",),
+        "is": ("Check if {one} is {flag}.",),
+        "is_set": ("Check if {one} has {flag} on.",),
+        "all_on": ("See to it that all {them} are {flag}.",),
+        "all_off": ("See to it that all {them} are not {flag}.",),
+        "all_set": ("Let {flag} be true for all {them}.",),
+        "all_unset": ("Let {flag} be false for all {them}.",),
         "check": ("{change} Report the number of {nouns}{place} {that} afterwards.",),
     },
     "test": {
@@ -95,13 +151,24 @@ FRAMES: Final[dict[Split, dict[str, Wordings]]] = {
         "ensure": ("Should a {noun} {given} be missing, put one in; then tell me the count of {nouns}{place}.",),
         "on": ("Make sure {one} counts as {flag}.", "Switch {flag} on for {one}."),
         "off": ("Make sure {one} does not count as {flag}.", "Switch {flag} off for {one}."),
+        "set": ("I need {flag} to be true on {one}.", "Switch {flag} on for {one}."),
+        "unset": ("I need {flag} to be false on {one}.", "Switch {flag} off for {one}."),
+        "link": ("{One} is missing in {owner}: see that it gets there.", "Make {owner} include {one}."),
+        "unlink": ("{One} has no business in {owner} any more.",),
+        "move": ("{One} is in the wrong place: it has to be under {owner}.",),
+        "is": ("Can you see whether {one} is {flag} at the moment?",),
+        "is_set": ("Can you see whether {flag} is on for {one} at the moment?",),
+        "all_on": ("Every one of the {them} has to count as {flag}.", "Switch {flag} on for the {them}."),
+        "all_off": ("Not one of the {them} may count as {flag}.", "Switch {flag} off for the {them}."),
+        "all_set": ("I need {flag} to be true on all the {them}.", "Switch {flag} on for the {them}."),
+        "all_unset": ("I need {flag} to be false on all the {them}.", "Switch {flag} off for the {them}."),
         "check": ("{change} Once that is done, let me know the count of {nouns}{place} {that}.",),
     },
 }  # fmt: skip
 _FLAGS: Final[dict[Split, dict[bool, Wordings]]] = {
     "train": {
-        True: ("that are {flag}", "with {flag} set", "whose {flag} is true"),
-        False: ("that are not {flag}", "with {flag} not set", "whose {flag} is false"),
+        True: ("that are {flag}", "which are {flag}", "with {flag} set", "whose {flag} is true"),
+        False: ("that are not {flag}", "which are not {flag}", "with {flag} not set", "whose {flag} is false"),
     },
     "validation": {True: ("for which {flag} holds",), False: ("for which {flag} does not hold",)},
     "test": {True: ("where {flag} says yes",), False: ("where {flag} says no",)},
@@ -146,6 +213,11 @@ _OWNER: Final[dict[Split, Wordings]] = {
     "validation": ("under {one}",),
     "test": ("that go with {one}",),
 }
+_BUT: Final[dict[Split, Wordings]] = {
+    "train": ("except {one}", "but not {one}", "apart from {one}", "but {one}"),
+    "validation": ("with the exception of {one}",),
+    "test": ("other than {one}",),
+}
 _NEW_OWNER: Final[dict[Split, Wordings]] = {
     "train": ("in {one}", "for {one}", "that belongs to {one}"),
     "validation": ("under {one}",),
@@ -178,11 +250,12 @@ def nouns(collection: Collection) -> str:
 
 
 def _path_words(collection: Collection) -> list[str]:
-    """Of the last part of the path that names something, without verbs."""
-    for part in reversed(collection.path):
-        words = [each for each in split_words(part) if each not in verbs.CLEAR | _NO_NOUNS] if part != "{}" else []
-        if words:
-            return words
+    """Of the last part of the path that names something, without verbs; of verbs alone, the last is a noun."""
+    parts = [split_words(part) for part in reversed(collection.path) if part != "{}"]
+    for left_out in (verbs.CLEAR | _NO_NOUNS, _NO_NOUNS):
+        for part in parts:
+            if words := [each for each in part if each not in left_out]:
+                return words
     return ["record"]
 
 
@@ -235,7 +308,7 @@ class _Wording:
                 date = {"most": "latest", "least": "earliest"}[form.goal] if form.kind == "date" else form.goal
                 return self._of_many(own[date], field=field, by=by)
             case "read":
-                return self._of_one(CRUD_FRAMES[split]["read"], field=field)
+                return self._read(field)
             case "create":
                 return self._choose(CRUD_FRAMES[split]["create"]).format(noun=self._noun, given=self._given())
             case "ensure":
@@ -247,8 +320,10 @@ class _Wording:
             case "check":
                 change = self._changed(field)
                 told = {"nouns": self._nouns, "place": self._place(), "that": self._that(field)}
-                change = f"{change[:1].upper()}{change[1:].rstrip('.')}."
+                change = f"{change[:1].upper()}{change[1:].rstrip('.?')}."
                 return self._choose(own["check"]).format(change=change, **told)
+            case "link" | "unlink":
+                return self._joined()
             case "delete":
                 return self._act("delete", "deleted", CRUD_FRAMES[split]["delete"])
             case "act":
@@ -256,16 +331,35 @@ class _Wording:
                 return self._act(base, done, CRUD_FRAMES[split]["act"])
         return self._changed(field)
 
+    def _read(self, field: str) -> str:
+        if self._form.kind != "flag" or self._rng.random() > _ASKED:
+            return self._of_one(CRUD_FRAMES[self._split]["read"], field=field)
+        frames = FRAMES[self._split]["is" if is_adjective(self._form.field) else "is_set"]
+        return self._of_one(frames, flag=_flag(self._form.field))
+
+    def _joined(self) -> str:
+        """A record that is put into another one, or taken out."""
+        form = self._form
+        one, owner = self._one(), self._owner()
+        many = form.through is not None and form.through.link is not None and form.through.link.many
+        frames = FRAMES[self._split][form.goal if many else "move"]
+        field = " ".join(split_words(form.field.removesuffix("_id")))
+        return self._choose(frames).format(one=one, One=f"{one[:1].upper()}{one[1:]}", owner=owner, field=field)
+
     def _changed(self, field: str) -> str:
         form, split = self._form, self._split
         if form.value is not None:
-            verb = flag_verb(form.field)
-            if verb and self._rng.random() < 0.5:
-                base = verb if form.value else _OPPOSITES.get(verb, f"un{verb}")
+            verb = flag_verb(form.field, self._reach.kinds)
+            bases = () if not verb else (verb,) if form.value else _OPPOSITES.get(verb, ())
+            if bases and self._rng.random() < 0.5:
+                base = self._choose(bases)
                 return self._act(base, _participle(base), CRUD_FRAMES[split]["act"])
-            frames = FRAMES[split]["on" if form.value else "off"]
+            adjective = is_adjective(form.field)
+            kind = ("on" if form.value else "off") if adjective else ("set" if form.value else "unset")
             flag = _flag(form.field)
-            return self._of_one(frames, flag=flag) if self._is_one else self._flag_of_many(flag)
+            if self._is_one:
+                return self._of_one(FRAMES[split][kind], flag=flag)
+            return self._of_many(FRAMES[split][f"all_{kind}"], flag=flag)
         if self._is_one:
             return self._change(CRUD_FRAMES[split]["change"], self._values["new"], field)
         return self._of_many(GYM_FRAMES[split]["move"], label=field, target=self._values["new"])
@@ -273,11 +367,14 @@ class _Wording:
     def _that(self, field: str) -> str:
         """Which records have the new value."""
         if self._form.value is not None:
-            return self._choose(_FLAGS[self._split][self._form.value]).format(flag=_flag(self._form.field))
+            return self._flagged(self._form.field, self._form.value)
         return self._choose(CONDITIONS[self._split]["label"]).format(label=field, v=self._values["new"])
 
-    def _flag_of_many(self, flag: str) -> str:
-        return self._of_many(GYM_FRAMES[self._split]["move"], label=flag, target=_value(self._form.value))
+    def _flagged(self, field: str, value: bool) -> str:
+        frames = _FLAGS[self._split][value]
+        if not is_adjective(field):
+            frames = tuple(each for each in frames if " are " not in each)
+        return self._choose(frames).format(flag=_flag(field))
 
     @property
     def _is_one(self) -> bool:
@@ -304,7 +401,7 @@ class _Wording:
         )
 
     def _of_many(self, frames: Wordings, **more: Json) -> str:
-        conditions = f"{self._where()}{self._place()}".strip()
+        conditions = f"{self._where()}{self._place()}{self._but()}".strip()
         fit = [each for each in frames if conditions or "{conditions}" not in each] or list(
             GYM_FRAMES["test"]["count"]
         )
@@ -312,6 +409,14 @@ class _Wording:
         return self._choose(fit).format(
             **more, them=them, conditions=conditions, noun=self._noun, nouns=self._nouns
         )
+
+    def _but(self) -> str:
+        """The record that is not meant."""
+        form = self._form
+        if not form.but:
+            return ""
+        one = self._called(self._reach, form.but, self._values["but"])
+        return f" {self._choose(_BUT[self._split]).format(one=one)}"
 
     def _one(self) -> str:
         form, value = self._form, self._values["key"]
@@ -340,14 +445,15 @@ class _Wording:
         return self._called(target, through.name, value)
 
     def _where(self) -> str:
-        where = self._form.where
-        return "" if where is None else f"{self._condition(where)}"
+        form = self._form
+        return " and ".join(
+            self._condition(each, self._values.get(name)) for name, each in form.conditions.items()
+        )
 
-    def _condition(self, where: Condition) -> str:
+    def _condition(self, where: Condition, value: Json) -> str:
         field, split = prose(where.field, self._reach, self._rng), self._split
         if where.flag is not None:
-            return self._choose(_FLAGS[split][where.flag]).format(flag=_flag(where.field))
-        value = self._values["where"]
+            return self._flagged(where.field, where.flag)
         match where.test:
             case "is":
                 return self._choose(CONDITIONS[split]["label"]).format(label=field, v=value)
@@ -387,18 +493,33 @@ def _participle(verb: str) -> str:
     return _PARTICIPLES.get(verb, participle(verb))
 
 
-def flag_verb(field: str) -> str:
-    """The verb that a flag is the participle of; "" if it is none.
+def flag_verb(field: str, others: Iterable[str] = ()) -> str:
+    """The verb that a flag is the participle of; "" if it is none, or one of several that are told apart by it.
 
     >>> [flag_verb(each) for each in ("paused", "is_pinned", "archived", "public", "enabled")]
     ['pause', 'pin', 'archive', '', 'enable']
+    >>> flag_verb("text_added", ["text_added", "text_removed"])
+    ''
     """
-    last = (split_words(field) or [""])[-1]
+    *first, last = split_words(field) or [""]
     if not last.endswith("ed"):
+        return ""
+    alike = [each for each in others if each != field and split_words(each)[:-1] == first and each.endswith("ed")]
+    if alike and first not in ([], ["is"]):
         return ""
     return next(
         (each for each in (last[:-1], last[:-2], last[:-3]) if each in verbs.ALL and participle(each) == last), ""
     )
+
+
+def is_adjective(field: str) -> bool:
+    """Whether a record can be said to be what a flag is called.
+
+    >>> [is_adjective(each) for each in ("is_paused", "notification_muted", "public", "in_stock_only")]
+    [True, True, True, False]
+    """
+    words = [each for each in split_words(field) if each not in ("is", "has")] or [""]
+    return len(words) < 3 and (words[-1].endswith(("ed", "able", "ible")) or words[-1] in _ADJECTIVES)
 
 
 def _flag(field: str) -> str:

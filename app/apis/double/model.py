@@ -52,6 +52,7 @@ _PERSONS: Final = {
     "member", "assignedto", "requester",
 }  # fmt: skip
 _COUNTING: Final = {"count", "total", "num", "number", "counter", "quantity"}
+_KEY_WORDS: Final = {"id", "ids", "uuid", "uuids", "guid", "identifier", "key"}
 _BOUNDS: Final = ("format", "pattern", "enum", "minLength", "maxLength", "minimum", "maximum")
 _UNIQUE: Final = ("name", "username", "login", "email", "slug", "key", "code", "title")
 
@@ -293,12 +294,21 @@ class _Reading:
         for path, kind in self._kinds.items():
             if kind.has_items or not kind.lists:
                 continue
+            nouns = (
+                at for at in self._kinds if at[:-1] == path[:-1] and at != path and _is_plural(at[-1], path[-1])
+            )
             above = next(
-                (at for at in (path[:-1], path[:-2]) if "{}" not in path[len(at) :] and self._shows(at, kind)),
+                (
+                    at
+                    for at in (path[:-1], path[:-2], *nouns)
+                    if "{}" not in path[min(len(at), len(path) - 1) :] and self._shows(at, kind)
+                ),
                 None,
             )
             if above is not None:
                 self._views[path] = (above, {})
+                whole = self._kinds[above]
+                whole.lists, whole.creates = whole.lists + kind.lists, whole.creates + kind.creates
                 continue
             for other_path, other in self._kinds.items():
                 if other is kind or not other.has_items or other.noun != kind.noun or len(other_path) >= len(path):
@@ -583,6 +593,11 @@ class _Reading:
         return next((each.parameters for each in every), ())
 
 
+def _is_plural(one: str, other: str) -> bool:
+    """Whether two names in paths are one noun, as `/tag/{id}` and `/tags` have it."""
+    return [singular(each) for each in split_words(one)] == [singular(each) for each in split_words(other)]
+
+
 def _places(path: Path) -> list[int]:
     """Where the path has parameters."""
     return [place for place, each in enumerate(path) if each == "{}"]
@@ -721,7 +736,9 @@ def _link(name: str, schema: Schema, own: Collection, every: Mapping[str, Collec
     if kind_of(inner) == "object":
         is_it = target.key in fields_of(inner) or likeness(inner, target.item) >= _ALIKE
         return Link(name, target.name, many, embedded=True) if is_it and fields_of(inner) else None
+    told = {*split_words(str(schema.get("description", ""))), *split_words(str(inner.get("description", "")))}
     known = named_key or inner.get("format") == "uuid" or (kind_of(inner) == "integer" and not many)
+    known = known or (many and bool({singular(each) for each in told} & _KEY_WORDS))
     return Link(name, target.name, many) if known and _same_type(inner, target.key_schema) else None
 
 
