@@ -44,6 +44,7 @@ _MANY: Final = (23, 32)  # records, so that a list has several pages
 _OFTEN: Final = 0.25  # of scenarios have so many
 _THIN: Final = 0.5  # of scenarios have lists that show less than the items do
 _RECORDS: Final = 40  # sets of records of a split, of which each scenario changes some
+_SHOWN: Final = 150  # operations
 _ITEMS: Final = 12  # that are read by themselves before a task is made of them
 _TRIES: Final = 6  # of other details for a form, and of other forms
 _WEIGHTS: Final[Mapping[Goal, float]] = {
@@ -102,7 +103,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     @cached_property
     def app(self) -> App:
         """The API as its document describes it to the agent, in an order of its own."""
-        return self.practice.app(self.key)
+        return self.practice.app(self.key, self.form)
 
     @cached_property
     def shown(self) -> dict[str, Shown]:
@@ -141,8 +142,15 @@ class Practice:
         validation, train = _first(rest, 8)
         return {"train": train, "validation": validation or test, "test": test}
 
-    def app(self, key: Key) -> App:
-        document = served_document(self.model, key.text)
+    def app(self, key: Key, form: Form) -> App:
+        """The API as a scenario shows it: in an order of its own, and a large one in part."""
+        every = list(self.model.app.operations.values())
+        if len(every) > _SHOWN:
+            about = {form.collection, form.through.collection if form.through is not None else ""}
+            made = self.model.operations.values()
+            needed = [each.operation for each in made if each.collection in about]
+            every = needed + key.random("shown").sample(every, max(0, _SHOWN - len(needed)))
+        document = served_document(self.model, key.text, every)
         return parse_document(self.model.app.name, document, source=self._source, server=self.model.app.server)
 
     def _plan(self, key: Key) -> Plan:
@@ -382,12 +390,12 @@ class _Credentials:
 
     async def of(self, app: App, operation: Any) -> Any:
         del app
+        own = (operation.method, operation.path)
+        made = self._double.model.operations.values()
         known = next(
-            each.operation.name
-            for each in self._double.model.operations.values()
-            if (each.operation.method, each.operation.path) == (operation.method, operation.path)
+            (each.operation for each in made if (each.operation.method, each.operation.path) == own), None
         )
-        return self._double.authentication(known)
+        return self._double.authentication("" if known is None else known.name)
 
     async def refused(self, *_: object, **__: object) -> bool:
         """There are no others."""

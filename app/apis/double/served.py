@@ -1,10 +1,11 @@
 """The document of a double: that of the API without what is not modelled, in any order. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Final
 from urllib.parse import unquote
 
+from app.apis.catalog import Operation
 from app.apis.double.model import Model
 from app.records import Json
 
@@ -12,11 +13,15 @@ _HOPS: Final = 4  # from a reference to another
 _ORDERLESS: Final = ("paths", "properties", "schemas", "definitions", "parameters")
 
 
-def served_document(model: Model, seed: str | None = None) -> dict[str, Json]:
-    """What the double answers to. With a seed, operations, parameters and fields stand in another order: none of
-    them means anything.
+def served_document(
+    model: Model, seed: str | None = None, shown: Iterable[Operation] | None = None
+) -> dict[str, Json]:
+    """What the double answers to, or the `shown` operations, some of which it may refuse. With a seed, operations,
+    parameters and fields stand in another order: none of them means anything.
     """
-    kept = {(each.operation.path, each.operation.method) for each in model.operations.values()}
+    if shown is None:
+        shown = (each.operation for each in model.operations.values())
+    kept = {(each.path, each.method) for each in shown}
     paths: dict[str, Json] = {}
     for path, item in model.document["paths"].items():
         if not isinstance(item, Mapping):
