@@ -15,10 +15,12 @@ from app.apis.words import singular, split_words
 from app.records import Json
 from trainer.environment import Split
 from trainer.lessons.phrases import CONDITIONS, CRUD_FRAMES, GIVEN, GYM_FRAMES, ONE, TITLED, Wordings
-from trainer.practice.forms import Condition, Form, Reach
+from trainer.practice.forms import Condition, Form, Reach, is_address
 from trainer.practice.tasks import Values
 
+_SYNONYMS: Final = 2
 _TOLD: Final = 4  # words of a description that are a name
+_IN_FRONT: Final = 0.4  # of conditions on a flag are said in front of the noun
 _ASKED: Final = 0.7  # of questions about a flag are answered by yes or no
 _NO_NOUNS: Final = {"all", "api", "rest", "php", "json", "xml", "html", "aspx", "v1", "v2", "v3"}
 _AT: Final = {"at", "on", "date", "time"}
@@ -90,7 +92,8 @@ FRAMES: Final[dict[Split, dict[str, Wordings]]] = {
             "{One} should have {flag} off.", "set {flag} to false for {one}",
         ),
         "link": (
-            "Add {one} to {owner}.", "Put {one} into {owner}.", "{One} belongs to {owner}, too: add it.",
+            "Add {one} to {owner}.", "Give {one} {owner}.", "Put {one} into {owner}.",
+            "{One} belongs to {owner}, too: add it.",
             "Please assign {one} to {owner}.", "{One} should be in {owner}.",
         ),
         "unlink": (
@@ -165,6 +168,51 @@ FRAMES: Final[dict[Split, dict[str, Wordings]]] = {
         "check": ("{change} Once that is done, let me know the count of {nouns}{place} {that}.",),
     },
 }  # fmt: skip
+_MORE: Final[dict[str, Wordings]] = {
+    "count": (
+        "How many {them} have we got?", "Tell me the number of {them}.", "Number of {them}?",
+        "I want to know how many {them} there are.", "How many {them} do we have right now?",
+        "Check how many {them} there are.",
+    ),
+    "total": ("How much {number} do the {them} have together?", "Give me the sum of {number} of the {them}."),
+    "list": (
+        "What is the {field} of each of the {them}?", "Which {them} are there? Tell me the {field} of each.",
+        "Give me a list with the {field} of the {them}.", "list the {field} of the {them}",
+    ),
+    "read": (
+        "What does {one} have as {field}?", "Give me the {field} of {one}.",
+        "Can you tell me the {field} of {one}?",
+        "Check the {field} of {one}.", "What {field} does {one} have?",
+    ),
+    "create": (
+        "Set up a new {noun} {given}.", "Could you add a {noun} {given}?", "There should be a new {noun} {given}.",
+        "We need a {noun} {given}: add it.", "add one more {noun} {given}", "Start a new {noun} {given}.",
+    ),
+    "change": (
+        "{One} needs another {field}: {new}.", "Could you set the {field} of {one} to {new}?",
+        "I want the {field} of {one} to be {new}.", "Use {new} as the {field} of {one}.",
+        "Replace the {field} of {one} by {new}.", "For {one}, set the {field} to {new}.",
+    ),
+    "rename": (
+        "Rename {one} to {new}.", 'Rename {one}: call it "{new}".', 'Give {one} the {field} "{new}".',
+        "{One} is to be called {new} from now on.", "Call {one} {new} instead.",
+    ),
+    "delete": (
+        "Could you delete {one}?", "We do not need {one} any more; remove it.", "Drop {one}.",
+        "I want {one} gone.", "Please remove {one} for good.",
+    ),
+    "act": (
+        "Could you {act} {one}?", "{One} needs to be {acted}.", "I need you to {act} {one}.", "Get {one} {acted}.",
+    ),
+    "act_many": (
+        "{Act} each of the {them}.", "I need all {them} {acted}.", "Could you {act} all {them}?",
+        "Get all the {them} {acted}.", "{Act} whatever {them} there are.",
+    ),
+    "move": (
+        "Use {target} as the {label} of all {them}.", "I want {target} as the {label} of the {them}.",
+        "For all {them}, set the {label} to {target}.",
+    ),
+}  # fmt: skip
 _FLAGS: Final[dict[Split, dict[bool, Wordings]]] = {
     "train": {
         True: ("that are {flag}", "which are {flag}", "with {flag} set", "whose {flag} is true"),
@@ -175,17 +223,27 @@ _FLAGS: Final[dict[Split, dict[bool, Wordings]]] = {
 }
 _TESTS: Final[dict[Split, dict[str, Wordings]]] = {
     "train": {
-        "has": ('with "{v}" in the {field}', 'whose {field} contains "{v}"', "that have {v} in their {field}"),
+        "has": (
+            'with "{v}" in the {field}',
+            'whose {field} contains "{v}"',
+            "that have {v} in their {field}",
+            'whose {field} has the word "{v}"',
+            "that mention {v} in their {field}",
+            "where the {field} includes {v}",
+        ),
+        "at": ("on {v}", "at {v}", "of {v}", "whose {field} is at {v}", "whose {field} contains {v}"),
         "before": ("whose {field} is before {v}", "with a {field} earlier than {v}"),
         "after": ("whose {field} is after {v}", "with a {field} later than {v}"),
     },
     "validation": {
         "has": ('where the {field} mentions "{v}"',),
+        "at": ("hosted at {v}",),
         "before": ("with a {field} prior to {v}",),
         "after": ("with a {field} past {v}",),
     },
     "test": {
         "has": ('where "{v}" occurs in the {field}',),
+        "at": ("that live on {v}",),
         "before": ("dated ahead of {v} by their {field}",),
         "after": ("dated beyond {v} by their {field}",),
     },
@@ -209,7 +267,14 @@ BY: Final[dict[Split, Wordings]] = {
     "test": ('the one of our {nouns} that says "{value}" under {by}',),
 }  # fmt: skip
 _OWNER: Final[dict[Split, Wordings]] = {
-    "train": ("of {one}", "in {one}", "that belong to {one}"),
+    "train": (
+        "of {one}",
+        "in {one}",
+        "that belong to {one}",
+        "with {one}",
+        "that are in {one}",
+        "that have {one}",
+    ),
     "validation": ("under {one}",),
     "test": ("that go with {one}",),
 }
@@ -237,16 +302,36 @@ def noun(collection: Collection) -> str:
 
 def nouns(collection: Collection) -> str:
     *words, last = _path_words(collection)
-    one = singular(last)
-    if one == last:
-        last = (
-            f"{last[:-1]}ies"
-            if re.search("[^aeiou]y$", last)
-            else f"{last}es"
-            if re.search("(s|x|ch|sh)$", last)
-            else f"{last}s"
-        )
-    return " ".join([*words, last])
+    return " ".join([*words, last if singular(last) != last else _plural(last)])
+
+
+def _plural(one: str) -> str:
+    if re.search("[^aeiou]y$", one):
+        return f"{one[:-1]}ies"
+    return f"{one}es" if re.search("(s|x|ch|sh)$", one) else f"{one}s"
+
+
+def synonyms(reach: Reach) -> list[tuple[str, str]]:
+    """One and many of what the records of a collection are called: as in its path, several times, and as the
+    document explains that word, in "a tag/group" or in "change monitors (watches)".
+    """
+    one, many = noun(reach.collection), nouns(reach.collection)
+    own = re.escape(one), re.escape(many)
+    texts = [each.operation.summary for each in reach.model.operations.values()]
+    texts += [each.operation.description for each in reach.model.operations.values()]
+    found: set[str] = set()
+    for text in texts:
+        for pattern in (rf"\b{own[0]}/(\w+)\b", rf"\b(\w+)/{own[0]}\b", rf"\b{own[1]}/(\w+)\b"):
+            found |= {singular(each.lower()) for each in re.findall(pattern, text or "", re.IGNORECASE)}
+        for each in re.findall(rf"([a-z][a-z ]+?) \((?:{own[0]}|{own[1]})\)", text or "", re.IGNORECASE):
+            words = re.split(
+                r"\b(?:an?|the|all|single|existing|new|of|from|for|get|list|to|by|in)\b", each.lower()
+            )
+            told = words[-1].split()
+            if 0 < len(told) <= _TOLD:
+                found.add(" ".join([*told[:-1], singular(told[-1])]))
+    others = sorted(each for each in found if each and each != one and each.split()[-1] not in verbs.CLEAR)
+    return [(one, many)] * 3 + [(each, _plural(each)) for each in others[:_SYNONYMS]]
 
 
 def _path_words(collection: Collection) -> list[str]:
@@ -281,7 +366,7 @@ class _Wording:
     def __init__(self, form: Form, every: Mapping[str, Reach], values: Values, split: Split, rng: Random) -> None:
         self._form, self._every, self._values, self._split, self._rng = form, every, values, split, rng
         self._reach = every[form.collection]
-        self._noun, self._nouns = noun(self._reach.collection), nouns(self._reach.collection)
+        self._noun, self._nouns = self._rng.choice(synonyms(self._reach))
 
     def text(self) -> str:
         said = self._said()
@@ -299,18 +384,19 @@ class _Wording:
         own = FRAMES[split]
         match form.goal:
             case "count":
-                return self._of_many(GYM_FRAMES[split]["count"])
+                return self._of_many(self._frames("count", GYM_FRAMES[split]["count"]))
             case "sum":
-                return self._of_many(GYM_FRAMES[split]["total"], number=field)
+                return self._of_many(self._frames("total", GYM_FRAMES[split]["total"]), number=field)
             case "list":
-                return self._of_many(own["list"], field=field)
+                return self._of_many(self._frames("list", own["list"]), field=field)
             case "most" | "least":
                 date = {"most": "latest", "least": "earliest"}[form.goal] if form.kind == "date" else form.goal
                 return self._of_many(own[date], field=field, by=by)
             case "read":
                 return self._read(field)
             case "create":
-                return self._choose(CRUD_FRAMES[split]["create"]).format(noun=self._noun, given=self._given())
+                frames = self._frames("create", CRUD_FRAMES[split]["create"])
+                return self._choose(frames).format(noun=self._noun, given=self._given())
             case "ensure":
                 given = self._titled(form.key, self._values["key"])
                 place = self._place(_NEW_OWNER)
@@ -325,15 +411,15 @@ class _Wording:
             case "link" | "unlink":
                 return self._joined()
             case "delete":
-                return self._act("delete", "deleted", CRUD_FRAMES[split]["delete"])
+                return self._act("delete", "deleted", self._frames("delete", CRUD_FRAMES[split]["delete"]))
             case "act":
                 base, done = action(self._reach.model.operations[form.operation])
-                return self._act(base, done, CRUD_FRAMES[split]["act"])
+                return self._act(base, done, self._frames("act", CRUD_FRAMES[split]["act"]))
         return self._changed(field)
 
     def _read(self, field: str) -> str:
         if self._form.kind != "flag" or self._rng.random() > _ASKED:
-            return self._of_one(CRUD_FRAMES[self._split]["read"], field=field)
+            return self._of_one(self._frames("read", CRUD_FRAMES[self._split]["read"]), field=field)
         frames = FRAMES[self._split]["is" if is_adjective(self._form.field) else "is_set"]
         return self._of_one(frames, flag=_flag(self._form.field))
 
@@ -353,7 +439,7 @@ class _Wording:
             bases = () if not verb else (verb,) if form.value else _OPPOSITES.get(verb, ())
             if bases and self._rng.random() < 0.5:
                 base = self._choose(bases)
-                return self._act(base, _participle(base), CRUD_FRAMES[split]["act"])
+                return self._act(base, _participle(base), self._frames("act", CRUD_FRAMES[split]["act"]))
             adjective = is_adjective(form.field)
             kind = ("on" if form.value else "off") if adjective else ("set" if form.value else "unset")
             flag = _flag(form.field)
@@ -361,8 +447,12 @@ class _Wording:
                 return self._of_one(FRAMES[split][kind], flag=flag)
             return self._of_many(FRAMES[split][f"all_{kind}"], flag=flag)
         if self._is_one:
-            return self._change(CRUD_FRAMES[split]["change"], self._values["new"], field)
-        return self._of_many(GYM_FRAMES[split]["move"], label=field, target=self._values["new"])
+            frames = self._frames("change", CRUD_FRAMES[split]["change"])
+            if split == "train" and form.field in self._reach.names[:1]:
+                frames = frames[::2] + _MORE["rename"]
+            return self._of_one(frames, field=field, new=self._values["new"])
+        frames = self._frames("move", GYM_FRAMES[split]["move"])
+        return self._of_many(frames, label=field, target=self._values["new"])
 
     def _that(self, field: str) -> str:
         """Which records have the new value."""
@@ -382,12 +472,9 @@ class _Wording:
 
     def _act(self, base: str, done: str, frames: Wordings) -> str:
         more = {"act": base, "Act": base.capitalize(), "acted": done}
-        return (
-            self._of_one(frames, **more) if self._is_one else self._of_many(GYM_FRAMES[self._split]["act"], **more)
-        )
-
-    def _change(self, frames: Wordings, new: Json, field: str) -> str:
-        return self._of_one(frames, field=field, new=new)
+        if self._is_one:
+            return self._of_one(frames, **more)
+        return self._of_many(self._frames("act_many", GYM_FRAMES[self._split]["act"]), **more)
 
     def _of_one(self, frames: Wordings, **more: Json) -> str:
         one = f"{self._one()}{self._place(_NEW_OWNER)}"
@@ -401,14 +488,19 @@ class _Wording:
         )
 
     def _of_many(self, frames: Wordings, **more: Json) -> str:
-        conditions = f"{self._where()}{self._place()}{self._but()}".strip()
+        adjective = self._in_front()
+        conditions = f"{self._where(adjective)}{self._place()}{self._but()}".strip()
         fit = [each for each in frames if conditions or "{conditions}" not in each] or list(
             GYM_FRAMES["test"]["count"]
         )
-        them = f"{self._nouns} {conditions}".strip()
-        return self._choose(fit).format(
-            **more, them=them, conditions=conditions, noun=self._noun, nouns=self._nouns
-        )
+        nouns = " ".join(filter(None, (adjective and _flag(adjective), self._nouns)))
+        them = f"{nouns} {conditions}".strip()
+        return self._choose(fit).format(**more, them=them, conditions=conditions, noun=self._noun, nouns=nouns)
+
+    def _in_front(self) -> str:
+        """The flag that is said in front of the noun, as in "all paused watches"; "" for none."""
+        flags = [each.field for each in self._form.conditions.values() if each.flag and is_adjective(each.field)]
+        return flags[0] if flags and self._split == "train" and self._rng.random() < _IN_FRONT else ""
 
     def _but(self) -> str:
         """The record that is not meant."""
@@ -444,11 +536,9 @@ class _Wording:
             return self._choose(_ID[self._split]).format(noun=own, nouns=many, value=value)
         return self._called(target, through.name, value)
 
-    def _where(self) -> str:
-        form = self._form
-        return " and ".join(
-            self._condition(each, self._values.get(name)) for name, each in form.conditions.items()
-        )
+    def _where(self, left_out: str) -> str:
+        told = {name: each for name, each in self._form.conditions.items() if each.field != left_out}
+        return " and ".join(self._condition(each, self._values.get(name)) for name, each in told.items())
 
     def _condition(self, where: Condition, value: Json) -> str:
         field, split = prose(where.field, self._reach, self._rng), self._split
@@ -460,7 +550,8 @@ class _Wording:
             case "more" | "less":
                 frames = CONDITIONS[split]["over" if where.test == "more" else "under"]
                 return self._choose(frames).format(number=field, v=value)
-        return self._choose(_TESTS[split][where.test]).format(field=field, v=value)
+        test = "at" if where.test == "has" and is_address(where.field, self._reach) else where.test
+        return self._choose(_TESTS[split][test]).format(field=field, v=value)
 
     def _given(self) -> str:
         """The fields of a new record."""
@@ -475,6 +566,10 @@ class _Wording:
         is_title = called in ("name", "title")
         frames = TITLED[self._split] if is_title else GIVEN[self._split]
         return self._choose(frames).format(field=called, value=_value(value))
+
+    def _frames(self, name: str, frames: Wordings) -> Wordings:
+        """With those that practice has besides."""
+        return frames + _MORE[name] if self._split == "train" else frames
 
     def _choose(self, frames: Sequence[str]) -> str:
         return self._rng.choice(frames)
