@@ -6,12 +6,14 @@ how it words it and what records it has belong to no other split.
 
 import re
 import secrets
+from bisect import bisect
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from hashlib import sha256
+from itertools import accumulate
 from pathlib import Path
 from random import Random
 from typing import Any, Final, get_args
@@ -34,6 +36,7 @@ from app.records import Json, Stop, Task, Trajectory
 from trainer.environment import Scenario, Split, Verdict
 from trainer.practice.checks import verdict
 from trainer.practice.forms import Form, Goal, Reach, all_forms, contrasts, likelihood, reaches
+from trainer.practice.mix import Mix
 from trainer.practice.programs import Shown, Writing, write_program
 from trainer.practice.tasks import Drawn, UnfitError, Values, belongs, call, draw_task, owner_of, rows_of, scope_of
 from trainer.practice.words import word
@@ -46,6 +49,7 @@ _THIN: Final = 0.5  # of scenarios have lists that show less than the items do
 _RECORDS: Final = 40  # sets of records of a split, of which each scenario changes some
 _SHOWN: Final = 150  # operations
 _ITEMS: Final = 12  # that are read by themselves before a task is made of them
+_CHOICES: Final = 4  # scenarios, of which the mix chooses one
 _TRIES: Final = 6  # of other details for a form, and of other forms
 _WEIGHTS: Final[Mapping[Goal, float]] = {
     "count": 2, "list": 1.5, "sum": 1, "most": 1, "least": 1, "read": 3, "create": 4, "ensure": 1, "change": 4,
@@ -344,7 +348,7 @@ class PracticeEnvironment:
     """Implements `Environment`."""
 
     def __init__(self, practice: Practice) -> None:
-        self.practice = practice
+        self.practice, self.mix = practice, Mix()
 
     def place(self, world: str) -> tuple[Plan, int]:
         """The scenario and the position of the task whose world has this id. Raises NotFoundError."""
@@ -358,11 +362,20 @@ class PracticeEnvironment:
         return Catalog({plan.app.name: plan.app})
 
     def scenarios(self, split: Split, count: int, seed: int) -> Sequence[Scenario]:
-        """A larger count only appends. Raises NothingToPractiseError."""
+        """A larger count only appends, as long as training has the same mix. Raises NothingToPractiseError."""
         rng = Random(f"practice {split} {seed}")
-        seeds = [rng.randrange(10**9) for _ in range((count + 1) // 2)]
+        seeds = [self._seed(split, rng) for _ in range((count + 1) // 2)]
         keys = [Key(split, seeds[at // 2], at % 2) for at in range(count)]
         return [_scenario(self.practice.plan_of(key)) for key in keys]
+
+    def _seed(self, split: Split, rng: Random) -> int:
+        """Of several scenarios, one by the weights of the mix. Exams ask for all alike."""
+        drawn = [rng.randrange(10**9) for _ in range(_CHOICES)]
+        at = rng.random()
+        if split != "train" or self.mix == Mix():
+            return drawn[0]
+        weights = [self.mix.weight(self.practice.plan_of(Key(split, each, 0)).form) for each in drawn]
+        return drawn[bisect([*accumulate(weights)], at * sum(weights), hi=_CHOICES - 1)]
 
     @asynccontextmanager
     async def open(self, scenario: Scenario, task: Task) -> AsyncIterator[PracticeWorld]:

@@ -1,0 +1,94 @@
+"""What practice asks more often."""
+
+from collections import Counter
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from app.records import Call, Json
+from tests.double_documents import DESK
+from trainer.environment import Split
+from trainer.practice.environments import Plan, PracticeEnvironment, practice_on
+from trainer.practice.mix import Mix, RealTask, kind_of_form
+
+COUNT = 200
+
+
+@pytest.fixture(scope="module")
+def environment() -> PracticeEnvironment:
+    return PracticeEnvironment(practice_on("desk", DESK))
+
+
+def plans(environment: PracticeEnvironment, mix: Mix, split: Split = "train") -> list[Plan]:
+    environment.mix = mix
+    scenarios = environment.scenarios(split, COUNT, seed=3)[::2]  # the others are contrasts of these
+    return [environment.place(each.tasks[0].variables["world"])[0] for each in scenarios]
+
+
+def call(api: str, **arguments: Json) -> Call:
+    return Call(seq=0, turn=0, api=f"desk.{api}", arguments=arguments)
+
+
+def operation(environment: PracticeEnvironment, role: str, collection: str) -> str:
+    made = environment.practice.model.operations.values()
+    return next(each.operation.name for each in made if (each.role, each.collection) == (role, collection))
+
+
+def test_what_people_ask_for_is_asked_several_times_as_often_and_what_failed_more_so(
+    environment: PracticeEnvironment,
+) -> None:
+    model = environment.practice.model
+    collection = next(name for name in model.collections if environment.practice.every[name].one("delete"))
+    delete, read = operation(environment, "delete", collection), operation(environment, "list", collection)
+    deleted = RealTask((call(read), call(delete, id=str(uuid4()))), failed=True)
+    only_read = RealTask((call(read),))
+    mix = Mix.of(model, [deleted, only_read, RealTask((call("no_such_operation"),))])
+    assert mix.asked == {f"{collection}.delete": 2 / 3, f"{collection}.read": 1 / 3}
+
+    def share(mix: Mix) -> float:
+        forms = [each.form for each in plans(environment, mix)]
+        return sum(each.goal == "delete" and each.collection == collection for each in forms) / len(forms)
+
+    assert share(Mix.of(model, [deleted])) > 1.5 * share(Mix())
+
+
+def test_a_field_that_people_write_counts_by_itself(environment: PracticeEnvironment) -> None:
+    model, every = environment.practice.model, environment.practice.every
+    name, reach = next((name, each) for name, each in every.items() if each.write and len(each.settable) > 1)
+    made = reach.write
+    assert made is not None
+    field, other = list(reach.settable)[:2]
+    argument = next(each.name for each in made.operation.parameters if each.wire_name == field)
+    mix = Mix.of(model, [RealTask((call(made.operation.name, **{argument: "x"}),))])
+    assert mix.asked == {f"{name}.change": 1, f"{name}.change.{field}": 1}
+    assert f"{name}.change.{other}" not in mix.asked
+
+
+def test_what_is_always_solved_or_never_is_asked_less_and_not_forgotten(environment: PracticeEnvironment) -> None:
+    before = Counter(kind_of_form(each.form) for each in plans(environment, Mix()))
+    most = before.most_common(1)[0][0]
+    for solved in (0, 40):
+        mix = Mix()
+        mix.note({most: (solved, 40)})
+        after = Counter(kind_of_form(each.form) for each in plans(environment, mix))
+        assert 0 < after[most] < before[most]
+        assert sum(after.values()) == sum(before.values())
+
+
+def test_later_rounds_count_more(environment: PracticeEnvironment) -> None:
+    form, mix = plans(environment, Mix())[0].form, Mix()
+    mix.note({kind_of_form(form): (10, 10)})
+    solved = mix.weight(form)
+    for _ in range(4):
+        mix.note({kind_of_form(form): (5, 10)})
+    assert mix.weight(form) > 2 * solved
+
+
+def test_exams_ask_for_all_alike_and_a_mix_can_be_stored(environment: PracticeEnvironment) -> None:
+    mix = Mix(asked={"notes.delete": 1.0})
+    mix.note({kind_of_form(each.form): (9, 9) for each in plans(environment, Mix(), "test")[:3]})
+    for split in ("validation", "test"):
+        names = [each.key for each in plans(environment, Mix(), split)]
+        assert [each.key for each in plans(environment, mix, split)] == names
+    assert msgspec.json.decode(msgspec.json.encode(mix), type=Mix) == mix
