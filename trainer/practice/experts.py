@@ -85,7 +85,8 @@ class PracticeScript(ProgramScript):
     def _promised(self) -> Program:
         """The program for rows that have all that the document promises of records."""
         writing = self._plan.writing
-        every = frozenset(writing.reach.kinds) | frozenset(each.field for each in writing.reach.collection.links)
+        collection = writing.reach.collection
+        every = frozenset([*writing.reach.kinds, *(each.field for each in collection.links), collection.key])
         shown = {name: Shown(every, every) for name in writing.shown}
         return write_program(
             type(writing)(writing.form, writing.every, writing.app, shown, writing.values, writing.filters)

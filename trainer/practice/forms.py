@@ -44,7 +44,10 @@ Test: TypeAlias = Literal["is", "has", "more", "less", "before", "after"]
 Kind: TypeAlias = Literal["text", "number", "flag", "choice", "date"]
 
 ANSWERED: Final[frozenset[Goal]] = frozenset({"count", "list", "sum", "most", "least", "read", "ensure", "check"})
-NAMES: Final = ("name", "title", "subject", "label", "summary", "url", "uri", "link", "username", "email", "slug")
+NAMES: Final = (
+    "name", "title", "subject", "headline", "label", "fullname", "displayname", "username", "code", "reference",
+    "email", "url", "uri", "link", "slug", "plate",
+)  # fmt: skip
 _USUAL: Final = {
     "name", "title", "url", "description", "status", "state", "type", "category", "priority", "due", "duedate",
     "email", "enabled", "paused", "active", "archived", "completed", "done", "starred", "pinned", "muted",
@@ -211,7 +214,7 @@ class Reach(msgspec.Struct, frozen=True, eq=False, dict=True):
         """The texts that a record is called by, the usual first."""
         texts = [name for name in self.of_kind("text") if is_name(fields_of(self.collection.item)[name])]
         usual = sorted((each for each in texts if plain(each) in NAMES), key=lambda each: NAMES.index(plain(each)))
-        return (usual or texts)[:_NAMES]
+        return usual[:_NAMES] or texts[:1]
 
     @cached_property
     def settable(self) -> dict[str, Schema]:

@@ -24,7 +24,11 @@ _IN_FRONT: Final = 0.4  # of conditions on a flag are said in front of the noun
 _ASKED: Final = 0.7  # of questions about a flag are answered by yes or no
 _NO_NOUNS: Final = {"all", "api", "rest", "php", "json", "xml", "html", "aspx", "v1", "v2", "v3"}
 _AT: Final = {"at", "on", "date", "time"}
-_TIMES: Final = {"created", "updated", "modified", "due", "closed", "start", "end"}
+_DONE: Final = {
+    "begun", "born", "bought", "built", "due", "found", "given", "grown", "held", "made", "met", "paid", "read",
+    "run",
+    "seen", "sent", "shot", "sold", "sown", "taken", "won", "written",
+}  # fmt: skip
 _PARTICIPLES: Final = {
     "send": "sent", "pay": "paid", "run": "run", "read": "read", "freeze": "frozen", "hide": "hidden",
     "set": "set",
@@ -221,6 +225,20 @@ _FLAGS: Final[dict[Split, dict[bool, Wordings]]] = {
     "validation": {True: ("for which {flag} holds",), False: ("for which {flag} does not hold",)},
     "test": {True: ("where {flag} says yes",), False: ("where {flag} says no",)},
 }
+_GIVEN_FLAG: Final[dict[Split, dict[bool, dict[bool, Wordings]]]] = {  # adjectives, and other names of flags
+    "train": {
+        True: {True: ("that is {flag}", "with {flag} true"), False: ("that is not {flag}", "with {flag} false")},
+        False: {True: ("with {flag} on", "with {flag} true"), False: ("with {flag} off", "with {flag} false")},
+    },
+    "validation": {
+        True: {True: ("which is to be {flag}",), False: ("which is not to be {flag}",)},
+        False: {True: ("having {flag} on",), False: ("having {flag} off",)},
+    },
+    "test": {
+        True: {True: ("where {flag} says true",), False: ("where {flag} says false",)},
+        False: {True: ("where {flag} says true",), False: ("where {flag} says false",)},
+    },
+}
 _TESTS: Final[dict[Split, dict[str, Wordings]]] = {
     "train": {
         "has": (
@@ -234,16 +252,22 @@ _TESTS: Final[dict[Split, dict[str, Wordings]]] = {
         "at": ("on {v}", "at {v}", "of {v}", "whose {field} is at {v}", "whose {field} contains {v}"),
         "before": ("whose {field} is before {v}", "with a {field} earlier than {v}"),
         "after": ("whose {field} is after {v}", "with a {field} later than {v}"),
+        "done before": ("{field} before {v}", "that were {field} before {v}", "{field} earlier than {v}"),
+        "done after": ("{field} after {v}", "that were {field} after {v}", "{field} later than {v}"),
     },
     "validation": {
         "has": ('where the {field} mentions "{v}"',),
         "at": ("hosted at {v}",),
+        "done before": ("{field} prior to {v}",),
+        "done after": ("{field} past {v}",),
         "before": ("with a {field} prior to {v}",),
         "after": ("with a {field} past {v}",),
     },
     "test": {
         "has": ('where "{v}" occurs in the {field}',),
         "at": ("that live on {v}",),
+        "done before": ("{field} ahead of {v}",),
+        "done after": ("{field} beyond {v}",),
         "before": ("dated ahead of {v} by their {field}",),
         "after": ("dated beyond {v} by their {field}",),
     },
@@ -347,7 +371,7 @@ def _path_words(collection: Collection) -> list[str]:
 def prose(field: str, reach: Reach, rng: Random) -> str:
     """What a field is called: by its name, or by a description that is hardly longer."""
     words = split_words(field)
-    if len(words) > 1 and words[-1] in _AT and words[-2] in _TIMES:
+    if reach.kinds.get(field) == "date" and len(words) > 1 and words[-1] in _AT:
         words = [*words[:-1], "date"]
     described = fields_of(reach.collection.item).get(field, {}).get("description")
     told = str(described or "").strip().rstrip(".")
@@ -374,6 +398,7 @@ class _Wording:
             f"{' '.join(split_words(scope.parameter))} {self._values[f'above{at}']}"
             for at, scope in enumerate(self._reach.collection.scopes[:-1])
         ]
+        said = re.sub(r"\b([Aa]) (?=[aeiouAEIOU](?!ni|se))", r"\1n ", said)
         said = f"{said[:1].upper()}{said[1:]}" if self._rng.random() < 0.8 else said
         return f"In {', '.join(outer)}: {said}" if outer else said
 
@@ -418,9 +443,10 @@ class _Wording:
         return self._changed(field)
 
     def _read(self, field: str) -> str:
-        if self._form.kind != "flag" or self._rng.random() > _ASKED:
+        is_said = is_adjective(self._form.field)
+        if self._form.kind != "flag" or (not is_said and self._rng.random() > _ASKED):
             return self._of_one(self._frames("read", CRUD_FRAMES[self._split]["read"]), field=field)
-        frames = FRAMES[self._split]["is" if is_adjective(self._form.field) else "is_set"]
+        frames = FRAMES[self._split]["is" if is_said else "is_set"]
         return self._of_one(frames, flag=_flag(self._form.field))
 
     def _joined(self) -> str:
@@ -550,7 +576,11 @@ class _Wording:
             case "more" | "less":
                 frames = CONDITIONS[split]["over" if where.test == "more" else "under"]
                 return self._choose(frames).format(number=field, v=value)
-        test = "at" if where.test == "has" and is_address(where.field, self._reach) else where.test
+        test: str = where.test
+        if test == "has" and is_address(where.field, self._reach):
+            test = "at"
+        elif where.kind == "date" and (done := when(where.field)):
+            test, field = f"done {test}", done
         return self._choose(_TESTS[split][test]).format(field=field, v=value)
 
     def _given(self) -> str:
@@ -562,10 +592,14 @@ class _Wording:
         return f"{', '.join(said[:-1])} and {said[-1]}" if len(said) > 1 else said[0]
 
     def _titled(self, field: str, value: Json) -> str:
-        called = prose(field, self._reach, self._rng)
-        is_title = called in ("name", "title")
-        frames = TITLED[self._split] if is_title else GIVEN[self._split]
-        return self._choose(frames).format(field=called, value=_value(value))
+        called, split = prose(field, self._reach, self._rng), self._split
+        if isinstance(value, bool):
+            frames = _GIVEN_FLAG[split][is_adjective(field)][value]
+            return self._choose(frames).format(flag=_flag(field))
+        if self._reach.kinds.get(field) == "date" and (done := when(field)) and split == "train":
+            return f"{done} on {value}"
+        frames = TITLED[split] if called in ("name", "title") else GIVEN[split]
+        return self._choose(frames).format(field=called, value=value)
 
     def _frames(self, name: str, frames: Wordings) -> Wordings:
         """With those that practice has besides."""
@@ -605,6 +639,17 @@ def flag_verb(field: str, others: Iterable[str] = ()) -> str:
     return next(
         (each for each in (last[:-1], last[:-2], last[:-3]) if each in verbs.ALL and participle(each) == last), ""
     )
+
+
+def when(field: str) -> str:
+    """What a date says of a record: published of `published_on`; "" if it is no participle.
+
+    >>> [when(each) for each in ("published_on", "last_taken_at", "expires_at", "date")]
+    ['published', 'last taken', '', '']
+    """
+    words = split_words(field)
+    is_done = len(words) > 1 and words[-1] in _AT and (words[-2].endswith("ed") or words[-2] in _DONE)
+    return " ".join(words[:-1]) if is_done else ""
 
 
 def is_adjective(field: str) -> bool:
