@@ -6,7 +6,8 @@
 It is installed from its pinned requirements. Its credentials are added by the gateway. Each task finds the state
 that it was written for, in a project of its own, and is judged by what the server has afterwards, read from its
 API, and by its answer. The API's trial comes first. With --first 20 only the simple tasks are asked. With --hosted
-URL an endpoint of chat completions is the model instead.
+URL an endpoint of chat completions is the model instead. With --practise HOURS the model first practises on the API,
+in a project in which all tasks are asked then; their skills wait for a person, so that none is offered to another.
 """
 
 import json
@@ -41,9 +42,18 @@ _PAUSE_SECONDS = 1
 @click.option("--first", metavar="N", type=click.IntRange(min=1), help="ask only the first N tasks")
 @click.option("--hosted", metavar="URL", help="an OpenAI-compatible endpoint that hosts the model")
 @click.option("--model", default="smollm2", show_default=True, help="name of the hosted model there")
+@click.option("--practise", "hours", metavar="HOURS", type=float, help="let the model practise on the API first")
 @click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="file for the figures")
 def main(  # noqa: PLR0913 - options of one command
-    url: str, key: str, name: str, port: int, first: int | None, hosted: str | None, model: str, out: Path | None
+    url: str,
+    key: str,
+    name: str,
+    port: int,
+    first: int | None,
+    hosted: str | None,
+    model: str,
+    hours: float | None,
+    out: Path | None,
 ) -> None:
     """Count the tasks that the served model solves."""
     other = SERVERS[name]
@@ -54,9 +64,16 @@ def main(  # noqa: PLR0913 - options of one command
             other.set_up(client, other.tasks[0])
             trial = _trial(server, other, _project(server, other, client, weights))
             click.echo(f"trial: {trial}")
+            practice = None if hours is None else _practise(server, other, client, hours)
             start = time.monotonic()
             results = [
-                solve(server, other, client, _project(server, other, client, weights), each)
+                solve(
+                    server,
+                    other,
+                    client,
+                    practice["project"] if practice else _project(server, other, client, weights),
+                    each,
+                )
                 for each in other.tasks[:first]
             ]
     except AppError as error:
@@ -66,7 +83,7 @@ def main(  # noqa: PLR0913 - options of one command
     click.echo(f"{(time.monotonic() - start) / 60:.0f} minutes; ended by {dict(stops.most_common())}")
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps({"trial": trial, "tasks": results}, indent=1) + "\n")
+        out.write_text(json.dumps({"trial": trial, "practice": practice, "tasks": results}, indent=1) + "\n")
 
 
 def _solved(results: list[dict[str, Any]]) -> str:
@@ -90,6 +107,28 @@ def _project(
     if not tried["ok"]:
         raise click.ClickException(f"tasks cannot be solved: {tried['error'] or tried['answer']}")
     return project
+
+
+def _practise(server: SageClient, other: OtherServer[Any], client: httpx.Client, hours: float) -> dict[str, Any]:
+    """A project whose model has practised, and what came of it."""
+    project = _project(server, other, client, None)
+    server.request("PATCH", f"/v1/projects/{project}", {"settings": {"skills": "review"}})
+    other.seed(client, True)  # what samples are read of
+    server.request("PUT", f"/v1/apis/{other.name}", {**other.api(client), "practice": "read"}, project=project)
+    settings = {
+        "kind": "practice",
+        "environment": f"practice?api={other.name}",
+        "hours": hours,
+        "canary_percent": 0,
+    }
+    run = server.request("POST", "/v1/training-runs", {"project": project, "settings": settings})
+    click.echo(f"practice in {project}, run {run['id']}: {run['estimate']}")
+    while run["state"] in ("queued", "running"):
+        time.sleep(_PAUSE_SECONDS)
+        run = server.request("GET", f"/v1/training-runs/{run['id']}")
+    result = run["result"] or {"failure": run["failure"]}
+    click.echo(f"practice {run['state']}: {result.get('decision')}: {result.get('reason')}")
+    return {"project": project, "run": run["id"], "state": run["state"], "result": result}
 
 
 def _trial(server: SageClient, other: OtherServer[Any], project: str) -> str:
