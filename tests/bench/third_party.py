@@ -5,8 +5,8 @@
 
 It is installed from its pinned requirements. Its credentials are added by the gateway. Each task finds the state
 that it was written for, in a project of its own, and is judged by what the server has afterwards, read from its
-API, and by its answer. The API's trial comes first. With --first 20 only the simple tasks are asked. With --hosted
-URL an endpoint of chat completions is the model instead. With --practise HOURS the model first practises on the API,
+API, and by its answer. The API's trial comes first. With --first 20 only the simple tasks are asked, with --hosted
+URL an endpoint of chat completions is the model instead. With --practise HOURS the model first practises on it,
 in a project in which all tasks are asked then; their skills wait for a person, so that none is offered to another.
 """
 
