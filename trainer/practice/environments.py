@@ -7,7 +7,7 @@ how it words it and what records it has belong to no other split.
 import re
 import secrets
 from bisect import bisect
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ from app.gateway.gateway import Gateway
 from app.records import Json, Stop, Task, Trajectory
 from trainer.environment import Scenario, Split, Verdict
 from trainer.practice.checks import verdict
-from trainer.practice.forms import Form, Goal, Reach, all_forms, contrasts, likelihood, reaches
+from trainer.practice.forms import By, Form, Goal, Reach, all_forms, contrasts, likelihood, reaches
 from trainer.practice.mix import Mix
 from trainer.practice.programs import Shown, Writing, write_program
 from trainer.practice.tasks import Drawn, UnfitError, Values, belongs, call, draw_task, owner_of, rows_of, scope_of
@@ -51,10 +51,13 @@ _SHOWN: Final = 150  # operations
 _ITEMS: Final = 12  # that are read by themselves before a task is made of them
 _CHOICES: Final = 4  # scenarios, of which the mix chooses one
 _TRIES: Final = 6  # of other details for a form, and of other forms
-_WEIGHTS: Final[Mapping[Goal, float]] = {
-    "count": 2, "list": 1.5, "sum": 1, "most": 1, "least": 1, "read": 3, "create": 4, "ensure": 1, "change": 4,
-    "act": 2, "delete": 2, "check": 1, "link": 1.5, "unlink": 0.5,
+_GOALS: Final[Mapping[Goal, float]] = {
+    "count": 2, "list": 1.5, "sum": 0.5, "most": 0.7, "least": 0.7, "read": 3, "create": 4, "ensure": 0.7,
+    "change": 4, "act": 2, "delete": 2, "check": 0.7, "link": 1.5, "unlink": 0.5,
 }  # fmt: skip
+_BY: Final[Mapping[By, float]] = {"text": 3, "where": 1.5, "all": 1, "id": 0.7}
+_HARDER: Final = 0.25  # as often as else: two conditions, and all but one
+_OF_OTHERS: Final = 0.6  # as often as else: those that link to a record
 _WORLD: Final = re.compile(
     rf"practice-({'|'.join(get_args(Split))})-(\d{{1,12}})-([01])-([0-{TASKS - 1}])(-x\w+)?"
 )
@@ -164,7 +167,9 @@ class Practice:
         if key.twin:
             own = self.plan_of(Key(key.split, key.seed, 0)).form
             near = contrasts(own, left)
-            rng.shuffle(near)
+            near.sort(
+                key=lambda each: rng.random() ** (1 / likelihood(each, self.every[each.collection])), reverse=True
+            )
             left = [each for each in left if each is not own] or left
             for form in near[:_TRIES]:
                 if (plan := self.fitted(key, form)) is not None:
@@ -177,13 +182,19 @@ class Practice:
         raise NothingToPractiseError(self.nothing())
 
     def _draw_form(self, forms: Sequence[Form], rng: Random) -> Form:
-        """By goal, then by collection, so that none drowns in the many ways to say another, then by likelihood."""
-        goals = sorted({each.goal for each in forms})
-        goal = rng.choices(goals, [_WEIGHTS[each] for each in goals])[0]
-        of_goal = [each for each in forms if each.goal == goal]
-        collection = rng.choice(sorted({each.collection for each in of_goal}))
-        fit = [each for each in of_goal if each.collection == collection]
-        return rng.choices(fit, [likelihood(each, self.every[collection]) for each in fit])[0]
+        """By goal, by collection, by how records are named and then by likelihood, so that none drowns in the many
+        ways to say another.
+        """
+        own = _chosen(forms, lambda each: each.goal, lambda goal: _GOALS[goal], rng)
+        own = _chosen(own, lambda each: each.collection, self._central, rng)
+        own = _chosen(own, _naming, lambda naming: naming[-1], rng)
+        return rng.choices(own, [likelihood(each, self.every[each.collection]) for each in own])[0]
+
+    def _central(self, collection: str) -> float:
+        """How much of an API is about the records of a collection, by what they are linked with."""
+        found = self.model.collections
+        inside = sum(scope.parent == collection for each in found.values() for scope in each.scopes)
+        return 1.0 + min(2, len(found[collection].links) + inside)
 
     def nothing(self) -> str:
         """Why there is nothing to practise, and what to do."""
@@ -221,6 +232,24 @@ class Practice:
         rng = Random(seed)
         options = Options(thin_lists=rng.random() < _THIN, records=_MANY if rng.random() < _OFTEN else TOP)
         return Double(self.model, seed, options, self.seen)
+
+
+def _chosen(
+    forms: Sequence[Form], part: Callable[[Form], Any], weight: Callable[[Any], float], rng: Random
+) -> list[Form]:
+    """Those of one part, by the weights of the parts."""
+    parts: dict[Any, list[Form]] = {}
+    for each in forms:
+        parts.setdefault(part(each), []).append(each)
+    names = sorted(parts)
+    return parts[rng.choices(names, [weight(each) for each in names])[0]]
+
+
+def _naming(form: Form) -> tuple[str, bool, bool, float]:
+    """How the records are named, and how often."""
+    harder = form.also is not None or bool(form.but)
+    weight = _BY[form.by] * (_HARDER if harder else 1) * (_OF_OTHERS if form.is_of_owner else 1)
+    return form.by, harder, form.is_of_owner, weight
 
 
 def _first(forms: Sequence[Form], of: int) -> tuple[list[Form], list[Form]]:

@@ -239,7 +239,7 @@ def likelihood(form: Form, reach: Reach) -> float:
     ranks = [order[each] for each in dict.fromkeys(fields) if each in order]
     if form.by == "text" and form.key in reach.names:
         ranks.append(2 * reach.names.index(form.key))
-    return prod(1 / (1 + rank / 2) for rank in ranks)
+    return prod(1 / (1 + rank) for rank in ranks)
 
 
 def kind_of_field(name: str, schema: Schema) -> Kind | None:
