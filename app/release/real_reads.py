@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
 from uuid import UUID
 
 import httpx
@@ -33,8 +32,6 @@ from app.security.secret_values import SecretValues
 
 log = structlog.get_logger(__name__)
 
-_CALL_SECONDS: Final = 30.0
-
 
 class RealApi(msgspec.Struct, frozen=True, kw_only=True):
     """An API of a project, and what it is read with."""
@@ -45,16 +42,17 @@ class RealApi(msgspec.Struct, frozen=True, kw_only=True):
     project_id: UUID
     document: ApiDocument
     rules: ApprovalRules  # calls that wait for a person are not made
+    seconds: float  # for which calls begin
+    call_seconds: float  # of one call, and in all of waits that the server asks for
 
 
-async def read_real_api(api: RealApi, seconds: float) -> tuple[Samples, Comparison]:
+async def read_real_api(api: RealApi) -> tuple[Samples, Comparison]:
     """What the API answers, masked, and how that differs from what its document promises, which is stored.
 
-    Nothing else of the answers is kept. Calls begin for so many seconds. Raises ApiDocumentError for a document
-    that cannot be modelled.
+    Nothing else of the answers is kept. Raises ApiDocumentError for a document that has no double.
     """
     reading = _Reading(api)
-    readings = await reading.read(seconds)
+    readings = await reading.read()
     samples = samples_of(readings, reading.is_secret)
     question = PracticeQuestion(about="differences", answers=_named(readings, reading))
     found = await api.reader.practice(reading.request, await reading.content(), question)
@@ -96,8 +94,8 @@ class _Reading:
                 self._content = await manifests.document(session, self._api.document.id, self._api.document.digest)
         return self._content
 
-    async def read(self, seconds: float) -> Readings:
-        end = time.monotonic() + seconds
+    async def read(self) -> Readings:
+        end = time.monotonic() + self._api.seconds
         return await read_answers(self._plan, self._ask, lambda: time.monotonic() >= end)
 
     async def _plan(self, samples: Mapping[str, Json]) -> list[Reading]:
@@ -115,8 +113,8 @@ class _Reading:
             read_only=True,
             approvals=ApprovalGate(api.rules),
             max_calls=MOST_CALLS,
-            timeout=_CALL_SECONDS,
-            patience=_CALL_SECONDS,
+            timeout=api.call_seconds,
+            patience=api.call_seconds,
             secrets=self._secrets,
         )
         return found.plan

@@ -20,6 +20,7 @@ from app.release.real_reads import RealApi, read_real_api
 from trainer.run_job import Job
 
 _SECONDS: Final = 300.0
+_CALL_SECONDS: Final = 30.0
 
 
 async def read_samples(job: Job, sessions: Sessions, api: str) -> Mapping[str, Json]:
@@ -53,6 +54,8 @@ async def read_masked(job: Job, sessions: Sessions, api: str) -> Samples:
             project_id=job.project_id,
             document=document,
             rules=msgspec.convert(served.settings, ProjectSettings).approvals,
+            seconds=_SECONDS,
+            call_seconds=_CALL_SECONDS,
         )
-        samples, _ = await read_real_api(real, _SECONDS)
+        samples, _ = await read_real_api(real)
         return samples
