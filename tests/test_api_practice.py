@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Iterator
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,11 @@ from app.db.database import Sessions
 from app.gateway.http_client import open_client
 from app.records import Json
 from tests.api_app import ApiApp, open_api_app
+from tests.console_pages import post_form, read_page
 from tests.desk_api import TOKEN, Desk, desk_document, serving_desk
 from tests.double_documents import answer, document, path
+from tests.http_server import served
+from tests.sage_command import SageCommand
 from tests.support.every_row import every_row
 
 Served = tuple[Desk, str]
@@ -179,3 +183,46 @@ async def test_a_document_that_takes_too_much_is_unreadable_and_not_read_again()
 async def coverage(reader: DocumentReader, given: Json) -> Coverage:
     content = json.dumps(given).encode()
     return await reader.coverage(ReadRequest(name="desk"), content, sha256(content).hexdigest())
+
+
+async def test_the_command_shows_compares_and_sets_it(
+    committed: Sessions, database_url: str, desk: Served, tmp_path: Path
+) -> None:
+    file = tmp_path / "desk.json"
+    file.write_text(json.dumps(desk_document(desk[1])))
+    async with (
+        open_client(allow_private_hosts=True) as client,
+        open_api_app(committed, database_url, http_client=client) as opened,
+        served(opened) as server,
+    ):
+        shell = SageCommand(opened, str(server.base_url))
+        await shell.run("apis add", "desk", str(file), "--no-trial", "--practice", "read")
+        assert desk[0].calls == []
+        shown = await shell.run("apis practice", "desk")
+        assert "4 of 6 operations can be practised" in shown.out
+        assert "the document and the real API" in shown.out
+        assert _MERGE in shown.out
+        assert "compared" not in shown.out
+        compared = await shell.run("apis practice", "desk", "read")
+        assert "the real server leaves out paused, owner of records of the list" in compared.out
+        assert len(desk[0].calls) == 5
+        assert "the document alone" in (await shell.run("apis practice", "desk", "document")).out
+        assert json.loads((await shell.run("apis practice", "desk", "--json")).out)["practice"] == "document"
+
+
+async def test_the_apis_page_shows_it_and_an_administrator_changes_it(api: ApiApp, desk: Served) -> None:
+    await add(api, desk[1])
+    page = await read_page(api, "/console/apis/desk", "admin")
+    assert 'id="practice" data-refresh="0" data-from="/console/apis/desk/practice' in page
+    shown = await read_page(api, "/console/apis/desk/practice", "tasks")
+    assert "<strong>4 of 6</strong> operations can be practised" in shown
+    assert _MERGE in shown
+    assert "<button" not in shown
+    assert "Use what it answers, too" in await read_page(api, "/console/apis/desk/practice", "admin")
+    await post_form(api, "/console/apis/desk/practice", {"practice": "read"}, "admin")
+    assert desk[0].calls == []
+    await post_form(api, "/console/apis/desk/practice/compare", {}, "admin")
+    shown = await read_page(api, "/console/apis/desk/practice", "admin")
+    assert "Use the document alone" in shown
+    assert "by 5 calls: it differs from the document." in shown
+    assert "the real server leaves out paused, owner of records of the list" in shown

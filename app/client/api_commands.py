@@ -49,7 +49,8 @@ _WAITS = {
 }
 _NO_SCHEME = re.compile(r"[\w.-]+:\d+(/|$)|(localhost|[\w-]+(\.[\w-]+)+)/")
 _APPROVE = tuple(_WAITS)
-_PRACTICE = ("document", "read")
+_MADE_OF = {"document": "the document alone", "read": "the document and the real API"}
+_PRACTICE = tuple(_MADE_OF)
 
 
 @click.group(cls=ListingGroup)
@@ -102,7 +103,6 @@ def add_api(
     *,
     no_trial: bool,
     approve: str | None,
-    practice: str | None,
     **place: Any,
 ) -> None:
     """Add or replace an API by its OpenAPI document: a URL, a file, or `-` for standard input; or an MCP server.
@@ -115,12 +115,12 @@ def add_api(
     """
     if (document is None) == (place["mcp"] is None):
         raise click.UsageError("give either a document or --mcp")
-    body = {"name": name, **place, **(_document(document) if document is not None else {})}
+    given = {field: value for field, value in place.items() if value is not None}
+    body = {"name": name, **given, **(_document(document) if document is not None else {})}
     if token is not None:
         body[STATIC_TOKEN] = read_secret("token", token)
     body["credentials"] = read_credentials(credentials)
     body |= {"trial": False} if no_trial else {}
-    body |= {"practice": practice} if practice is not None else {}
     added = session.server.request("POST", "/v1/apis", body)
     _show(session, added, place["project"])
     approval = _approval_line(added, _approve(session, added, approve))

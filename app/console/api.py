@@ -34,6 +34,7 @@ from app.db.api_credentials import STATIC_TOKEN
 from app.db.database import Sessions
 from app.db.tables import PracticeSource
 from app.errors import ApiDocumentError, InvalidError
+from app.plural import numbered
 from app.untrusted.json_text import JsonError, decode_json
 
 _ADMIN: Mapping[str, Any] = {"scope": "admin"}
@@ -160,8 +161,8 @@ class ApiPage(Controller):
             found = await compare_api(session, visit.project, name, readers)
         except InvalidError as error:
             return after_change(f"{_address(visit, name)}#practice", f"{name} could not be compared: {error}")
-        count = len(found.differences)
-        said = f"{found.calls} calls were made to {name}: {count} differences from its document"
+        differences = numbered(len(found.differences), "difference")
+        said = f"{numbered(found.calls, 'call')} to {name}: {differences} from its document"
         return after_change(f"{_address(visit, name)}#practice", said)
 
     @post("/refresh", opt=_ADMIN)
