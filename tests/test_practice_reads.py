@@ -9,7 +9,7 @@ from app.apis.double.comparison import Given
 from app.apis.double.coverage import PracticeQuestion, practice_finding
 from app.apis.double.masking import Samples, masked_answer, samples_of
 from app.apis.double.model import Model, read_model
-from app.apis.double.reads import MOST_CALLS, Reading, Readings, read_answers, reading_plan
+from app.apis.double.reads import MOST_CALLS, Reading, Readings, cut, read_answers, reading_plan
 from app.apis.double.samples import Sample, sampled
 from app.errors import HostError
 from app.records import Json
@@ -136,7 +136,7 @@ async def test_reading_stops_where_a_server_asks_for_it() -> None:
         ("errors", {"/things0": Given(500)}, 5, "no further call was made after 5 that failed"),
         ("down", dict.fromkeys(every, HostError("ApiError", "no connection")), 5, "no connection"),
         ("many", dict.fromkeys(every), MOST_CALLS, "100 calls were made"),
-        ("large", {**dict.fromkeys(every), "/things0": [{"name": "x" * 300_000}]}, MOST_CALLS,
+        ("large", {**dict.fromkeys(every), "/things0": [dict.fromkeys(every, "x" * 1_000)] * 2}, MOST_CALLS,
          "GET /things0 was not read: its answer has more than 256 KB"),
     ]  # fmt: skip
     with every_row() as row:
@@ -166,6 +166,18 @@ async def test_what_is_kept_has_the_form_of_the_answers_and_nothing_of_anybody()
     assert seen.left_out(model.collections["cards"], lists=True) == {"owner", "id"} - {
         model.collections["cards"].key
     }
+
+
+def test_what_cannot_be_stored_is_cut_off() -> None:
+    deep: Json = 1
+    for _ in range(100):
+        deep = [deep]
+    odd = {"big": 2**70, "bytes": b"x", "inf": float("inf"), "text": "a\ud800", "b\ud800": "x" * 5_000}
+    found = cut({"deep": deep, "odd": odd, "many": [[{"a": [0] * 90}] * 90] * 90})
+    assert len(Samples(answers={"found": found}).encode()) < 200_000
+    assert list(found["odd"].values())[:4] == [None, None, None, "a?"]
+    assert len(found["odd"]["b?"]) == 1_000
+    assert len(found["many"]) == 50
 
 
 def test_values_become_others_of_the_same_form_wherever_they_stand() -> None:

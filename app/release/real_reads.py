@@ -1,8 +1,9 @@
 """Reads of the real API of a project what its double needs to be like it: GETs alone, with its own credentials."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from uuid import UUID
 
 import httpx
@@ -13,8 +14,8 @@ from app.apis.catalog import Catalog
 from app.apis.document_reader import DocumentReader
 from app.apis.double.comparison import Given
 from app.apis.double.coverage import PracticeQuestion
-from app.apis.double.masking import Samples, samples_of, with_masked_names
-from app.apis.double.reads import MOST_CALLS, Reading, Readings, RealAnswer, read_answers
+from app.apis.double.masking import Samples, samples_of
+from app.apis.double.reads import MOST_CALLS, Reading, Readings, read_answers
 from app.apis.read_process import ReadRequest
 from app.credentials.stored_credentials import StoredCredentials
 from app.db import apis, manifests
@@ -46,15 +47,15 @@ class RealApi(msgspec.Struct, frozen=True, kw_only=True):
     call_seconds: float  # of one call, and in all of waits that the server asks for
 
 
-async def read_real_api(api: RealApi) -> tuple[Samples, Comparison]:
-    """What the API answers, masked, and how that differs from what its document promises, which is stored.
+async def read_real_api(api: RealApi) -> Callable[[], Samples]:
+    """Read it, and store how its answers differ from what its document promises, with the time.
 
-    Nothing else of the answers is kept. Raises ApiDocumentError for a document that has no double.
+    Nothing else of the answers is stored: what is returned makes samples of them, masked. Raises ApiDocumentError
+    for a document that has no double.
     """
     reading = _Reading(api)
     readings = await reading.read()
-    samples = samples_of(readings, reading.is_secret)
-    question = PracticeQuestion(about="differences", answers=_named(readings, reading))
+    question = PracticeQuestion(about="differences", answers=readings.answers)
     found = await api.reader.practice(reading.request, await reading.content(), question)
     comparison = Comparison(
         at=datetime.now(UTC),
@@ -66,7 +67,7 @@ async def read_real_api(api: RealApi) -> tuple[Samples, Comparison]:
     async with api.sessions.begin() as session:
         await apis.store_comparison(session, api.document.id, comparison)
     log.info("a real API was read", api=api.document.name, calls=readings.calls, skipped=len(readings.skipped))
-    return samples, comparison
+    return partial(samples_of, readings, reading.is_secret)
 
 
 class _Reading:
@@ -124,16 +125,5 @@ class _Reading:
         try:
             answer = await self._gateway.answer_call(f"{self._api.document.name}.{operation}", [], arguments)
         except RefusalError as error:
-            return Given(error.status, error.response.body, error.response.headers)
-        return Given(answer.status or 200, answer.value, answer.headers)
-
-
-def _named(readings: Readings, reading: _Reading) -> list[RealAnswer]:
-    """The answers for a comparison, which tells of the names in them: none is a value."""
-    by_name = {each.name: each for each in readings.plan}
-
-    def named(answer: RealAnswer) -> RealAnswer:
-        value = with_masked_names(answer.given.value, by_name.get(answer.name), reading.is_secret)
-        return msgspec.structs.replace(answer, given=msgspec.structs.replace(answer.given, value=value))
-
-    return [named(each) for each in readings.answers]
+            return Given(error.status, self._secrets.mask_value(error.response.body), error.response.headers)
+        return Given(answer.status or 200, self._secrets.mask_value(answer.value), answer.headers)

@@ -57,5 +57,4 @@ async def read_masked(job: Job, sessions: Sessions, api: str) -> Samples:
             seconds=_SECONDS,
             call_seconds=_CALL_SECONDS,
         )
-        samples, _ = await read_real_api(real)
-        return samples
+        return (await read_real_api(real))()

@@ -9,6 +9,7 @@ from app.apis.api_documents import encode
 from app.apis.catalog import App, Operation
 from app.apis.documented_answers import DocumentedAnswers
 from app.apis.double.comparison import Given, Pair, differences
+from app.apis.double.masking import with_masked_names
 from app.apis.double.model import Model, read_model
 from app.apis.double.reads import Reading, RealAnswer, reading_plan
 from app.apis.double.service import Double
@@ -137,7 +138,9 @@ def _differences(model: Model, answers: Sequence[RealAnswer]) -> list[str]:
         if reading is None or reading.is_blind:
             continue
         if (given := _asked(double, reading, each)) is not None:
-            pairs.append(Pair(each.name, given, each.given, each.arguments))
+            told = with_masked_names(each.given.value, reading)  # names are told of, and may be values
+            real = msgspec.structs.replace(each.given, value=told)
+            pairs.append(Pair(each.name, given, real, each.arguments))
     return differences(model, pairs)
 
 

@@ -66,13 +66,15 @@ def masked_answer(
     return _Masking(reading, is_secret).column([_together(values, reading)], ())[0]
 
 
-def with_masked_names(value: Json, reading: Reading | None, is_secret: IsSecret = lambda _: False) -> Json:
+def with_masked_names(value: Json, reading: Reading) -> Json:
     """An answer in which no name is a value, as those of a map are: for what tells of names alone."""
-    return _Masking(reading, is_secret, names_only=True).column([value], ())[0]
+    return _Masking(reading, names_only=True).column([value], ())[0]
 
 
 class _Masking:
-    def __init__(self, reading: Reading | None, is_secret: IsSecret, *, names_only: bool = False) -> None:
+    def __init__(
+        self, reading: Reading | None, is_secret: IsSecret = lambda _: False, *, names_only: bool = False
+    ) -> None:
         self._maps = frozenset(() if reading is None else reading.maps)
         self._records = () if reading is None else reading.keys
         self._is_secret, self._names_only = is_secret, names_only

@@ -6,6 +6,8 @@ is known, so may be what it does.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from math import isfinite
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -26,6 +28,10 @@ _ROUNDS: Final = 3  # of a new plan, after answers that the document does not de
 _FAILURES: Final = 5  # one after the other, after which no other call is made
 _PAUSES: Final = (429, 503)
 _ROWS: Final = 50  # of a list in an answer that are kept
+_NAMES: Final = 200  # of an object, which may be a map
+_NODES: Final = 20_000
+_CHARS: Final = 1_000  # of a text
+_INTEGERS: Final = 2**62
 _DEPTH: Final = 30
 _SCHEMA_DEPTH: Final = 6
 _BYTES: Final = 256 << 10  # of an answer
@@ -185,15 +191,33 @@ class _Doing:
                     yield each, {**each.arguments, **dict(zip(names, places[turn], strict=True))}
 
 
-def cut(value: Json, depth: int = 0) -> Json:
-    """The value with the first items of its lists alone, and no deeper than anybody looks."""
-    if depth > _DEPTH:
-        return None
-    if isinstance(value, dict):
-        return {str(name): cut(each, depth + 1) for name, each in list(value.items())[: 4 * _ROWS]}
-    if isinstance(value, list | tuple):
-        return [cut(each, depth + 1) for each in value[:_ROWS]]
-    return value if value is None or isinstance(value, str | int | float) else None
+def cut(value: Json) -> Json:
+    """The first items of its lists and the beginnings of its texts, as far as it can be stored."""
+    return _Cut().of(value, 0)
+
+
+class _Cut:
+    def __init__(self) -> None:
+        self._left = _NODES
+
+    def of(self, value: Json, depth: int) -> Json:
+        self._left -= 1
+        if self._left < 0 or depth > _DEPTH:
+            return None
+        if isinstance(value, dict):
+            inner = islice(value.items(), _NAMES)
+            return {_text(str(name)): self.of(each, depth + 1) for name, each in inner}
+        if isinstance(value, list):
+            return [self.of(each, depth + 1) for each in value[:_ROWS]]
+        if isinstance(value, str):
+            return _text(value)
+        if isinstance(value, float):
+            return value if isfinite(value) else None
+        return value if isinstance(value, int) and -_INTEGERS <= value < _INTEGERS else None
+
+
+def _text(value: str) -> str:
+    return value[:_CHARS].encode(errors="replace").decode()
 
 
 def _reading(model: Model, operation: Operation, served: Operation) -> Iterator[Reading]:
