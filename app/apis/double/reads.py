@@ -5,6 +5,7 @@ records of the list above. An operation whose answer the document does not descr
 is known, so may be what it does.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import isfinite
@@ -16,7 +17,7 @@ from app.apis.catalog import App, Operation
 from app.apis.double.comparison import Given
 from app.apis.double.documents import segments
 from app.apis.double.model import NO_RECORDS, NO_SCHEMA, Model
-from app.apis.double.shapes import Schema, fields_of, flat, value_at
+from app.apis.double.shapes import Schema, fields_of, flat, kind_of, value_at
 from app.apis.pagination import first_page, size_of
 from app.errors import HostError
 from app.records import Json
@@ -27,6 +28,7 @@ _EACH: Final = 3  # records whose lists are read, or that are read by themselves
 _ROUNDS: Final = 3  # of a new plan, after answers that the document does not describe
 _FAILURES: Final = 5  # one after the other, after which no other call is made
 _PAUSES: Final = (429, 503)
+_LEFT: Final = re.compile(r"(x-)?rate-?limit-remaining(-\w+)?")
 _ROWS: Final = 50  # of a list in an answer that are kept
 _NAMES: Final = 200  # of an object, which may be a map
 _NODES: Final = 20_000
@@ -169,6 +171,8 @@ class _Doing:
             self._failed(reading, f"the server answers with status {given.status}")
         else:
             self._failures = 0
+        if any(_LEFT.fullmatch(name.lower()) and value.strip() == "0" for name, value in given.headers.items()):
+            self._end(f"the server takes no further call for now, so that none was made after {reading.place}")
 
     def _failed(self, reading: Reading, reason: str) -> None:
         self.skipped.append(f"{reading.place} was not read: {reason[:300]}")
@@ -260,6 +264,7 @@ def _reading(model: Model, operation: Operation, served: Operation) -> Iterator[
 
 
 def _maps(schema: Schema, place: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Where the names of objects are no fields: what is said to be an object alone may have any."""
     schema = flat(schema)
     if len(place) > _SCHEMA_DEPTH:
         return
@@ -268,9 +273,10 @@ def _maps(schema: Schema, place: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     if isinstance(schema.get("items"), dict):
         yield from _maps(schema["items"], place)
     values = [schema.get("additionalProperties"), *(schema.get("patternProperties") or {}).values()]
-    for each in [each for each in values if isinstance(each, dict) and not fields_of(schema)]:
+    if kind_of(schema) == "object" and not fields_of(schema):
         yield place
-        yield from _maps(each, (*place, "*"))
+        for each in [each for each in values if isinstance(each, dict)]:
+            yield from _maps(each, (*place, "*"))
 
 
 def _page_size(operation: Operation) -> dict[str, Json]:
