@@ -1,5 +1,6 @@
 """What can be practised on an API, over REST: by its document, and held against the real server."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from hashlib import sha256
@@ -139,7 +140,7 @@ def _nested(depth: int) -> dict[str, Json]:
 async def test_every_document_has_a_named_state() -> None:
     status = document({"/status": {"get": {"responses": {"200": answer({"type": "string"})}}}})
     listed: dict[str, Any] = {"200": answer({"type": "array", "items": _ref("Wide")})}
-    large = {f"/things{at}": {"get": {"description": "x" * 5_000, "responses": listed}} for at in range(900)}
+    large = {f"/things{at}": {"get": {"description": "x" * 100_000, "responses": listed}} for at in range(50)}
     wide: dict[str, Json] = {
         "type": "object",
         "properties": {f"field{at}": {"type": "string"} for at in range(40)},
@@ -156,7 +157,7 @@ async def test_every_document_has_a_named_state() -> None:
         ("no operations", document({}), "unreadable", 0, "the document has no operations"),
         ("odd examples", _things(_ODD), "ready", 2, ""),
         ("deep", _things(_nested(60)), "ready", 2, ""),
-        ("large", document(large, {"Wide": wide}), "ready", 900, ""),
+        ("large", document(large, {"Wide": wide}), "ready", 50, ""),
         ("mcp", mcp, "not_openapi", 0, "it is no OpenAPI document"),
     ]
     async with DocumentReader() as reader:
@@ -178,6 +179,17 @@ async def test_a_document_that_takes_too_much_is_unreadable_and_not_read_again()
         found = await coverage(reader, document(many))
         assert (found.state, found.reason) == ("unreadable", "this document takes longer than 1 s to read")
         assert await coverage(reader, document(many)) is found
+
+
+async def test_a_document_is_looked_at_once_and_again_where_the_reader_was_late() -> None:
+    given = _things(_LOOSE, Loose=_LOOSE)
+    async with DocumentReader() as reader:
+        first, second = await asyncio.gather(coverage(reader, given), coverage(reader, given))
+        assert first is second
+    async with DocumentReader(timeout=0.01) as reader:
+        first, second = await asyncio.gather(coverage(reader, given), coverage(reader, given))
+        assert first == second
+        assert (first.state, first is second) == ("unreadable", False)
 
 
 async def coverage(reader: DocumentReader, given: Json) -> Coverage:

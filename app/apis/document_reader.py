@@ -30,6 +30,10 @@ _WHOLE_SECONDS = 300
 _INHERITED: Final = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")  # no secrets
 
 
+class _LateError(ApiDocumentError):
+    """The reader was not ready in time: perhaps the machine was busy."""
+
+
 class DocumentReader:
     """At most `at_once` documents at a time, each limited in CPU time, memory and time on the clock.
 
@@ -46,6 +50,7 @@ class DocumentReader:
         self._idle: list[Process] = []
         self._views: dict[bytes, AppView] = {}
         self._coverages: dict[bytes, Coverage] = {}
+        self._covering = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         return self
@@ -110,19 +115,22 @@ class DocumentReader:
 
     async def coverage(self, request: ReadRequest, content: bytes, digest: str) -> Coverage:
         """What can be practised on a stored document. One that takes too much to read is `unreadable`, and is not
-        read again.
+        read again unless the machine was busy.
         """
         key = digest.encode() + msgspec.json.encode(request)
-        if key not in self._coverages:
-            try:
-                found = await self.practice(request, content, PracticeQuestion(about="coverage"))
-                coverage = found.coverage or Coverage(state="no_records")
-            except InvalidError as error:
-                coverage = Coverage(state="unreadable", reason=str(error))
-            self._coverages[key] = coverage
-            if len(self._coverages) > _CACHED:
-                del self._coverages[next(iter(self._coverages))]
-        return self._coverages[key]
+        async with self._covering:  # one at a time: whoever wants the same waits for it, and others have a slot
+            if key not in self._coverages:
+                try:
+                    found = await self.practice(request, content, PracticeQuestion(about="coverage"))
+                    coverage = found.coverage or Coverage(state="no_records")
+                except _LateError as error:
+                    return Coverage(state="unreadable", reason=str(error))
+                except InvalidError as error:
+                    coverage = Coverage(state="unreadable", reason=str(error))
+                self._coverages[key] = coverage
+                if len(self._coverages) > _CACHED:
+                    del self._coverages[next(iter(self._coverages))]
+            return self._coverages[key]
 
     async def practice(self, request: ReadRequest, content: bytes, question: PracticeQuestion) -> PracticeFinding:
         """What the model of a stored document says. Raises ApiDocumentError."""
@@ -155,7 +163,7 @@ class DocumentReader:
             async with asyncio.timeout(self._timeout):
                 answer = await _ask(process, data)
         except TimeoutError as error:
-            raise self._slow() from error
+            raise _LateError(str(self._slow())) from error
         except (IncompleteReadError, ConnectionError) as error:
             if await process.wait() in (signal.SIGXCPU, signal.SIGKILL):
                 raise self._slow() from error

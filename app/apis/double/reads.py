@@ -6,6 +6,7 @@ is known, so may be what it does.
 """
 
 import re
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import isfinite
@@ -34,8 +35,8 @@ _NAMES: Final = 200  # of an object, which may be a map
 _NODES: Final = 20_000
 _CHARS: Final = 1_000  # of a text
 _INTEGERS: Final = 2**62
-_DEPTH: Final = 30
-_SCHEMA_DEPTH: Final = 6
+_DEPTH: Final = 8  # of an answer, and of what a schema says of its names
+_SCHEMAS: Final = 2_000  # that are looked at for one answer
 _BYTES: Final = 256 << 10  # of an answer
 
 
@@ -259,24 +260,25 @@ def _reading(model: Model, operation: Operation, served: Operation) -> Iterator[
         keys=() if shape is None else shape.keys,
         holds="" if made is None else "one" if shape is None or made.role != "list" else shape.holds,
         key=model.collections[made.collection].key if made is not None and made.collection else "",
-        maps=() if made is None else tuple(_maps(made.reply.schema or {}, ())),
+        maps=() if made is None else tuple(_maps(made.reply.schema or {})),
     )
 
 
-def _maps(schema: Schema, place: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _maps(schema: Schema) -> Iterator[tuple[str, ...]]:
     """Where the names of objects are no fields: what is said to be an object alone may have any."""
-    schema = flat(schema)
-    if len(place) > _SCHEMA_DEPTH:
-        return
-    for name, each in fields_of(schema).items():
-        yield from _maps(each, (*place, name))
-    if isinstance(schema.get("items"), dict):
-        yield from _maps(schema["items"], place)
-    values = [schema.get("additionalProperties"), *(schema.get("patternProperties") or {}).values()]
-    if kind_of(schema) == "object" and not fields_of(schema):
-        yield place
-        for each in [each for each in values if isinstance(each, dict)]:
-            yield from _maps(each, (*place, "*"))
+    waiting = deque([(schema, ())]) if schema else deque[tuple[Schema, tuple[str, ...]]]()
+    for _ in range(_SCHEMAS):
+        if not waiting:
+            return
+        given, place = waiting.popleft()
+        schema, fields = flat(given), fields_of(flat(given))
+        inner = [(each, (*place, name)) for name, each in fields.items()]
+        inner += [(schema["items"], place)] if isinstance(schema.get("items"), dict) else []
+        if kind_of(schema) == "object" and not fields:
+            yield place
+            values = [schema.get("additionalProperties"), *(schema.get("patternProperties") or {}).values()]
+            inner += [(each, (*place, "*")) for each in values if isinstance(each, dict)]
+        waiting += inner if len(place) < _DEPTH else []
 
 
 def _page_size(operation: Operation) -> dict[str, Json]:
