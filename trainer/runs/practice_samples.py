@@ -21,6 +21,7 @@ from trainer.run_job import Job
 
 _SECONDS: Final = 300.0
 _CALL_SECONDS: Final = 30.0
+_READER_SECONDS: Final = 1_800.0  # on the clock: training may leave it little of the machine
 
 
 async def read_samples(job: Job, sessions: Sessions, api: str) -> Mapping[str, Json]:
@@ -46,7 +47,7 @@ async def read_masked(job: Job, sessions: Sessions, api: str) -> Samples:
         certificates=Certificates.of(job.deployment),
         own=OwnServices.of(job.deployment),
     )
-    async with client, DocumentReader() as reader:
+    async with client, DocumentReader(timeout=_READER_SECONDS, at_once=1) as reader:
         real = RealApi(
             sessions=sessions,
             client=client,
