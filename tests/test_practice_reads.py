@@ -182,10 +182,13 @@ def test_what_cannot_be_stored_is_cut_off() -> None:
 def test_values_become_others_of_the_same_form_wherever_they_stand() -> None:
     rows: list[tuple[str, Json]] = [
         ("a", {"email": "anna@real.test"}), ("b", {"owner": {"nick": "anna", "age": 61, "id": "u-7811"}}),
-        ("c", {"by_mail": {"anna@real.test": 3}}), ("d", [["anna"], ["ann a"]]), ("e", {"note": "anna " * 30}),
+        ("c", {"by_mail": {"anna@real.test": 3}}), ("d", [["anna"], ["anna"]]), ("e", {"note": "anna " * 30}),
         ("f", {"total": 8347.25}), ("g", {"links": ["https://anna.test/7811"]}), ("h", "anna"),
         ("i", {"text": "hunter2", "hunter2": 1}), ("j", {"anna": {"x": 1}, "bob": {"x": 2}, "carl": {"x": 3}}),
         ("k", {"7811": {"x": 1}}), ("l", {"token": 7811}), ("m", {"user_name": ["anna", "anna", "anna"]}),
+        ("n", {"labels": ["anna", "anna"]}), ("o", [{"labels": ["anna", "anna"]}]),
+        ("q", [{"lines": [{"who": "anna"}, {"who": "anna"}]}]),
+        ("p", {"id": 7, "lines": [{"who": "anna"}, {"who": "anna"}]}),
     ]  # fmt: skip
     with every_row() as row:
         for name, value in rows:

@@ -23,6 +23,7 @@ _FIELD: Final = re.compile(r"[@A-Za-z_$][A-Za-z_$:.-]*\d{0,2}")  # what reads as
 _FIELD_CHARS: Final = 60
 _ALIKE: Final = 0.6  # share of fields that the records of a map have in common
 _MAP: Final = 3  # such values make it one
+_NONE: Final = 0  # of the records: what is around them
 _EXACT: Final = 100  # whole numbers below tell nothing of anybody
 
 Place: TypeAlias = tuple[str, ...]
@@ -63,12 +64,12 @@ def masked_answer(
     values: Sequence[Json], reading: Reading | None = None, is_secret: IsSecret = lambda _: False
 ) -> Json:
     """One answer of the form of several to the same operation."""
-    return _Masking(reading, is_secret).column([_together(values, reading)], ())[0]
+    return _Masking(reading, is_secret).answer(_together(values, reading))
 
 
 def with_masked_names(value: Json, reading: Reading) -> Json:
     """An answer in which no name is a value, as those of a map are: for what tells of names alone."""
-    return _Masking(reading, names_only=True).column([value], ())[0]
+    return _Masking(reading, names_only=True).answer(value)
 
 
 class _Masking:
@@ -77,34 +78,54 @@ class _Masking:
     ) -> None:
         self._maps = frozenset(() if reading is None else reading.maps)
         self._records = () if reading is None else reading.keys
+        self._holds = "" if reading is None else reading.holds
+        self._splits = False  # whether lists of objects are lists of records
         self._is_secret, self._names_only = is_secret, names_only
         self._rng = Random("masking")
 
-    def column(self, values: Sequence[Json], place: Place) -> list[Json]:
-        """The values that several records have at the same place."""
+    def answer(self, value: Json) -> Json:
+        self._splits = self._holds in ("list", "map") or isinstance(value, list)
+        return self._column([value], (), [_NONE])[0]
+
+    def _column(self, values: Sequence[Json], place: Place, owners: Sequence[int]) -> list[Json]:
+        """The values at one place; `owners` are the records that they are of."""
         found: list[Json] = list(values)
         objects = [at for at, each in enumerate(values) if isinstance(each, dict)]
-        for at, each in zip(objects, self._objects([values[at] for at in objects], place), strict=True):
+        of_objects = [owners[at] for at in objects]
+        for at, each in zip(
+            objects, self._objects([values[at] for at in objects], place, of_objects), strict=True
+        ):
             found[at] = each
         lists = [at for at, each in enumerate(values) if isinstance(each, list)]
-        inner = iter(self.column([each for at in lists for each in values[at]], place) if lists else ())
+        inner = iter(self._inner([values[at] for at in lists], place, [owners[at] for at in lists]))
         for at in lists:
             found[at] = [next(inner) for _ in values[at]]
         leaves = [at for at, each in enumerate(values) if not isinstance(each, dict | list) and each is not None]
-        for at, leaf in zip(leaves, self._leaves([values[at] for at in leaves], place), strict=True):
+        masked = self._leaves([values[at] for at in leaves], place, [owners[at] for at in leaves])
+        for at, leaf in zip(leaves, masked, strict=True):
             found[at] = leaf
         return found
 
-    def _objects(self, values: Sequence[dict[str, Json]], place: Place) -> list[dict[str, Json]]:
+    def _inner(self, parts: Sequence[Sequence[Json]], place: Place, owners: Sequence[int]) -> list[Json]:
+        """What lists or maps hold, all in a row. Of a list of records each is one of its own."""
+        values = [each for part in parts for each in part]
+        inside = [owner for part, owner in zip(parts, owners, strict=True) for _ in part]
+        if self._splits and set(owners) == {_NONE} and all(isinstance(each, dict) for each in values):
+            inside = list(range(_NONE + 1, _NONE + 1 + len(values)))
+        return self._column(values, place, inside) if values else []
+
+    def _objects(
+        self, values: Sequence[dict[str, Json]], place: Place, owners: Sequence[int]
+    ) -> list[dict[str, Json]]:
         if place in self._maps or any(map(_is_map, values)):
-            inner = iter(self.column([each for value in values for each in value.values()], (*place, "*")))
+            inner = iter(self._inner([list(each.values()) for each in values], (*place, "*"), owners))
             return [dict(zip(self._keys(value), inner, strict=False)) for value in values]
         found: list[dict[str, Json]] = [dict.fromkeys(each) for each in values]
         for field in dict.fromkeys(each for value in values for each in value):
             having = [at for at, each in enumerate(values) if field in each]
-            for at, each in zip(
-                having, self.column([values[at][field] for at in having], (*place, field)), strict=True
-            ):
+            of_field = [owners[at] for at in having]
+            masked = self._column([values[at][field] for at in having], (*place, field), of_field)
+            for at, each in zip(having, masked, strict=True):
                 found[at][field] = each
         return [self._with_names(each) for each in found]
 
@@ -121,13 +142,14 @@ class _Masking:
             found.append(f"{key}{at}" if key in found else key)
         return found
 
-    def _leaves(self, values: Sequence[Json], place: Place) -> list[Json]:
+    def _leaves(self, values: Sequence[Json], place: Place, owners: Sequence[int]) -> list[Json]:
         if not values or self._names_only:
             return list(values)
         around = len(self._records) if place[: len(self._records)] == self._records else 0
         private = any(map(is_private, place[around:]))  # `customers` around records says nothing of their fields
         name = "_".join(place) if private else next((each for each in reversed(place) if each != "*"), "")
-        seen = seen_of(name, values, len(values), self._is_secret)
+        known = {(owner, type(each), each): each for owner, each in zip(owners, values, strict=True)}
+        seen = seen_of(name, list(known.values()), len(values), self._is_secret)  # shared by records, not in one
         return [self._leaf(each, seen, name) for each in values]
 
     def _leaf(self, value: Json, seen: Seen, name: str) -> Json:

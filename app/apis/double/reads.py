@@ -266,19 +266,19 @@ def _reading(model: Model, operation: Operation, served: Operation) -> Iterator[
 
 def _maps(schema: Schema) -> Iterator[tuple[str, ...]]:
     """Where the names of objects are no fields: what is said to be an object alone may have any."""
-    waiting = deque([(schema, ())]) if schema else deque[tuple[Schema, tuple[str, ...]]]()
+    waiting = deque[tuple[Schema, tuple[str, ...]]]([(schema, ())])
     for _ in range(_SCHEMAS):
         if not waiting:
             return
         given, place = waiting.popleft()
         schema, fields = flat(given), fields_of(flat(given))
-        inner = [(each, (*place, name)) for name, each in fields.items()]
+        inner: list[tuple[Schema, tuple[str, ...]]] = [(each, (*place, name)) for name, each in fields.items()]
         inner += [(schema["items"], place)] if isinstance(schema.get("items"), dict) else []
         if kind_of(schema) == "object" and not fields:
             yield place
             values = [schema.get("additionalProperties"), *(schema.get("patternProperties") or {}).values()]
             inner += [(each, (*place, "*")) for each in values if isinstance(each, dict)]
-        waiting += inner if len(place) < _DEPTH else []
+        waiting.extend(inner if len(place) < _DEPTH else [])
 
 
 def _page_size(operation: Operation) -> dict[str, Json]:
