@@ -14,6 +14,7 @@ import structlog
 
 from app.apis.api_documents import MAX_DOCUMENT_BYTES
 from app.apis.app_view import AppView, OperationTraits
+from app.apis.double.coverage import Coverage, PracticeFinding, PracticeQuestion
 from app.apis.presentation import AS_WRITTEN, Presentation
 from app.apis.read_process import LENGTH_BYTES, NEXT, ReadRequest, ReadResult, frame
 from app.apis.sample_call import CallPlan, SampleCall
@@ -27,6 +28,10 @@ _CACHED = 16  # views of documents that were read before
 _OTHERS = 50  # documents that one refers to
 _WHOLE_SECONDS = 300
 _INHERITED: Final = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")  # no secrets
+
+
+class _LateError(ApiDocumentError):
+    """The reader was not ready in time: perhaps the machine was busy."""
 
 
 class DocumentReader:
@@ -44,6 +49,8 @@ class DocumentReader:
         self._slots = asyncio.Semaphore(at_once)
         self._idle: list[Process] = []
         self._views: dict[bytes, AppView] = {}
+        self._coverages: dict[bytes, Coverage] = {}
+        self._covering = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         return self
@@ -106,6 +113,31 @@ class DocumentReader:
         assert result.call is not None
         return result.call
 
+    async def coverage(self, request: ReadRequest, content: bytes, digest: str) -> Coverage:
+        """What can be practised on a stored document. One that takes too much to read is `unreadable`, and is not
+        read again unless the machine was busy.
+        """
+        key = digest.encode() + msgspec.json.encode(request)
+        async with self._covering:  # one at a time: whoever wants the same waits for it, and others have a slot
+            if key not in self._coverages:
+                try:
+                    found = await self.practice(request, content, PracticeQuestion(about="coverage"))
+                    coverage = found.coverage or Coverage(state="no_records")
+                except _LateError as error:
+                    return Coverage(state="unreadable", reason=str(error))
+                except InvalidError as error:
+                    coverage = Coverage(state="unreadable", reason=str(error))
+                self._coverages[key] = coverage
+                if len(self._coverages) > _CACHED:
+                    del self._coverages[next(iter(self._coverages))]
+            return self._coverages[key]
+
+    async def practice(self, request: ReadRequest, content: bytes, question: PracticeQuestion) -> PracticeFinding:
+        """What the model of a stored document says. Raises ApiDocumentError."""
+        result, _ = await self._read(msgspec.structs.replace(request, practice=question), content)
+        assert result.practice is not None
+        return result.practice
+
     async def traits(
         self, name: str, content: bytes, digest: str, presentation: Presentation = AS_WRITTEN
     ) -> dict[str, OperationTraits]:
@@ -118,7 +150,7 @@ class DocumentReader:
             data = b"".join(map(frame, (msgspec.json.encode(request), *contents)))
             message, document = await self._exchange(data)
         result = msgspec.json.decode(message, type=ReadResult)
-        if result.app is not None or result.wanted or result.call is not None:
+        if any((result.app, result.wanted, result.call, result.practice)):
             return result, document
         if result.defect is not None:
             log.error("an API document cannot be read", name=request.name, cause=result.defect)
@@ -131,7 +163,7 @@ class DocumentReader:
             async with asyncio.timeout(self._timeout):
                 answer = await _ask(process, data)
         except TimeoutError as error:
-            raise self._slow() from error
+            raise _LateError(str(self._slow())) from error
         except (IncompleteReadError, ConnectionError) as error:
             if await process.wait() in (signal.SIGXCPU, signal.SIGKILL):
                 raise self._slow() from error

@@ -55,9 +55,12 @@ function refresh() {
   for (const part of $$("[data-refresh]")) {
     const due = (part.looked ??= Date.now()) + part.dataset.refresh * 1000;
     const entered = $$("input, textarea", part).some((field) => field.value !== field.defaultValue);
-    if (document.hidden || Date.now() < due || entered || part.contains(document.activeElement)) continue;
+    const busy = part.asked || entered || part.contains(document.activeElement);
+    if (document.hidden || Date.now() < due || busy) continue;
     part.looked = Date.now();
-    replace(part.id, part.dataset.from ?? location.href).catch(() => {}); // it is tried again
+    part.asked = true; // one answer at a time: it may take longer than until the next look
+    const answered = replace(part.id, part.dataset.from ?? location.href);
+    answered.catch(() => {}).finally(() => (part.asked = false)); // it is tried again
   }
 }
 
