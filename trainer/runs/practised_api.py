@@ -1,0 +1,62 @@
+"""The environment `practice?api=NAME` of a run: the double of an API of its project."""
+
+import asyncio
+
+import msgspec
+
+from app.apis.api_documents import read_document
+from app.apis.mcp_document import is_listing
+from app.db import manifests
+from app.db.database import Sessions, reading
+from app.errors import ApiDocumentError, InvalidError
+from app.records import Json
+from app.release import manifest
+from trainer.atomic_write import write_atomically
+from trainer.environment import Split
+from trainer.practice.environments import Practice, PracticeEnvironment, practice_on
+from trainer.practice.practice_choice import PracticeChoice
+from trainer.run_job import Job
+from trainer.runs.practice_samples import read_samples
+
+_SAMPLES = "samples.msgpack"
+_SPLITS: tuple[Split, ...] = ("train", "test")
+
+
+async def keep_samples(job: Job, sessions: Sessions, api: str) -> None:
+    """Read samples of the real API into the run's directory, unless an earlier attempt did."""
+    path = job.directory / _SAMPLES
+    if not path.exists():
+        write_atomically(msgspec.msgpack.encode(await read_samples(job, sessions, api)), path)
+
+
+async def open_practice(job: Job, sessions: Sessions, choice: PracticeChoice) -> PracticeEnvironment:
+    """By the document that the active release has of the API, and by samples where the run's directory has some.
+
+    Raises InvalidError for an unknown API and for one without an OpenAPI document, and NothingToPractiseError.
+    """
+    async with reading(sessions) as session:
+        served = await manifest.begin_serving(session, job.project_id, None, None)
+        known = {each.name: each for each in served.documents}
+        if choice.api not in known:
+            raise InvalidError(
+                f"the project {job.project} has no API {choice.api}: it has {', '.join(sorted(known)) or 'none'}"
+            )
+        api = known[choice.api]
+        content = await manifests.document(session, api.id, api.digest)
+    path = job.directory / _SAMPLES
+    samples = msgspec.msgpack.decode(path.read_bytes(), type=dict[str, Json]) if path.exists() else {}
+    return PracticeEnvironment(await asyncio.to_thread(_practice, choice.api, content, samples))
+
+
+def _practice(api: str, content: bytes, samples: dict[str, Json]) -> Practice:
+    """Something can be practised on it, in training and in tests."""
+    if is_listing(content):
+        raise InvalidError(f"{api} is an MCP server, and only what has an OpenAPI document can be practised")
+    try:
+        practice = practice_on(api, read_document(content), samples)
+    except ApiDocumentError as error:
+        raise InvalidError(f"{api} cannot be practised: {error}") from error
+    environment = PracticeEnvironment(practice)
+    for split in _SPLITS:
+        environment.scenarios(split, 1, 0)
+    return practice
