@@ -17,7 +17,12 @@ NO_RECORDS = {
     "info": {"title": "Ping", "version": "1"},
     "paths": {"/ping": {"get": {"operationId": "ping", "responses": {"204": {"description": "Pong"}}}}},
 }
-MCP = {"mcp": "2025-06-18", "server": "https://tools.test/mcp", "tools": []}
+_TOOL = {"name": "look", "inputSchema": {"type": "object"}}
+MCP = {
+    "mcp": "2025-06-18",
+    "server": "https://tools.test/mcp",
+    "tools": [_TOOL],
+}
 DOCUMENTS: Mapping[str, dict[str, Json]] = {
     "sensors": SENSORS,
     "store": STORE,
@@ -38,4 +43,12 @@ async def practised_project(
 async def add_apis(sessions: Sessions, project_id: UUID) -> None:
     async with sessions.begin() as session:
         for name, document in DOCUMENTS.items():
-            await apis.put(session, project_id, name, source="upload", document=document, digest=name)
+            await apis.put(
+                session,
+                project_id,
+                name,
+                source="upload",
+                document=document,
+                digest=name,
+                server=f"http://{name}.test",
+            )
