@@ -56,7 +56,7 @@ _REASONS: Final = 200  # of what could not be practised that are kept
 
 async def sample_api(job: Job, progress: RunProgress, sessions: Sessions) -> None:
     """The first stage, before the environment is opened."""
-    hours = Hours(job.directory, job.settings.hours)
+    hours = _hours(job)
     with hours.stage("samples"):
         PracticeProgress(progress, hours, "samples").part("samples of the API", 0, 1)
         await keep_samples(job, sessions, practised_api(job.settings))
@@ -66,7 +66,7 @@ async def practise(job: Job, progress: RunProgress, sessions: Sessions, environm
     """All further stages, each from where an earlier attempt left it. Raises as `demonstrate` and `train`."""
     practised = environment.environment
     assert isinstance(practised, PracticeEnvironment)  # `check_runnable`
-    hours = Hours(job.directory, job.settings.hours)
+    hours = _hours(job)
     start = await find_start(job, sessions)
     await recorder(job, progress, sessions, start)(())
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // _SHARE))
@@ -79,6 +79,11 @@ async def practise(job: Job, progress: RunProgress, sessions: Sessions, environm
     with hours.stage("exam"):
         result = await _examined(job, progress, sessions, hours, environment, output)
     return msgspec.structs.replace(result, data=_data(job, hours, found, practised.practice))
+
+
+def _hours(job: Job) -> Hours:
+    looks = 2 if job.deployment.temperature else 1  # the gate may look at both greedily, too
+    return Hours(job.directory, job.settings.hours, looks)
 
 
 async def _demonstrations(

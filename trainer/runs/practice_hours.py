@@ -16,7 +16,7 @@ from trainer.run_job import RunProgress
 
 Stage: TypeAlias = Literal["samples", "demonstrations", "supervised", "rollouts", "exam"]
 
-DEMONSTRATIONS: Final = 0.12  # of the hours, at most
+DEMONSTRATIONS: Final = 0.05  # of the hours, at most: supervised steps take many times longer to read them
 SUPERVISED_UNTIL: Final = 0.45  # of the hours: rollouts have 0.3 of them, even if all stages take what they may
 _EXAM: Final = 0.2  # of the hours, unless the fewest scenarios take longer
 _GUARD: Final = 0.05  # of the hours, of each of two models
@@ -24,6 +24,7 @@ _GUARDED: Final = 10, 60  # scenarios of the guard, at least and at most
 _TASKS: Final = 3  # of a scenario
 _MODELS: Final = 2
 _WORTHWHILE: Final = 0.5  # of the time that the smallest exam takes must be left for it to begin
+_NOTED: Final = 5.0  # seconds
 _FILE: Final = "hours.json"
 
 
@@ -44,10 +45,12 @@ class Sheet(msgspec.Struct):
 
 
 class Hours:
-    """The time of one run. `clock` gives seconds."""
+    """The time of one run, whose exam looks at each model so many times, at most. `clock` gives seconds."""
 
-    def __init__(self, directory: Path, hours: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path, self._clock = directory / _FILE, clock
+    def __init__(
+        self, directory: Path, hours: float, looks: int = 1, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._path, self._clock, self._looks = directory / _FILE, clock, looks
         self.total = hours * 3600
         self.sheet = Sheet()
         if self._path.exists():
@@ -71,6 +74,11 @@ class Hours:
             self.sheet.spent[self._stage] = self.sheet.spent.get(self._stage, 0.0) + now - self._since
             self._since = now
         write_atomically(msgspec.json.encode(self.sheet), self._path)
+
+    def note(self) -> None:
+        """Save it, if that is some time ago: a process that is killed forgets no more than that."""
+        if self._clock() - self._since > _NOTED:
+            self.save()
 
     @property
     def used(self) -> float:
@@ -120,9 +128,8 @@ class Hours:
         """How many scenarios the exam has: 0 if no time is left for the smallest one."""
         sheet = self.sheet
         if sheet.exam is None:
-            left, second = self.total - self.used, self._scenario_seconds
-            fewest = MIN_SCENARIOS * second
-            fits = left > 0 and left >= _WORTHWHILE * fewest
+            left = self.total - self.used
+            fits = left > 0 and left >= _WORTHWHILE * MIN_SCENARIOS * self._scenario_seconds
             sheet.exam = self._exam_size(most) if fits else 0
             sheet.guard = self._guard_size
             self.save()
@@ -131,7 +138,7 @@ class Hours:
     def _reserve(self, most: int) -> float:
         if not self.sheet.rolled_out:
             return (_EXAM + _MODELS * _GUARD) * self.total
-        return (self._exam_size(most) + self._guard_size) * self._scenario_seconds
+        return (self._looks * self._exam_size(most) + self._guard_size) * self._scenario_seconds
 
     @property
     def _scenario_seconds(self) -> float:
@@ -140,7 +147,7 @@ class Hours:
         return _MODELS * _TASKS * sheet.rollout_seconds / sheet.rolled_out if sheet.rolled_out else 0.0
 
     def _exam_size(self, most: int) -> int:
-        second = self._scenario_seconds
+        second = self._looks * self._scenario_seconds
         return min(most, max(MIN_SCENARIOS, int(_EXAM * self.total / second) if second else 0))
 
     @property
@@ -159,6 +166,7 @@ class PracticeProgress:
         self._progress, self._hours, self._stage, self._before = progress, hours, stage, before
 
     def part(self, phase: str, done: int, total: int) -> None:
+        self._hours.note()
         self._progress.part(f"{phase}, {min(self._hours.share, 1):.0%} of the hours", done, total)
 
     async def step(self, index: int, total: int, metrics: dict[str, Json]) -> None:
