@@ -1,5 +1,6 @@
 """The hours of a run of practice: what each stage may take, and that an attempt that was killed used them up."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def clock() -> Clock:
 
 def test_time_used_is_kept_between_attempts_also_of_one_that_was_killed(tmp_path: Path, clock: Clock) -> None:
     killed = Hours(tmp_path, 1.0, clock=clock)
-    with pytest.raises(KeyboardInterrupt), killed.stage("supervised"):
+    with suppress(KeyboardInterrupt), killed.stage("supervised"):
         clock.now += 600
         raise KeyboardInterrupt
     dead = Hours(tmp_path, 1.0, clock=clock)
@@ -100,7 +101,7 @@ def test_where_serving_samples_the_exam_looks_twice(tmp_path: Path, clock: Clock
 
 
 def test_an_exam_has_the_fewest_scenarios_that_decide_or_does_not_begin(tmp_path: Path, clock: Clock) -> None:
-    """A task takes 10 s, so that the smallest exam takes 1,800 s: with less than half of that it does not begin."""
+    """A task takes 10 s, the smallest exam 1,800 s: with less than half of that it does not begin."""
     for left, scenarios in ((1000, MIN_SCENARIOS), (800, 0), (-5, 0)):
         hours = Hours(tmp_path / f"{left}", 1.0, clock=clock)
         with hours.stage("rollouts"):

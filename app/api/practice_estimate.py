@@ -38,14 +38,14 @@ async def estimate(session: AsyncSession, run: tables.TrainingRun, serving: Serv
     if run.kind is not RunKind.PRACTICE or run.result is not None:
         return None
     settings = read_settings(run.settings)
-    hours = f"{settings.hours:g} hours"
+    hours = f"in {settings.hours:g} h"
     found = await runs.latest_practice(session, run.project_id, serving.model)
     if found is None:
-        return f"what {hours} buy is measured in its first minutes"
+        return f"{hours}: how much it learns is measured in its first minutes"
     past = msgspec.convert(found, _Practised)
     part = settings.hours / past.hours
     return (
-        f"{hours} buy about {past.demonstrations * part:,.0f} demonstrations, "
+        f"{hours}: about {past.demonstrations * part:,.0f} demonstrations, "
         f"{past.supervised_steps * part:,.0f} supervised steps and {past.rolled_out * part:,.0f} tasks of "
         "rollouts, by the speed of the latest such run"
     )

@@ -12,6 +12,7 @@ exam            the candidate against the active release on held-out tasks; then
 import os
 import time
 import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from app.run_settings import practised_api
 from trainer.engines.sleep import sleep_during_updates
 from trainer.environment import open_environment
 from trainer.evaluation.paired import Evaluator, held_out
-from trainer.evaluation.policy_metrics import compare, measure
+from trainer.evaluation.policy_metrics import TaskResult, compare, measure
 from trainer.gate import Guarded
 from trainer.learning.model import pick_device
 from trainer.learning.publishing import TrainingOutput
@@ -191,7 +192,7 @@ async def _examined(
     no_time = "" if scenarios else f"its {job.settings.hours:g} hours ended before its exam"
     settings = msgspec.structs.replace(job.settings, gate_scenarios=scenarios)
     examined = msgspec.structs.replace(job, settings=settings)
-    guard = partial(_forgotten, hours.sheet.guard, zlib.crc32(job.id.bytes), shown)
+    guard = partial(look_at_forgotten, hours.sheet.guard, zlib.crc32(job.id.bytes), shown)
     result = await evaluate_adapter(
         examined, shown, sessions, output.adapter, environment, guard=guard, no_time=no_time
     )
@@ -204,7 +205,7 @@ async def _examined(
     )
 
 
-async def _forgotten(
+async def look_at_forgotten(
     scenarios: int, seed: int, progress: RunProgress, evaluator: Evaluator, candidate: str, incumbent: str
 ) -> Guarded:
     """Whether the candidate solves fewer tasks of the guard's environment than the model that serves."""
@@ -218,22 +219,20 @@ async def _forgotten(
     sample = held_out(there, scenarios, seed)
     tasks = sum(len(each.tasks) for each in sample)
     after = await there.evaluate(candidate, sample, after=tasks)
-    before = await there.evaluate(incumbent, sample, before=tasks)
-    by = compare(after, before).tgc
-    figures: dict[str, Json] = {
-        "forgetting": {
-            "environment": _GUARD,
-            "scenarios": len(sample),
-            "candidate": msgspec.to_builtins(measure(after)),
-            "incumbent": msgspec.to_builtins(measure(before)),
-            "points": by.mean,
-        }
+    return guarded(after, await there.evaluate(incumbent, sample, before=tasks))
+
+
+def guarded(after: Sequence[TaskResult], before: Sequence[TaskResult]) -> Guarded:
+    """What the guard says, by the results of the candidate and of the model that serves. Pure."""
+    points = compare(after, before).tgc.mean
+    figures = {
+        "environment": _GUARD,
+        "candidate": msgspec.to_builtins(measure(after)),
+        "incumbent": msgspec.to_builtins(measure(before)),
+        "points": points,
     }
-    if by.mean >= -_MOST_LOST:
-        return Guarded(figures)
-    return Guarded(
-        figures, f"it forgot what it knew: it solves {-by.mean:.1f} points fewer tasks of the {_GUARD} than before"
-    )
+    refusal = f"it forgot what it knew: it solves {-points:.1f} points fewer tasks of the {_GUARD} than before"
+    return Guarded({"forgetting": figures}, refusal if points < -_MOST_LOST else "")
 
 
 def _data(job: Job, hours: Hours, found: Demonstrations, practice: Practice) -> dict[str, Json]:
