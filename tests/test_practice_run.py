@@ -32,12 +32,7 @@ SMALL: dict[str, Any] = {
     "group": 4,
     "micro_batch_tokens": 2048,
 }
-STAGES = {  # and how the progress of each begins
-    "demonstrations": "demonstrations",
-    "supervised": "supervised steps",
-    "rollouts": "rollouts",
-    "exam": "exam tasks",
-}
+STAGES = ("demonstrations", "supervised", "rollouts", "exam")
 
 
 @pytest.fixture
@@ -79,6 +74,7 @@ class RunProcesses:
 
     def __init__(self, project: TrainingProject, run_id: UUID, database_url: str) -> None:
         self._sessions, self._run_id = project.sessions, run_id
+        self.directory = run_directory(project.settings, run_id)
         self._env = {
             **os.environ,
             "SAGE_MODEL": SEED,
@@ -96,13 +92,15 @@ class RunProcesses:
         command = (sys.executable, "-m", "trainer.worker.run_process", str(self._run_id), "--owner", "me")
         return await asyncio.create_subprocess_exec(*command, env=self._env, stderr=asyncio.subprocess.DEVNULL)
 
-    async def kill_in(self, *phases: str) -> str:
-        """Start one and kill it as soon as the run is in one of these phases, which is returned."""
+    async def kill_in(self, stage: str) -> None:
+        """Start one and kill it as soon as the run is in this stage."""
         process = await self.start()
         async with asyncio.timeout(400):
-            while (phase := _phase(await self.row())) not in phases:
-                assert process.returncode is None, "it ended before"
-                await asyncio.sleep(0.1)
+            while stage not in self.sheet().get("spent", {}):
+                if process.returncode is not None:
+                    row = await self.row()
+                    raise AssertionError(f"it ended before: {row.state} {row.failure} {self.sheet()}")
+                await asyncio.sleep(0.05)
         children = descendants(process.pid)
         process.send_signal(signal.SIGKILL)
         await process.wait()
@@ -111,11 +109,11 @@ class RunProcesses:
             await run_queue.expire(session, self._run_id, "me")
         async with self._sessions.begin() as session:
             assert await run_queue.requeue_expired(session) == [self._run_id]
-        return phase
 
-
-def _phase(row: tables.TrainingRun) -> str:
-    return str((row.part or {}).get("phase", "")).partition(",")[0]
+    def sheet(self) -> dict[str, Any]:
+        path = self.directory / "hours.json"
+        found: dict[str, Any] = msgspec.json.decode(path.read_bytes()) if path.exists() else {}
+        return found
 
 
 def _files(directory: Path) -> dict[str, int]:
@@ -128,18 +126,17 @@ async def test_a_run_that_is_killed_in_each_stage_ends_without_losing_one(
     project: TrainingProject, database_url: str
 ) -> None:
     job = await project.job(**SMALL | {"hours": 0.08})
-    processes, directory = RunProcesses(project, job.id, database_url), run_directory(project.settings, job.id)
-    phases, kept, taught = list(STAGES.values()), dict[str, int](), dict[str, int]()
-    used = 0.0
-    for at in range(len(phases)):
-        await processes.kill_in(*phases[at:])
-        lessons, adapters = _files(directory / "demonstrations"), _files(directory / "taught")
+    processes = RunProcesses(project, job.id, database_url)
+    kept, taught, used = dict[str, int](), dict[str, int](), 0.0
+    for stage in STAGES:
+        await processes.kill_in(stage)
+        lessons, adapters = _files(processes.directory / "demonstrations"), _files(processes.directory / "taught")
         assert kept.items() <= lessons.items(), "lessons are kept"
         assert taught.items() <= adapters.items(), "what was taught is kept"
         kept, taught = lessons, adapters
-        sheet = msgspec.json.decode((directory / "hours.json").read_bytes())
-        assert sum(sheet["spent"].values()) > used, "the time is kept"
-        used = sum(sheet["spent"].values())
+        spent = sum(processes.sheet()["spent"].values())
+        assert spent > used, "the time is kept"
+        used = spent
     assert kept
     assert taught
     ended = await processes.start()

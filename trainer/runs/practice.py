@@ -6,7 +6,7 @@ demonstrations  an expert's lessons are executed, and those judged right are kep
 supervised      one epoch over as many as there is time for: taught/, the adapter
 rollouts        SAGE from that adapter on, until only the exam has time: a checkpoint of each step
 exam            the candidate against the active release on held-out tasks; then both on what was learned before,
-                which the candidate must not have forgotten
+                which the candidate must not have forgotten. The skills that helped are offered to the project
 """
 
 import os
@@ -40,6 +40,7 @@ from trainer.runs.grown_library import grown_skills
 from trainer.runs.learned_tasks import recorder
 from trainer.runs.own_exam import RunEnvironment
 from trainer.runs.practice_hours import Hours, PracticeProgress
+from trainer.runs.practice_skills import PractisedSkills, offer_skills
 from trainer.runs.practised_api import keep_samples
 from trainer.runs.rollout import train_on_rollouts
 from trainer.runs.run_learner import open_run_learner
@@ -76,10 +77,13 @@ async def practise(job: Job, progress: RunProgress, sessions: Sessions, environm
         taught = await _taught(job, progress, hours, found, start)
         found.samples.clear()  # the memory is needed
     with hours.stage("rollouts"):
-        output = await _rolled_out(job, progress, sessions, hours, practised, taught)
+        written = PractisedSkills(job.directory / "skills.msgpack")
+        output = await _rolled_out(job, progress, sessions, hours, practised, taught, written)
     with hours.stage("exam"):
         result = await _examined(job, progress, sessions, hours, environment, output)
-    return msgspec.structs.replace(result, data=_data(job, hours, found, practised.practice))
+        offered = await offer_skills(job, progress, sessions, written)
+    data = _data(job, hours, found, practised.practice) | {"skills": offered}
+    return msgspec.structs.replace(result, data={"practice": data})
 
 
 def _hours(job: Job) -> Hours:
@@ -150,6 +154,7 @@ async def _rolled_out(
     hours: Hours,
     practised: PracticeEnvironment,
     taught: Path,
+    written: PractisedSkills,
 ) -> TrainingOutput:
     settings, most = job.settings, job.settings.gate_scenarios
     job = msgspec.structs.replace(job, settings=msgspec.structs.replace(settings, steps=_ROUNDS))
@@ -163,6 +168,7 @@ async def _rolled_out(
             practised,
             grown,
             may_go_on=lambda: hours.sheet.exam is None and hours.is_left_for_round(most),
+            seen=written.add,
         )
 
 
@@ -241,18 +247,16 @@ def _data(job: Job, hours: Hours, found: Demonstrations, practice: Practice) -> 
     left_out = {each.operation: each.reason for each in practice.model.left_out}
     left_out |= dict(each.split(": ", 1) for each in practice.reasons)
     return {
-        "practice": {
-            "api": practice.model.app.name,
-            "model": job.deployment.local_model,
-            "hours": job.settings.hours,
-            "stages": {stage: round(seconds) for stage, seconds in sheet.spent.items()},
-            "demonstrations": found.kept,
-            "tried": found.tried,
-            "dropped": found.dropped,
-            "supervised_steps": sheet.steps,
-            "rounds": sheet.rounds,
-            "rolled_out": sheet.rolled_out,
-            "operations": len(practice.model.operations),
-            "left_out": dict(list(left_out.items())[:_REASONS]),
-        }
+        "api": practice.model.app.name,
+        "model": job.deployment.local_model,
+        "hours": job.settings.hours,
+        "stages": {stage: round(seconds) for stage, seconds in sheet.spent.items()},
+        "demonstrations": found.kept,
+        "tried": found.tried,
+        "dropped": found.dropped,
+        "supervised_steps": sheet.steps,
+        "rounds": sheet.rounds,
+        "rolled_out": sheet.rolled_out,
+        "operations": len(practice.model.operations),
+        "left_out": dict(list(left_out.items())[:_REASONS]),
     }

@@ -38,6 +38,7 @@ async def train_on_rollouts(
     grown: Sequence[GrownSkill],
     *,
     may_go_on: Callable[[], bool] = lambda: True,
+    seen: Callable[[Sequence[ChainRollout]], object] | None = None,
 ) -> TrainingOutput:
     """`grown` are the skills of the project, which crowd those that fit. Raises what `progress` raises."""
     settings = job.settings
@@ -52,6 +53,7 @@ async def train_on_rollouts(
             rolled_out=partial(progress.part, "rollouts"),
             guard_written=True,
             may_go_on=may_go_on,
+            seen=seen,
         )
 
         async def report(step: TrainingStep) -> None:
@@ -85,6 +87,7 @@ class RolloutTraining:
     rolled_out: Callable[[int, int], object] | None = None  # is told how many chains of a step are done
     guard_written: bool = False  # hold the skills of its rollouts to their manifests
     may_go_on: Callable[[], bool] = lambda: True  # asked before each step
+    seen: Callable[[Sequence[ChainRollout]], object] | None = None  # is told the rollouts of each step
     _served: PublishedAdapter | None = field(default=None, init=False)
 
     async def run(self, report: Callable[[TrainingStep], Awaitable[None]]) -> PublishedAdapter:
@@ -108,6 +111,8 @@ class RolloutTraining:
             }
             crowd.add(_written(rollouts))
             crowd.save(kept)
+            if self.seen is not None:
+                self.seen(rollouts)
             policy = await self._serve_latest()
             checkpoints.save(self.learner, index)
             await report(TrainingStep(index, metrics, policy))
