@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -41,6 +42,7 @@ DONE: dict[str, Any] = {
             "rounds": 10,
             "rolled_out": 960,
             "operations": 7,
+            "skills": [{"id": f"{UUID(int=7)}", "name": "count_sensors", "version": 1, "state": "probation"}],
             "left_out": {"POST /sensors/{id}/sync": "what it does cannot be told from the document"},
         }
     },
@@ -170,6 +172,7 @@ async def test_the_console_offers_practice_on_an_api_and_shows_what_a_run_practi
         "What could not be practised",
         "POST /sensors/{id}/sync",
         "Learned before",
+        "count_sensors",
         "40.0",
     ):
         assert text in shown, text
