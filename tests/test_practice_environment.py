@@ -7,6 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from app.apis.api_documents import parse_document
+from app.apis.naming import keys_of
+from app.apis.presentation import OperationOverride, Presentation
 from app.db import apis
 from app.db.database import Sessions
 from app.errors import InvalidError
@@ -17,6 +20,7 @@ from tests.support.every_row import every_row
 from tests.training_project import ProgressRecorder, TrainingProject
 from trainer.environment import open_environment
 from trainer.practice.environments import NothingToPractiseError, PracticeEnvironment
+from trainer.practice.programs import write_program
 from trainer.runs.own_exam import RunEnvironment, open_run_environment
 
 
@@ -62,6 +66,36 @@ async def test_it_follows_the_document_that_the_active_release_has(project: Trai
         assert isinstance(found.environment, PracticeEnvironment)
         operations = found.environment.practice.model.app.operations
         assert operations["sensors_list"].path == "/v2/sensors"
+
+
+async def test_the_agent_is_shown_the_api_as_its_tasks_are(project: TrainingProject) -> None:
+    hidden = OperationOverride(place="DELETE /sensors/{sensor}", was="sensors_drop", hidden=True)
+    named = OperationOverride(place="GET /sensors", was="sensors_list", name="all_of_them")
+    document = parse_document("sensors", SENSORS, server="http://sensors.test")
+    keys = dict(zip(document.operations, keys_of(list(document.operations.values())), strict=True))
+    overrides = {keys["sensors_drop"]: hidden, keys["sensors_list"]: named}
+    async with project.sessions.begin() as session:
+        await apis.put(
+            session,
+            project.project_id,
+            "sensors",
+            source="upload",
+            document=SENSORS,
+            digest="sensors",
+            server="http://sensors.test",
+            presentation=msgspec.to_builtins(Presentation(overrides=overrides)),
+        )
+    seen = {"all_of_them": {"s1": {"id": "s1", "label": "Hall of mirrors"}}}
+    async with opened(project, "practice?api=sensors", seen) as found:
+        assert isinstance(found.environment, PracticeEnvironment)
+        assert found.environment.practice.seen.lists.keys() == {"sensors"}
+        for scenario in found.environment.scenarios("train", 12, 0):
+            async with found.environment.open(scenario, scenario.tasks[0]) as world:
+                shown = world.catalog.apps["sensors"].operations
+                assert "all_of_them" in shown
+                assert not {"sensors_drop", "sensors_list"} & set(shown)
+                assert "sensors_list" not in write_program(world.plan.writing).function
+                assert ".delete." not in f".{scenario.template}."
 
 
 async def test_what_cannot_be_practised_says_why_and_what_to_do(project: TrainingProject) -> None:

@@ -28,6 +28,7 @@ from app.apis.double.served import served_document
 from app.apis.double.service import Double, Options
 from app.apis.double.shapes import flat, value_at
 from app.apis.double.state import TOP, Record, State
+from app.apis.presentation import AS_WRITTEN, present
 from app.errors import InvalidError, NotFoundError
 from app.gateway.gateway import Gateway
 from app.records import Json, Stop, Task, Trajectory
@@ -127,6 +128,7 @@ class Practice:
 
     def __init__(self, model: Model, seen: Sampled = Sampled(), source: str | None = None) -> None:  # noqa: B008
         self.model, self.seen, self._source = model, seen, source
+        self.presentation = AS_WRITTEN  # by which the agent is shown the API
         self.every = reaches(model)
         self._forms, self.reasons = all_forms(self.every)
         self.plan_of = lru_cache(maxsize=512)(self._plan)
@@ -143,7 +145,8 @@ class Practice:
 
     def app(self, key: Key) -> App:
         document = served_document(self.model, key.text)
-        return parse_document(self.model.app.name, document, source=self._source, server=self.model.app.server)
+        app = parse_document(self.model.app.name, document, source=self._source, server=self.model.app.server)
+        return present(app, self.presentation)
 
     def _plan(self, key: Key) -> Plan:
         """Raises NothingToPractiseError."""

@@ -44,8 +44,9 @@ from trainer.runs.practice_skills import PractisedSkills, offer_skills
 from trainer.runs.practised_api import keep_samples
 from trainer.runs.rollout import train_on_rollouts
 from trainer.runs.run_learner import open_run_learner
+from trainer.runs.run_memory import check_run_memory
 from trainer.runs.sft import SftSpec, step_metrics, train_sft
-from trainer.runs.start_adapter import find_start, record_start
+from trainer.runs.start_adapter import adapter_store, find_start, record_start
 
 _RATE: Final = 1e-3  # of the supervised steps, at its highest
 _STEP_TOKENS: Final = 4096  # of a supervised step, at most
@@ -68,6 +69,7 @@ async def practise(job: Job, progress: RunProgress, sessions: Sessions, environm
     """All further stages, each from where an earlier attempt left it. Raises as `demonstrate` and `train`."""
     practised = environment.environment
     assert isinstance(practised, PracticeEnvironment)  # `check_runnable`
+    check_run_memory(job.settings, job.deployment, pick_device(job.deployment.engine_device))
     hours = _hours(job)
     start = await find_start(job, sessions)
     await recorder(job, progress, sessions, start)(())
@@ -112,7 +114,9 @@ async def _taught(
     job: Job, progress: RunProgress, hours: Hours, found: Demonstrations, start: Path | None
 ) -> Path:
     """The adapter after the supervised steps."""
-    directory, device = job.directory / "taught", pick_device(job.deployment.engine_device)
+    remote = bool(job.deployment.train_remote_processes)  # on hosts that find the adapter in the store only
+    directory = job.deployment.adapters_dir if remote else job.directory / "taught"
+    device = pick_device(job.deployment.engine_device)
     if hours.sheet.taught:
         return directory / hours.sheet.taught
     tokens = min(_STEP_TOKENS, job.settings.micro_batch_tokens)
@@ -143,6 +147,8 @@ async def _taught(
 
     with sleep_during_updates(job.deployment):
         adapter = await train_sft(spec, device, report, partial(hours.decide_steps, epoch))
+    if remote:
+        await adapter_store(job).put(adapter.hash)
     hours.sheet.taught = adapter.hash
     return adapter.path
 
