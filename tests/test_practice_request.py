@@ -119,7 +119,7 @@ async def test_a_schedule_can_practise(api: ApiApp) -> None:
     answer = await api.client.put("/v1/schedule", json=body)
     assert (answer.status_code, answer.json()["problems"]) == (200, [])
     body["settings"] = {**PRACTICE, "environment": "practice?api=gone"}
-    assert "no API gone" in problem(await api.client.put("/v1/schedule", json=body))["detail"]
+    assert "no API gone" in str(problem(await api.client.put("/v1/schedule", json=body))["detail"])
 
 
 async def test_the_command_starts_a_run_and_says_what_the_hours_buy(api: ApiApp) -> None:
