@@ -154,7 +154,7 @@ class Probe(msgspec.Struct, frozen=True):
 class RunPart(msgspec.Struct, frozen=True):
     """How much is done of what a training run does now."""
 
-    phase: str  #: "rollouts", "exam checks" or "exam tasks"
+    phase: str  #: "rollouts", "exam checks" or "exam tasks"; of practice also how much of its hours is used
     done: int
     total: int
     at: datetime | None = None  #: when it was; none from workers of earlier versions

@@ -8,6 +8,7 @@ import msgspec
 
 from app.errors import InvalidError
 from app.plugins import registry
+from app.plugins.plugin_options import PluginSpec
 from app.similar_names import did_you_mean
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -15,6 +16,7 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 ZonedTime = Annotated[datetime, msgspec.Meta(tz=True)]  # without one, its meaning would depend on the machine
 
+PRACTICE = "practice"  # the environment: the double of an API of the project
 TRAINED_TEMPERATURE = 1.0  # `logged` samples have it: engines report logprobs for it, whatever theirs
 MIN_SCENARIOS = 30  # of an evaluation: with fewer, the gate cannot decide
 MIN_KINDS = 10  # of tasks that an exam can be tried on: fewer say too little about other work
@@ -28,6 +30,7 @@ class RunKind(StrEnum):
     LOGGED = "logged"  # what was served, with its scores
     SFT = "sft"  # supervised steps on the best of what was served, or on imported trajectories
     EXAM = "exam"  # nowhere: nothing is trained, releases are examined
+    PRACTICE = "practice"  # lessons and fresh rollouts on the double of an API of the project
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,8 +39,10 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     # The run
     kind: RunKind = RunKind.LOGGED
     """Source of experience: fresh rollouts, logged tasks, or demonstrations for supervised steps. `exam` trains
-    nothing: it examines releases on `environment`.
+    nothing: it examines releases on `environment`. `practice` teaches an API of the project on a double of it.
     """
+    hours: Annotated[float, msgspec.Meta(ge=0.05, le=48)] = 2.5
+    """`practice`: hours that the whole run takes, its exam included. They decide how much it learns."""
     start: Literal["active", "base"] = "active"
     """Adapter to continue from: the active release's, or a new one."""
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
@@ -139,7 +144,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     recorded calls, which show no gain on tasks that were never solved; `exam` rejects it.
     """
     gate_scenarios: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 200
-    """Held-out scenarios of the gate, three tasks each. 0: no exam."""
+    """Held-out scenarios of the gate, three tasks each; of `practice` at most. 0: no exam."""
     releases: Annotated[str, msgspec.Meta(pattern=r"^( *[0-9]{1,9} *(, *[0-9]{1,9} *){0,6})?(?!\n)$")] = ""
     """`exam`: numbers of the releases to examine beside the active one, as `3, 12`; seven at most."""
     exam_coverage: Share = 0.8
@@ -175,6 +180,16 @@ def rollout_environment(settings: RunSettings) -> str:
     return settings.environment
 
 
+def practised_api(settings: RunSettings) -> str:
+    """The API that the environment of a run practises on; "" where it is another one.
+
+    >>> practised_api(RunSettings(environment="practice?api=desk")), practised_api(RunSettings(environment="gym"))
+    ('desk', '')
+    """
+    spec = PluginSpec.parse(settings.environment)
+    return spec.options.get("api", "") if spec.name == PRACTICE else ""
+
+
 def release_numbers(settings: RunSettings) -> list[int]:
     """
     >>> release_numbers(RunSettings(releases="12, 3,12"))
@@ -202,13 +217,18 @@ def check_runnable(settings: RunSettings) -> None:
     registry.find("sage.rewards", settings.reward)
     if settings.kind is RunKind.ROLLOUT:
         rollout_environment(settings)
+    if settings.kind is RunKind.PRACTICE and not practised_api(settings):
+        raise InvalidError(
+            f"a run of kind practice needs an API of the project: set environment={PRACTICE}?api=NAME"
+        )
     _check_gate(settings)
 
 
 def _check_gate(settings: RunSettings) -> None:
     if settings.releases and settings.kind is not RunKind.EXAM:
         raise InvalidError("releases are what a run of kind exam examines: set kind=exam, or leave them out")
-    if settings.kind is RunKind.EXAM and settings.gate_scenarios < MIN_SCENARIOS:
+    compares = settings.kind in (RunKind.EXAM, RunKind.PRACTICE)  # in any case
+    if compares and settings.gate_scenarios < MIN_SCENARIOS:
         raise InvalidError(
             f"gate_scenarios={settings.gate_scenarios} is too few to compare releases by: set at least "
             f"{MIN_SCENARIOS}"

@@ -25,7 +25,7 @@ from tests.scripted_engine import Answer, Script, ScriptedEngine, block, byte_to
 from trainer.environment import Scenario, Split, Verdict
 from trainer.evaluation.gate_decision import GateRules
 from trainer.evaluation.paired import Evaluator
-from trainer.gate import CandidateAdapter, GateResult, evaluate_candidate
+from trainer.gate import CandidateAdapter, GateResult, Guard, evaluate_candidate
 from trainer.worlds.office.office_environment import OfficeEnvironment, OfficeWorld
 
 SCENARIOS = 4
@@ -161,9 +161,17 @@ class GatedRun:
                 await releases.record_evidence(session, release.id, exam(before, sgc))
                 before = await releases.activate(session, release.id)
 
-    async def evaluate(self, policies: Policies | None, model: str = NEW, rules: GateRules = RULES) -> GateResult:
+    async def evaluate(
+        self,
+        policies: Policies | None,
+        model: str = NEW,
+        rules: GateRules = RULES,
+        *,
+        guard: Guard | None = None,
+        no_time: str = "",
+    ) -> GateResult:
         candidate = CandidateAdapter(
-            project_id=self.project_id, run_id=self.run_id, model=model, settings=self.settings
+            project_id=self.project_id, run_id=self.run_id, model=model, settings=self.settings, no_time=no_time
         )
         evaluator = self._evaluator(policies) if policies is not None else None
         return await evaluate_candidate(
@@ -173,6 +181,7 @@ class GatedRun:
             progress=self.run,
             rules=rules,
             directory=self.directory,
+            guard=guard,
         )
 
     def expert_in(self, scenarios: Sequence[Scenario], otherwise: Script = lazy) -> Script:

@@ -10,11 +10,11 @@ margin, both are examined greedily, on the same scenarios, and a gain in that le
 """
 
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -45,6 +45,18 @@ class CandidateAdapter(msgspec.Struct, frozen=True, kw_only=True):
     model: str  # the adapter's hash
     settings: RunSettings
     without_exam: str = ""  # why the project's own work is no exam
+    no_time: str = ""  # why the run has none left for its exam
+
+
+class Guarded(NamedTuple):
+    """What a guard found: the figures, and why the candidate must not pass, if so."""
+
+    figures: dict[str, Json]
+    refusal: str = ""
+
+
+Guard: TypeAlias = Callable[[Evaluator, str, str], Awaitable[Guarded]]
+"""Looks at a candidate that would pass, beside the model that serves, for what the exam does not show."""
 
 
 class GateResult(msgspec.Struct, frozen=True):
@@ -75,8 +87,10 @@ async def evaluate_candidate(
     progress: RunProgress,
     rules: GateRules | None = None,
     directory: Path | None = None,
+    guard: Guard | None = None,
 ) -> GateResult:
-    """Propose the candidate, evaluate it, and approve or reject its release.
+    """Propose the candidate, evaluate it, and approve or reject its release. A `guard` may reject one that passes
+    the exam.
 
     Where no exam can decide, live tasks do if the run says so (gate=canary), or else it stays a candidate whose
     evidence states what to do. All results are written to `directory`/gate.json. If the gate has already decided
@@ -104,7 +118,7 @@ async def evaluate_candidate(
     if served is not None and served.base != evaluator.base:
         reason = f"the active release has an adapter for {served.base}, but {evaluator.base} is served"
         return await gate.wait({"verdict": "untested", "reason": reason, "next": gate.by_hand})
-    return await gate.examine(evaluator, rules, directory)
+    return await gate.examine(evaluator, rules, directory, guard)
 
 
 @dataclass(frozen=True)
@@ -117,7 +131,9 @@ class _Gate:
     release: tables.Release
     incumbent: tables.Release
 
-    async def examine(self, evaluator: Evaluator, rules: GateRules, directory: Path | None) -> GateResult:
+    async def examine(
+        self, evaluator: Evaluator, rules: GateRules, directory: Path | None, guard: Guard | None
+    ) -> GateResult:
         """Evaluate, decide, and act on the decision."""
         try:
             compared = await self.compare(await self.evaluate(evaluator), evaluator, rules)
@@ -128,6 +144,12 @@ class _Gate:
         if directory is not None:
             compared.results.write(directory / "gate.json")
         evidence = await self.record(compared)
+        if guard is not None and (compared.decision.promote or self.may_be_better(compared)):
+            guarded = await guard(evaluator, self.release.model, self.incumbent.model)
+            evidence |= guarded.figures
+            if guarded.refusal:
+                reason = f"{guarded.refusal}; in the exam, {evidence['reason']}"
+                return await self.reject(evidence | {"verdict": "reject", "reason": reason})
         if not compared.decision.promote:
             if self.may_be_better(compared):
                 reason = f"{evidence['reason']}. {_LIVE_TASKS_DECIDE}"
@@ -278,6 +300,8 @@ def _other_prompt(by_hand: str) -> dict[str, Json]:
 def _not_evaluated(candidate: CandidateAdapter, rules: GateRules) -> tuple[str, str]:
     """Why, and the advice."""
     count = candidate.settings.gate_scenarios
+    if candidate.no_time:
+        return candidate.no_time, "give it more hours"
     if not candidate.settings.environment:
         reason = "the run names no environment to evaluate it in"
         if candidate.without_exam:

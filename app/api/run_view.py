@@ -103,16 +103,24 @@ class RunView(RunSummary, frozen=True, kw_only=True):
     """
 
     settings: dict[str, Json]
+    estimate: str | None  #: of kind `practice`, until it has ended: what its hours buy
     update: RunUpdate | None  #: null for kind `exam`
     last_step: StepView | None
     result: dict[str, Json] | None
     links: RunLinks
 
     @classmethod
-    def full(cls, run: tables.TrainingRun, project: str, last_step: tables.RunStep | None) -> "RunView":
+    def full(
+        cls,
+        run: tables.TrainingRun,
+        project: str,
+        last_step: tables.RunStep | None,
+        estimate: str | None = None,
+    ) -> "RunView":
         return RunView(
             project=project,
             settings=run.settings,
+            estimate=estimate,
             update=RunUpdate.of(run),
             last_step=StepView.of(last_step) if last_step else None,
             result=run.result,

@@ -14,12 +14,14 @@ from app.api.access import Access, Caller, Db, find_project, project_names
 from app.api.datasets import check_data
 from app.api.dependencies import NotifyWorkers
 from app.api.environments import refuse_unknown
+from app.api.practice_estimate import check_practised_api, estimate
 from app.api.problem import problems
 from app.api.run_view import RunPage, RunSummary, RunView, StepView
 from app.api.served_experience import check_experience
 from app.api.validation import Cursor, Limit, ProjectName
 from app.datasets.data_location import DataRules
 from app.db import audit, run_logs, runs, tables
+from app.db.learning_outlook import Serving
 from app.db.tables import AuditAction
 from app.errors import NotFoundError
 from app.run_settings import RunKind, RunSettings, check_runnable
@@ -59,13 +61,14 @@ class RunController(Controller):
         notify_workers: NamedDependency[NotifyWorkers],
         data_rules: NamedDependency[DataRules],
         judged: NamedDependency[bool],
+        serving: NamedDependency[Serving],
     ) -> RunView:
         """Queues the run for a worker. The runs of a project are executed one at a time, in order. A run that
         would have too little to learn from is refused, with how much there is and how much it needs."""
         project = await find_project(session, access, data.project)
         settings = data.merged_settings()
         run = await start_run(session, access, project, settings, notify_workers, data_rules, judged=judged)
-        return RunView.full(run, project.name, None)
+        return await _view(session, run, serving)
 
     @get(summary="List training runs", responses=_READ)
     async def index(
@@ -83,9 +86,11 @@ class RunController(Controller):
         return RunPage([RunSummary.of(row, owner.name) for row in page.items], page.cursor)
 
     @get("/{run_id:uuid}", summary="Show a training run", responses=_READ)
-    async def show(self, run_id: FromPath[UUID], session: Db, access: Caller) -> RunView:
+    async def show(
+        self, run_id: FromPath[UUID], session: Db, access: Caller, serving: NamedDependency[Serving]
+    ) -> RunView:
         """Its state and progress, the metrics of its last step, and its result."""
-        return await _view(session, await _find(session, access, run_id))
+        return await _view(session, await _find(session, access, run_id), serving)
 
     @get("/{run_id:uuid}/steps", summary="List the metrics of each step", responses=_READ)
     async def steps(
@@ -107,18 +112,25 @@ class RunController(Controller):
         return text
 
     @post("/{run_id:uuid}/cancel", status_code=202, summary="Cancel a training run", responses=_MOVE)
-    async def cancel(self, run_id: FromPath[UUID], session: Db, access: Caller) -> RunView:
+    async def cancel(
+        self, run_id: FromPath[UUID], session: Db, access: Caller, serving: NamedDependency[Serving]
+    ) -> RunView:
         """A queued run is cancelled immediately, a running one within seconds. 409 if it has ended."""
         await _find(session, access, run_id)
-        return await _view(session, await cancel_run(session, access, run_id))
+        return await _view(session, await cancel_run(session, access, run_id), serving)
 
     @post("/{run_id:uuid}/retry", status_code=202, summary="Retry a training run", responses=_MOVE)
     async def retry(
-        self, run_id: FromPath[UUID], session: Db, access: Caller, notify_workers: NamedDependency[NotifyWorkers]
+        self,
+        run_id: FromPath[UUID],
+        session: Db,
+        access: Caller,
+        notify_workers: NamedDependency[NotifyWorkers],
+        serving: NamedDependency[Serving],
     ) -> RunView:
         """Queues it again; it resumes from its last checkpoint. 409 unless it failed or was cancelled."""
         await _find(session, access, run_id)
-        return await _view(session, await retry_run(session, access, run_id, notify_workers))
+        return await _view(session, await retry_run(session, access, run_id, notify_workers), serving)
 
 
 async def start_run(
@@ -134,6 +146,7 @@ async def start_run(
     """Queue a run, and commit. Raises InvalidError for one that could only fail, and NotFoundError."""
     check_runnable(settings)
     await refuse_unknown(session, settings)
+    await check_practised_api(session, project, settings)
     await check_data(session, access, project, settings, data_rules)
     await check_experience(session, project, settings, judged=judged)
     run = await runs.create(session, project.id, settings)
@@ -170,7 +183,8 @@ async def _find(session: AsyncSession, access: Access, run_id: UUID) -> tables.T
     return await runs.get(session, run_id, access.project_id)
 
 
-async def _view(session: AsyncSession, run: tables.TrainingRun) -> RunView:
+async def _view(session: AsyncSession, run: tables.TrainingRun, serving: Serving) -> RunView:
     names = await project_names(session)
     last = await runs.steps(session, run.id, run.step - 1, limit=1)
-    return RunView.full(run, names[run.project_id], last[0] if last else None)
+    buys = await estimate(session, run, serving)
+    return RunView.full(run, names[run.project_id], last[0] if last else None, buys)

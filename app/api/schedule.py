@@ -14,6 +14,7 @@ from app.api.columns import columns
 from app.api.console_links import ConsoleLinks
 from app.api.datasets import check_data
 from app.api.environments import refuse_unknown
+from app.api.practice_estimate import check_practised_api
 from app.api.problem import problems
 from app.api.validation import ProjectName
 from app.datasets.data_location import DataRules
@@ -112,6 +113,7 @@ async def put_schedule(
     """Set the schedule of a project, and commit. Raises InvalidError, and NotFoundError for a dataset."""
     check_runnable(new.settings)
     await refuse_unknown(session, new.settings)
+    await check_practised_api(session, project, new.settings)
     await check_data(session, access, project, new.settings, data_rules)
     row = await schedules.put(session, project.id, new)
     detail = msgspec.to_builtins(new)

@@ -293,6 +293,7 @@ async def _page(
         changes=changes,
         failures=failures,
         most_tasks=failed_calls.MOST_TASKS,
+        practised=name in await apis.documented(session, visit.project.id),
         test=tested.form,
         answer=tested.answer,
         refused=refused,

@@ -10,7 +10,18 @@ from app.db import datasets, environments, tables
 from app.plugins import registry
 from app.run_settings import RunSettings
 
-_COMMON = ("kind", "environment", "releases", "steps", "data", "start", "reward", "canary_percent", "promote")
+_COMMON = (
+    "kind",
+    "environment",
+    "hours",
+    "releases",
+    "steps",
+    "data",
+    "start",
+    "reward",
+    "canary_percent",
+    "promote",
+)
 _MOST_DATASETS = 50
 
 

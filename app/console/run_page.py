@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Db
 from app.api.dependencies import NotifyWorkers
+from app.api.practice_estimate import estimate
 from app.api.run_view import RunUpdate
 from app.api.runs import cancel_run, retry_run
 from app.api.sse import EventBatch, event_stream
@@ -22,6 +23,7 @@ from app.console.templates import render
 from app.console.visit import Visit, Visitor, after_change, page, visit_project
 from app.db import run_logs, runs, tables
 from app.db.database import Sessions
+from app.db.learning_outlook import Serving
 from app.db.notifications import NotificationListener
 from app.db.tables import RunState
 from app.errors import NotFoundError
@@ -40,6 +42,7 @@ class RunDetailPage(Controller):
         run_id: FromPath[UUID],
         visit: Visitor,
         session: Db,
+        serving: NamedDependency[Serving],
         file: FromQuery[str] = "",
     ) -> Response[Any]:
         run, visit = await _find(session, visit, run_id)
@@ -52,6 +55,7 @@ class RunDetailPage(Controller):
             **_values(run, steps),
             settings=_in_order(run.settings),
             advice=drop_advice(),
+            estimate=await estimate(session, run, serving),
             log=await run_logs.read(session, run.id),
         )
 

@@ -18,7 +18,7 @@ from app.datasets.data_location import DataRules
 from app.db import learning_outlook, runs, schedules
 from app.db.learning_outlook import Serving
 from app.errors import AppError
-from app.run_settings import RunKind, RunSettings, read_settings
+from app.run_settings import PRACTICE, RunKind, RunSettings, read_settings
 
 _RUNS = 30
 
@@ -49,12 +49,15 @@ class RunPages(Controller):
         like: FromQuery[UUID | None] = None,
         exam: FromQuery[str] = "",
         ground: FromQuery[str] = "",
+        practice: FromQuery[str] = "",
     ) -> Response[str]:
-        """With the settings of another run, or to examine releases on an exam, if one is named."""
+        """With the settings of another run, or to examine releases on an exam, or to practise on an API."""
         settings = RunSettings()
         if exam:
             on = f"&on={ground}" if ground else ""
             settings = RunSettings(kind=RunKind.EXAM, environment=f"exam?name={exam}{on}")
+        if practice:
+            settings = RunSettings(kind=RunKind.PRACTICE, environment=f"{PRACTICE}?api={practice}")
         if like is not None:
             settings = read_settings((await runs.get(session, like, visit.access.project_id)).settings)
         return await _form(visit, session, Form(values=entered(settings)))

@@ -77,6 +77,13 @@ async def find(session: AsyncSession, project_id: UUID, name: str, *, lock: bool
     return await session.scalar(query.with_for_update(key_share=True) if lock else query)
 
 
+async def documented(session: AsyncSession, project_id: UUID) -> set[str]:
+    """The names of those that have an OpenAPI document. An MCP server has a listing."""
+    api = tables.Api
+    is_listing = api.document["mcp"].as_string().is_not(None)
+    return set(await session.scalars(select(api.name).where(api.project_id == project_id, ~is_listing)))
+
+
 def state_of(row: tables.Api) -> object:
     """What a change relies on that is worked out from the row, while others may change it."""
     return row.id, row.digest, row.bind, row.presentation

@@ -25,14 +25,15 @@ _task = tables.Task
 
 
 class Serving(msgspec.Struct, frozen=True):
-    """What this server does with the tasks of every project."""
+    """What this server does with the tasks of every project, and for its runs."""
 
     temperature: float = 0.0
     judge: str = ""
+    model: str = ""  # that runs train
 
     @classmethod
     def of(cls, settings: Settings) -> "Serving":
-        return cls(settings.temperature, settings.judge)
+        return cls(settings.temperature, settings.judge, settings.local_model)
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +59,7 @@ async def outlook(session: AsyncSession, schedule: tables.Schedule, serving: Ser
     """Of the runs of a schedule, as if it were enabled."""
     project = projects.settings_of(await projects.by_id(session, schedule.project_id))
     settings, week = read_settings(schedule.settings), await _week(session, schedule)
-    if settings.kind is RunKind.ROLLOUT or settings.kind is RunKind.EXAM or settings.data:
+    if settings.kind not in (RunKind.LOGGED, RunKind.SFT) or settings.data:
         return Outlook(scored_last_week=week.scored, scores_per_week=0, problems=[])
     percent, kept = 100.0, 1.0
     if settings.kind is RunKind.LOGGED and serving.temperature != TRAINED_TEMPERATURE:

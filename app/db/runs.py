@@ -60,6 +60,23 @@ async def page(
     return await read_page(session, query, _run, cursor, limit)
 
 
+async def latest_practice(session: AsyncSession, project_id: UUID, model: str) -> dict[str, Json] | None:
+    """What the latest run of practice on a model did with its hours; None before the first."""
+    practised = _run.result["data"]["practice"]
+    found: dict[str, Json] | None = await session.scalar(
+        select(practised)
+        .where(
+            _run.project_id == project_id,
+            _run.kind == RunKind.PRACTICE,
+            _run.state == RunState.DONE,
+            practised["model"].astext == model,
+        )
+        .order_by(_run.finished_at.desc())
+        .limit(1)
+    )
+    return found
+
+
 async def steps(
     session: AsyncSession, run_id: UUID, after: int = 0, limit: int = 1000
 ) -> Sequence[tables.RunStep]:

@@ -21,6 +21,7 @@ WATCH = "watch"  # of a release that was rolled back
 SCORES = "scores"  # of a skill that did harm
 ADMISSION = "admission"  # of a version that waits while another one has proved itself
 CHANGES = "changes"  # of a skill that an API change may have broken
+PRACTICE = "practice"  # of a skill that a run of practice wrote
 WITHDRAWERS = (CANARY, WATCH, SCORES, CHANGES)
 _NOT_HELD = (SkillState.PROBATION, SkillState.ACTIVE, SkillState.DELETED)
 _RESTORABLE = (SkillState.SUPERSEDED, SkillState.RETIRED)

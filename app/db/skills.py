@@ -71,7 +71,7 @@ class SkillFilter(msgspec.Struct, frozen=True, kw_only=True):
     words: str | None = None  # parts of the name, the instruction or the scenario, in any order
 
 
-async def add(session: AsyncSession, project_id: UUID, new: NewSkill) -> tables.Skill:
+async def add(session: AsyncSession, project_id: UUID, new: NewSkill, actor: str = SERVER) -> tables.Skill:
     """Add the next version of a name and offer it to all at once, in place of the active one.
 
     If the name was retired by hand, the new version is stored as retired, until one of them is restored.
@@ -87,7 +87,7 @@ async def add(session: AsyncSession, project_id: UUID, new: NewSkill) -> tables.
         return await insert(session, project_id, new, rev, RETIRED_NAME)
     for each in live:
         await move(session, each, SkillState.SUPERSEDED, rev, reason="a new version replaced it")
-    return await insert(session, project_id, new, rev, StartingState(SkillState.ACTIVE))
+    return await insert(session, project_id, new, rev, StartingState(SkillState.ACTIVE, actor=actor))
 
 
 async def insert(

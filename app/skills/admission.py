@@ -44,9 +44,14 @@ def starting_state(policy: SkillPolicy, taint: str, wider: Sequence[str]) -> Sta
 
 
 async def admit(
-    session: AsyncSession, project_id: UUID, new: NewSkill, catalog: Catalog | None = None
+    session: AsyncSession,
+    project_id: UUID,
+    new: NewSkill,
+    catalog: Catalog | None = None,
+    *,
+    actor: str = skill_moves.SERVER,
 ) -> tables.Skill:
-    """Add the next version of a name, in the state that the project's policy gives it.
+    """Add the next version of a name, in the state that the project's policy gives it, as the actor's.
 
     If the version that the principal's tasks are offered has the same source, it is returned and nothing is
     written. If that version has proved itself, the new one waits, superseded, for a good score of its task: see
@@ -58,7 +63,7 @@ async def admit(
     policy = projects.settings_of(await projects.by_id(session, project_id)).skills
     openly = policy == "open" and rejected is None
     if openly and not await _is_on_trial(session, project_id, new):
-        return await skills.add(session, project_id, new)
+        return await skills.add(session, project_id, new, actor)
     every = await skill_moves.live_versions(session, project_id, new.name)
     obsolete = [each for each in every if _is_obsolete(each, catalog)]
     current = [each for each in every if each not in obsolete]
@@ -71,6 +76,7 @@ async def admit(
         return former
     wider = widenings(stored_manifest(new), stored_manifest(served)) if served else []
     start = _ON_TRIAL if openly else starting_state(policy, new.taint, wider)
+    start = msgspec.structs.replace(start, actor=actor)
     if out := rejected or (skills.RETIRED_NAME if retired else None):
         start = msgspec.structs.replace(out, held=start.held, former=start.state)
         return await skills.insert(session, project_id, new, rev, start)

@@ -24,8 +24,6 @@ from trainer.rollouts.protocols import AdapterEngine, LibraryFactory
 
 log = structlog.get_logger(__name__)
 
-_SPLIT: Split = "validation"
-
 
 @dataclass(frozen=True)
 class Evaluator:
@@ -37,6 +35,7 @@ class Evaluator:
     adapters: Path  # the directory that holds every adapter under its hash
     new_library: LibraryFactory = InMemoryLibrary
     at_once: int = 32  # chains
+    split: Split = "validation"  # on which models are compared
     temperature: float = 0.0  # the deployment's, where the evaluation is to predict what users will get
     base: str = ""  # the base model of the adapters
     fetch: Callable[[str], Awaitable[object]] | None = None  # makes sure that an adapter is in `adapters`
@@ -157,13 +156,13 @@ async def evaluate_pair(
 
 def held_out(evaluator: Evaluator, scenarios: int, seed: int) -> Sequence[Scenario]:
     """A sample of the scenarios on which models are compared."""
-    return evaluator.environment.scenarios(_SPLIT, scenarios, seed)
+    return evaluator.environment.scenarios(evaluator.split, scenarios, seed)
 
 
 def evaluation_settings(evaluator: Evaluator, scenarios: int, seed: int) -> dict[str, Json]:
     """All it takes to repeat an evaluation."""
     return {
-        "split": _SPLIT,
+        "split": evaluator.split,
         "scenarios": scenarios,
         "seed": seed,
         "library": True,

@@ -162,6 +162,12 @@ def _passes(samples: Sequence[Sample], room: float) -> list[list[Sample]]:
     return passes
 
 
+def epoch_steps(samples: Sequence[Sample], tokens: int, seed: int) -> int:
+    """How many steps of `tokens` each read all samples once."""
+    lengths = [len(sample.ids) for sample in samples]
+    return sum(1 for _ in plan(lengths, tokens, torch.Generator().manual_seed(seed)))
+
+
 def _groups(samples: Sequence[Sample], settings: SftSettings) -> Iterator[list[int]]:
     """Endless epochs, the same for the same seed, so that a resumed run sees the same order."""
     lengths = [len(sample.ids) for sample in samples]

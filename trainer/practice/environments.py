@@ -30,6 +30,7 @@ from app.apis.double.served import served_document
 from app.apis.double.service import Double, Options
 from app.apis.double.shapes import flat, value_at
 from app.apis.double.state import TOP, Record, State
+from app.apis.presentation import AS_WRITTEN, present
 from app.errors import InvalidError, NotFoundError
 from app.gateway.gateway import Gateway
 from app.records import Json, Stop, Task, Trajectory
@@ -135,6 +136,7 @@ class Practice:
 
     def __init__(self, model: Model, seen: Sampled = Sampled(), source: str | None = None) -> None:  # noqa: B008
         self.model, self.seen, self._source = model, seen, source
+        self.presentation = AS_WRITTEN  # by which the agent is shown the API
         self.every = reaches(model, seen)
         self._forms, self.reasons = all_forms(self.every)
         self.plan_of = lru_cache(maxsize=512)(self._plan)
@@ -158,7 +160,8 @@ class Practice:
             needed = [each.operation for each in made if each.collection in about]
             every = needed + key.random("shown").sample(every, max(0, _SHOWN - len(needed)))
         document = served_document(self.model, key.text, every)
-        return parse_document(self.model.app.name, document, source=self._source, server=self.model.app.server)
+        app = parse_document(self.model.app.name, document, source=self._source, server=self.model.app.server)
+        return present(app, self.presentation)
 
     def _plan(self, key: Key) -> Plan:
         """Raises NothingToPractiseError."""

@@ -2,7 +2,7 @@
 
 from app.db import adapters
 from app.db.database import Sessions
-from trainer.gate import CandidateAdapter, GateResult, evaluate_candidate
+from trainer.gate import CandidateAdapter, GateResult, Guard, evaluate_candidate
 from trainer.learning.publishing import PublishedAdapter
 from trainer.run_job import Job, RunProgress
 from trainer.runs.own_exam import RunEnvironment, too_little_own_work
@@ -16,6 +16,9 @@ async def evaluate_adapter(
     sessions: Sessions,
     adapter: PublishedAdapter,
     environment: RunEnvironment | None,
+    *,
+    guard: Guard | None = None,
+    no_time: str = "",
 ) -> GateResult:
     """Store the adapter and let the gate evaluate it. Raises as `evaluate_candidate`."""
     await _store(job, sessions, adapter)
@@ -25,11 +28,14 @@ async def evaluate_adapter(
         model=adapter.hash,
         settings=job.settings,
         without_exam="" if environment else await too_little_own_work(job, sessions),
+        no_time=no_time,
     )
-    if environment is None or not job.settings.gate_scenarios:
+    if environment is None or no_time or not job.settings.gate_scenarios:
         return await evaluate_candidate(sessions, candidate, None, progress=progress)
     async with open_evaluator(job, progress, sessions, environment) as evaluator:
-        return await evaluate_candidate(sessions, candidate, evaluator, progress=progress, directory=job.directory)
+        return await evaluate_candidate(
+            sessions, candidate, evaluator, progress=progress, directory=job.directory, guard=guard
+        )
 
 
 async def _store(job: Job, sessions: Sessions, adapter: PublishedAdapter) -> None:

@@ -1,4 +1,4 @@
-"""The environment of a run: one that its settings name, or an exam of the project's own work."""
+"""The environment of a run: one that its settings name, an exam of the project's own work, or its API's double."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -20,7 +20,7 @@ from app.project.project_settings import ProjectSettings
 from app.records import Json, Task
 from app.release import manifest
 from app.run_settings import MIN_KINDS, MIN_SCENARIOS, RunKind, rollout_environment
-from trainer.environment import Environment, open_environment
+from trainer.environment import Environment, Split, open_environment
 from trainer.exam.exam_environment import (
     ExamChoice,
     ExamEnvironment,
@@ -31,9 +31,11 @@ from trainer.exam.exam_environment import (
 from trainer.exam.idle_trials import solved_idly
 from trainer.experience.held_out_tasks import read_held_out
 from trainer.experience.task_kinds import TaskKinds
+from trainer.practice.practice_choice import PracticeChoice
 from trainer.run_job import Job, RunProgress
 from trainer.runs.exam_trials import ProjectApis, open_trials
 from trainer.runs.past_operations import PastOperations
+from trainer.runs.practised_api import open_practice
 
 _TRAINING = 500  # kinds that rollouts draw from
 
@@ -42,7 +44,8 @@ class RunEnvironment(msgspec.Struct, frozen=True):
     """An environment, and what a report says about it."""
 
     environment: Environment
-    own: bool = False  # the project's own work
+    own: bool = False  # the project's own work, or an API of its own
+    examined: Split = "validation"  # by the gate
     about: dict[str, Json] = {}
     training: dict[str, Json] = {}  # the tasks that rollouts draw from, and why others were dropped
     drawn_from: tuple[UUID, ...] = ()  # their ids, where they were served
@@ -96,13 +99,18 @@ async def too_little_own_work(job: Job, sessions: Sessions) -> str:
 async def open_run_environment(
     job: Job, sessions: Sessions, progress: RunProgress
 ) -> AsyncIterator[RunEnvironment | None]:
-    """None for a run that names none. Raises InvalidError for an unknown one, and for rollouts without one."""
+    """None for a run that names none. Raises InvalidError for an unknown one, for rollouts without one, and as
+    `open_practice`.
+    """
     if job.settings.kind is RunKind.ROLLOUT:
         rollout_environment(job.settings)
     elif not job.settings.environment:
         yield None
         return
     found = open_environment(job.settings.environment)
+    if isinstance(found, PracticeChoice):
+        yield RunEnvironment(await open_practice(job, sessions, found), own=True, examined="test")
+        return
     if not isinstance(found, ExamChoice):
         yield RunEnvironment(found)
         return

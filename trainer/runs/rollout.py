@@ -31,7 +31,14 @@ from trainer.runs.step_metrics import task_metrics
 
 
 async def train_on_rollouts(
-    job: Job, progress: RunProgress, learner: Learner, environment: Environment, grown: Sequence[GrownSkill]
+    job: Job,
+    progress: RunProgress,
+    learner: Learner,
+    environment: Environment,
+    grown: Sequence[GrownSkill],
+    *,
+    may_go_on: Callable[[], bool] = lambda: True,
+    seen: Callable[[Sequence[ChainRollout]], object] | None = None,
 ) -> TrainingOutput:
     """`grown` are the skills of the project, which crowd those that fit. Raises what `progress` raises."""
     settings = job.settings
@@ -45,6 +52,8 @@ async def train_on_rollouts(
             updating=partial(sleep_during_updates, job.deployment),
             rolled_out=partial(progress.part, "rollouts"),
             guard_written=True,
+            may_go_on=may_go_on,
+            seen=seen,
         )
 
         async def report(step: TrainingStep) -> None:
@@ -77,15 +86,19 @@ class RolloutTraining:
     updating: UpdateContext = nullcontext  # entered for each update
     rolled_out: Callable[[int, int], object] | None = None  # is told how many chains of a step are done
     guard_written: bool = False  # hold the skills of its rollouts to their manifests
+    may_go_on: Callable[[], bool] = lambda: True  # asked before each step
+    seen: Callable[[Sequence[ChainRollout]], object] | None = None  # is told the rollouts of each step
     _served: PublishedAdapter | None = field(default=None, init=False)
 
     async def run(self, report: Callable[[TrainingStep], Awaitable[None]]) -> PublishedAdapter:
-        """Run all remaining steps, from the last checkpoint on."""
+        """Run the remaining steps, from the last checkpoint on."""
         checkpoints, kept = Checkpoints(self.directory), self.directory / "crowd.msgpack"
         crowd = Crowd.restore(kept, map(_crowd_skill, self.grown))
         done = checkpoints.restore(self.learner)
         policy = await self._serve_latest()
         for index in range(done + 1, self.settings.steps + 1):
+            if not self.may_go_on():
+                break
             began = time.perf_counter()
             chains = draw_chains(self.stack.environment, "train", self.settings, index)
             rollouts, failed = await self._collector(policy, crowd).collect(chains, index)
@@ -98,6 +111,8 @@ class RolloutTraining:
             }
             crowd.add(_written(rollouts))
             crowd.save(kept)
+            if self.seen is not None:
+                self.seen(rollouts)
             policy = await self._serve_latest()
             checkpoints.save(self.learner, index)
             await report(TrainingStep(index, metrics, policy))

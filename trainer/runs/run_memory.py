@@ -31,7 +31,7 @@ def check_run_memory(
 
 def run_need(settings: RunSettings, deployment: Settings, device: torch.device) -> MemoryNeed:
     """Of the processes that update, and of the engines that roll out."""
-    path, rolls_out = deployment.model_dir, settings.kind is RunKind.ROLLOUT
+    path, rolls_out = deployment.model_dir, settings.kind in (RunKind.ROLLOUT, RunKind.PRACTICE)
     learner = trained_needs(
         path,
         base_dtype(deployment.train_dtype, device, path).itemsize,

@@ -29,6 +29,7 @@ async def open_evaluator(
             stack.environment,
             adapters=job.deployment.adapters_dir,
             new_library=stack.new_library,
+            split=environment.examined,
             temperature=job.deployment.temperature,
             base=job.deployment.local_model,
             fetch=partial(fetch_adapter, job),

@@ -25,6 +25,7 @@ from trainer.runs.start_adapter import record_start
 
 _WARMUP = 50  # steps at most, and at most a tenth of all
 _CHECKPOINT = "sft.checkpoint"
+MEASURED_STEPS = 4  # after which the number of steps can be decided
 Report: TypeAlias = Callable[[SftStep], Awaitable[None]]
 
 
@@ -63,13 +64,18 @@ async def train_on_examples(
         nonlocal before
         record_start(job, start)  # only now: it fits the model
         seconds, before = time.perf_counter() - before, time.perf_counter()
-        await progress.step(step.index, job.settings.steps, _step_metrics(step, seconds))
+        await progress.step(step.index, job.settings.steps, step_metrics(step, seconds))
 
     return TrainingOutput(await train_sft(spec, device, report), examples.data)
 
 
-async def train_sft(spec: SftSpec, device: torch.device, report: Report) -> PublishedAdapter:
+async def train_sft(
+    spec: SftSpec, device: torch.device, report: Report, decide_steps: Callable[[], int] | None = None
+) -> PublishedAdapter:
     """Train an adapter. A retry ends with the same weights, so the same hash.
+
+    `decide_steps` is asked after the first few steps how many there are, of at most those of the settings; a retry
+    is given the same number.
 
     Raises InvalidError where `start` does not fit the base or a weight is not finite, StorageError if the disk is
     full, and what `report` raises.
@@ -81,7 +87,12 @@ async def train_sft(spec: SftSpec, device: torch.device, report: Report) -> Publ
         checkpoint_activations(base)
     model = cast(PreTrainedModel, policy.get_base_model())  # with the LoRA layers in it
     spec.directory.mkdir(parents=True, exist_ok=True)
-    for step in sft_steps(model, spec.samples, _sft_settings(settings), spec.directory / _CHECKPOINT):
+    checkpoint = spec.directory / _CHECKPOINT
+    if decide_steps is not None:
+        for step in sft_steps(model, spec.samples, _sft_settings(settings), checkpoint, until=MEASURED_STEPS):
+            await report(step)
+        settings = msgspec.structs.replace(settings, steps=decide_steps())
+    for step in sft_steps(model, spec.samples, _sft_settings(settings), checkpoint):
         await report(step)
     return publish(policy, spec.adapters, spec.prompt, base=spec.base_name)
 
@@ -99,7 +110,7 @@ def _sft_settings(settings: RunSettings) -> SftSettings:
     )
 
 
-def _step_metrics(step: SftStep, seconds: float) -> dict[str, Json]:
+def step_metrics(step: SftStep, seconds: float) -> dict[str, Json]:
     return {
         "loss": step.loss,
         "accuracy": step.accuracy,

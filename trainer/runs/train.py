@@ -5,8 +5,9 @@ rollout   groups of fresh rollouts with rewards           advantages, one update
 logged    groups of scored served tasks with rewards      advantages, one update per step
 sft       imported chats, or the best served tasks        supervised steps
 exam      none                                            none: releases are examined
+practice  lessons and rollouts on an API's double         supervised steps, then one update per step
 
-Each kind but the last publishes one adapter. The gate then evaluates it as a candidate release.
+Each kind but `exam` publishes one adapter. The gate then evaluates it as a candidate release.
 """
 
 import os
@@ -25,7 +26,6 @@ from trainer.engines.sleep import servers_that_sleep, sleep_during_updates, wake
 from trainer.experience.filters import BaseModel
 from trainer.experience.read_experience import LoggedExperience
 from trainer.experience.snapshot import read_once
-from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
 from trainer.learning.learning_rate import with_learning_rate
 from trainer.learning.model import pick_device
 from trainer.learning.publishing import TrainingOutput
@@ -36,8 +36,10 @@ from trainer.runs.grown_library import grown_skills
 from trainer.runs.learned_tasks import recorder
 from trainer.runs.logged import train_on_logged
 from trainer.runs.own_exam import RunEnvironment, open_run_environment, too_little_own_work, with_own_exam
+from trainer.runs.practice import practise, sample_api
 from trainer.runs.release_exam import examine_releases
 from trainer.runs.rollout import train_on_rollouts
+from trainer.runs.run_learner import open_run_learner
 from trainer.runs.run_memory import check_run_memory
 from trainer.runs.sft import train_on_examples
 from trainer.runs.sft_examples import SftExamples, load_examples
@@ -62,6 +64,8 @@ async def train(job: Job, progress: RunProgress) -> Result:
         sessions = database.sessions
         settings = with_learning_rate(job.settings, read_card(deployment.model_dir))
         job = await with_own_exam(msgspec.structs.replace(job, settings=settings), sessions)
+        if job.settings.kind is RunKind.PRACTICE:
+            await sample_api(job, progress, sessions)
         # Before the training, which takes long: it may fail.
         async with open_run_environment(job, sessions, progress) as environment:
             await check_coverage(job, sessions, environment)
@@ -70,6 +74,9 @@ async def train(job: Job, progress: RunProgress) -> Result:
                     reason = await too_little_own_work(job, sessions)
                     raise InvalidError(f"set environment, as the project's own work is no exam: {reason}")
                 return await examine_releases(job, progress, sessions, await environment.checked())
+            if job.settings.kind is RunKind.PRACTICE:
+                assert environment is not None  # `check_runnable`
+                return await practise(job, progress, sessions, environment)
             source = await _read_source(job, progress, sessions, environment)
             check_run_memory(job.settings, job.deployment, pick_device(job.deployment.engine_device))
             if environment is not None:
@@ -125,7 +132,7 @@ async def _train_adapter(
     with sleep_during_updates(job.deployment) if kind is not RunKind.ROLLOUT else nullcontext():
         if source.examples is not None:
             return await train_on_examples(job, progress, source.examples, start, device)
-        with open_learner(_learner_spec(job, start, device), _team(job)) as learner:
+        with open_run_learner(job, start, device) as learner:
             record_start(job, start)  # only now: it fits the model
             if source.logged is not None:
                 return await train_on_logged(job, progress, learner, source.logged)
@@ -133,22 +140,3 @@ async def _train_adapter(
             grown = await grown_skills(sessions, job.project_id)
             output = await train_on_rollouts(job, progress, learner, environment.environment, grown)
             return msgspec.structs.replace(output, data=environment.training)
-
-
-def _learner_spec(job: Job, start: Path | None, device: torch.device) -> LearnerSpec:
-    return LearnerSpec(
-        model_dir=job.deployment.model_dir,
-        settings=job.settings,
-        start=start,
-        device=device.type,
-        dtype=job.deployment.train_dtype,
-        shard=job.deployment.train_shard,
-    )
-
-
-def _team(job: Job) -> Team:
-    return Team(
-        local=job.deployment.train_processes,
-        remote=job.deployment.train_remote_processes,
-        rendezvous=job.deployment.train_rendezvous,
-    )

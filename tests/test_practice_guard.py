@@ -1,0 +1,105 @@
+"""A candidate that the exam lets pass is rejected where it forgot what was learned before."""
+
+from pathlib import Path
+
+import pytest
+
+from app.db.database import Sessions
+from app.db.tables import ReleaseState
+from app.sandbox.forked_sandbox import ForkedSandbox
+from tests.gated_run import NEW, GatedRun, lazy
+from tests.practised_project import practised_project
+from tests.task_results import result
+from tests.training_project import ProgressRecorder
+from trainer.evaluation.paired import Evaluator
+from trainer.evaluation.policy_metrics import TaskResult
+from trainer.gate import Guarded
+from trainer.runs.own_exam import open_run_environment
+from trainer.runs.practice import guarded, look_at_forgotten
+from trainer.runs.served_evaluator import open_evaluator
+
+
+@pytest.fixture
+async def run(sessions: Sessions, bare_sandbox: ForkedSandbox, tmp_path: Path) -> GatedRun:
+    return await GatedRun(sessions, bare_sandbox, tmp_path).open()
+
+
+@pytest.mark.slow
+async def test_both_models_are_tried_on_the_gym_as_they_would_serve(
+    committed: Sessions, database_url: str, tmp_path: Path
+) -> None:
+    project, progress = await practised_project(committed, database_url, tmp_path), ProgressRecorder()
+    job = await project.job(kind="practice", environment="practice?api=sensors", gate_scenarios=30)
+    async with open_run_environment(job, committed, progress) as environment:
+        assert environment is not None
+        async with open_evaluator(job, progress, committed, environment) as evaluator:
+            found = await look_at_forgotten(4, 1, progress, evaluator, "base", "base")
+    shown = found.figures["forgetting"]
+    assert (found.refusal, shown["points"], shown["candidate"]["tasks"]) == ("", 0, 12)
+    assert progress.parts[-1] == ("gym tasks", 24, 24)
+
+
+class Guard:
+    """Has found something already; records who was looked at."""
+
+    def __init__(self, found: Guarded) -> None:
+        self.found = found
+        self.asked: list[tuple[str, str]] = []
+
+    async def __call__(self, evaluator: Evaluator, candidate: str, incumbent: str) -> Guarded:
+        assert evaluator.environment is not None
+        self.asked.append((candidate, incumbent))
+        return self.found
+
+
+FIGURES = {"forgetting": {"points": -7.5}}
+
+
+async def test_a_candidate_that_is_better_in_the_exam_but_forgot_is_rejected_with_the_figures(
+    run: GatedRun,
+) -> None:
+    guard = Guard(Guarded(FIGURES, "it forgot what it knew"))
+    found = await run.evaluate(run.policies(new=run.expert), guard=guard)
+    assert (found.state, found.evidence["verdict"], guard.asked) == (
+        ReleaseState.REJECTED,
+        "reject",
+        [(NEW, "base")],
+    )
+    assert found.reason.startswith("it forgot what it knew; in the exam, it solves more scenarios")
+    assert (found.evidence["forgetting"], found.evidence["difference"]["sgc"]["mean"]) == ({"points": -7.5}, 100)
+    assert (await run.evaluate(run.policies(new=run.expert), guard=guard)).state is ReleaseState.REJECTED
+    assert len(guard.asked) == 1, "the gate has decided"
+
+
+async def test_a_candidate_that_forgot_nothing_passes_with_the_figures(run: GatedRun) -> None:
+    found = await run.evaluate(run.policies(new=run.expert), guard=Guard(Guarded(FIGURES)))
+    assert (found.state, found.evidence["forgetting"]) == (ReleaseState.PASSED, {"points": -7.5})
+
+
+async def test_nothing_is_asked_about_a_candidate_that_the_exam_rejects(run: GatedRun) -> None:
+    guard = Guard(Guarded(FIGURES))
+    assert (await run.evaluate(run.policies(new=lazy), guard=guard)).state is ReleaseState.REJECTED
+    assert guard.asked == []
+
+
+async def test_a_run_without_time_for_its_exam_leaves_a_candidate_that_says_so(run: GatedRun) -> None:
+    found = await run.evaluate(None, no_time="its 2 hours ended before its exam")
+    assert (found.decision, found.evidence["verdict"]) == ("waiting", "untested")
+    assert found.reason.startswith("its 2 hours ended before its exam. give it more hours, or set gate=canary")
+    assert (await run.active()).number == 1
+
+
+def solved(count: int) -> list[TaskResult]:
+    """Of 50 tasks, each of a scenario."""
+    return [result(f"s{number}", success=number < count) for number in range(50)]
+
+
+def test_more_than_two_points_below_before_is_forgetting() -> None:
+    assert guarded(solved(24), solved(25)).refusal == "", "two points"
+    assert guarded(solved(30), solved(25)).refusal == ""
+    lost = guarded(solved(23), solved(25))
+    assert lost.refusal.startswith(
+        "it forgot what it knew: it solves 4.0 points fewer tasks of the gym than before"
+    )
+    shown = lost.figures["forgetting"]
+    assert (shown["points"], shown["candidate"]["tgc"]["mean"], shown["incumbent"]["tgc"]["mean"]) == (-4, 46, 50)
