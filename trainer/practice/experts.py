@@ -1,9 +1,12 @@
 """The expert of practice: it reads the API's document, looks at what really comes, and repairs its mistakes."""
 
+import re
 from collections.abc import Generator, Sequence
 from random import Random
 from typing import Any, Literal
 
+from app.apis.double.model import Modelled
+from app.apis.double.shapes import fields_of, flat
 from app.records import Offer
 from trainer.lessons.experts import ProgramExpert, ProgramScript, plug_in, raised, skill_of, turn_of
 from trainer.lessons.program import Program
@@ -12,8 +15,9 @@ from trainer.practice.forms import contrasts
 from trainer.practice.programs import Shown, misnamed, mistakes, write_program
 from trainer.practice.words import nouns
 
-_LOOKS = 0.4  # of lessons look up what a list returns before a program reads it
 _OTHERS = 12  # other forms that are tried for skills
+_READ = re.compile(r'\["([^"]+)"\]|\.get\("([^"]+)"')
+_WORD = re.compile(r"[\w-]+")
 
 Mistake = Literal["word", "code", "thin"]
 
@@ -30,14 +34,12 @@ class PracticeScript(ProgramScript):
             f"The {nouns(plan.practice.every[plan.form.collection].collection)} are in apis.{app}.", app
         )
         mistake = self._mistake()
-        listing = self._listing
         if mistake == "word":
             wrong = misnamed(plan.app.operations[self._called[0]], plan.app)
             yield self.say("look", f"print(apis.api_docs.show_api_doc({app!r}, {wrong!r}))")
             yield self.say("again", f"print(apis.api_docs.show_api_doc({app!r}, {self._called[0]!r}))")
-        elif listing and self._rng.random() < _LOOKS:
-            doc = f'print(apis.api_docs.show_api_doc({app!r}, {listing!r})["response_schemas"]["success"])'
-            yield self.say("look", doc)
+        if unread := self._unread():
+            yield self.say("look", "\n".join(map(self._answer_of, unread)))
         if mistake == "thin" and not raised((yield from self._attempted("try", self._promised()))):
             return
         if mistake == "code":
@@ -76,16 +78,46 @@ class PracticeScript(ProgramScript):
         ]
         return list(dict.fromkeys(name for at, name in sorted(found) if at >= 0))
 
-    @property
-    def _listing(self) -> str:
-        reach = self._plan.practice.every[self._plan.form.collection]
-        name = self._plan.writing.operation(reach.listing).name if reach.listing else ""
-        return name if name in self._called else ""
+    def _unread(self) -> list[str]:
+        """The operations whose answers the program reads, though it was not shown what they have: signatures name
+        what is around the records, and not whether they are in a list or in a map.
+        """
+        read = {name for found in _READ.findall(self._right.function) for name in found if name}
+        found: list[str] = []
+        for name, made in self._answering():
+            assert made.shape is not None  # it answers with records
+            own = {*made.shape.keys, *fields_of(flat(made.shape.item))}
+            is_hidden_map = made.shape.holds == "map" and bool(made.shape.keys)
+            if is_hidden_map or (read & own) - self._told_of(made.collection):
+                found.append(name)
+        return found
+
+    def _answering(self) -> list[tuple[str, Modelled]]:
+        """The operations of the program that answer with records, with what they do."""
+        operations, every = self._plan.app.operations, self._plan.practice.model.operations.values()
+        places = {(each.operation.method, each.operation.path): each for each in every}
+        made = [(name, places[operations[name].method, operations[name].path]) for name in self._called]
+        return [(name, each) for name, each in made if each.role in ("list", "get") and each.shape is not None]
+
+    def _told_of(self, collection: str) -> set[str]:
+        """The words of what the signatures that were shown say of the records of a collection."""
+        practice, writing = self._plan.practice, self._plan.writing
+        roles = practice.every[collection].roles.values()
+        own = {writing.operation(made).name for each in roles for made in each}
+        lines = "\n".join(self._observations).splitlines()
+        shown = [line.partition(") -> ")[2] for line in lines if line.partition("(")[0] in own]
+        return {word for line in shown for word in _WORD.findall(line)}
+
+    def _answer_of(self, operation: str) -> str:
+        """Code that shows what an operation answers."""
+        app = self._plan.app.name
+        return f'print(apis.api_docs.show_api_doc({app!r}, {operation!r})["response_schemas"]["success"])'
 
     def _promised(self) -> Program:
         """The program for rows that have all that the document promises of records."""
         writing = self._plan.writing
-        every = frozenset(writing.reach.kinds) | frozenset(each.field for each in writing.reach.collection.links)
+        collection = writing.reach.collection
+        every = frozenset([*writing.reach.kinds, *(each.field for each in collection.links), collection.key])
         shown = {name: Shown(every, every) for name in writing.shown}
         return write_program(
             type(writing)(writing.form, writing.every, writing.app, shown, writing.values, writing.filters)

@@ -28,7 +28,13 @@ _OTHER_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
     "edit": ("update",), "show": ("get", "read"), "fetch": ("list", "get"), "replace": ("update",),
     "remove": ("delete",),
 }  # fmt: skip
-_OTHER_FIELDS: Final = ("title", "name", "label", "status", "display_name", "full_title", "item_state")
+_OTHER_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "key": ("id", "uuid", "key"), "text": ("title", "name", "label", "display_name"),
+    "flag": ("status", "is_active"), "choice": ("status", "state", "type"),
+    "date": ("created_at", "date", "timestamp"),
+    "number": ("value", "count", "amount"), "": ("id", "status", "label"),
+}  # fmt: skip
+"""What one expects that a field is called, by its kind."""
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -538,7 +544,7 @@ def _mistakes(program: Program, writing: Writing, rng: Random) -> Iterator[Progr
     code, app = "\n".join(program.body), writing.app
     known = {name for reach in writing.every.values() for name in fields_of(reach.collection.item)}
     for field in dict.fromkeys(re.findall(r'row\["(\w+)"\]', code)):
-        if wrong := [each for each in _OTHER_FIELDS if each not in known]:
+        if wrong := [each for each in _OTHER_FIELDS[_expected(field, writing)] if each not in known]:
             yield _changed(program, f'row["{field}"]', f'row["{rng.choice(wrong)}"]')
     for envelope in dict.fromkeys(re.findall(r'for row in page(\["\w+"\])', code)):
         yield _changed(program, f"in page{envelope}", 'in page["rows"]')
@@ -549,6 +555,14 @@ def _mistakes(program: Program, writing: Writing, rng: Random) -> Iterator[Progr
         wrong_name = "id" if operation.required[:1] != ("id",) else f"{split_words(name)[-1]}_id"
         if operation.required and wrong_name not in operation.arguments:
             yield _changed(program, f"{name}({operation.required[0]}=", f"{name}({wrong_name}=")
+
+
+def _expected(field: str, writing: Writing) -> str:
+    """The kind of a field, "" of one that nobody asks for."""
+    every = writing.every.values()
+    if field in {each.collection.key for each in every}:
+        return "key"
+    return next((each.kinds[field] for each in (writing.reach, *every) if field in each.kinds), "")
 
 
 def _changed(program: Program, old: str, new: str) -> Program:

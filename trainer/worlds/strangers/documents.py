@@ -495,7 +495,12 @@ class _Writer:
         """The parameters of a list."""
         habits, rng = self._habits, self._rng
         found = self._page_queries() if habits.paging != "none" else []
-        fields = [each for each in resource.fields if each.kind not in ("texts", "number")]
+        owner = self._owners[resource.noun]
+        fields = [
+            each
+            for each in resource.fields
+            if each.kind not in ("texts", "number") and not (owner is not None and each.words == owner.noun)
+        ]
         count = rng.choice((2, 6, 12) if habits.extras else (0, 1, 2, 4))
         form = "filter[{}]" if habits.extras and habits.key_parameter == "noun" else "{}"
         for each in rng.sample(fields, min(len(fields), count)):
