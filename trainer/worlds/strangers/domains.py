@@ -94,7 +94,7 @@ def linked(resource: Resource, every: Sequence[Resource]) -> Resource:
 
 _DOMAINS: Final = """
 library
-    book: title, author, isbn, pages#, published on@, genre=novel/essay/poetry/biography, available?, >shelf
+    book: title, author, isbn, pages#, publication date@, genre=novel/essay/poetry/biography, available?, >shelf
     shelf: label, floor#, wing=north/south/east
     loan: borrower, due date@, renewals#, overdue?, status=open/returned/lost, >book
     reader: full name, email, joined on@, blocked?
@@ -104,7 +104,7 @@ brewing
     hop: name, origin, acid content#., aroma*, in stock?
     tasting: title, score#, held on@, verdict=poor/fair/good, >brew
 beekeeping
-    hive: name, frames#, installed on@, queen marked?, strength=weak/normal/strong, >apiary
+    hive: name, frames#, installation date@, queen marked?, strength=weak/normal/strong, >apiary
     apiary: name, address, altitude#, fenced?
     harvest: title, weight#., collected on@, quality=raw/filtered/creamed, >hive
     treatment: remedy, dose#., given on@, finished?, >hive
@@ -112,79 +112,79 @@ shipping
     parcel: title, weight#., recipient, status=pending/shipped/delivered/returned, fragile?, value#., >depot
     depot: name, city, docks#, cold storage?
     courier: full name, phone, vehicle=van/bike/truck, active?, rating#.
-    route: name, distance#., departs on@, stops#, >courier
+    route: name, distance#., departure date@, stops#, >courier
 veterinary
-    animal: name, species=dog/cat/rabbit/horse, weight#., born on@, vaccinated?, >keeper
+    animal: name, species=dog/cat/rabbit/horse, weight#., birth date@, vaccinated?, >keeper
     keeper: full name, email, phone, newsletter?
-    visit: reason, visited on@, fee#., urgency=routine/urgent/emergency, paid?, >animal
+    visit: reason, visit date@, fee#., urgency=routine/urgent/emergency, paid?, >animal
     vaccine: name, manufacturer, doses#, refrigerated?
 cinema
-    film: title, director, runtime#, released on@, rating=general/teen/adult, subtitled?, cast*
-    screening: title, starts on@, seats left#, sold out?, >film, >hall
+    film: title, director, runtime#, release date@, rating=general/teen/adult, subtitled?, cast*
+    screening: title, start date@, seats left#, sold out?, >film, >hall
     hall: name, seats#, projector=laser/xenon/led
-    voucher: code name, worth#., expires on@, redeemed?
+    voucher: code name, worth#., expiry date@, redeemed?
 gardening
-    plant: name, latin name, height#., planted on@, light=shade/partial/full, perennial?, >bed
+    plant: name, latin name, height#., planting date@, light=shade/partial/full, perennial?, >bed
     bed: name, area#., soil=clay/sand/loam, irrigated?
     chore: title, due date@, minutes#, done?, priority=low/medium/high, >bed
     seed: variety, supplier, packets#, organic?
 payroll
-    employee: full name, position, salary#., hired on@, contract=permanent/temporary/intern, remote?, >office
+    employee: full name, position, salary#., hire date@, contract=permanent/temporary/intern, remote?, >office
     office: name, city, desks#, accessible?
-    payslip: title, net pay#., issued on@, approved?, >employee
-    absence: reason, begins on@, days#, status=requested/approved/rejected, >employee
+    payslip: title, net pay#., issue date@, approved?, >employee
+    absence: reason, start date@, days#, status=requested/approved/rejected, >employee
 astronomy
     telescope: name, aperture#., mount=alt/equatorial/fork, motorized?, >observatory
     observatory: name, country, altitude#, open to visitors?
-    sighting: title, object name, magnitude#., seen on@, confirmed?, >telescope
+    sighting: title, object name, magnitude#., sighting date@, confirmed?, >telescope
     comet: name, discoverer, period#., visible?
 restaurant
     dish: name, price#., course=starter/main/dessert, vegetarian?, calories#, allergens*
-    booking: guest name, guests#, booked for@, status=requested/confirmed/cancelled, outdoor?, >dining table
+    booking: guest name, guests#, booking date@, status=requested/confirmed/cancelled, outdoor?, >dining table
     dining table: label, seats#, area=indoor/terrace/bar
     waiter: full name, phone, shifts#, on duty?
 fitness
     workout: title, duration#, performed on@, intensity=easy/moderate/hard, completed?, >athlete
     athlete: full name, email, weight#., premium?, level=novice/advanced/elite
     exercise: name, muscle group=arms/legs/back/core, repetitions#, needs equipment?
-    challenge: title, goal#, ends on@, public?, participants#
+    challenge: title, goal#, end date@, public?, participants#
 insurance
-    claim: title, amount#., filed on@, status=open/approved/rejected/paid, suspicious?, >contract
-    contract: holder, premium#., starts on@, coverage=basic/extended/full, renewed?
+    claim: title, amount#., filing date@, status=open/approved/rejected/paid, suspicious?, >contract
+    contract: holder, premium#., start date@, coverage=basic/extended/full, renewed?
     adjuster: full name, region, cases#, certified?
-    assessment: summary, damage#., assessed on@, >claim, >adjuster
+    assessment: summary, damage#., assessment date@, >claim, >adjuster
 museum
     exhibit: title, artist, year made#, insured value#., condition=good/fair/poor, on display?, >gallery
     gallery: name, floor#, theme=modern/classic/ancient, climate controlled?
-    tour: title, guide name, starts on@, places#, language=english/french/german, cancelled?
+    tour: title, guide name, start date@, places#, language=english/french/german, cancelled?
     donor: full name, email, total given#., anonymous?
 parking
     garage: name, address, spaces#, hourly rate#., open at night?
     vehicle: plate, make, color, length#., electric?, kind=car/van/motorcycle
-    permit: holder, issued on@, expires on@, zone=inner/middle/outer, revoked?, >vehicle
-    fine: reason, amount#., issued on@, status=unpaid/paid/contested, >vehicle
+    permit: holder, issue date@, expiry date@, zone=inner/middle/outer, revoked?, >vehicle
+    fine: reason, amount#., issue date@, status=unpaid/paid/contested, >vehicle
 podcasting
     show: title, host name, language=english/spanish/italian, explicit?, followers#
-    episode: title, summary, length#, published on@, status=draft/scheduled/published, downloads#, >show
+    episode: title, summary, length#, publication date@, status=draft/scheduled/published, downloads#, >show
     sponsor: name, contact email, budget#., active?
     segment: title, begins at second#, kind=intro/interview/advert, >episode
 farming
     field: name, area#., crop=wheat/barley/maize/oats, irrigated?, sown on@
     tractor: model, horsepower#, serviced on@, leased?, fuel=diesel/electric/hydrogen
     barn: name, capacity#, heated?
-    cow: name, breed, weight#., born on@, healthy?, >barn
+    cow: name, breed, weight#., birth date@, healthy?, >barn
 real estate
-    property: title, address, price#., rooms#, listed on@, status=listed/reserved/sold, furnished?
-    viewing: visitor, takes place on@, outcome=interested/undecided/declined, confirmed?, >property, >agent
+    property: title, address, price#., rooms#, listing date@, status=listed/reserved/sold, furnished?
+    viewing: visitor, event date@, outcome=interested/undecided/declined, confirmed?, >property, >agent
     agent: full name, email, deals#, commission#., available?
     offer: bidder, amount#., made on@, accepted?, >property
 ticketing
-    ticket: subject, requester, priority=low/normal/high/critical, opened on@, closed?, hours spent#., >board
+    ticket: subject, requester, priority=low/normal/high/critical, opening date@, closed?, hours spent#., >board
     board: name, owner name, archived?, column count#
     comment: text, author, likes#, pinned?, >ticket
-    sprint: name, starts on@, points#, state=planned/active/completed
+    sprint: name, start date@, points#, state=planned/active/completed
 music studio
-    track: title, composer, tempo#, recorded on@, mixed?, key signature=major/minor, >session
+    track: title, composer, tempo#, recording date@, mixed?, key signature=major/minor, >session
     session: name, engineer, hours#., held on@, status=booked/running/finished
     instrument: name, maker, value#., tuned?, family=strings/brass/percussion
     microphone: model, pattern=cardioid/omni/figure8, price#., in repair?
@@ -192,7 +192,7 @@ weather
     station: name, country, elevation#, online?, kind=coastal/mountain/urban
     reading: title, temperature#., humidity#, taken on@, verified?, >station
     sensor: model, accuracy#., calibrated on@, faulty?, >station
-    warning: headline, severity=minor/moderate/severe, issued on@, lifted?
+    warning: headline, severity=minor/moderate/severe, issue date@, lifted?
 bakery
     bread: name, flour=rye/wheat/spelt, weight#, price#., sliced?, allergens*
     oven: label, temperature#, racks#, in use?
@@ -202,15 +202,15 @@ election
     candidate: full name, party, votes#, incumbent?, list number#
     precinct: name, registered voters#, district=north/south/west, counted?
     ballot: title, cast on@, valid?, kind=mail/booth/early, >precinct
-    observer: full name, organization, accredited?, arrived on@, >precinct
+    observer: full name, organization, accredited?, arrival date@, >precinct
 photography
     photo: title, photographer, width#, taken on@, license=free/editorial/commercial, featured?, moods*, >album
     album: name, description, cover color, private?
     camera: model, shutter count#, aperture#., rented?, sensor size=full/crop/medium
-    print order: title, copies#, ordered on@, paper=matte/glossy/canvas, dispatched?, >photo
+    print order: title, copies#, order date@, paper=matte/glossy/canvas, dispatched?, >photo
 school
-    course: title, teacher, credits#, starts on@, level=beginner/intermediate/expert, full?
-    pupil: full name, email, year#, enrolled on@, scholarship?
+    course: title, teacher, credits#, start date@, level=beginner/intermediate/expert, full?
+    pupil: full name, email, year#, enrollment date@, scholarship?
     assignment: title, due date@, max points#, graded?, >course
     grade: remark, points#., given on@, passed?, >pupil, >assignment
 aquarium
@@ -222,7 +222,7 @@ hosting
     server: hostname, memory#, cores#, region=europe/america/asia, started?, monthly cost#., >cluster
     cluster: name, nodes#, healthy?, tier=dev/staging/production
     backup: title, size#., taken on@, encrypted?, status=running/completed/failed, >server
-    certificate: common name, issuer, expires on@, trusted?
+    certificate: common name, issuer, expiry date@, trusted?
 wine cellar
     bottle: name, vintage#, price#., region, sweetness=dry/medium/sweet, opened?, >rack
     rack: label, rows#, temperature#., locked?
@@ -231,56 +231,56 @@ wine cellar
 chess club
     player: full name, elo#, joined on@, title rank=none/master/grandmaster, active?
     match: title, played on@, moves#, result=white/black/draw, rated?
-    tournament: name, venue, rounds#, starts on@, status=planned/running/finished
+    tournament: name, venue, rounds#, start date@, status=planned/running/finished
     opening line: name, code name, popularity#, gambit?
 laboratory
     specimen: label, volume#., collected on@, kind=blood/saliva/tissue, contaminated?, >freezer
     freezer: name, temperature#, shelves#, alarmed?
     assay: title, technician, started on@, status=queued/running/completed/failed, replicates#, >specimen
-    reagent: name, lot number, milliliters#., expires on@, hazardous?
+    reagent: name, lot number, milliliters#., expiry date@, hazardous?
 car workshop
     repair: title, mechanic, cost#., received on@, status=waiting/started/completed, under warranty?, >automobile
     automobile: plate, model, mileage#, built in year#, fuel type=petrol/diesel/electric
     spare part: name, part number, stock#, price#., original?
     lift: label, max load#, occupied?
 publishing
-    manuscript: title, writer, words#, submitted on@, stage=received/accepted/rejected/printed, urgent?, topics*
+    manuscript: title, writer, words#, submission date@, stage=received/accepted/rejected/printed, urgent?, topics*
     editor: full name, email, specialty=fiction/science/cooking, workload#, on leave?
     imprint: name, city, founded in year#, active?
-    royalty: title, amount#., payable on@, paid?, >manuscript
+    royalty: title, amount#., payment date@, paid?, >manuscript
 theater
     play: title, playwright, acts#, genre=tragedy/comedy/musical, premiered?
-    rehearsal: title, room name, starts on@, length#, mandatory?, >play
+    rehearsal: title, room name, start date@, length#, mandatory?, >play
     costume: name, size=small/medium/large, rental fee#., cleaned?, >play
     actor: full name, stage name, roles#, understudy?
 recycling
     container: label, liters#, material=glass/paper/plastic/metal, emptied on@, damaged?, >collection point
     collection point: name, address, capacity#, lit?
-    pickup: title, driver name, scheduled for@, tons#., status=planned/underway/completed, >collection point
-    complaint: subject, reporter, filed on@, resolved?, >collection point
+    pickup: title, driver name, planned date@, tons#., status=planned/underway/completed, >collection point
+    complaint: subject, reporter, filing date@, resolved?, >collection point
 banking
-    account: name, iban label, balance#., opened on@, kind=checking/savings/loan, frozen?
-    transfer: purpose, amount#., executed on@, status=pending/executed/failed, recurring?, >account
+    account: name, iban label, balance#., opening date@, kind=checking/savings/loan, frozen?
+    transfer: purpose, amount#., execution date@, status=pending/executed/failed, recurring?, >account
     payee: full name, country, verified?, transfers#
     standing payment: title, amount#., next due@, interval=weekly/monthly/yearly, paused?, >account
 radio
-    broadcast: title, presenter, minutes#, airs on@, format=live/recorded/repeat, syndicated?
+    broadcast: title, presenter, minutes#, air date@, format=live/recorded/repeat, syndicated?
     jingle: name, seconds#, mood=happy/calm/dramatic, retired?
     listener request: song title, listener name, received on@, played?, >broadcast
     transmitter: name, power#, frequency#., on air?
 scouting
     troop: name, town, founded on@, members#, active?
     badge: name, difficulty=easy/medium/hard, points#, outdoor?
-    camp: title, location, begins on@, cost#., full?, >troop
+    camp: title, location, start date@, cost#., full?, >troop
     scout: full name, age#, joined on@, rank=rookie/explorer/leader, >troop
 retail
     product: name, sku label, price#., stock#, status=draft/active/discontinued, on sale?, materials*, >brand
     brand: name, country, website, featured?
-    purchase: buyer, total#., ordered on@, state=new/paid/shipped/cancelled, gift?
+    purchase: buyer, total#., order date@, state=new/paid/shipped/cancelled, gift?
     coupon: code name, discount#, valid until@, enabled?
 hotel
     room: name, floor#, nightly rate#., beds#, view=sea/garden/street, occupied?
-    reservation: guest, arrives on@, nights#, status=pending/confirmed/cancelled, breakfast?, >room
+    reservation: guest, arrival date@, nights#, status=pending/confirmed/cancelled, breakfast?, >room
     housekeeper: full name, phone, rooms per day#, night shift?
     minibar item: name, price#., stock#, alcoholic?
 robotics
@@ -294,9 +294,9 @@ forestry
     felling: title, cubic meters#., felled on@, approved?, >stand
     trail: name, length#., difficulty=easy/moderate/hard, closed?
 recruiting
-    vacancy: title, department, salary#., posted on@, status=open/closed/filled, remote?, skills*
+    vacancy: title, department, salary#., posting date@, status=open/closed/filled, remote?, skills*
     applicant: full name, email, experience#, applied on@, stage=applied/interviewed/hired/rejected, >vacancy
-    interview: title, interviewer, scheduled for@, score#, cancelled?, >applicant
+    interview: title, interviewer, planned date@, score#, cancelled?, >applicant
     referral: referrer, bonus#., referred on@, paid out?, >applicant
 dental
     filling: tooth name, material=composite/ceramic/gold, placed on@, cost#., painful?, >dental patient
@@ -305,12 +305,12 @@ dental
     reminder: text, send on@, sent?, channel=mail/phone/sms, >dental patient
 cycling
     bicycle: name, frame size#, kind=road/mountain/city, weight#., stolen?
-    ride: title, distance#., ridden on@, elevation gain#, private?, >bicycle
-    component: name, maker, price#., installed on@, worn out?, >bicycle
-    meetup: title, organizer, meets on@, pace=slow/medium/fast, cancelled?
+    ride: title, distance#., ride date@, elevation gain#, private?, >bicycle
+    component: name, maker, price#., installation date@, worn out?, >bicycle
+    meetup: title, organizer, meeting date@, pace=slow/medium/fast, cancelled?
 ferry
     vessel: name, length#., cabins#, built in year#, status=docked/sailing/retired, hybrid?
-    sailing: title, leaves on@, passengers#, fare#., delayed?, >vessel, >port
+    sailing: title, departure date@, passengers#, fare#., delayed?, >vessel, >port
     port: name, country, berths#, customs?
     crew member: full name, duty=deck/engine/galley, months aboard#, certified?, >vessel
 translation
@@ -319,7 +319,7 @@ translation
     translator: full name, email, rate per word#., available?, >glossary
     translation job: title, words#, deadline@, status=open/assigned/delivered, rush?, >translator
 charity
-    campaign: title, target amount#., raised amount#., ends on@, status=draft/active/closed, featured?
+    campaign: title, target amount#., raised amount#., end date@, status=draft/active/closed, featured?
     donation: donor name, amount#., received on@, anonymous?, method=card/transfer/cash, >campaign
     volunteer: full name, email, hours#, background checked?
     grant: title, amount#., decided on@, awarded?, >campaign
@@ -329,7 +329,7 @@ warehouse
     forklift: name, hours#, fuel kind=electric/gas, out of service?
     stocktake: title, counted on@, differences#, status=planned/counting/completed, >aisle
 dancing
-    dance class: title, instructor, style=salsa/tango/ballet/swing, price#., starts on@, sold out?
+    dance class: title, instructor, style=salsa/tango/ballet/swing, price#., start date@, sold out?
     dancer: full name, email, lessons#, member?
     studio: name, area#., mirrors?, floor type=wood/vinyl
     recital: title, held on@, audience#, rehearsed?, >dance class
@@ -341,56 +341,56 @@ genealogy
 toys
     toy: name, age from#, price#., category=puzzle/doll/vehicle/game, recalled?, >manufacturer
     manufacturer: name, country, founded in year#, certified?
-    recall notice: title, issued on@, units#, hazard level=low/medium/high, ended?, >toy
+    recall notice: title, issue date@, units#, hazard level=low/medium/high, ended?, >toy
     toy review: headline, stars#, written on@, helpful votes#, hidden?, >toy
 energy
-    meter: label, serial label, last value#., installed on@, kind=power/gas/water, smart?, >household
+    meter: label, serial label, last value#., installation date@, kind=power/gas/water, smart?, >household
     household: name, address, occupants#, prepaid?
     tariff: name, unit price#., valid from@, green?, plan type=fixed/variable/night
-    outage: title, began on@, homes affected#, repaired?, cause=storm/accident/maintenance
+    outage: title, start date@, homes affected#, repaired?, cause=storm/accident/maintenance
 moderation
-    post: title, body, views#, posted on@, status=visible/hidden/removed, locked?, topics*, >forum
+    post: title, body, views#, posting date@, status=visible/hidden/removed, locked?, topics*, >forum
     forum: name, description, moderators#, archived?
     report case: reason, filed by, reported on@, handled?, severity=low/medium/high, >post
-    ban: username, ends on@, strikes#, lifted?, >forum
+    ban: username, end date@, strikes#, lifted?, >forum
 drones
     drone: name, model, flight hours#., range#, status=grounded/flying/serviced, insured?
-    flight: title, pilot, flown on@, max height#, incident?, >drone
+    flight: title, pilot, flight date@, max height#, incident?, >drone
     no fly area: name, radius#., active?, reason kind=airport/military/event
     battery pack: label, cycles#, charge#, swollen?, >drone
 catering
     menu: name, price per head#., courses#, vegan?, season=spring/summer/autumn/winter
-    banquet: title, client, takes place on@, heads#, status=quoted/booked/served, >menu
+    banquet: title, client, event date@, heads#, status=quoted/booked/served, >menu
     ingredient: name, supplier, kilograms#., frozen?, allergen?
     chef: full name, phone, cuisine=french/thai/mexican, available?
 typography
-    typeface: name, designer, styles#, released on@, classification=serif/sans/script, variable?
+    typeface: name, designer, styles#, release date@, classification=serif/sans/script, variable?
     glyph: name, unicode label, width#, reviewed?, >typeface
     font license: licensee, seats#, fee#., valid until@, revoked?, >typeface
     specimen sheet: title, pages#, printed?, paper size=a4/a3/letter, >typeface
 quarry works
     stone block: label, tons#., extracted on@, stone=granite/marble/slate, cracked?, >pit
-    pit: name, depth#., flooded?, opened on@
-    blast: title, charge#., fired on@, status=planned/fired/cancelled, >pit
+    pit: name, depth#., flooded?, opening date@
+    blast: title, charge#., firing date@, status=planned/fired/cancelled, >pit
     saw: model, blade diameter#, running?
 surveying
-    questionnaire: title, questions#, opens on@, status=draft/open/closed, anonymous?
+    questionnaire: title, questions#, start date@, status=draft/open/closed, anonymous?
     respondent: nickname, age#, country, opted out?
-    answer sheet: title, score#, submitted on@, complete?, >questionnaire, >respondent
+    answer sheet: title, score#, submission date@, complete?, >questionnaire, >respondent
     panel: name, size#, paid?
 marina
     yacht: name, length#., owner name, hull=wood/steel/fiberglass, insured?, >berth
     berth: label, depth#., daily rate#., reserved?
-    mooring fee: title, amount#., due on@, settled?, >yacht
+    mooring fee: title, amount#., due date@, settled?, >yacht
     dinghy: name, seats#, inflatable?, color
 ceramics
-    pot: title, glaze, height#., fired on@, state=wet/bisque/finished, cracked?, >kiln
+    pot: title, glaze, height#., firing date@, state=wet/bisque/finished, cracked?, >kiln
     kiln: name, max temperature#, chambers#, busy?
     clay: name, kilograms left#., grain=fine/medium/coarse, local?
     workshop place: participant, day@, fee#., paid?
 logbook
     diver: full name, certification=open/rescue/master, dives#, insured?
-    dive: title, depth#., dived on@, minutes#, night?, >diver, >reef
+    dive: title, depth#., dive date@, minutes#, night?, >diver, >reef
     reef: name, country, visibility#, protected?
     wetsuit: name, maker, thickness#, rented?, >diver
 subscriptions
@@ -401,7 +401,7 @@ subscriptions
 expeditions
     summit: name, altitude#, country, first climbed on@, dangerous?
     climber: full name, nationality, climbs#, injured?
-    expedition: title, leader name, leaves on@, budget#., status=planned/underway/returned/abandoned, >summit
+    expedition: title, leader name, departure date@, budget#., status=planned/underway/returned/abandoned, >summit
     supply: name, quantity#, weight#., packed?, >expedition
 kitchen planning
     recipe: title, cook time#, servings#, difficulty=simple/medium/tricky, vegetarian?, hints*, >cookbook
@@ -409,17 +409,17 @@ kitchen planning
     pantry item: name, grams#, best before@, opened?, place=fridge/shelf/cellar
     meal: title, eaten on@, guests#, leftovers?, >recipe
 newsroom
-    article: headline, reporter name, published on@, status=draft/reviewed/published/retracted, breaking?, >section
+    article: headline, publication date@, status=draft/reviewed/published/retracted, breaking?, >section
     section: name, editor name, position#, visible?
     source contact: full name, phone, reliability=low/medium/high, anonymous?
-    correction: text, issued on@, printed?, >article
+    correction: text, issue date@, printed?, >article
 orchestra
-    musician: full name, chair#, hired on@, instrument group=strings/winds/brass, substitute?
-    concert: title, conductor, plays on@, tickets sold#, status=announced/postponed/played
+    musician: full name, chair#, hire date@, instrument group=strings/winds/brass, substitute?
+    concert: title, conductor, concert date@, tickets sold#, status=announced/postponed/played
     score sheet: title, composer name, pages#, borrowed?, >concert
     audition: candidate name, heard on@, points#, passed?
 customs
-    shipment: label, declared value#., arrived on@, status=held/cleared/seized, perishable?, >broker
+    shipment: label, declared value#., arrival date@, status=held/cleared/seized, perishable?, >broker
     broker: name, license label, clearances#, suspended?
     inspection: title, officer, inspected on@, findings#, passed?, >shipment
     duty rate: name, percent#., valid from@, reduced?
@@ -431,7 +431,7 @@ webhook: name, target url, event=created/updated/deleted, enabled?, failures#
 team: name, description, size#, archived?
 notification: title, message, sent on@, read?, channel=mail/push/chat
 job: name, queue name, attempts#, started on@, status=queued/running/completed/failed
-announcement: title, text, starts on@, published?, views#
+announcement: title, text, start date@, published?, views#
 attachment: file name, content type, bytes#, uploaded on@, public?
 api client: name, contact email, requests#, revoked?, plan level=free/paid
 saved filter: name, expression, uses#, shared?
@@ -439,7 +439,7 @@ audit entry: title, actor, happened on@, outcome=allowed/denied
 template: name, subject, version number#, default?
 workspace: name, description, members#, suspended?, region=eu/us/asia
 schedule: name, cron text, runs#, paused?, next run@
-invitation: email, invited on@, status=sent/accepted/revoked, reminders#
+invitation: email, invitation date@, status=sent/accepted/revoked, reminders#
 plugin: name, version label, downloads#, installed?, license kind=free/paid
 suggestion: subject, message, rating#, received on@, answered?
 """
