@@ -60,11 +60,25 @@ class PracticeScript(ProgramScript):
         return observation
 
     def _note(self) -> str:
-        """What is called, and what has to be known of it."""
-        said = f"I call {', '.join(self._called)}"
+        """What is called, where the rows are, which fields are read, and what has to be known besides."""
+        said = [f"I call {', '.join(self._called)}"]
+        around = set[str]()
+        for name, made in self._answering():
+            if made.role == "list" and made.shape is not None and (made.shape.keys or made.shape.holds == "map"):
+                around |= set(made.shape.keys)
+                place = f" in {'.'.join(made.shape.keys)}" if made.shape.keys else ""
+                rows = "a map" if made.shape.holds == "map" else "a list"
+                said.append(f"rows of {name} are {rows}{place}")
+        if read := [each for each in self._read_names if each not in around]:
+            said.append(f"I read {', '.join(read)}")
         if self._plan.writing.is_thin:
-            said += "; rows of the list lack a field, so I read each record"
-        return f"{said}."
+            said.append("rows of the list lack a field, so I read each record")
+        return f"{'; '.join(said)}."
+
+    @property
+    def _read_names(self) -> list[str]:
+        """The names in answers that the program reads, in order."""
+        return list(dict.fromkeys(name for found in _READ.findall(self._right.function) for name in found if name))
 
     @property
     def _called(self) -> list[str]:
@@ -79,16 +93,17 @@ class PracticeScript(ProgramScript):
         return list(dict.fromkeys(name for at, name in sorted(found) if at >= 0))
 
     def _unread(self) -> list[str]:
-        """The operations whose answers the program reads, though it was not shown what they have: signatures name
-        what is around the records, and not whether they are in a list or in a map.
+        """The operations of whose answers the program reads what their signatures do not say: these name what is
+        around records, and neither their fields nor whether they are in a list or in a map.
         """
-        read = {name for found in _READ.findall(self._right.function) for name in found if name}
+        read, lines = set(self._read_names), "\n".join(self._observations).splitlines()
         found: list[str] = []
         for name, made in self._answering():
             assert made.shape is not None  # it answers with records
             own = {*made.shape.keys, *fields_of(flat(made.shape.item))}
-            is_hidden_map = made.shape.holds == "map" and bool(made.shape.keys)
-            if is_hidden_map or (read & own) - self._told_of(made.collection):
+            shown = [line.partition(") -> ")[2] for line in lines if line.startswith(f"{name}(")]
+            shown += [line for line in lines if f"'api_name': {name!r}" in line]  # its whole description
+            if (read & own) - {word for line in shown for word in _WORD.findall(line)}:
                 found.append(name)
         return found
 
@@ -98,15 +113,6 @@ class PracticeScript(ProgramScript):
         places = {(each.operation.method, each.operation.path): each for each in every}
         made = [(name, places[operations[name].method, operations[name].path]) for name in self._called]
         return [(name, each) for name, each in made if each.role in ("list", "get") and each.shape is not None]
-
-    def _told_of(self, collection: str) -> set[str]:
-        """The words of what the signatures that were shown say of the records of a collection."""
-        practice, writing = self._plan.practice, self._plan.writing
-        roles = practice.every[collection].roles.values()
-        own = {writing.operation(made).name for each in roles for made in each}
-        lines = "\n".join(self._observations).splitlines()
-        shown = [line.partition(") -> ")[2] for line in lines if line.partition("(")[0] in own]
-        return {word for line in shown for word in _WORD.findall(line)}
 
     def _answer_of(self, operation: str) -> str:
         """Code that shows what an operation answers."""
