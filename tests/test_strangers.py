@@ -98,7 +98,8 @@ def test_documents_differ_in_size_names_lists_pages_bodies_and_credentials() -> 
 async def test_the_program_solves_every_task_and_doing_nothing_none(sandbox: Sandbox) -> None:
     environment = load_environment()
     with every_row() as row:
-        for split, count in (("train", 60), ("validation", 20), ("test", 20)):
+        counts: dict[Split, int] = {"train": 60, "validation": 20, "test": 20}
+        for split, count in counts.items():
             for scenario in environment.scenarios(split, count, seed=1):
                 own, _ = environment.place(scenario.tasks[0].variables["world"])
                 with row(f"{split} {own.app.name} {own.form.name}"):

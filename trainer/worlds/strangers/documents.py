@@ -303,8 +303,7 @@ class _Writer:
         return node
 
     def _identifier(self, method: str, path: str, role: str, resource: Resource) -> str:
-        verbs: dict[str, str] = {**self._habits.verbs}
-        verb, many = verbs.get(role, role), plural(resource.noun)
+        verb, many = self._habits.verbs.get(role, role), plural(resource.noun)
         noun = many if role == "list" else resource.noun
         match self._habits.identifiers:
             case "snake":

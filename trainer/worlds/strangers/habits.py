@@ -9,7 +9,6 @@ import msgspec
 from trainer.worlds.generated.words import Style, spell
 
 Size: TypeAlias = Literal["tiny", "small", "medium", "large"]
-Role: TypeAlias = Literal["list", "get", "create", "update", "replace", "delete"]
 Identifiers: TypeAlias = Literal[
     "camel", "snake", "pascal", "absent", "controller", "service", "dotted", "framework", "path"
 ]
@@ -23,7 +22,7 @@ KeyType: TypeAlias = Literal["integer", "string", "uuid"]
 _SIZES: Final[dict[Size, int]] = {"tiny": 20, "small": 38, "medium": 30, "large": 12}
 _PREFIXES: Final = ("/api/v1", "/api", "/v1", "/v2", "/rest", "/rest/v1", "/api/rest", "", "", "/api/v3")
 _STATUSES: Final = ("400", "401", "403", "404", "409", "422", "429", "500")
-_VERBS: Final[dict[Role, tuple[str, ...]]] = {
+_VERBS: Final[dict[str, tuple[str, ...]]] = {
     "list": ("list", "get", "find", "search", "fetch", "index", "browse", "get all"),
     "get": ("get", "show", "read", "retrieve", "fetch", "find", "view"),
     "create": ("create", "add", "new", "post", "store", "register", "insert"),
@@ -77,7 +76,7 @@ class Habits(msgspec.Struct, frozen=True, kw_only=True):
     fields: Style
     parameters: Style
     identifiers: Identifiers
-    verbs: dict[Role, str]
+    verbs: dict[str, str]  # by role
     says: Says
     schemas: Schemas
     envelope: tuple[str, ...]  # empty: lists are bare
@@ -114,7 +113,7 @@ def draw_habits(rng: Random) -> Habits:
     is_map = sometimes(0.17)
     paging: Paging = "none" if is_map else drawn(_PAGINGS, rng)
     needs_place = paging in ("cursor", "token", "address")  # for what tells of the next page
-    envelope = () if not needs_place and sometimes(0.4) else (rng.choice(_ENVELOPES),)
+    envelope: tuple[str, ...] = () if not needs_place and sometimes(0.4) else (rng.choice(_ENVELOPES),)
     if envelope and sometimes(0.1):
         envelope = (rng.choice([each for each in _OUTER if each != envelope[0]]), *envelope)
     fields = drawn(_FIELDS, rng)
