@@ -102,8 +102,10 @@ class PracticeScript(ProgramScript):
             assert made.shape is not None  # it answers with records
             own = {*made.shape.keys, *fields_of(flat(made.shape.item))}
             shown = [line.partition(") -> ")[2] for line in lines if line.startswith(f"{name}(")]
-            shown += [line for line in lines if f"'api_name': {name!r}" in line]  # its whole description
-            if (read & own) - {word for line in shown for word in _WORD.findall(line)}:
+            if any(f"'api_name': {name!r}" in line for line in lines):  # its whole description was shown
+                continue
+            is_around = made.role == "list" and bool(made.shape.keys)
+            if is_around or (read & own) - {word for line in shown for word in _WORD.findall(line)}:
                 found.append(name)
         return found
 

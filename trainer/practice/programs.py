@@ -14,7 +14,7 @@ from app.apis.catalog import App, Operation
 from app.apis.double.model import Collection, Modelled
 from app.apis.double.shapes import fields_of, flat, kind_of
 from app.apis.names import argument_name
-from app.apis.words import split_words, word_set
+from app.apis.words import singular, split_words, word_set
 from app.records import Json
 from trainer.lessons.program import Program, indent
 from trainer.practice.forms import Condition, Form, Reach, filter_for
@@ -552,7 +552,8 @@ def _mistakes(program: Program, writing: Writing, rng: Random) -> Iterator[Progr
         yield _changed(program, "in page:", 'in page["items"]:')
     for name in dict.fromkeys(re.findall(rf"apis\.{app.name}\.(\w+)\(", code)):
         operation = app.operations[name]
-        wrong_name = "id" if operation.required[:1] != ("id",) else f"{split_words(name)[-1]}_id"
+        last = next((each for each in reversed(split_words(name)) if each != "id"), "item")
+        wrong_name = "id" if operation.required[:1] != ("id",) else f"{singular(last)}_id"
         if operation.required and wrong_name not in operation.arguments:
             yield _changed(program, f"{name}({operation.required[0]}=", f"{name}({wrong_name}=")
 

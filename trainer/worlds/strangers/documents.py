@@ -136,6 +136,7 @@ class _Writer:
         self._resources = [self._widened(each) for each in resources]
         self._by_noun = {each.noun: each for each in self._resources}
         self._schemas: Node = {}
+        self._inline: Node = {}  # those that are written out wherever they are used
         self._paths: dict[str, Node] = {}
         self._owners = {each.noun: self._drawn_owner(each) for each in self._resources}
         self._above = {each.noun for each in self._owners.values() if each is not None}
@@ -416,11 +417,10 @@ class _Writer:
     def _read(self, resource: Resource, *, thin: bool = False) -> Node:
         """The schema of a record as it is read, or a reference to it."""
         name = f"{spell(resource.noun, 'pascal')}{'Summary' if thin else ''}"
-        if self._habits.schemas == "inline":
-            return self._shown(resource, thin=thin)
-        if name not in self._schemas:
-            self._schemas[name] = self._shown(resource, thin=thin)
-        return {"$ref": f"#/components/schemas/{name}"}
+        known = self._inline if self._habits.schemas == "inline" else self._schemas
+        if name not in known:
+            known[name] = self._shown(resource, thin=thin)
+        return known[name] if known is self._inline else {"$ref": f"#/components/schemas/{name}"}
 
     def _sent(self, resource: Resource, role: str) -> Node:
         """The schema of what a record is written with."""
