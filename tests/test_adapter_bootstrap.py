@@ -99,7 +99,7 @@ def test_the_curve_counts_what_was_read_and_has_the_exams(built: AdapterPlan) ->
     assert first.examples == steps[0].examples + steps[1].examples
     assert last.loss == pytest.approx((steps[2].loss + steps[3].loss) / 2)
     assert last.held_out_loss < first.held_out_loss
-    assert set(first.exams) == {"gym", "crud", "office"}
+    assert set(first.exams) == {"gym", "strangers", "office"}
     assert not last.exams
 
 

@@ -165,7 +165,7 @@ async def test_the_scripted_expert_makes_the_requested_mistakes(tmp_path: Path) 
         ([], "Missing option '--expert'"),
         (
             ["--expert", "teacher"],
-            "no expert is named 'teacher', there are chat, crud, gym, scripted",
+            "no expert is named 'teacher', there are chat, crud, gym, scripted, strangers",
         ),
         (["--expert", "chat?url=http://x"], "chat needs the option model"),
         (
@@ -177,7 +177,10 @@ async def test_the_scripted_expert_makes_the_requested_mistakes(tmp_path: Path) 
             ["--expert", "chat?url=http://x&model=m", "--api-key-env", "NONE"],
             "the environment variable NONE is not set",
         ),
-        (["--expert", "scripted", "--environment", "moon"], "has no 'moon', it has crud, exam, gym, office"),
+        (
+            ["--expert", "scripted", "--environment", "moon"],
+            "has no 'moon', it has crud, exam, gym, office, strangers",
+        ),
         (
             ["--expert", "scripted", "--environment", "tests.counting_environment.counting:load_environment"],
             "the scripted expert knows the environment office only",

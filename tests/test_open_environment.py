@@ -16,7 +16,7 @@ def test_the_fewest_scenarios_that_a_run_accepts_are_those_that_the_gate_needs()
 
 
 def test_every_environment_that_is_listed_opens_under_its_name() -> None:
-    assert [each.name for each in installed_environments()] == ["crud", "exam", "gym", "office", "practice"]
+    assert [each.name for each in installed_environments()] == ["crud", "exam", "gym", "office", "practice", "strangers"]
     for each in installed_environments():
         if each.name not in ("exam", "practice"):  # which belong to a project
             assert open_environment(each.name).scenarios("train", 1, 0)
@@ -36,8 +36,8 @@ def test_all_scenarios_take_place_at_the_named_site() -> None:
 @pytest.mark.parametrize(
     ("name", "error"),
     [
-        ("", "sage.environments has no '', it has crud, exam, gym, office"),
-        ("shop", "sage.environments has no 'shop', it has crud, exam, gym, office"),
+        ("", "sage.environments has no '', it has crud, exam, gym, office, strangers"),
+        ("shop", "sage.environments has no 'shop', it has crud, exam, gym, office, strangers"),
         ("office?size=3", "office has no option size; it has busy, names, site, wording"),
         ("office?busy=2", "office: busy=2: 2 is greater than the maximum of 0.9"),
         ("office?busy=often", "office: busy=often: 'often' is not of type 'number'"),

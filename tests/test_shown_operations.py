@@ -54,7 +54,7 @@ async def check(path: Path, train: int, exam: int) -> int:
     """Of so many scenarios of each world. Returns the number of lessons."""
     seen = 0
     with every_row() as row:
-        for name in ("crud", "gym"):
+        for name in ("crud", "gym", "strangers"):
             splits: list[tuple[Split, int]] = [("train", train), ("validation", exam), ("test", exam)]
             for split, count in splits:
                 for episode in await played(name, path / f"{name}-{split}", split, count):
@@ -66,9 +66,9 @@ async def check(path: Path, train: int, exam: int) -> int:
 
 
 async def test_no_lesson_calls_an_operation_that_was_not_shown(tmp_path: Path) -> None:
-    assert await check(tmp_path, train=10, exam=2) == 60
+    assert await check(tmp_path, train=10, exam=2) == 90
 
 
 @pytest.mark.slow
-async def test_none_of_300_lessons_and_of_the_exams_calls_an_operation_that_was_not_shown(tmp_path: Path) -> None:
-    assert await check(tmp_path, train=50, exam=20) == 300
+async def test_none_of_450_lessons_and_of_the_exams_calls_an_operation_that_was_not_shown(tmp_path: Path) -> None:
+    assert await check(tmp_path, train=50, exam=20) == 450

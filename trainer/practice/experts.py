@@ -1,9 +1,12 @@
 """The expert of practice: it reads the API's document, looks at what really comes, and repairs its mistakes."""
 
+import re
 from collections.abc import Generator, Sequence
 from random import Random
 from typing import Any, Literal
 
+from app.apis.double.model import Modelled
+from app.apis.double.shapes import fields_of, flat
 from app.records import Offer
 from trainer.lessons.experts import ProgramExpert, ProgramScript, plug_in, raised, skill_of, turn_of
 from trainer.lessons.program import Program
@@ -12,8 +15,9 @@ from trainer.practice.forms import contrasts
 from trainer.practice.programs import Shown, misnamed, mistakes, write_program
 from trainer.practice.words import nouns
 
-_LOOKS = 0.2  # of lessons look up what a list returns before a program reads it
 _OTHERS = 12  # other forms that are tried for skills
+_READ = re.compile(r'\["([^"]+)"\]|\.get\("([^"]+)"')
+_WORD = re.compile(r"[\w-]+")
 
 Mistake = Literal["word", "code", "thin"]
 
@@ -30,14 +34,12 @@ class PracticeScript(ProgramScript):
             f"The {nouns(plan.practice.every[plan.form.collection].collection)} are in apis.{app}.", app
         )
         mistake = self._mistake()
-        listing = self._listing
         if mistake == "word":
             wrong = misnamed(plan.app.operations[self._called[0]], plan.app)
             yield self.say("look", f"print(apis.api_docs.show_api_doc({app!r}, {wrong!r}))")
             yield self.say("again", f"print(apis.api_docs.show_api_doc({app!r}, {self._called[0]!r}))")
-        elif listing and self._rng.random() < _LOOKS:
-            doc = f'print(apis.api_docs.show_api_doc({app!r}, {listing!r})["response_schemas"]["success"])'
-            yield self.say("look", doc)
+        if unread := self._unread():
+            yield self.say("look", "\n".join(map(self._answer_of, unread)))
         if mistake == "thin" and not raised((yield from self._attempted("try", self._promised()))):
             return
         if mistake == "code":
@@ -58,11 +60,25 @@ class PracticeScript(ProgramScript):
         return observation
 
     def _note(self) -> str:
-        """What is called, and what has to be known of it."""
-        said = f"I call {', '.join(self._called)}"
+        """What is called, where the rows are, which fields are read, and what has to be known besides."""
+        said = [f"I call {', '.join(self._called)}"]
+        around = set[str]()
+        for name, made in self._answering():
+            if made.role == "list" and made.shape is not None and (made.shape.keys or made.shape.holds == "map"):
+                around |= set(made.shape.keys)
+                place = f" in {'.'.join(made.shape.keys)}" if made.shape.keys else ""
+                rows = "a map" if made.shape.holds == "map" else "a list"
+                said.append(f"rows of {name} are {rows}{place}")
+        if read := [each for each in self._read_names if each not in around]:
+            said.append(f"I read {', '.join(read)}")
         if self._plan.writing.is_thin:
-            said += "; rows of the list lack a field, so I read each record"
-        return f"{said}."
+            said.append("rows of the list lack a field, so I read each record")
+        return f"{'; '.join(said)}."
+
+    @property
+    def _read_names(self) -> list[str]:
+        """The names in answers that the program reads, in order."""
+        return list(dict.fromkeys(name for found in _READ.findall(self._right.function) for name in found if name))
 
     @property
     def _called(self) -> list[str]:
@@ -76,11 +92,34 @@ class PracticeScript(ProgramScript):
         ]
         return list(dict.fromkeys(name for at, name in sorted(found) if at >= 0))
 
-    @property
-    def _listing(self) -> str:
-        reach = self._plan.practice.every[self._plan.form.collection]
-        name = self._plan.writing.operation(reach.listing).name if reach.listing else ""
-        return name if name in self._called else ""
+    def _unread(self) -> list[str]:
+        """The operations of whose answers the program reads what their signatures do not say: these name what is
+        around records, and neither their fields nor whether they are in a list or in a map.
+        """
+        read, lines = set(self._read_names), "\n".join(self._observations).splitlines()
+        found: list[str] = []
+        for name, made in self._answering():
+            assert made.shape is not None  # it answers with records
+            own = {*made.shape.keys, *fields_of(flat(made.shape.item))}
+            shown = [line.partition(") -> ")[2] for line in lines if line.startswith(f"{name}(")]
+            if any(f"'api_name': {name!r}" in line for line in lines):  # its whole description was shown
+                continue
+            is_around = made.role == "list" and bool(made.shape.keys)
+            if is_around or (read & own) - {word for line in shown for word in _WORD.findall(line)}:
+                found.append(name)
+        return found
+
+    def _answering(self) -> list[tuple[str, Modelled]]:
+        """The operations of the program that answer with records, with what they do."""
+        operations, every = self._plan.app.operations, self._plan.practice.model.operations.values()
+        places = {(each.operation.method, each.operation.path): each for each in every}
+        made = [(name, places[operations[name].method, operations[name].path]) for name in self._called]
+        return [(name, each) for name, each in made if each.role in ("list", "get") and each.shape is not None]
+
+    def _answer_of(self, operation: str) -> str:
+        """Code that shows what an operation answers."""
+        app = self._plan.app.name
+        return f'print(apis.api_docs.show_api_doc({app!r}, {operation!r})["response_schemas"]["success"])'
 
     def _promised(self) -> Program:
         """The program for rows that have all that the document promises of records."""

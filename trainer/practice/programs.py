@@ -14,7 +14,7 @@ from app.apis.catalog import App, Operation
 from app.apis.double.model import Collection, Modelled
 from app.apis.double.shapes import fields_of, flat, kind_of
 from app.apis.names import argument_name
-from app.apis.words import split_words, word_set
+from app.apis.words import singular, split_words, word_set
 from app.records import Json
 from trainer.lessons.program import Program, indent
 from trainer.practice.forms import Condition, Form, Reach, filter_for
@@ -28,7 +28,13 @@ _OTHER_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
     "edit": ("update",), "show": ("get", "read"), "fetch": ("list", "get"), "replace": ("update",),
     "remove": ("delete",),
 }  # fmt: skip
-_OTHER_FIELDS: Final = ("title", "name", "label", "status", "display_name", "full_title", "item_state")
+_OTHER_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "key": ("id", "uuid", "key"), "text": ("title", "name", "label", "display_name"),
+    "flag": ("status", "is_active"), "choice": ("status", "state", "type"),
+    "date": ("created_at", "date", "timestamp"),
+    "number": ("value", "count", "amount"), "": ("id", "status", "label"),
+}  # fmt: skip
+"""What one expects that a field is called, by its kind."""
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -576,7 +582,7 @@ def _mistakes(program: Program, writing: Writing, rng: Random) -> Iterator[Progr
     code, app = "\n".join(program.body), writing.app
     known = {name for reach in writing.every.values() for name in fields_of(reach.collection.item)}
     for field in dict.fromkeys(re.findall(r'row\["(\w+)"\]', code)):
-        if wrong := [each for each in _OTHER_FIELDS if each not in known]:
+        if wrong := [each for each in _OTHER_FIELDS[_expected(field, writing)] if each not in known]:
             yield _changed(program, f'row["{field}"]', f'row["{rng.choice(wrong)}"]')
     for envelope in dict.fromkeys(re.findall(r'for row in page(\["\w+"\])', code)):
         yield _changed(program, f"in page{envelope}", 'in page["rows"]')
@@ -584,9 +590,18 @@ def _mistakes(program: Program, writing: Writing, rng: Random) -> Iterator[Progr
         yield _changed(program, "in page:", 'in page["items"]:')
     for name in dict.fromkeys(re.findall(rf"apis\.{app.name}\.(\w+)\(", code)):
         operation = app.operations[name]
-        wrong_name = "id" if operation.required[:1] != ("id",) else f"{split_words(name)[-1]}_id"
+        last = next((each for each in reversed(split_words(name)) if each != "id"), "item")
+        wrong_name = "id" if operation.required[:1] != ("id",) else f"{singular(last)}_id"
         if operation.required and wrong_name not in operation.arguments:
             yield _changed(program, f"{name}({operation.required[0]}=", f"{name}({wrong_name}=")
+
+
+def _expected(field: str, writing: Writing) -> str:
+    """The kind of a field, "" of one that nobody asks for."""
+    every = writing.every.values()
+    if field in {each.collection.key for each in every}:
+        return "key"
+    return next((each.kinds[field] for each in (writing.reach, *every) if field in each.kinds), "")
 
 
 def _changed(program: Program, old: str, new: str) -> Program:

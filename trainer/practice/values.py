@@ -9,10 +9,16 @@ from typing import Final
 from app.apis.double import texts
 from app.apis.double.records import Drawer, NoValueError
 from app.apis.double.shapes import Schema, flat, kind_of
-from app.apis.words import split_words
+from app.apis.words import split_words, word_set
 from app.records import Json
 from trainer.practice.forms import ADDRESSES
 
+_OWN_FORMS: Final = word_set(
+    "email mail phone mobile author owner assignee reporter reviewer sender recipient customer first_name "
+    "last_name full_name display_name username city country currency language locale timezone time_zone color "
+    "version hostname slug"
+)
+"""Formats and ends of names whose texts have a form of their own: nobody's e-mail address is a title."""
 _FOREIGN: Final = ("Überblick", "Café", "Größe", "Señal", "Žluťoučký", "Обзор", "报告", "Résumé", "Ærø")
 _PATHS: Final = ("prices", "news", "docs/start.html", "a/b", "offers", "feed.xml")
 _TRIES: Final = 8
@@ -38,9 +44,14 @@ def draw_value(schema: Schema, name: str, drawer: Drawer, rng: Random) -> Json:
 
 def draw_text(schema: Schema, name: str, drawer: Drawer, rng: Random) -> str:
     """Raises NoValueError."""
-    is_address = flat(schema).get("format") in ("uri", "url") or set(split_words(name)) & ADDRESSES
+    form, words = flat(schema).get("format"), split_words(name)
+    is_address = form in ("uri", "url") or bool(set(words) & ADDRESSES)
+    told = {form, *words[-1:], "_".join(words[-2:])} & _OWN_FORMS
     for _ in range(_TRIES):
-        found = _address(rng) if is_address else rng.choice(_FORMS)(rng)
+        if told and not is_address:
+            found = texts.text_of_format(str(form), rng) or texts.text_of_name(name, rng)
+        else:
+            found = _address(rng) if is_address else rng.choice(_FORMS)(rng)
         if drawer.fits(schema, found):
             return found
     drawn = drawer.value(schema, name, f"text {rng.random()}")
@@ -53,6 +64,8 @@ def like(text: str, rng: Random) -> str:
     """Another text that is easily taken for this one."""
     if "://" in text:
         return f"{text}&v=2" if "?" in text else f"{text}?v=2"
+    if "@" in text:
+        return text.replace("@", f"{rng.randint(2, 9)}@")
     first, *rest = text.split(" ")
     return rng.choice((f"{text} 2", f"{text} ({texts.word(rng)})", " ".join([first, texts.word(rng), *rest])))
 

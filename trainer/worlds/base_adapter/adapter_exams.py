@@ -14,7 +14,7 @@ from trainer.evaluation.local_session import LocalEvaluation, open_local_evaluat
 from trainer.evaluation.policy_metrics import PolicyMetrics, TaskResult, measure
 from trainer.worlds.held_out import file_name
 
-VALIDATION = {"gym": "gym", "crud": "crud", "office": "office"}
+VALIDATION = {"gym": "gym", "strangers": "strangers", "office": "office"}
 SEED = 7
 LIBRARY = {True: "on", False: "off"}
 _BASE_SHARE = 20

@@ -24,12 +24,16 @@ class MixPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MIX = (
-    MixPart(name="gym", share=0.25, environment="gym", expert="gym?crowded=0&withheld=0"),
-    MixPart(name="gym-crowded", share=0.12, environment="gym", expert="gym?crowded=1&withheld=0"),
-    MixPart(name="gym-withheld", share=0.08, environment="gym", expert="gym?crowded=0&withheld=1"),
-    MixPart(name="crud", share=0.2, environment="crud", expert="crud?crowded=0&withheld=0"),
-    MixPart(name="crud-crowded", share=0.1, environment="crud", expert="crud?crowded=1&withheld=0"),
-    MixPart(name="crud-withheld", share=0.05, environment="crud", expert="crud?crowded=0&withheld=1"),
+    MixPart(name="strangers", share=0.26, environment="strangers", expert="strangers?crowded=0&withheld=0"),
+    MixPart(
+        name="strangers-crowded", share=0.12, environment="strangers", expert="strangers?crowded=1&withheld=0"
+    ),
+    MixPart(
+        name="strangers-withheld", share=0.07, environment="strangers", expert="strangers?crowded=0&withheld=1"
+    ),
+    MixPart(name="gym", share=0.19, environment="gym", expert="gym?crowded=0&withheld=0"),
+    MixPart(name="gym-crowded", share=0.09, environment="gym", expert="gym?crowded=1&withheld=0"),
+    MixPart(name="gym-withheld", share=0.07, environment="gym", expert="gym?crowded=0&withheld=1"),
     MixPart(name="office", share=0.1, environment=_FREE, expert=_EXPERT),
     MixPart(name="office-crowded", share=0.06, environment="office", expert=f"{_EXPERT}&crowded=1"),
     MixPart(name="office-withheld", share=0.04, environment=_FREE, expert=f"{_EXPERT}&withheld=1"),
@@ -79,7 +83,7 @@ def divide_scenarios(total: int, mix: Sequence[MixPart]) -> list[int]:
     """Whole scenarios for each part, by largest remainder; their sum is `total`.
 
     >>> [each.share for each in MIX[:3]], divide_scenarios(10, MIX)
-    ([0.25, 0.12, 0.08], [3, 1, 1, 2, 1, 0, 1, 1, 0])
+    ([0.26, 0.12, 0.07], [3, 1, 1, 2, 1, 1, 1, 0, 0])
     """
     exact = [total * part.share for part in mix]
     counts = [int(each + 1e-9) for each in exact]
