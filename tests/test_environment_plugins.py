@@ -50,7 +50,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_installed_environment_is_found_by_its_name_and_unknown_names_list_it() -> None:
     assert registry.names(GROUP) == ["counting", "crud", "exam", "gym", "office", "practice", "strangers"]
     assert len(open_environment("counting?tasks=5").scenarios("test", 1, 0)[0].tasks) == 5
-    with pytest.raises(InvalidError, match="has no 'shop', it has counting, crud, exam, gym, office, practice, strangers"):
+    with pytest.raises(
+        InvalidError, match="has no 'shop', it has counting, crud, exam, gym, office, practice, strangers"
+    ):
         open_environment("shop")
 
 

@@ -16,7 +16,14 @@ def test_the_fewest_scenarios_that_a_run_accepts_are_those_that_the_gate_needs()
 
 
 def test_every_environment_that_is_listed_opens_under_its_name() -> None:
-    assert [each.name for each in installed_environments()] == ["crud", "exam", "gym", "office", "practice", "strangers"]
+    assert [each.name for each in installed_environments()] == [
+        "crud",
+        "exam",
+        "gym",
+        "office",
+        "practice",
+        "strangers",
+    ]
     for each in installed_environments():
         if each.name not in ("exam", "practice"):  # which belong to a project
             assert open_environment(each.name).scenarios("train", 1, 0)

@@ -12,7 +12,7 @@ from trainer.environment import Split
 from trainer.practice.environments import Plan, PracticeEnvironment, practice_on
 from trainer.practice.mix import Mix, RealTask, kind_of_form
 
-COUNT = 200
+COUNT = 400
 
 
 @pytest.fixture(scope="module")

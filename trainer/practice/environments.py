@@ -48,9 +48,9 @@ _MANY: Final = (23, 32)  # records, so that a list has several pages
 _OFTEN: Final = 0.25  # of scenarios have so many
 _THIN: Final = 0.5  # of scenarios have lists that show less than the items do
 _RECORDS: Final = 40  # sets of records of a split, of which each scenario changes some
-_SHOWN: Final = 150  # operations
+_SHOWN: Final = 200  # operations
 _ITEMS: Final = 12  # that are read by themselves before a task is made of them
-_CHOICES: Final = 4  # scenarios, of which the mix chooses one
+_CHOICES: Final = 6  # scenarios, of which the mix chooses one
 _TRIES: Final = 6  # of other details for a form, and of other forms
 _GOALS: Final[Mapping[Goal, float]] = {
     "count": 2, "list": 1.5, "sum": 0.5, "most": 0.7, "least": 0.7, "read": 3, "create": 4, "ensure": 0.7,

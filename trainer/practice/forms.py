@@ -448,7 +448,9 @@ def _joins(reach: Reach, through: Through) -> Iterator[Form]:
 
 def _of_one(reach: Reach, base: Form) -> Iterator[Form]:
     if reach.one("get") is not None or base.by == "text":
-        for field in [each for each in reach.kinds if each != base.key][:_READ]:
+        single = reach.shown_by(reach.one("get"))
+        shown = [each for each in reach.kinds if each != base.key and (base.by == "text" or each in single)]
+        for field in shown[:_READ]:
             yield _with(base, reach, goal="read", field=field)
     yield from _changes(reach, base, flags_only=False)
     if base.by == "text" and reach.write is not None:

@@ -10,7 +10,7 @@ from app.apis.double.model import Model, Modelled
 from app.records import Call
 from trainer.practice.forms import Form, Goal
 
-_ASKED: Final = 4.0  # times as often as otherwise: what people ask for alone
+_ASKED: Final = 8.0  # times as often as otherwise: what people ask for alone
 _FAILED: Final = 2  # times as much a real task counts that failed
 _FADING: Final = 0.7  # of what rollouts showed, with each round of others
 _FLOOR: Final = 0.1  # what is always solved, or never, is still asked so often

@@ -12,7 +12,7 @@ exam            the candidate against the active release on held-out tasks; then
 import os
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from trainer.learning.model import pick_device
 from trainer.learning.publishing import TrainingOutput
 from trainer.learning.supervised import SftStep, epoch_steps
 from trainer.practice.environments import Practice, PracticeEnvironment
+from trainer.rollouts.groups import ChainRollout
 from trainer.run_job import Job, Result, RunProgress
 from trainer.runs.candidate import evaluate_adapter
 from trainer.runs.demonstrations import DIRECTORY, MOST, Demonstrations, demonstrate, read_demonstrations
@@ -40,6 +41,7 @@ from trainer.runs.grown_library import grown_skills
 from trainer.runs.learned_tasks import recorder
 from trainer.runs.own_exam import RunEnvironment
 from trainer.runs.practice_hours import Hours, PracticeProgress
+from trainer.runs.practice_mix import Steering
 from trainer.runs.practice_skills import PractisedSkills, offer_skills
 from trainer.runs.practised_api import keep_samples
 from trainer.runs.rollout import train_on_rollouts
@@ -74,13 +76,20 @@ async def practise(job: Job, progress: RunProgress, sessions: Sessions, environm
     start = await find_start(job, sessions)
     await recorder(job, progress, sessions, start)(())
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // _SHARE))
+    steering = Steering(job.directory / "mix.json", practised)
+    await steering.begin(sessions, job.project_id)
     found = await _demonstrations(job, progress, hours, practised)
     with hours.stage("supervised"):
         taught = await _taught(job, progress, hours, found, start)
         found.samples.clear()  # the memory is needed
     with hours.stage("rollouts"):
         written = PractisedSkills(job.directory / "skills.msgpack")
-        output = await _rolled_out(job, progress, sessions, hours, practised, taught, written)
+
+        def seen(rollouts: Sequence[ChainRollout]) -> None:
+            written.add(rollouts)
+            steering.note(rollouts)
+
+        output = await _rolled_out(job, progress, sessions, hours, practised, taught, seen)
     with hours.stage("exam"):
         result = await _examined(job, progress, sessions, hours, environment, output)
         offered = await offer_skills(job, progress, sessions, written)
@@ -160,7 +169,7 @@ async def _rolled_out(
     hours: Hours,
     practised: PracticeEnvironment,
     taught: Path,
-    written: PractisedSkills,
+    seen: Callable[[Sequence[ChainRollout]], object],
 ) -> TrainingOutput:
     settings, most = job.settings, job.settings.gate_scenarios
     job = msgspec.structs.replace(job, settings=msgspec.structs.replace(settings, steps=_ROUNDS))
@@ -174,7 +183,7 @@ async def _rolled_out(
             practised,
             grown,
             may_go_on=lambda: hours.sheet.exam is None and hours.is_left_for_round(most),
-            seen=written.add,
+            seen=seen,
         )
 
 

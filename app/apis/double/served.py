@@ -30,13 +30,7 @@ def served_document(
         if any((path, name.upper()) in kept for name in left):
             paths[path] = left
     document: dict[str, Json] = _inlined({**model.document, "paths": paths}, model.document, 0)
-    return document if seed is None else in_another_order(document, seed)
-
-
-def in_another_order(document: Mapping[str, Json], seed: str) -> dict[str, Json]:
-    """The document with operations, parameters and fields in an order that the seed decides."""
-    found: dict[str, Json] = _shuffled(document, Random(f"{seed} order"), "")
-    return found
+    return document if seed is None else _shuffled(document, Random(f"{seed} order"), "")
 
 
 def _inlined(value: Json, document: Mapping[str, Json], hops: int) -> Json:

@@ -1,0 +1,64 @@
+"""What a run of practice asks more often than else: what people ask the project for, and what it half masters."""
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from app.apis.double.model import Model
+from app.db import training_data
+from app.db.database import Sessions, reading
+from app.score_source import GOOD
+from trainer.atomic_write import write_atomically
+from trainer.practice.environments import PracticeEnvironment
+from trainer.practice.mix import Mix, RealTask, kind_of_form
+from trainer.rollouts.groups import ChainRollout
+
+_TASKS = 500  # the newest
+
+
+class Steering:
+    """The mix of a run's environment, kept at `path` between its attempts."""
+
+    def __init__(self, path: Path, practised: PracticeEnvironment) -> None:
+        self._path, self._practised = path, practised
+
+    async def begin(self, sessions: Sessions, project_id: UUID) -> None:
+        """With what an earlier attempt left, or by the tasks of the project."""
+        if not self._restored():
+            self._practised.mix = await asked_of(sessions, project_id, self._practised.practice.model)
+            self._save()
+
+    def _restored(self) -> bool:
+        if self._path.exists():
+            self._practised.mix = msgspec.json.decode(self._path.read_bytes(), type=Mix)
+        return self._path.exists()
+
+    def _save(self) -> None:
+        write_atomically(msgspec.json.encode(self._practised.mix), self._path)
+
+    def note(self, rollouts: Iterable[ChainRollout]) -> None:
+        """What they solved, so that what is half mastered comes more often."""
+        solved, tried = Counter[str](), Counter[str]()
+        for each in rollouts:
+            kind = kind_of_form(self._practised.place(each.scenario.tasks[0].variables["world"])[0].form)
+            known = [episode.verdict.success for episode in each.episodes if episode.verdict.known]
+            solved[kind] += sum(known)
+            tried[kind] += len(known)
+        self._practised.mix.note({kind: (solved[kind], count) for kind, count in tried.items()})
+        self._save()
+
+
+async def asked_of(sessions: Sessions, project_id: UUID, model: Model) -> Mix:
+    """The mix by what the newest tasks did with the API, scored or not. Their texts and answers do not count."""
+    tasks = []
+    async with reading(sessions) as session:
+        ended = await training_data.window(session, project_id, limit=_TASKS)
+        scores = {each.id: each.score for each in ended if each.executed}
+        async for each in training_data.trajectories(session, list(scores)):
+            calls = tuple(call for call in each.calls if call.api.partition(".")[0] == model.app.name)
+            score = scores[each.task.id]
+            tasks.append(RealTask(calls, failed=score is not None and score < GOOD))
+    return Mix.of(model, tasks)
