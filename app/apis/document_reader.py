@@ -14,6 +14,7 @@ import structlog
 
 from app.apis.api_documents import MAX_DOCUMENT_BYTES
 from app.apis.app_view import AppView, OperationTraits
+from app.apis.double.coverage import Coverage, PracticeFinding, PracticeQuestion
 from app.apis.presentation import AS_WRITTEN, Presentation
 from app.apis.read_process import LENGTH_BYTES, NEXT, ReadRequest, ReadResult, frame
 from app.apis.sample_call import CallPlan, SampleCall
@@ -44,6 +45,7 @@ class DocumentReader:
         self._slots = asyncio.Semaphore(at_once)
         self._idle: list[Process] = []
         self._views: dict[bytes, AppView] = {}
+        self._coverages: dict[bytes, Coverage] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -106,6 +108,28 @@ class DocumentReader:
         assert result.call is not None
         return result.call
 
+    async def coverage(self, request: ReadRequest, content: bytes, digest: str) -> Coverage:
+        """What can be practised on a stored document. One that takes too much to read is `unreadable`, and is not
+        read again.
+        """
+        key = digest.encode() + msgspec.json.encode(request)
+        if key not in self._coverages:
+            try:
+                found = await self.practice(request, content, PracticeQuestion(about="coverage"))
+                coverage = found.coverage or Coverage(state="no_records")
+            except InvalidError as error:
+                coverage = Coverage(state="unreadable", reason=str(error))
+            self._coverages[key] = coverage
+            if len(self._coverages) > _CACHED:
+                del self._coverages[next(iter(self._coverages))]
+        return self._coverages[key]
+
+    async def practice(self, request: ReadRequest, content: bytes, question: PracticeQuestion) -> PracticeFinding:
+        """What the model of a stored document says. Raises ApiDocumentError."""
+        result, _ = await self._read(msgspec.structs.replace(request, practice=question), content)
+        assert result.practice is not None
+        return result.practice
+
     async def traits(
         self, name: str, content: bytes, digest: str, presentation: Presentation = AS_WRITTEN
     ) -> dict[str, OperationTraits]:
@@ -118,7 +142,7 @@ class DocumentReader:
             data = b"".join(map(frame, (msgspec.json.encode(request), *contents)))
             message, document = await self._exchange(data)
         result = msgspec.json.decode(message, type=ReadResult)
-        if result.app is not None or result.wanted or result.call is not None:
+        if any((result.app, result.wanted, result.call, result.practice)):
             return result, document
         if result.defect is not None:
             log.error("an API document cannot be read", name=request.name, cause=result.defect)

@@ -19,6 +19,7 @@ from app.apis.api_documents import parse_document, protocols, read_document
 from app.apis.app_view import AppView
 from app.apis.bound_parameters import bind_parameters, check_bindings
 from app.apis.catalog import App, MisspelledRisk
+from app.apis.double.coverage import PracticeFinding, PracticeQuestion, practice_finding
 from app.apis.naming import readable_names
 from app.apis.presentation import AS_WRITTEN, Presentation, keep_names, present
 from app.apis.sample_call import CallPlan, SampleCall, sample_call
@@ -46,6 +47,7 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     check: bool = False  # whether the document has what `bind` names
     store: bool = False  # whether the document is returned, to be stored
     call: CallPlan | None = None  # to be prepared
+    practice: PracticeQuestion | None = None  # to be answered
     others: list[str] = []  # URLs of documents that it refers to; their texts follow its own, "" for none
 
 
@@ -54,6 +56,7 @@ class ReadResult(msgspec.Struct, frozen=True, kw_only=True):
 
     app: AppView | None = None
     call: SampleCall | None = None
+    practice: PracticeFinding | None = None
     wanted: list[str] = []  # URLs of more documents that it refers to
     refusal: str | None = None
     document_refused: bool = True  # or else the bindings
@@ -130,6 +133,8 @@ def _read(request: ReadRequest, content: bytes, contents: list[bytes]) -> tuple[
     app = bind_parameters(app, request.bind)
     if request.call is not None:
         return ReadResult(call=sample_call(app, request.call)), b""
+    if request.practice is not None:
+        return ReadResult(practice=practice_finding(document, app, request.practice, request.server)), b""
     view = msgspec.structs.replace(AppView.of(app, presentation), readable_names=named)
     return ReadResult(app=view), _storable(document) if request.store else b""
 

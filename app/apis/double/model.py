@@ -42,6 +42,9 @@ Path = tuple[str, ...]
 
 HIDDEN: Final = "."
 """Begins the names of fields that no answer shows."""
+NO_SCHEMA: Final = "its answer has no schema"
+NO_RECORDS: Final = "no schema shows the records that it is about"
+"""Why an operation is left out that an answer of the real server would explain."""
 _ALIKE: Final = 0.6  # share of fields that two descriptions of the same records have in common
 _SEARCHING: Final = {"search", "query", "filter", "find", "list", "lookup", "all"}
 _ALL: Final = {"all", "every", "each", "clear", "clears", "empty", "empties", "purge", "purges", "matching"}
@@ -360,7 +363,7 @@ class _Reading:
         if path[-1:] == ("{}",) and path[:-1] in self._kinds:
             return self._of_item(each, self._kinds[path[:-1]])
         if path[-1:] == ("{}",):
-            raise NotModelledError("no schema shows the records that it is about")
+            raise NotModelledError(NO_RECORDS)
         return self._alone(each)
 
     def _of_collection(self, each: Described, kind: _Kind, fixed: dict[str, str]) -> Modelled:
@@ -469,7 +472,7 @@ class _Reading:
 
     def _part(self, each: Described) -> Modelled:
         if each.operation.method == "GET" and each.reply.schema is None:
-            raise NotModelledError("its answer has no schema")
+            raise NotModelledError(NO_SCHEMA)
         unknown = _required(each.operation, each.parameters)
         if unknown:
             raise NotModelledError(f"what its parameter {unknown[0]!r} chooses is not known")
@@ -678,7 +681,7 @@ def _required_fields(body: Schema, key: str) -> list[str]:
 
 def _no_record(reply: Reply) -> str:
     if reply.schema is None:
-        return "its answer has no schema"
+        return NO_SCHEMA
     return "its answer is several records" if list_shape(reply.schema) else "its answer is no record"
 
 

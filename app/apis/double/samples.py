@@ -112,16 +112,17 @@ def drawn(seen: Seen, schema: Schema, name: str, rng: Random) -> Json:
     return texts.alike(seen.code, rng) if seen.code else texts.text_of_name(name, rng)
 
 
-def _fields(rows: Sequence[Mapping[str, Json]], is_secret: IsSecret) -> dict[str, Seen]:
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: _seen(name, [row[name] for row in rows if name in row], len(rows), is_secret) for name in names}
+def is_private(name: str) -> bool:
+    """Whether a field of this name may hold what is of somebody, or a secret."""
+    return is_telling(name) or _PERSONAL.search("_".join(split_words(name))) is not None
 
 
-def _seen(name: str, values: Sequence[Json], rows: int, is_secret: IsSecret) -> Seen:
+def seen_of(name: str, values: Sequence[Json], rows: int, is_secret: IsSecret) -> Seen:
+    """What the values of a field, in so many records, show."""
     known = [each for each in values if each is not None]
     share, null = len(values) / rows, 1 - len(known) / len(values)
     numbers = [float(each) for each in known if isinstance(each, int | float) and not isinstance(each, bool)]
-    if is_telling(name) or _PERSONAL.search("_".join(split_words(name))):
+    if is_private(name):
         return Seen(share=share, null=null, form=_form(known))
     if numbers and len(numbers) == len(known):
         return Seen(share=share, null=null, low=min(numbers), high=max(numbers))
@@ -139,6 +140,13 @@ def _seen(name: str, values: Sequence[Json], rows: int, is_secret: IsSecret) -> 
     )
 
 
+def _fields(rows: Sequence[Mapping[str, Json]], is_secret: IsSecret) -> dict[str, Seen]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {
+        name: seen_of(name, [row[name] for row in rows if name in row], len(rows), is_secret) for name in names
+    }
+
+
 def _form(values: Sequence[Json]) -> str:
     said = [each for each in values if isinstance(each, str)]
     if not said:
@@ -148,9 +156,8 @@ def _form(values: Sequence[Json]) -> str:
 
 def _is_word(text: str) -> bool:
     """Whether it may be a state or a label: short, and no address or number of somebody."""
-    return (
-        0 < len(text) <= _CHARS and not any(pattern.fullmatch(text) for _, pattern in _FORMS) and "@" not in text
-    )
+    short = 0 < len(text) <= _CHARS and len(text.split()) <= _WORDS
+    return short and not any(pattern.fullmatch(text) for _, pattern in _FORMS) and "@" not in text
 
 
 def _is_code(text: str) -> bool:

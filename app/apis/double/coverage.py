@@ -1,0 +1,144 @@
+"""What can be practised on the double of an API, what a real server shows of it, and how both differ."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from app.apis.api_documents import encode
+from app.apis.catalog import App
+from app.apis.double.comparison import Given, Pair, differences
+from app.apis.double.model import Model, read_model
+from app.apis.double.reads import Reading, RealAnswer, reading_plan
+from app.apis.double.service import Double
+from app.apis.double.state import typed_key
+from app.errors import ApiDocumentError, HostError
+from app.records import Json
+
+PracticeState: TypeAlias = Literal["ready", "no_records", "not_openapi", "unreadable"]
+"""`ready`: there are records to practise on; `no_records`: the document describes none; `unreadable`: to look for
+them takes too long or too much memory, or fails."""
+_SEED: Final = "compared"
+
+
+class LeftOutOperation(msgspec.Struct, frozen=True):
+    """An operation that cannot be practised. `operation` is its name, "" if it cannot be called either."""
+
+    operation: str
+    method: str
+    path: str
+    reason: str
+
+
+class Coverage(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the `operations` of a document so many can be `practised`, on records of these `collections`."""
+
+    state: PracticeState
+    reason: str | None = None  #: why nothing can be practised, and what to do
+    operations: int = 0
+    practised: int = 0
+    left_out: list[LeftOutOperation] = []
+    collections: list[str] = []
+
+
+class PracticeQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """`samples` are answers by the names of operations in the model; `answers` are to be compared."""
+
+    about: Literal["coverage", "plan", "differences"]
+    samples: dict[str, Json] = {}
+    answers: list[RealAnswer] = []
+
+
+class PracticeFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a question: one of the three."""
+
+    coverage: Coverage | None = None
+    plan: list[Reading] = []
+    differences: list[str] = []
+
+
+def practice_finding(
+    document: Mapping[str, Json], app: App, question: PracticeQuestion, server: str | None = None
+) -> PracticeFinding:
+    """`app` is the API of the document as tasks call it, `server` overrides that of the document.
+
+    Raises ApiDocumentError.
+    """
+    if app.protocol != "openapi":
+        reason = "it is no OpenAPI document, and only these say what records an API has"
+        return PracticeFinding(coverage=Coverage(state="not_openapi", reason=reason))
+    try:
+        model = read_model(app.name, document, server=server, source=app.source, samples=question.samples)
+        match question.about:
+            case "coverage":
+                return PracticeFinding(coverage=_coverage(model, app))
+            case "plan":
+                return PracticeFinding(plan=reading_plan(model, app))
+        return PracticeFinding(differences=_differences(model, question.answers))
+    except RecursionError as error:
+        raise ApiDocumentError("its schemas are nested too deeply to be practised on") from error
+
+
+def _coverage(model: Model, app: App) -> Coverage:
+    names = {f"{each.method} {each.path}": each.name for each in (*app.operations.values(), *app.hidden)}
+    practised = {f"{each.operation.method} {each.operation.path}" for each in model.operations.values()}
+    reasons = {each.operation: each.reason for each in reversed(model.left_out) if each.operation not in practised}
+    left_out = [
+        LeftOutOperation(names.get(place, ""), *_parted(place), reason)
+        for place, reason in sorted(reasons.items(), key=lambda each: each[0].partition(" ")[2])
+    ]
+    reason = None
+    if not model.collections:
+        why = next((f" ({each.method} {each.path}: {each.reason})" for each in left_out), "")
+        reason = f"the document shows no records{why}: its schemas have to say what lists and records have"
+    return Coverage(
+        state="ready" if model.collections else "no_records",
+        reason=reason,
+        operations=len(practised) + len(left_out),
+        practised=len(practised),
+        left_out=left_out,
+        collections=list(model.collections),
+    )
+
+
+def _parted(place: str) -> tuple[str, str]:
+    method, _, path = place.partition(" ")
+    return method, path
+
+
+def _differences(model: Model, answers: Sequence[RealAnswer]) -> list[str]:
+    """How the answers differ from those of a double that knows the document alone, to the same calls."""
+    double = Double(model, _SEED)
+    pairs: list[Pair] = []
+    plan = {each.name: each for each in reading_plan(model, model.app)}
+    for each in answers:
+        reading = plan.get(each.name)
+        if reading is None or reading.is_blind:
+            continue
+        if (given := _asked(double, reading, each)) is not None:
+            pairs.append(Pair(each.name, given, each.given, each.arguments))
+    return differences(model, pairs)
+
+
+def _asked(double: Double, reading: Reading, real: RealAnswer) -> Given | None:
+    """What the double answers to the same call, for a record of its own; None if it has no such record."""
+    operation = double.model.operations[reading.name].operation
+    given = {each.name: real.arguments[each.name] for each in operation.parameters if each.name in real.arguments}
+    if reading.above:
+        _, last = reading.above[-1]
+        count = len(reading.above)
+        place = next((each[-count:] for each in double.state.records.get(last, {}) if len(each) >= count), None)
+        if place is None:
+            return None
+        schemas = {each.name: each.schema for each in operation.parameters}
+        for (name, _), key in zip(reading.above, place, strict=True):
+            given[name] = typed_key(schemas.get(name, {}), key)
+    try:
+        request = encode(double.model.app, operation, given)
+    except HostError:
+        return None
+    path, _, query = request.target.partition("?")
+    credential = double.authentication(operation.name)
+    query = credential.url(f"http://double/?{query}").partition("?")[2]
+    answer = double.respond(operation.method, path, query, credential.merged(request.headers))
+    return Given(answer.status, answer.value, answer.headers)

@@ -1,0 +1,289 @@
+"""The calls that show what a real API answers: GETs alone, the first page of each list, then records of them.
+
+What is called next follows from what was answered: a list in a record, or a record by itself, is read for a few
+records of the list above. An operation whose answer the document does not describe is read, too: once its answer
+is known, so may be what it does.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from app.apis.catalog import App, Operation
+from app.apis.double.comparison import Given
+from app.apis.double.documents import segments
+from app.apis.double.model import NO_RECORDS, NO_SCHEMA, Model
+from app.apis.double.shapes import Schema, fields_of, flat, value_at
+from app.apis.pagination import first_page, size_of
+from app.errors import HostError
+from app.records import Json
+
+MOST_CALLS: Final = 100
+_SIZE: Final = 20  # records of a page, where a call can say so
+_EACH: Final = 3  # records whose lists are read, or that are read by themselves
+_ROUNDS: Final = 3  # of a new plan, after answers that the document does not describe
+_FAILURES: Final = 5  # one after the other, after which no other call is made
+_PAUSES: Final = (429, 503)
+_ROWS: Final = 50  # of a list in an answer that are kept
+_DEPTH: Final = 30
+_SCHEMA_DEPTH: Final = 6
+_BYTES: Final = 256 << 10  # of an answer
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """An operation that is read. `name` is that of the model, `operation` the one that is called.
+
+    `above` are the arguments that name records, each with the collection that has them; `keys`, `holds` and `key`
+    say where the records of the answer and their keys are, as far as that is known. `maps` are the places of
+    objects whose names are no fields but keys: `*` stands for any of them.
+    """
+
+    name: str
+    operation: str
+    place: str  # method and path
+    arguments: dict[str, Json] = {}
+    above: tuple[tuple[str, str], ...] = ()
+    collection: str = ""
+    scoped: bool = True  # whether its records are in those above
+    keys: tuple[str, ...] = ()
+    holds: Literal["", "one", "list", "map"] = ""
+    key: str = ""
+    maps: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether only an answer tells what it is."""
+        return not self.holds
+
+
+class RealAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call was answered. The values of `arguments` are by the names that code has for them."""
+
+    name: str
+    operation: str
+    place: str
+    arguments: dict[str, Json]
+    given: Given
+
+
+class Readings(msgspec.Struct, frozen=True, kw_only=True):
+    """All answers, those that are errors among them, and what was not read, and why."""
+
+    answers: list[RealAnswer] = []
+    skipped: list[str] = []
+    calls: int = 0
+    plan: list[Reading] = []  # the last one
+
+    @property
+    def good(self) -> list[RealAnswer]:
+        return [each for each in self.answers if 200 <= each.given.status < 300]
+
+
+Ask: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[Given]]
+"""Calls an operation. An error of the API is an answer; raises HostError where there is none."""
+MakePlan: TypeAlias = Callable[[Mapping[str, Json]], Awaitable[list[Reading]]]
+"""What can be read, given answers by the operation's name in the model."""
+
+
+def reading_plan(model: Model, app: App) -> list[Reading]:
+    """What can be read of `app`, the API of the model as tasks call it, the shortest paths first."""
+    served = {each.path: each for each in app.operations.values() if each.method == "GET" and each.safe}
+    reasons = {each.operation: each.reason for each in model.left_out}
+    found: list[Reading] = []
+    for each in model.app.operations.values():
+        unseen = reasons.get(f"{each.method} {each.path}") in (NO_SCHEMA, NO_RECORDS)
+        if each.method == "GET" and each.path in served and (each.name in model.operations or unseen):
+            found += _reading(model, each, served[each.path])
+    return sorted(found, key=lambda each: (len(each.above), each.place.count("/"), len(each.place)))
+
+
+async def read_answers(make_plan: MakePlan, ask: Ask, is_time_up: Callable[[], bool] = lambda: False) -> Readings:
+    """The answers to all calls of the plan, of which there are at most `MOST_CALLS`. One after the other: none
+    follows a server that asks for a pause.
+    """
+    done = _Doing(ask, is_time_up)
+    for _ in range(_ROUNDS):
+        plan = await make_plan({each.name: each.given.value for each in done.good()})
+        await done.work(plan)
+        known = {each.name for each in done.good()}
+        if done.is_over or not any(each.is_blind and each.name in known for each in plan):
+            break
+    return Readings(answers=done.answers, skipped=done.skipped, calls=done.calls, plan=plan)
+
+
+class _Doing:
+    def __init__(self, ask: Ask, is_time_up: Callable[[], bool]) -> None:
+        self._ask, self._is_time_up = ask, is_time_up
+        self.answers: list[RealAnswer] = []
+        self.skipped: list[str] = []
+        self.calls, self.is_over = 0, False
+        self._made = set[bytes]()
+        self._failures = 0
+
+    def good(self) -> list[RealAnswer]:
+        return Readings(answers=self.answers).good
+
+    async def work(self, plan: Sequence[Reading]) -> None:
+        while not self.is_over:
+            following = next((each for each in self._pending(plan) if _identity(*each) not in self._made), None)
+            if following is None:
+                return
+            if self.calls >= MOST_CALLS or self._is_time_up():
+                why = f"{MOST_CALLS} calls were made" if self.calls >= MOST_CALLS else "the time for it was over"
+                return self._end(f"{following[0].place} and what comes after it were not read: {why}")
+            self._made.add(_identity(*following))
+            await self._call(*following)
+
+    async def _call(self, reading: Reading, arguments: dict[str, Json]) -> None:
+        self.calls += 1
+        try:
+            given = await self._ask(reading.operation, arguments)
+        except HostError as error:
+            self._failed(reading, error.message)
+            return
+        if given.status in _PAUSES:
+            reason = f"the server asks for a pause (status {given.status}), so that no further call was made"
+            self._end(f"{reading.place} was not read: {reason}")
+            return
+        kept = cut(given.value)
+        if len(msgspec.json.encode(kept)) > _BYTES:
+            self.skipped.append(f"{reading.place} was not read: its answer has more than {_BYTES >> 10} KB")
+            return
+        self.answers.append(
+            RealAnswer(
+                name=reading.name,
+                operation=reading.operation,
+                place=reading.place,
+                arguments=arguments,
+                given=msgspec.structs.replace(given, value=kept),
+            )
+        )
+        if given.status >= 400:
+            self._failed(reading, f"the server answers with status {given.status}")
+        else:
+            self._failures = 0
+
+    def _failed(self, reading: Reading, reason: str) -> None:
+        self.skipped.append(f"{reading.place} was not read: {reason[:300]}")
+        self._failures += 1
+        if self._failures >= _FAILURES:
+            self._end(f"no further call was made after {_FAILURES} that failed one after the other")
+
+    def _end(self, why: str) -> None:
+        self.skipped.append(why)
+        self.is_over = True
+
+    def _pending(self, plan: Sequence[Reading]) -> Iterator[tuple[Reading, dict[str, Json]]]:
+        """The calls of which the arguments are known: for one record each, before another is read."""
+        records = _records(plan, self.good())
+        for turn in range(_EACH):
+            for each in plan:
+                places = [()] if not each.above else _places(each, records)
+                if turn < len(places):
+                    names = (name for name, _ in each.above)
+                    yield each, {**each.arguments, **dict(zip(names, places[turn], strict=True))}
+
+
+def cut(value: Json, depth: int = 0) -> Json:
+    """The value with the first items of its lists alone, and no deeper than anybody looks."""
+    if depth > _DEPTH:
+        return None
+    if isinstance(value, dict):
+        return {str(name): cut(each, depth + 1) for name, each in list(value.items())[: 4 * _ROWS]}
+    if isinstance(value, list | tuple):
+        return [cut(each, depth + 1) for each in value[:_ROWS]]
+    return value if value is None or isinstance(value, str | int | float) else None
+
+
+def _reading(model: Model, operation: Operation, served: Operation) -> Iterator[Reading]:
+    """Nothing for one that takes what no list shows."""
+    made = model.operations.get(operation.name)
+    path, wire_names = segments(operation.path)
+    by_path = {each.path: each.name for each in model.collections.values()}
+    names = {each.wire_name: each.name for each in served.parameters if each.place == "path"}
+    ends = [at for at, each in enumerate(path) if each == "{}"]
+    if len(ends) != len(wire_names):
+        return
+    above: list[tuple[str, str]] = []
+    for wire_name, at in zip(wire_names, ends, strict=True):
+        if wire_name not in names:  # the server fills it in
+            continue
+        if path[:at] not in by_path:
+            return
+        above.append((names[wire_name], by_path[path[:at]]))
+    others = [each for each in served.parameters if each.place != "path"]
+    if made is not None and made.role == "get" and made.key not in wire_names:
+        above += [(each.name, made.collection) for each in others if each.wire_name == made.key]
+        others = [each for each in others if each.wire_name != made.key]
+    first = first_page(msgspec.structs.replace(served, parameters=tuple(others)))
+    if first is None:
+        return
+    shape = None if made is None else made.shape
+    yield Reading(
+        name=operation.name,
+        operation=served.name,
+        place=f"{operation.method} {operation.path}",
+        arguments={**_page_size(served), **first},
+        above=tuple(above),
+        collection="" if made is None else made.collection,
+        scoped=made is None or not made.fixed,
+        keys=() if shape is None else shape.keys,
+        holds="" if made is None else "one" if shape is None or made.role != "list" else shape.holds,
+        key=model.collections[made.collection].key if made is not None and made.collection else "",
+        maps=() if made is None else tuple(_maps(made.reply.schema or {}, ())),
+    )
+
+
+def _maps(schema: Schema, place: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    schema = flat(schema)
+    if len(place) > _SCHEMA_DEPTH:
+        return
+    for name, each in fields_of(schema).items():
+        yield from _maps(each, (*place, name))
+    if isinstance(schema.get("items"), dict):
+        yield from _maps(schema["items"], place)
+    values = [schema.get("additionalProperties"), *(schema.get("patternProperties") or {}).values()]
+    for each in [each for each in values if isinstance(each, dict) and not fields_of(schema)]:
+        yield place
+        yield from _maps(each, (*place, "*"))
+
+
+def _page_size(operation: Operation) -> dict[str, Json]:
+    size = size_of(operation)
+    if size is None or size.schema.get("type") != "integer" or "enum" in size.schema:
+        return {}
+    least, most = size.schema.get("minimum"), size.schema.get("maximum")
+    wanted = min(_SIZE, most) if isinstance(most, int) else _SIZE
+    return {size.name: max(wanted, least) if isinstance(least, int) else wanted}
+
+
+def _records(plan: Sequence[Reading], answers: Sequence[RealAnswer]) -> dict[str, list[tuple[Json, ...]]]:
+    """The keys of the records that lists showed, each after the keys of what it is in, by collection."""
+    by_name = {each.name: each for each in plan}
+    found: dict[str, list[tuple[Json, ...]]] = {}
+    for answer in answers:
+        reading = by_name.get(answer.name)
+        if reading is None or reading.holds not in ("list", "map"):
+            continue
+        scope = tuple(answer.arguments.get(name) for name, _ in reading.above) if reading.scoped else ()
+        listed = value_at(answer.given.value, reading.keys)
+        if isinstance(listed, dict):
+            keys = list(listed)
+        else:
+            keys = [each.get(reading.key) for each in listed or () if isinstance(each, dict)]
+        known = found.setdefault(reading.collection, [])
+        known += [
+            (*scope, key) for key in keys if isinstance(key, str | int) and key != "" and not isinstance(key, bool)
+        ]
+    return found
+
+
+def _places(reading: Reading, records: Mapping[str, Sequence[tuple[Json, ...]]]) -> list[tuple[Json, ...]]:
+    """The values of its arguments that name records."""
+    count, (_, last) = len(reading.above), reading.above[-1]
+    return [each[-count:] for each in records.get(last, ()) if len(each) >= count]
+
+
+def _identity(reading: Reading, arguments: Mapping[str, Json]) -> bytes:
+    return msgspec.json.encode([reading.name, arguments])

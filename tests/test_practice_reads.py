@@ -1,0 +1,205 @@
+"""What is read of a real API to practise on its double: the calls, and what of their answers is kept."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from app.apis.double.comparison import Given
+from app.apis.double.coverage import PracticeQuestion, practice_finding
+from app.apis.double.masking import Samples, masked_answer, samples_of
+from app.apis.double.model import Model, read_model
+from app.apis.double.reads import MOST_CALLS, Reading, Readings, read_answers, reading_plan
+from app.apis.double.samples import Sample, sampled
+from app.errors import HostError
+from app.records import Json
+from tests.double_documents import answer, body, document, path, query
+from tests.support.every_row import every_row
+
+_TEXT: dict[str, Json] = {"type": "string"}
+_NUMBER: dict[str, Json] = {"type": "integer"}
+
+
+def _record(**fields: dict[str, Json]) -> dict[str, Json]:
+    return {"type": "object", "properties": {"id": _NUMBER, **fields}}
+
+
+def _list(item: Json) -> dict[str, Json]:
+    return {"type": "array", "items": item}
+
+
+_TEAM = _record(name=_TEXT)
+_BOARD = _record(title=_TEXT, open=_NUMBER)
+_CARD = _record(title=_TEXT, state=_TEXT, owner=_TEXT)
+_FIRST = [query("limit", type="integer", maximum=15), query("offset", type="integer")]
+PATHS: dict[str, Any] = {
+    "/teams": {"get": {"parameters": _FIRST, "responses": {"200": answer(_list(_TEAM))}},
+               "post": {"requestBody": body(_TEAM), "responses": {"201": answer(_TEAM)}}},
+    "/teams/{team}": {"get": {"parameters": [path("team", type="integer")], "responses": {"200": answer(_TEAM)}}},
+    "/teams/{team}/boards": {
+        "get": {"parameters": [path("team", type="integer")], "responses": {"200": answer(_list(_BOARD))}}
+    },
+    "/teams/{team}/boards/{board}": {
+        "get": {
+            "parameters": [path("team", type="integer"), path("board", type="integer")],
+            "responses": {"200": answer(_BOARD)},
+        }
+    },
+    "/cards": {"get": {"responses": {"200": answer({"additionalProperties": _CARD, "type": "object"})}}},
+    "/cards/{card}": {"get": {"parameters": [path("card")], "responses": {"200": answer(_CARD)}}},
+    "/search": {
+        "get": {"parameters": [{**query("q"), "required": True}], "responses": {"200": answer(_list(_CARD))}}
+    },
+    "/notes": {"get": {"responses": {"200": answer()}}},
+    "/notes/{note}": {"get": {"parameters": [path("note")], "responses": {"200": answer()}}},
+}  # fmt: skip
+REAL: dict[str, Json] = {
+    "/teams": [{"id": number, "name": f"Team of Anna {number}"} for number in range(1, 6)],
+    **{f"/teams/{number}": {"id": number, "name": "Anna's", "secret_key": "k-1"} for number in range(1, 6)},
+    **{f"/teams/{number}/boards": [{"id": 10 * number, "title": "x", "open": 1}] for number in range(1, 6)},
+    **{f"/teams/{number}/boards/{10 * number}": {"id": 10 * number, "title": "x"} for number in range(1, 6)},
+    "/cards": {"anna": {"title": "Ring Anna", "state": "open"}, "b-2": {"title": "Ring Bob", "state": "open"}},
+    "/cards/anna": {"title": "Ring Anna", "state": "open", "owner": "Anna"},
+    "/cards/b-2": {"title": "Ring Bob", "state": "open", "owner": "Bob"},
+    "/notes": [{"id": "n1", "text": "of Anna", "done": True}, {"id": "n2", "text": "of Bob", "done": False}],
+    "/notes/n1": {"id": "n1", "text": "of Anna", "done": True, "color": "red"},
+    "/notes/n2": {"id": "n2", "text": "of Bob", "done": False, "color": "red"},
+}
+
+
+class Real:
+    """Answers the calls of an API's document, and keeps them."""
+
+    def __init__(self, paths: dict[str, Any] = PATHS, answers: dict[str, Json] = REAL) -> None:
+        self.document, self._answers = document(paths), answers
+        self.calls: list[tuple[str, dict[str, Json]]] = []
+        self.plans = 0
+        self._places = {name: each.path for name, each in self.model().app.operations.items()}
+
+    async def plan(self, samples: Mapping[str, Json]) -> list[Reading]:
+        self.plans += 1
+        model = self.model(samples)
+        return reading_plan(model, model.app)
+
+    def model(self, samples: Mapping[str, Json] = {}) -> Model:
+        return read_model("desk", self.document, samples=samples)
+
+    async def ask(self, operation: str, arguments: dict[str, Json]) -> Given:
+        place, given = self._places[operation], dict(arguments)
+        for name in list(given):
+            if f"{{{name}}}" in place:
+                place = place.replace(f"{{{name}}}", str(given.pop(name)))
+        self.calls.append((place, given))
+        found = self._answers.get(place, Given(404))
+        if isinstance(found, Exception):
+            raise found
+        return found if isinstance(found, Given) else Given(200, found)
+
+    async def read(self) -> Readings:
+        return await read_answers(self.plan, self.ask)
+
+
+async def test_lists_are_read_first_then_records_and_lists_of_a_few_of_them_and_nothing_is_changed() -> None:
+    real = Real()
+    readings = await real.read()
+    places = [place for place, _ in real.calls]
+    assert places[:3] == ["/teams", "/cards", "/notes"]
+    assert dict(real.calls)["/teams"] == {"limit": 15}
+    assert {each for each in places if each.startswith("/teams")} == {
+        "/teams",
+        *(f"/teams/{number}" for number in (1, 2, 3)),
+        *(f"/teams/{number}/boards" for number in (1, 2, 3)),
+        *(f"/teams/{number}/boards/{10 * number}" for number in (1, 2, 3)),
+    }
+    assert len(places) == len(set(map(str, real.calls))) == readings.calls
+    assert "/search" not in places  # nobody knows what to look for
+    assert readings.skipped == []
+
+
+async def test_answers_without_a_schema_are_read_until_it_is_known_what_they_are() -> None:
+    real = Real()
+    readings = await real.read()
+    assert [place for place, _ in real.calls][-2:] == ["/notes/n1", "/notes/n2"]
+    assert real.plans == 3
+    before = real.model()
+    model = real.model(samples_of(readings).answers)
+    assert "notes" not in before.collections
+    assert set(model.collections["notes"].item["properties"]) == {"id", "text", "done", "color"}
+    assert len(model.operations) == len(before.operations) + 2
+
+
+async def test_reading_stops_where_a_server_asks_for_it() -> None:
+    many = {f"/things{number}": {"get": {"responses": {"200": answer(_list(_TEAM))}}} for number in range(150)}
+    every = list(many)
+    rows: list[tuple[str, dict[str, Json], int, str]] = [
+        ("pause", {"/things0": [], "/things1": Given(429)}, 2, "GET /things1 was not read: the server asks for a"),
+        ("errors", {"/things0": Given(500)}, 5, "no further call was made after 5 that failed"),
+        ("down", dict.fromkeys(every, HostError("ApiError", "no connection")), 5, "no connection"),
+        ("many", dict.fromkeys(every), MOST_CALLS, "100 calls were made"),
+        ("large", {**dict.fromkeys(every), "/things0": [{"name": "x" * 300_000}]}, MOST_CALLS,
+         "GET /things0 was not read: its answer has more than 256 KB"),
+    ]  # fmt: skip
+    with every_row() as row:
+        for name, answers, calls, said in rows:
+            with row(name):
+                real = Real(many, answers)
+                readings = await real.read()
+                assert len(real.calls) == readings.calls == calls
+                assert said in " ".join(readings.skipped)
+
+
+async def test_what_is_kept_has_the_form_of_the_answers_and_nothing_of_anybody() -> None:
+    real = Real()
+    kept = samples_of(await real.read(), is_secret=lambda text: text == "hunter2")
+    assert Samples.decode(kept.encode()) == kept
+    for text in ("Anna", "anna", "Bob", "k-1", "Ring"):
+        assert text not in str(kept), text
+    by_path = {each.operation.path: name for name, each in real.model().operations.items() if name[:3] == "get"}
+    teams, cards = kept.answers[by_path["/teams"]], kept.answers[by_path["/cards"]]
+    assert [sorted(each) for each in teams] == [["id", "name"]] * 5
+    assert all(isinstance(each["id"], int) and isinstance(each["name"], str) for each in teams)
+    assert len(kept.answers[by_path["/teams/{team}/boards"]]) == 3  # those of three teams
+    assert [each["state"] for each in cards.values()] == ["open", "open"]
+    model = real.model(kept.answers)
+    seen = sampled(model, [Sample(*each) for each in kept.answers.items()])
+    assert seen.lists["cards"]["state"].values == ("open",)
+    assert seen.left_out(model.collections["cards"], lists=True) == {"owner", "id"} - {
+        model.collections["cards"].key
+    }
+
+
+def test_values_become_others_of_the_same_form_wherever_they_stand() -> None:
+    rows: list[tuple[str, Json]] = [
+        ("a", {"email": "anna@real.test"}), ("b", {"owner": {"nick": "anna", "age": 61, "id": "u-7811"}}),
+        ("c", {"by_mail": {"anna@real.test": 3}}), ("d", [["anna"], ["ann a"]]), ("e", {"note": "anna " * 30}),
+        ("f", {"total": 8347.25}), ("g", {"links": ["https://anna.test/7811"]}), ("h", "anna"),
+        ("i", {"text": "hunter2", "hunter2": 1}), ("j", {"anna": {"x": 1}, "bob": {"x": 2}, "carl": {"x": 3}}),
+        ("k", {"7811": {"x": 1}}), ("l", {"token": 7811}), ("m", {"user_name": ["anna", "anna", "anna"]}),
+    ]  # fmt: skip
+    with every_row() as row:
+        for name, value in rows:
+            with row(name):
+                masked = masked_answer([value], None, lambda text: text == "hunter2")
+                assert _form(masked) == _form(value)
+                said = str(masked)
+                for text in ("anna", "real.test", "7811", "8347.25", "hunter2"):
+                    assert text not in said, said
+
+
+def _form(value: Json) -> Json:
+    if isinstance(value, dict):
+        return [_form(each) for each in value.values()]
+    if isinstance(value, list):
+        return [_form(each) for each in value]
+    return type(value).__name__
+
+
+async def test_the_double_is_held_against_what_was_read() -> None:
+    real = Real()
+    readings = await real.read()
+    question = PracticeQuestion(about="differences", answers=readings.answers)
+    question = msgspec.json.decode(msgspec.json.encode(question), type=PracticeQuestion)
+    found = practice_finding(real.document, real.model().app, question).differences
+    assert "GET /teams/{team}: the real server also has secret_key" in found
+    assert "GET /cards: the real server leaves out id, owner of records of the list" in found
+    assert not [each for each in found if "/teams:" in each]
