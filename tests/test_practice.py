@@ -38,7 +38,10 @@ DOCUMENTS: dict[str, dict[str, Json]] = {
     "steps": documents.STEPS,
     "press": documents.PRESS,
     "store": documents.STORE,
+    "vault": documents.VAULT,
+    "locker": documents.LOCKER,
 }
+SAMPLES = {"vault": documents.VAULT_SAMPLES, "locker": documents.LOCKER_SAMPLES}
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 COUNT = 24
 
@@ -52,7 +55,9 @@ def generated(seed: int) -> dict[str, Json]:
 @pytest.fixture(scope="module")
 def environments() -> dict[str, PracticeEnvironment]:
     every = DOCUMENTS | {f"invented{seed}": generated(seed) for seed in range(3)}
-    return {name: PracticeEnvironment(practice_on(name, each)) for name, each in every.items()}
+    return {
+        name: PracticeEnvironment(practice_on(name, each, SAMPLES.get(name, {}))) for name, each in every.items()
+    }
 
 
 @pytest.fixture(scope="module")

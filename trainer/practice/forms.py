@@ -282,7 +282,7 @@ def reaches(model: Model, seen: Sampled = Sampled()) -> dict[str, Reach]:  # noq
     found: dict[str, Reach] = {}
     for name, collection in model.collections.items():
         roles: dict[Role, list[Modelled]] = {}
-        for made in model.operations.values():
+        for made in model.every:
             if made.collection == name and _is_usable(made, collection):
                 roles.setdefault(made.role, []).append(made)
         roles["list"] = sorted(roles.get("list", ()), key=lambda each: bool(each.fixed))
@@ -296,7 +296,7 @@ def _is_usable(made: Modelled, collection: Collection) -> bool:
         return False
     if made.role in ("list", "get") and made.shape is None:
         return False
-    known = {made.key, *made.scopes, *made.fixed.values()}
+    known = {made.key, *made.scopes, *made.fixed.values(), *made.pinned}
     if made.role == "list":
         paging = (made.query.size, made.query.paging.parameter if made.query.paging is not None else None)
         known |= {each.wire_name for each in paging if each is not None}
@@ -314,6 +314,8 @@ def all_forms(every: Mapping[str, Reach]) -> tuple[list[Form], list[str]]:
     found: dict[str, Form] = {}
     reasons: list[str] = []
     for name, reach in every.items():
+        if reach.collection.has_types:
+            continue
         forms = list(_forms(reach, every))
         if not forms:
             reasons.append(f"{name}: {_reason(reach)}")
@@ -323,11 +325,7 @@ def all_forms(every: Mapping[str, Reach]) -> tuple[list[Form], list[str]]:
 
 def _reason(reach: Reach) -> str:
     name = reach.collection.name
-    reads = [
-        each
-        for each in reach.model.operations.values()
-        if each.collection == name and each.role in ("list", "get")
-    ]
+    reads = [each for each in reach.model.every if each.collection == name and each.role in ("list", "get")]
     if reads and reach.listing is None and reach.one("get") is None:
         return f"no task can tell all that {reads[0].operation.name} has to be given"
     if reach.listing is None:

@@ -18,7 +18,16 @@ from app.apis.words import split_words, word_set
 from app.records import Json
 from trainer.lessons.program import Program, indent
 from trainer.practice.forms import Condition, Form, Reach, filter_for
-from trainer.practice.tasks import UnfitError, Values, arguments, first_arguments, kept_fields, parameters
+from trainer.practice.tasks import (
+    UnfitError,
+    Values,
+    arguments,
+    first_arguments,
+    is_whole_body,
+    kept_fields,
+    parameters,
+    pinned,
+)
 from trainer.practice.words import noun, nouns
 
 _LOCALS: Final = word_set("row page found chosen owner count best kept made each key apis total shown name")
@@ -319,7 +328,7 @@ class _Program:
         operation, field = self._writing.operation(made), self._form.field
         nested = made.body is not None and made.body.shape is not None and made.body.shape.keys
         known = self._known(made, self._scope(), key)
-        if nested:
+        if nested or is_whole_body(operation):
             given = arguments(
                 made, operation, known, {field: new}, lambda _: f"{{**kept, {quoted(field)}: {new}}}"
             )
@@ -507,7 +516,8 @@ class _Program:
         ]
         given = list(zip(made.scopes, scope, above, strict=True)) if scope else []
         given += [(made.key, key, collection)] if key else []
-        return {name: self._typed(made, name, value, of) for name, value, of in given}
+        one = {name: quoted(key) if isinstance(key, str) else str(key) for name, key in pinned(made).items()}
+        return one | {name: self._typed(made, name, value, of) for name, value, of in given}
 
     def _typed(self, made: Modelled, name: str, value: str, of: Collection | None) -> str:
         taken = next(

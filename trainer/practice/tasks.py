@@ -99,18 +99,31 @@ def arguments(
     the record that it writes.
     """
     names = {(each.place == "body", each.wire_name): each.name for each in operation.parameters}
-    found = {}
+    found: dict[str, V] = {}
     for name, value in known.items():
         if (argument := names.get((False, name)) or names.get((True, name))) is not None:
             found[argument] = value
     keys = () if made.body is None or made.body.shape is None else made.body.shape.keys
     if fields and keys:
         fields = {keys[0]: nest(fields)}
+    if fields and is_whole_body(operation):
+        fields = {"body": nest(fields)}
     for name, value in fields.items():
         if (True, name) not in names:
             raise UnfitError(f"{operation.name} does not take {name}")
         found[names[True, name]] = value
     return found
+
+
+def pinned(made: Modelled) -> dict[str, Json]:
+    """The path parameters that have one value, by wire name, as the operation takes them."""
+    types = {each.wire_name: each.schema for each in made.operation.parameters}
+    return {name: typed_key(types.get(name, {}), key) for name, key in made.pinned.items()}
+
+
+def is_whole_body(operation: Operation) -> bool:
+    """Whether the body is one argument, as that of which no fields are described."""
+    return [each.wire_name for each in operation.parameters if each.place == "body"] == ["body"]
 
 
 def chosen_records(form: Form, reach: Reach, state: State, values: Values, *, by: str = "") -> list[Record]:
@@ -302,7 +315,7 @@ def _linking(form: Form, schema: Schema, owner: str) -> Json:
 def call(double: Double, made: Modelled, known: Mapping[str, Json], fields: Mapping[str, Json]) -> Answer:
     """The answer of a double to a program's call. Raises UnfitError for one that it refuses."""
     types = {each.wire_name: each.schema for each in made.operation.parameters}
-    typed = {name: typed_key(types.get(name, {}), value) for name, value in known.items()}
+    typed = {name: typed_key(types.get(name, {}), value) for name, value in known.items()} | pinned(made)
     return _sent(double, made, arguments(made, made.operation, typed, fields, dict))
 
 
@@ -312,7 +325,7 @@ def rows_of(double: Double, made: Modelled, known: Mapping[str, Json]) -> list[t
     Raises UnfitError.
     """
     types = {each.wire_name: each.schema for each in made.operation.parameters}
-    typed = {name: typed_key(types.get(name, {}), value) for name, value in known.items()}
+    typed = {name: typed_key(types.get(name, {}), value) for name, value in known.items()} | pinned(made)
     given = {**first_arguments(made.operation), **arguments(made, made.operation, typed, {}, dict)}
     url, found = f"{double.model.app.server}{made.operation.path}", list[tuple[str, Json]]()
     for _ in range(_PAGES):

@@ -15,7 +15,7 @@ import msgspec
 
 from app.apis.double import texts
 from app.apis.double.reads import Reading, Readings
-from app.apis.double.samples import IsSecret, Seen, is_private, seen_of
+from app.apis.double.seen import IsSecret, Seen, is_private, seen_of
 from app.apis.double.shapes import value_at
 from app.records import Json
 
