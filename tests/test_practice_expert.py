@@ -26,7 +26,9 @@ DOCUMENTS = {
     "steps": documents.STEPS,
     "press": documents.PRESS,
     "store": documents.STORE,
+    "vault": documents.VAULT,
 }
+SAMPLES = {"vault": documents.VAULT_SAMPLES}
 FLAWLESS = {"inline": 0.0, "mistake": 0.0, "trust": 0.0, "crowded": 0.0, "withheld": 0.0}
 
 
@@ -52,7 +54,7 @@ class Lessons:
         self._sandbox, self._tokenizer = sandbox, tokenizer
 
     async def __call__(self, name: str, count: int, **habits: float) -> list[tuple[Scenario, list[Episode]]]:
-        environment = PracticeEnvironment(practice_on(name, DOCUMENTS[name]))
+        environment = PracticeEnvironment(practice_on(name, DOCUMENTS[name], SAMPLES.get(name, {})))
         context = ExpertContext(
             environment=environment,
             tokenizer=self._tokenizer,

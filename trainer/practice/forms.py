@@ -505,9 +505,7 @@ def _new(reach: Reach, owner: Through | None, every: Mapping[str, Reach]) -> Ite
             throughs = [*of_link, *([] if linked else throughs)]
     if linked and throughs == [owner]:
         return
-    plain_needed = [each for each in needed if each not in linked]
-    named = [each for each in reach.names if each in sent and each not in plain_needed][:1]
-    first = tuple(plain_needed) if any(each in reach.names for each in plain_needed) else (*plain_needed, *named)
+    first = _first_fields(reach, sent, [each for each in needed if each not in linked])
     more = [each for each in reach.kinds if each in sent and each not in first and not sent[each].get("readOnly")]
     for through in throughs:
         base = Form(goal="create", collection=reach.collection.name, through=through, by="id", fields=first)
@@ -519,6 +517,14 @@ def _new(reach: Reach, owner: Through | None, every: Mapping[str, Reach]) -> Ite
             yield msgspec.structs.replace(base, fields=(*first, *two))
         if len(first) == 1 and first[0] in reach.names and reach.listing is not None and through == owner:
             yield msgspec.structs.replace(base, goal="ensure", by="text", key=first[0])
+
+
+def _first_fields(reach: Reach, sent: Mapping[str, Schema], needed: Sequence[str]) -> tuple[str, ...]:
+    """What each new record has: what it needs, and what it is called by."""
+    if reach.collection.named and reach.collection.key in sent:
+        return (reach.collection.key, *needed)
+    named = [each for each in reach.names if each in sent and each not in needed][:1]
+    return tuple(needed) if any(each in reach.names for each in needed) else (*needed, *named)
 
 
 def _with(base: Form, reach: Reach, **more: Json) -> Form:

@@ -28,7 +28,7 @@ from trainer.practice.tasks import (
     parameters,
     pinned,
 )
-from trainer.practice.words import noun, nouns
+from trainer.practice.words import homes, noun, nouns
 
 _LOCALS: Final = word_set("row page found chosen owner count best kept made each key apis total shown name")
 _OTHER_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -173,6 +173,7 @@ class _Program:
             said += f" by {form.key or 'id'}"
         if form.but:
             said += " but one"
+        said += "".join(f" in {each.key}" for each in homes(self._reach.collection))
         if form.through is not None:
             said += f" of {form.through.collection} {form.through.field} by {form.through.name or 'id'}"
         return argument_name("_".join(split_words(said))[:90].strip("_"))

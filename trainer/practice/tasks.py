@@ -14,7 +14,7 @@ from app.apis.double.model import Collection, Link, Modelled
 from app.apis.double.records import Drawer, NoValueError
 from app.apis.double.service import Answer, Double
 from app.apis.double.shapes import Schema, fields_of, flat, value_at
-from app.apis.double.state import Record, State, linked, typed_key
+from app.apis.double.state import Record, State, linked, new_key, typed_key
 from app.apis.pagination import first_page, next_page
 from app.errors import HostError
 from app.records import Json
@@ -636,7 +636,14 @@ class _Fit:
             if form.through.name:
                 values["owner"] = self._call_it(owner, target.name, form.through.name)
         for field in form.fields:
-            values[field] = self._value(field, sent[field])
+            values[field] = self._value(field, sent[field]) if field != self._collection.key else self._new_key()
+
+    def _new_key(self) -> Json:
+        """One that the task chooses."""
+        key = new_key(self._collection, self._double.state, self._drawer, self._rng)
+        if key is None:
+            raise UnfitError("there is no key left for another record")
+        return typed_key(self._collection.key_schema, key)
 
     def _value(self, field: str, schema: Schema) -> Json:
         return draw_value(schema, field, self._drawer, self._rng)

@@ -9,7 +9,7 @@ from typing import Final
 
 from app.apis import verbs
 from app.apis.double.effects import participle
-from app.apis.double.model import Collection, Modelled
+from app.apis.double.model import Collection, Home, Modelled
 from app.apis.double.shapes import fields_of
 from app.apis.words import singular, split_words
 from app.records import Json
@@ -19,6 +19,7 @@ from trainer.practice.forms import Condition, Form, Reach
 from trainer.practice.tasks import Values
 
 _TOLD: Final = 4  # words of a description that are a name
+_TOLD_ANYWAY: Final = 0.3  # of places that nobody has to be told
 _ASKED: Final = 0.7  # of questions about a flag are answered by yes or no
 _NO_NOUNS: Final = {"all", "api", "rest", "php", "json", "xml", "html", "aspx", "v1", "v2", "v3"}
 _AT: Final = {"at", "on", "date", "time"}
@@ -213,6 +214,11 @@ _OWNER: Final[dict[Split, Wordings]] = {
     "validation": ("under {one}",),
     "test": ("that go with {one}",),
 }
+_HOME: Final[dict[Split, Wordings]] = {
+    "train": ("in the {what} {key}", "in {what} {key}", "in the {key} {what}", "in {key}"),
+    "validation": ("inside the {what} {key}",),
+    "test": ("that the {what} {key} holds",),
+}
 _BUT: Final[dict[Split, Wordings]] = {
     "train": ("except {one}", "but not {one}", "apart from {one}", "but {one}"),
     "validation": ("with the exception of {one}",),
@@ -247,6 +253,12 @@ def nouns(collection: Collection) -> str:
             else f"{last}s"
         )
     return " ".join([*words, last])
+
+
+def homes(collection: Collection) -> tuple[Home, ...]:
+    """Where the records are, but for the part of their path that they are called by."""
+    called = collection.home and collection.path[-1] == collection.home[-1].key
+    return collection.home[:-1] if called else collection.home
 
 
 def _path_words(collection: Collection) -> list[str]:
@@ -340,7 +352,7 @@ class _Wording:
     def _joined(self) -> str:
         """A record that is put into another one, or taken out."""
         form = self._form
-        one, owner = self._one(), self._owner()
+        one, owner = f"{self._one()}{self._home()}", self._owner()
         many = form.through is not None and form.through.link is not None and form.through.link.many
         frames = FRAMES[self._split][form.goal if many else "move"]
         field = " ".join(split_words(form.field.removesuffix("_id")))
@@ -432,7 +444,21 @@ class _Wording:
 
     def _place(self, frames: Mapping[Split, Wordings] = _OWNER) -> str:
         """Of which record they are."""
-        return f" {self._choose(frames[self._split]).format(one=self._owner())}" if self._form.through else ""
+        of = f" {self._choose(frames[self._split]).format(one=self._owner())}" if self._form.through else ""
+        return f"{of}{self._home()}"
+
+    def _home(self) -> str:
+        """Where they are, if there are others that are called the same, and sometimes if there are none."""
+        own = self._reach.collection
+        alike = (each.collection for each in self._every.values() if each.collection.home)
+        several = any(each.name != own.name and noun(each) == self._noun for each in alike)
+        if not homes(own) or not (several or self._rng.random() < _TOLD_ANYWAY):
+            return ""
+        said = [
+            self._choose(_HOME[self._split]).format(what=each.what or "place", key=each.key)
+            for each in reversed(homes(own))
+        ]
+        return f" {' '.join(said)}"
 
     def _owner(self) -> str:
         through, value = self._form.through, self._values["owner"]
@@ -468,11 +494,12 @@ class _Wording:
         said = [self._titled(each, self._values[each]) for each in form.fields]
         if form.through is not None:
             said.append(self._choose(_NEW_OWNER[self._split]).format(one=self._owner()))
+        said[0] += self._home()
         return f"{', '.join(said[:-1])} and {said[-1]}" if len(said) > 1 else said[0]
 
     def _titled(self, field: str, value: Json) -> str:
         called = prose(field, self._reach, self._rng)
-        is_title = called in ("name", "title")
+        is_title = called in ("name", "title") or field == self._reach.collection.key
         frames = TITLED[self._split] if is_title else GIVEN[self._split]
         return self._choose(frames).format(field=called, value=_value(value))
 
