@@ -28,7 +28,7 @@ from trainer.practice.tasks import (
     parameters,
     pinned,
 )
-from trainer.practice.words import homes, noun, nouns
+from trainer.practice.words import noun, nouns
 
 _LOCALS: Final = word_set("row page found chosen owner count best kept made each key apis total shown name")
 _OTHER_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -101,6 +101,8 @@ def names_of(form: Form, reach: Reach, every: Mapping[str, Reach]) -> dict[str, 
 
 
 def _words_of(name: str, form: Form, reach: Reach, every: Mapping[str, Reach], one: str) -> list[str]:
+    if name.startswith("home") and name[4:].isdigit():
+        return [*(split_words(reach.collection.home[int(name[4:])].what) or ["place"]), "id"]
     if name.startswith("above") and name[5:].isdigit():
         return split_words(reach.collection.scopes[int(name[5:])].parameter)
     match name:
@@ -133,6 +135,11 @@ def write_program(writing: Writing) -> Program:
     return _Program(writing).program()
 
 
+def places_program(writing: Writing) -> Program | None:
+    """Shows the keys of what the records are in, and of all beside it; None where the API does not list them."""
+    return _Program(writing).places()
+
+
 class _Program:
     def __init__(self, writing: Writing) -> None:
         self._writing, self._form, self._reach = writing, writing.form, writing.reach
@@ -149,6 +156,18 @@ class _Program:
             body=(*self._find_owner(), *body),
             result=result,
         )
+
+    def places(self) -> Program | None:
+        above = [self._writing.every.get(each.collection) for each in self._reach.collection.home]
+        names = [self._names[f"home{number}"] for number in range(len(above))]
+        body = [f"print({', '.join(names)})"]
+        for number, reach in reversed(list(enumerate(above))):
+            made = None if reach is None else reach.listing
+            if reach is None or made is None or made.shape is None or made.shape.holds != "list":
+                return None
+            key = f"row[{quoted(reach.collection.key)}]"
+            body = self._loop(reach, made, names[:number], {}, [f"{names[number]} = {key}", *body], set())
+        return Program(name="places", parameters=(), returns="", body=tuple(body), result="") if above else None
 
     def _name(self) -> str:
         form, one, many = self._form, noun(self._reach.collection), nouns(self._reach.collection)
@@ -173,9 +192,10 @@ class _Program:
             said += f" by {form.key or 'id'}"
         if form.but:
             said += " but one"
-        said += "".join(f" in {each.key}" for each in homes(self._reach.collection))
         if form.through is not None:
-            said += f" of {form.through.collection} {form.through.field} by {form.through.name or 'id'}"
+            above = self._writing.every.get(form.through.collection)
+            of = nouns(above.collection) if above and above.collection.home else form.through.collection
+            said += f" of {of} {form.through.field} by {form.through.name or 'id'}"
         return argument_name("_".join(split_words(said))[:90].strip("_"))
 
     def _body(self) -> tuple[list[str], str, str]:
@@ -431,8 +451,9 @@ class _Program:
         """The lines that run others for each row of a list, on all its pages; each is read by itself if rows lack
         what the lines need.
         """
-        shown, operation = self._writing.shown[reach.collection.name], self._writing.operation(made)
+        operation = self._writing.operation(made)
         assert made.shape is not None  # a list has one
+        shown = self._writing.shown.get(reach.collection.name, Shown(frozenset(needs), frozenset()))
         if needs - shown.rows and reach.one("get") is not None:
             read = self._get(_key_of(reach, shown, "row"), reach, scope)
             body = [f"row = {read}", *body]
@@ -517,8 +538,15 @@ class _Program:
         ]
         given = list(zip(made.scopes, scope, above, strict=True)) if scope else []
         given += [(made.key, key, collection)] if key else []
-        one = {name: quoted(key) if isinstance(key, str) else str(key) for name, key in pinned(made).items()}
-        return one | {name: self._typed(made, name, value, of) for name, value, of in given}
+        return self._pinned(made) | {name: self._typed(made, name, value, of) for name, value, of in given}
+
+    def _pinned(self, made: Modelled) -> dict[str, str]:
+        """The keys that name the kind of the records: those of the task, or of records beside its own."""
+        own = {each.key: self._names[f"home{number}"] for number, each in enumerate(self._reach.collection.home)}
+        return {
+            name: own.get(made.pinned[name], quoted(key) if isinstance(key, str) else str(key))
+            for name, key in pinned(made).items()
+        }
 
     def _typed(self, made: Modelled, name: str, value: str, of: Collection | None) -> str:
         taken = next(

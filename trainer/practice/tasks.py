@@ -54,9 +54,10 @@ def _sharing(state: State, other: State) -> State:
 
 def parameters(form: Form, collection: Collection) -> list[str]:
     """The details in which the tasks of a form differ: keys above, `owner`, `key`, `where`, `new`, and the fields
-    of a new record.
+    of a new record; and, though all have the same, where the records are.
     """
-    found = [f"above{number}" for number in range(len(collection.scopes) - 1)]
+    found = [f"home{number}" for number in range(len(collection.home))]
+    found += [f"above{number}" for number in range(len(collection.scopes) - 1)]
     found += ["owner"] if form.through is not None else []
     found += ["key"] if form.by in ("id", "text") and form.goal != "create" else []
     found += [name for name, each in form.conditions.items() if each.flag is None]
@@ -387,7 +388,8 @@ class _Fit:
         self._fields = fields_of(self._collection.item)
 
     def values(self) -> Values:
-        form, values = self._form, Values()
+        form = self._form
+        values = Values(zip(parameters(form, self._collection), self._home(), strict=False))
         self._take_some_away()
         self._place(values)
         if form.is_of_owner and form.through is not None and form.through.link is not None:
@@ -411,6 +413,11 @@ class _Fit:
         if form.goal in ("most", "least"):
             self._tell_apart(values)
         return values
+
+    def _home(self) -> list[Json]:
+        """The keys of what the records are in."""
+        made = next((each for role in self._reach.roles.values() for each in role), None)
+        return [] if made is None else list(pinned(made).values())
 
     def _take_some_away(self) -> None:
         """So that no two tasks of a scenario have as many."""
