@@ -7,6 +7,7 @@ import msgspec
 from app.api.validation import Text
 from app.apis.naming import Naming
 from app.credentials.credential import Credential
+from app.db.tables import PracticeSource
 from app.records import Json
 
 Url = Annotated[Text, msgspec.Meta(max_length=2_000, examples=["http://127.0.0.1:8100/sites/0/mail/openapi.json"])]
@@ -69,5 +70,13 @@ ApiNaming = Annotated[
         description="of the operations: `readable` has the verb first and no additions of frameworks, such as "
         "`create_issue` for `issues/create`; `operation_id` is as the document writes them. Without it a replaced "
         "API keeps its own; a new one has `readable`, or `operation_id` if the model that serves was trained so"
+    ),
+]
+Practice = Annotated[
+    PracticeSource,
+    msgspec.Meta(
+        description="what practice on the API is made of: its `document` alone, the default, or also what the "
+        "real API answers. With `read`, the server calls operations that only read, with the stored credentials, "
+        "100 times at most, and keeps which fields there are and of which form, but nothing personal and no secret"
     ),
 ]

@@ -9,6 +9,7 @@ from app.api.api_fields import (
     Credentials,
     Document,
     McpServer,
+    Practice,
     Server,
     Token,
     TokenOrigins,
@@ -36,6 +37,7 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     token_origins: TokenOrigins | UnsetType = UNSET
     naming: ApiNaming | None = None
     trial: bool | UnsetType = UNSET
+    practice: Practice | UnsetType = UNSET
 
 
 class ApiPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,3 +46,4 @@ class ApiPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     bearer_token: Token | UnsetType | None = UNSET
     bind: Bindings | UnsetType | None = UNSET
     token_origins: TokenOrigins | UnsetType = UNSET
+    practice: Practice | UnsetType = UNSET

@@ -16,6 +16,7 @@ from app.apis.catalog import LeftOut
 from app.apis.naming import Naming
 from app.db import tables
 from app.db.api_trials import ShownTrial
+from app.db.tables import PracticeSource
 from app.records import Json
 from app.release.tool_documents import presentation_of
 
@@ -35,6 +36,7 @@ class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
     bind: dict[str, Json]
     token_origins: list[str]
     naming: Naming
+    practice: PracticeSource  #: what practice on it is made of
     created_at: datetime
     checked_at: datetime | None  #: its document was last fetched
     check_failure: str | None  #: why it could not be, the last time

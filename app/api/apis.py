@@ -97,7 +97,7 @@ class ApiController(Controller):
     @patch(
         "/{name:str}",
         opt={"scope": "admin"},
-        summary="Change the token or the bindings of an API",
+        summary="Change the token, the bindings or the practice of an API",
         responses=problems(400, 401, 403, 404, 409),
     )
     async def change(
@@ -166,6 +166,7 @@ async def register_api(
         token=data.bearer_token,
         bind=request.bind,
         presentation=msgspec.to_builtins(app.presentation),
+        practice=data.practice,
     )
     if before and before["secrets_for"] != app.server:
         await api_credentials.end_attempts(session, row.id)
@@ -200,6 +201,8 @@ async def change_api(
     before = apis.about(row)
     if data.bind is not UNSET:
         row.bind = bind
+    if data.practice is not UNSET:
+        row.practice = data.practice
     for column, value in apis.sealed(session, data.bearer_token).items():
         setattr(row, column, value)
     stored = await _complete(session, access, row, before, data)

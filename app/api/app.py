@@ -17,6 +17,7 @@ from app.api.api_changes import ApiChangeController
 from app.api.api_content import api_readers
 from app.api.api_credentials import CredentialController
 from app.api.api_operations import ApiOperationController
+from app.api.api_practice import ApiPracticeController
 from app.api.api_trial import ApiTrialController
 from app.api.apis import ApiController
 from app.api.approvals import ApprovalController
@@ -83,6 +84,7 @@ _CONTROLLERS = [
     ApiChangeController,
     ApiCallController,
     ApiTrialController,
+    ApiPracticeController,
     ApiOperationController,
     CredentialController,
     SecretController,

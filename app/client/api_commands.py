@@ -38,6 +38,7 @@ _LISTING = Listing(
 
 _STATES = listing_of("name", "method", "path", "hidden", "safe", "approval", "explore", "set", "gone")
 _CHANGES = listing_of("created_at", "applied", "added", "removed", "changed", "eased")
+_LEFT_OUT = listing_of("method", "path", "operation", "reason", items="left_out")
 _OPERATIONS = listing_of("method", "path", "signature", items="operations")
 _WAITS = {
     "never": "no call waits for a person",
@@ -48,6 +49,8 @@ _WAITS = {
 }
 _NO_SCHEME = re.compile(r"[\w.-]+:\d+(/|$)|(localhost|[\w-]+(\.[\w-]+)+)/")
 _APPROVE = tuple(_WAITS)
+_MADE_OF = {"document": "the document alone", "read": "the document and the real API"}
+_PRACTICE = tuple(_MADE_OF)
 
 
 @click.group(cls=ListingGroup)
@@ -90,6 +93,7 @@ def show_api(session: "ServerSession", name: str, project: str | None) -> None:
 )
 @click.option("--no-trial", is_flag=True, help="do not ask the model questions about it")
 @click.option("--approve", type=click.Choice(_APPROVE), help="which of its calls wait for a person")
+@click.option("--practice", type=click.Choice(_PRACTICE), help="what practice on it is made of")
 def add_api(
     session: "ServerSession",
     name: str,
@@ -111,7 +115,8 @@ def add_api(
     """
     if (document is None) == (place["mcp"] is None):
         raise click.UsageError("give either a document or --mcp")
-    body = {"name": name, **place, **(_document(document) if document is not None else {})}
+    given = {field: value for field, value in place.items() if value is not None}
+    body = {"name": name, **given, **(_document(document) if document is not None else {})}
     if token is not None:
         body[STATIC_TOKEN] = read_secret("token", token)
     body["credentials"] = read_credentials(credentials)
@@ -158,6 +163,28 @@ def approve_api(session: "ServerSession", name: str, mode: str | None, project: 
     api = session.server.request("GET", f"/v1/apis/{name}", project=project)
     changed = _approve(session, api, mode)
     session.confirm(changed, _approval_line(api, changed))
+
+
+@apis.command("practice")
+@server_command
+@click.argument("name")
+@click.argument("source", type=click.Choice(_PRACTICE), required=False)
+@project_option
+@click.option("--compare", is_flag=True, help="call what only reads, and say how that differs from the document")
+def show_practice(
+    session: "ServerSession", name: str, source: str | None, project: str | None, *, compare: bool
+) -> None:
+    """Show what can be practised on an API, and why the rest cannot be, or set what practice is made of.
+
+    By its `document` alone, or also by what operations of the real API that only read answer (`read`): which
+    fields there are and of which form, but nothing personal and no secret. They are called at once, to compare.
+    """
+    path = f"/v1/apis/{name}/practice"
+    if source is not None:
+        session.server.request("PATCH", f"/v1/apis/{name}", {"practice": source}, project=project)
+    wanted = compare or source == "read"
+    shown = session.server.request("POST" if wanted else "GET", path, project=project)
+    session.show(shown, _practice_fields, table=_LEFT_OUT if shown["left_out"] else None)
 
 
 @apis.command("test")
@@ -247,6 +274,20 @@ def _trial_fields(trial: Mapping[str, Any], name: str) -> dict[str, Any]:
     tokens = sum(each["tokens"] for each in trial["questions"])
     shown: dict[str, Any] = {"trial": summary_of(trial, name)}
     return {**shown, "tokens": tokens} if tokens else shown
+
+
+def _practice_fields(shown: Mapping[str, Any]) -> dict[str, Any]:
+    found = f"{shown['practised']} of {shown['operations']} operations can be practised"
+    fields: dict[str, Any] = {"practice": found if shown["state"] == "ready" else shown["reason"]}
+    fields |= {"records": ", ".join(shown["collections"])} if shown["collections"] else {}
+    fields["made of"] = {"document": "the document alone", "read": "the document and the real API"}[
+        shown["practice"]
+    ]
+    if shown["compared_at"] is not None:
+        compared = f"{age(shown['compared_at'])} ago, by {shown['calls']} calls"
+        fields |= {"compared": compared, "differences": "\n".join(shown["differences"]) or "none"}
+        fields |= {"not read": "\n".join(shown["skipped"])} if shown["skipped"] else {}
+    return fields
 
 
 def _result(trial: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from app.api.api_consent import CredentialPlace, connect_api
 from app.api.api_content import ApiReaders
 from app.api.api_credentials import delete_credential, store_credential
 from app.api.api_operations import operation_states
+from app.api.api_practice import compare_api, practice_of
 from app.api.api_reading import read_api
 from app.api.api_request import ApiPatch
 from app.api.api_trial import TrialView, renew_trial
@@ -31,7 +32,9 @@ from app.console.visit import Visit, Visitor, after_change, page
 from app.db import api_changes, api_credentials, api_trials, apis, failed_calls
 from app.db.api_credentials import STATIC_TOKEN
 from app.db.database import Sessions
+from app.db.tables import PracticeSource
 from app.errors import ApiDocumentError, InvalidError
+from app.plural import numbered
 from app.untrusted.json_text import JsonError, decode_json
 
 _ADMIN: Mapping[str, Any] = {"scope": "admin"}
@@ -53,6 +56,12 @@ class CallFields(msgspec.Struct, frozen=True):
         if not isinstance(arguments, dict):
             raise InvalidError('arguments: write an object, such as {"page": 1}')
         return ApiCallRequest(operation=self.operation, arguments=arguments)
+
+
+class PracticeFields(msgspec.Struct, frozen=True):
+    """The form that says what practice on an API is made of."""
+
+    practice: PracticeSource
 
 
 class Tested(NamedTuple):
@@ -115,6 +124,46 @@ class ApiPage(Controller):
     async def try_again(self, name: FromPath[str], visit: Visitor, session: Db) -> Redirect:
         await renew_trial(session, visit.project.id, name)
         return after_change(f"{_address(visit, name)}#trial", f"{name} will be tried once no task waits")
+
+    @get("/practice")
+    async def practice(
+        self,
+        name: FromPath[str],
+        visit: Visitor,
+        session: Db,
+        document_reader: NamedDependency[DocumentReader],
+    ) -> Response[str]:
+        """The part of the page that may take some seconds."""
+        row = await apis.get(session, visit.project.id, name, document=False)
+        practice = await practice_of(session, document_reader, row)
+        return page(visit, "api_practice.html", name=name, practice=practice)
+
+    @post("/practice", opt=_ADMIN)
+    async def set_practice(
+        self,
+        name: FromPath[str],
+        request: Request[Any, Any, Any],
+        visit: Visitor,
+        session: Db,
+        document_reader: NamedDependency[DocumentReader],
+    ) -> Redirect:
+        practice = (await read_form(request, PracticeFields)).given().practice
+        patch = ApiPatch(practice=practice)
+        await change_api(session, visit.access, visit.project, name, patch, document_reader)
+        made_of = "its document" if practice is PracticeSource.DOCUMENT else "its document and what it answers"
+        return after_change(f"{_address(visit, name)}#practice", f"practice on {name} is made of {made_of}")
+
+    @post("/practice/compare", opt=_ADMIN)
+    async def compare(
+        self, name: FromPath[str], visit: Visitor, session: Db, readers: NamedDependency[ApiReaders]
+    ) -> Redirect:
+        try:
+            found = await compare_api(session, visit.project, name, readers)
+        except InvalidError as error:
+            return after_change(f"{_address(visit, name)}#practice", f"{name} could not be compared: {error}")
+        differences = numbered(len(found.differences), "difference")
+        said = f"{numbered(found.calls, 'call')} to {name}: {differences} from its document"
+        return after_change(f"{_address(visit, name)}#practice", said)
 
     @post("/refresh", opt=_ADMIN)
     async def refresh(

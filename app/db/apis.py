@@ -1,22 +1,36 @@
 """The OpenAPI documents of projects, in the database."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
+import msgspec
 from msgspec import UNSET, UnsetType
 from sqlalchemy import JSON, Row, Text, cast, func, literal, select
 from sqlalchemy import delete as sql_delete
+from sqlalchemy import update as sql_update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
 
 from app.db import tables
 from app.db.database import Handle, keys_of
+from app.db.tables import PracticeSource
 from app.errors import ConflictError, NotFoundError, SettingError
 from app.records import Json
 
 WITHOUT_DOCUMENT: Final = defer(tables.Api.document, raiseload=True)
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """How the answers of the real server differ from what the document with this digest promises."""
+
+    at: datetime
+    digest: str
+    calls: int  #: that were made to the real server
+    differences: list[str]
+    skipped: list[str]  #: what was not read, and why
 
 
 async def put(  # noqa: PLR0913 - the columns of a row
@@ -32,6 +46,7 @@ async def put(  # noqa: PLR0913 - the columns of a row
     token: str | UnsetType | None = UNSET,
     bind: Mapping[str, Json] | UnsetType = UNSET,
     presentation: Mapping[str, Json] | UnsetType = UNSET,
+    practice: PracticeSource | UnsetType = UNSET,
 ) -> tables.Api:
     """Insert an API, or replace the one of that name, which keeps what is UNSET.
 
@@ -45,6 +60,7 @@ async def put(  # noqa: PLR0913 - the columns of a row
     given |= {"secrets_for": secrets_for} if secrets_for is not UNSET else {}
     given |= {"bind": bind} if bind is not UNSET else {}
     given |= {"presentation": presentation} if presentation is not UNSET else {}
+    given |= {"practice": practice} if practice is not UNSET else {}
     await session.execute(
         insert(tables.Api)
         .values(project_id=project_id, name=name, **given)
@@ -68,7 +84,7 @@ def state_of(row: tables.Api) -> object:
 
 def about(row: tables.Api) -> dict[str, Json]:
     """What the audit log says of an API: no document, and no secret."""
-    names = ("source", "server", "secrets_for", "digest", "bind", "token_origins", "presentation")
+    names = ("source", "server", "secrets_for", "digest", "bind", "token_origins", "presentation", "practice")
     return {name: getattr(row, name) for name in names}
 
 
@@ -98,6 +114,17 @@ async def hold(session: AsyncSession, project_id: UUID, name: str, place: object
             "Look at that address, and try again if it may have the secret"
         )
     return row
+
+
+def comparison_of(row: tables.Api) -> Comparison | None:
+    """The latest one; None if there is none, or if it is about an earlier document."""
+    found = None if row.comparison is None else msgspec.convert(row.comparison, Comparison)
+    return None if found is None or found.digest != row.digest else found
+
+
+async def store_comparison(session: AsyncSession, api_id: UUID, comparison: Comparison) -> None:
+    update = sql_update(tables.Api).where(tables.Api.id == api_id)
+    await session.execute(update.values(comparison=msgspec.to_builtins(comparison)))
 
 
 async def secrets_for(session: AsyncSession, api_id: UUID) -> str | None:

@@ -194,6 +194,11 @@ class ProjectUsage(Base):
 # APIs
 
 
+class PracticeSource(StrEnum):
+    DOCUMENT = "document"
+    READ = "read"  # of the real API is read, too
+
+
 class Api(Entity):
     """An API document of a project. The gateway adds its static bearer token."""
 
@@ -219,6 +224,10 @@ class Api(Entity):
     check_failure: Mapped[str | None]  # why it could not be, the last time
     refresh_at: Mapped[datetime | None]  # when its MCP server is to be asked for its tools again
     refresh_tries: Mapped[int] = mapped_column(SmallInteger, default=0, server_default="0")
+    practice: Mapped[PracticeSource] = mapped_column(  # what its double is made of
+        default=PracticeSource.DOCUMENT, server_default=PracticeSource.DOCUMENT
+    )
+    comparison: Mapped[dict[str, Any] | None] = mapped_column(JSONB)  # `apis.Comparison`, the latest
 
 
 class ApiChange(Entity):

@@ -185,3 +185,22 @@ async def test_the_trial_of_an_api_is_shown_as_it_goes_and_run_again(
     await shown.get_by_role("button", name="Try it again").click()
     await expect(page.get_by_role("status")).to_contain_text("ledger will be tried")
     await expect(shown).to_contain_text("waiting")
+
+
+async def test_an_apis_page_says_what_can_be_practised_and_compares(
+    check_page: CheckPage, console: ConsoleServer
+) -> None:
+    await _add_cups(console, "mugs")
+    page = await check_page("/console/apis/mugs")
+    shown = page.get_by_role("region", name="Practice", exact=True)
+    await expect(shown).to_contain_text("Nothing can be practised", timeout=30_000)
+    await shown.get_by_text("Why 2 cannot be practised").click()
+    await expect(shown.get_by_role("row", name="break_cup")).to_contain_text("POST /cups")
+    await shown.get_by_role("button", name="Use what it answers, too").click()
+    await expect(page.get_by_role("status")).to_contain_text("made of its document and what it answers")
+    await shown.get_by_role("button", name="Compare with the real API").click()
+    await expect(page.get_by_role("status")).to_contain_text("1 call to mugs: 0 differences from its document")
+    await shown.get_by_text("What was not read").click()
+    await expect(shown).to_contain_text("GET /cups was not read")
+    await check_shown(page)
+    assert await page.locator("main img").count() == 0

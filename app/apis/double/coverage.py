@@ -6,8 +6,10 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from app.apis.api_documents import encode
-from app.apis.catalog import App
+from app.apis.catalog import App, Operation
+from app.apis.documented_answers import DocumentedAnswers
 from app.apis.double.comparison import Given, Pair, differences
+from app.apis.double.masking import with_masked_names
 from app.apis.double.model import Model, read_model
 from app.apis.double.reads import Reading, RealAnswer, reading_plan
 from app.apis.double.service import Double
@@ -50,10 +52,13 @@ class PracticeQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PracticeFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a question: one of the three."""
+    """The answer to a question: one of the three. `app` has the operations of the plan alone, and as little of
+    each as a call needs.
+    """
 
     coverage: Coverage | None = None
     plan: list[Reading] = []
+    app: App | None = None
     differences: list[str] = []
 
 
@@ -73,7 +78,8 @@ def practice_finding(
             case "coverage":
                 return PracticeFinding(coverage=_coverage(model, app))
             case "plan":
-                return PracticeFinding(plan=reading_plan(model, app))
+                plan = reading_plan(model, app)
+                return PracticeFinding(plan=plan, app=_called(app, plan))
         return PracticeFinding(differences=_differences(model, question.answers))
     except RecursionError as error:
         raise ApiDocumentError("its schemas are nested too deeply to be practised on") from error
@@ -101,6 +107,22 @@ def _coverage(model: Model, app: App) -> Coverage:
     )
 
 
+def _called(app: App, plan: Sequence[Reading]) -> App:
+    """The app for the calls of the plan, which can be sent to another process: schemas are small in it."""
+    found: dict[str, Operation] = {}
+    for each in plan:
+        operation, given = app.operations[each.operation], {*each.arguments, *(name for name, _ in each.above)}
+        found[each.operation] = msgspec.structs.replace(
+            operation,
+            description="",
+            parameters=tuple(one for one in operation.parameters if one.name in given),
+            bodies=(),
+            returns={},
+            answers=DocumentedAnswers(),
+        )
+    return msgspec.structs.replace(app, operations=found, hidden=(), left_out=())
+
+
 def _parted(place: str) -> tuple[str, str]:
     method, _, path = place.partition(" ")
     return method, path
@@ -116,7 +138,9 @@ def _differences(model: Model, answers: Sequence[RealAnswer]) -> list[str]:
         if reading is None or reading.is_blind:
             continue
         if (given := _asked(double, reading, each)) is not None:
-            pairs.append(Pair(each.name, given, each.given, each.arguments))
+            told = with_masked_names(each.given.value, reading)  # names are told of, and may be values
+            real = msgspec.structs.replace(each.given, value=told)
+            pairs.append(Pair(each.name, given, real, each.arguments))
     return differences(model, pairs)
 
 

@@ -63,13 +63,22 @@ def masked_answer(
     values: Sequence[Json], reading: Reading | None = None, is_secret: IsSecret = lambda _: False
 ) -> Json:
     """One answer of the form of several to the same operation."""
-    maps = frozenset(() if reading is None else reading.maps)
-    return _Masking(maps, is_secret).column([_together(values, reading)], ())[0]
+    return _Masking(reading, is_secret).column([_together(values, reading)], ())[0]
+
+
+def with_masked_names(value: Json, reading: Reading) -> Json:
+    """An answer in which no name is a value, as those of a map are: for what tells of names alone."""
+    return _Masking(reading, names_only=True).column([value], ())[0]
 
 
 class _Masking:
-    def __init__(self, maps: frozenset[tuple[str, ...]], is_secret: IsSecret) -> None:
-        self._maps, self._is_secret, self._rng = maps, is_secret, Random("masking")
+    def __init__(
+        self, reading: Reading | None, is_secret: IsSecret = lambda _: False, *, names_only: bool = False
+    ) -> None:
+        self._maps = frozenset(() if reading is None else reading.maps)
+        self._records = () if reading is None else reading.keys
+        self._is_secret, self._names_only = is_secret, names_only
+        self._rng = Random("masking")
 
     def column(self, values: Sequence[Json], place: Place) -> list[Json]:
         """The values that several records have at the same place."""
@@ -113,9 +122,10 @@ class _Masking:
         return found
 
     def _leaves(self, values: Sequence[Json], place: Place) -> list[Json]:
-        if not values:
-            return []
-        private = any(map(is_private, place))
+        if not values or self._names_only:
+            return list(values)
+        around = len(self._records) if place[: len(self._records)] == self._records else 0
+        private = any(map(is_private, place[around:]))  # `customers` around records says nothing of their fields
         name = "_".join(place) if private else next((each for each in reversed(place) if each != "*"), "")
         seen = seen_of(name, values, len(values), self._is_secret)
         return [self._leaf(each, seen, name) for each in values]

@@ -5,7 +5,10 @@ records of the list above. An operation whose answer the document does not descr
 is known, so may be what it does.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from math import isfinite
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -14,7 +17,7 @@ from app.apis.catalog import App, Operation
 from app.apis.double.comparison import Given
 from app.apis.double.documents import segments
 from app.apis.double.model import NO_RECORDS, NO_SCHEMA, Model
-from app.apis.double.shapes import Schema, fields_of, flat, value_at
+from app.apis.double.shapes import Schema, fields_of, flat, kind_of, value_at
 from app.apis.pagination import first_page, size_of
 from app.errors import HostError
 from app.records import Json
@@ -25,7 +28,12 @@ _EACH: Final = 3  # records whose lists are read, or that are read by themselves
 _ROUNDS: Final = 3  # of a new plan, after answers that the document does not describe
 _FAILURES: Final = 5  # one after the other, after which no other call is made
 _PAUSES: Final = (429, 503)
+_LEFT: Final = re.compile(r"(x-)?rate-?limit-remaining(-\w+)?")
 _ROWS: Final = 50  # of a list in an answer that are kept
+_NAMES: Final = 200  # of an object, which may be a map
+_NODES: Final = 20_000
+_CHARS: Final = 1_000  # of a text
+_INTEGERS: Final = 2**62
 _DEPTH: Final = 30
 _SCHEMA_DEPTH: Final = 6
 _BYTES: Final = 256 << 10  # of an answer
@@ -163,6 +171,8 @@ class _Doing:
             self._failed(reading, f"the server answers with status {given.status}")
         else:
             self._failures = 0
+        if any(_LEFT.fullmatch(name.lower()) and value.strip() == "0" for name, value in given.headers.items()):
+            self._end(f"the server takes no further call for now, so that none was made after {reading.place}")
 
     def _failed(self, reading: Reading, reason: str) -> None:
         self.skipped.append(f"{reading.place} was not read: {reason[:300]}")
@@ -185,15 +195,33 @@ class _Doing:
                     yield each, {**each.arguments, **dict(zip(names, places[turn], strict=True))}
 
 
-def cut(value: Json, depth: int = 0) -> Json:
-    """The value with the first items of its lists alone, and no deeper than anybody looks."""
-    if depth > _DEPTH:
-        return None
-    if isinstance(value, dict):
-        return {str(name): cut(each, depth + 1) for name, each in list(value.items())[: 4 * _ROWS]}
-    if isinstance(value, list | tuple):
-        return [cut(each, depth + 1) for each in value[:_ROWS]]
-    return value if value is None or isinstance(value, str | int | float) else None
+def cut(value: Json) -> Json:
+    """The first items of its lists and the beginnings of its texts, as far as it can be stored."""
+    return _Cut().of(value, 0)
+
+
+class _Cut:
+    def __init__(self) -> None:
+        self._left = _NODES
+
+    def of(self, value: Json, depth: int) -> Json:
+        self._left -= 1
+        if self._left < 0 or depth > _DEPTH:
+            return None
+        if isinstance(value, dict):
+            inner = islice(value.items(), _NAMES)
+            return {_text(str(name)): self.of(each, depth + 1) for name, each in inner}
+        if isinstance(value, list):
+            return [self.of(each, depth + 1) for each in value[:_ROWS]]
+        if isinstance(value, str):
+            return _text(value)
+        if isinstance(value, float):
+            return value if isfinite(value) else None
+        return value if isinstance(value, int) and -_INTEGERS <= value < _INTEGERS else None
+
+
+def _text(value: str) -> str:
+    return value[:_CHARS].encode(errors="replace").decode()
 
 
 def _reading(model: Model, operation: Operation, served: Operation) -> Iterator[Reading]:
@@ -236,6 +264,7 @@ def _reading(model: Model, operation: Operation, served: Operation) -> Iterator[
 
 
 def _maps(schema: Schema, place: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Where the names of objects are no fields: what is said to be an object alone may have any."""
     schema = flat(schema)
     if len(place) > _SCHEMA_DEPTH:
         return
@@ -244,9 +273,10 @@ def _maps(schema: Schema, place: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     if isinstance(schema.get("items"), dict):
         yield from _maps(schema["items"], place)
     values = [schema.get("additionalProperties"), *(schema.get("patternProperties") or {}).values()]
-    for each in [each for each in values if isinstance(each, dict) and not fields_of(schema)]:
+    if kind_of(schema) == "object" and not fields_of(schema):
         yield place
-        yield from _maps(each, (*place, "*"))
+        for each in [each for each in values if isinstance(each, dict)]:
+            yield from _maps(each, (*place, "*"))
 
 
 def _page_size(operation: Operation) -> dict[str, Json]:

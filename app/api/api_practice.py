@@ -1,0 +1,116 @@
+"""What can be practised on an API, and how the real one differs from its document."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+from litestar import Controller, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.api.access import Caller, Db, find_project
+from app.api.api_content import ApiReaders
+from app.api.api_reading import read_request
+from app.api.problem import problems
+from app.api.validation import ProjectName
+from app.apis.document_reader import DocumentReader
+from app.apis.double.coverage import Coverage
+from app.db import apis, manifests, projects, tables
+from app.db.apis import Comparison
+from app.db.tables import PracticeSource
+from app.release import tool_documents
+from app.release.real_reads import RealApi, read_real_api
+
+_SECONDS: Final = 25.0  # whoever waits for the answer waits for less than a minute
+_CALL_SECONDS: Final = 10.0
+
+
+class PracticeView(Coverage, frozen=True, kw_only=True):
+    """What can be practised on an API: a double of it answers the operations, on records of its own.
+
+    `differences` say how what the real API answered, when it was last compared with its document as it is now,
+    differs from that. They are also those of a run that has read it.
+    """
+
+    practice: PracticeSource
+    compared_at: datetime | None = None
+    calls: int = 0  #: to the real API, for the comparison
+    differences: Sequence[str] = ()
+    skipped: Sequence[str] = ()  #: what was not read, and why
+
+    @classmethod
+    def full(cls, row: tables.Api, coverage: Coverage, comparison: Comparison | None) -> "PracticeView":
+        compared = {}
+        if comparison is not None:
+            compared = {name: getattr(comparison, name) for name in ("calls", "differences", "skipped")}
+            compared["compared_at"] = comparison.at
+        return cls(practice=row.practice, **msgspec.structs.asdict(coverage), **compared)
+
+
+class ApiPracticeController(Controller):
+    path = "/apis/{name:str}/practice"
+    tags = ("APIs",)
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @get(summary="Show what can be practised on an API", responses=problems(400, 401, 403, 404))
+    async def show_practice(
+        self,
+        name: FromPath[str],
+        session: Db,
+        access: Caller,
+        document_reader: NamedDependency[DocumentReader],
+        project: ProjectName = None,
+    ) -> PracticeView:
+        """By its document. A large one is read for some seconds the first time."""
+        owner = await find_project(session, access, project)
+        return await practice_of(session, document_reader, await apis.get(session, owner.id, name, document=False))
+
+    @post(
+        opt={"scope": "admin"},
+        status_code=200,
+        summary="Compare an API with its document",
+        responses=problems(400, 401, 403, 404),
+    )
+    async def compare(
+        self,
+        name: FromPath[str],
+        session: Db,
+        access: Caller,
+        readers: NamedDependency[ApiReaders],
+        project: ProjectName = None,
+    ) -> PracticeView:
+        """Calls operations that only read, with the stored credentials: 100 calls at most, for half a minute."""
+        owner = await find_project(session, access, project)
+        return await compare_api(session, owner, name, readers)
+
+
+async def practice_of(session: AsyncSession, reader: DocumentReader, row: tables.Api) -> PracticeView:
+    """Ends the transaction."""
+    content = await manifests.document(session, row.id, row.digest)
+    await session.commit()  # no transaction is held while a document is read
+    coverage = await reader.coverage(read_request(row, row.bind), content, row.digest)
+    return PracticeView.full(row, coverage, apis.comparison_of(row))
+
+
+async def compare_api(
+    session: AsyncSession, owner: tables.Project, name: str, readers: ApiReaders
+) -> PracticeView:
+    """Raises NotFoundError, and ApiDocumentError for a document that has no double."""
+    row = await apis.get(session, owner.id, name, document=False)
+    real = RealApi(
+        sessions=readers.sessions,
+        client=readers.http_client,
+        reader=readers.document_reader,
+        project_id=owner.id,
+        document=await tool_documents.api_document(session, row),
+        rules=projects.settings_of(owner).approvals,
+        seconds=_SECONDS,
+        call_seconds=_CALL_SECONDS,
+    )
+    await session.commit()  # no transaction is held during the calls
+    await read_real_api(real)
+    return await practice_of(
+        session, readers.document_reader, await apis.get(session, owner.id, name, document=False)
+    )

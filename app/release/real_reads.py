@@ -1,0 +1,129 @@
+"""Reads of the real API of a project what its double needs to be like it: GETs alone, with its own credentials."""
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from uuid import UUID
+
+import httpx
+import msgspec
+import structlog
+
+from app.apis.catalog import Catalog
+from app.apis.document_reader import DocumentReader
+from app.apis.double.comparison import Given
+from app.apis.double.coverage import PracticeQuestion
+from app.apis.double.masking import Samples, samples_of
+from app.apis.double.reads import MOST_CALLS, Reading, Readings, read_answers
+from app.apis.read_process import ReadRequest
+from app.credentials.stored_credentials import StoredCredentials
+from app.db import apis, manifests
+from app.db.apis import Comparison
+from app.db.database import Sessions
+from app.errors import ApiDocumentError
+from app.gateway.approval_gate import ApprovalGate
+from app.gateway.gateway import Gateway
+from app.project.approval import ApprovalRules
+from app.records import Json
+from app.release.project_secrets import ProjectSecrets
+from app.release.tool_documents import ApiDocument, trusting
+from app.sandbox.protocol import RefusalError
+from app.security.secret_values import SecretValues
+
+log = structlog.get_logger(__name__)
+
+
+class RealApi(msgspec.Struct, frozen=True, kw_only=True):
+    """An API of a project, and what it is read with."""
+
+    sessions: Sessions
+    client: httpx.AsyncClient
+    reader: DocumentReader
+    project_id: UUID
+    document: ApiDocument
+    rules: ApprovalRules  # calls that wait for a person are not made
+    seconds: float  # for which calls begin
+    call_seconds: float  # of one call, and in all of waits that the server asks for
+
+
+async def read_real_api(api: RealApi) -> Callable[[], Samples]:
+    """Read it, and store how its answers differ from what its document promises, with the time.
+
+    Nothing else of the answers is stored: what is returned makes samples of them, masked. Raises ApiDocumentError
+    for a document that has no double.
+    """
+    reading = _Reading(api)
+    readings = await reading.read()
+    question = PracticeQuestion(about="differences", answers=readings.answers)
+    found = await api.reader.practice(reading.request, await reading.content(), question)
+    comparison = Comparison(
+        at=datetime.now(UTC),
+        digest=api.document.digest,
+        calls=readings.calls,
+        differences=found.differences,
+        skipped=readings.skipped,
+    )
+    async with api.sessions.begin() as session:
+        await apis.store_comparison(session, api.document.id, comparison)
+    log.info("a real API was read", api=api.document.name, calls=readings.calls, skipped=len(readings.skipped))
+    return partial(samples_of, readings, reading.is_secret)
+
+
+class _Reading:
+    """One reading: the calls of all its plans, by gateways that share what is secret."""
+
+    def __init__(self, api: RealApi) -> None:
+        self._api, self._content = api, b""
+        self._secrets = SecretValues()
+        self._gateway: Gateway | None = None
+        document = api.document
+        self.request = ReadRequest(
+            name=document.name,
+            source=None if document.source == "upload" else document.source,
+            server=document.server,
+            presentation=document.presentation,
+            bind=document.bind,
+        )
+
+    def is_secret(self, text: str) -> bool:
+        return self._secrets.mask(text) != text
+
+    async def content(self) -> bytes:
+        if not self._content:
+            async with self._api.sessions() as session:
+                self._content = await manifests.document(session, self._api.document.id, self._api.document.digest)
+        return self._content
+
+    async def read(self) -> Readings:
+        end = time.monotonic() + self._api.seconds
+        return await read_answers(self._plan, self._ask, lambda: time.monotonic() >= end)
+
+    async def _plan(self, samples: Mapping[str, Json]) -> list[Reading]:
+        api, question = self._api, PracticeQuestion(about="plan", samples=dict(samples))
+        found = await api.reader.practice(self.request, await self.content(), question)
+        if found.app is None:
+            raise ApiDocumentError(
+                f"{api.document.name} is no OpenAPI document, so nothing of it can be practised"
+            )
+        self._gateway = Gateway(
+            Catalog({api.document.name: trusting(found.app, api.document)}),
+            api.client,
+            credentials=StoredCredentials(api.sessions, api.client, [api.document]),
+            store=ProjectSecrets(api.sessions, api.project_id),
+            read_only=True,
+            approvals=ApprovalGate(api.rules),
+            max_calls=MOST_CALLS,
+            timeout=api.call_seconds,
+            patience=api.call_seconds,
+            secrets=self._secrets,
+        )
+        return found.plan
+
+    async def _ask(self, operation: str, arguments: dict[str, Json]) -> Given:
+        assert self._gateway is not None  # a plan comes before its calls
+        try:
+            answer = await self._gateway.answer_call(f"{self._api.document.name}.{operation}", [], arguments)
+        except RefusalError as error:
+            return Given(error.status, self._secrets.mask_value(error.response.body), error.response.headers)
+        return Given(answer.status or 200, self._secrets.mask_value(answer.value), answer.headers)

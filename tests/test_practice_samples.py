@@ -1,0 +1,127 @@
+"""A run reads samples of the real API of its project, where that is wanted, and keeps nothing of anybody."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import msgspec
+import pytest
+
+from app.db import apis, projects
+from app.db.database import Sessions
+from app.db.tables import PracticeSource
+from app.errors import NotFoundError
+from app.records import Json
+from app.run_settings import RunSettings
+from app.settings import Settings
+from tests.desk_api import TOKEN, Desk, desk_document, serving_desk
+from trainer.practice.environments import Key, practice_on
+from trainer.run_job import Job
+from trainer.runs.practice_samples import read_masked, read_samples
+
+Served = tuple[Desk, str]
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    desk = Desk()
+    with serving_desk(desk) as url:
+        yield desk, url
+
+
+async def put(sessions: Sessions, url: str, practice: PracticeSource = PracticeSource.READ) -> UUID:
+    """The id of a project with the desk."""
+    async with sessions.begin() as session:
+        project = await projects.create(session, "demo")
+        document = desk_document(url)
+        await apis.put(
+            session,
+            project.id,
+            "desk",
+            source="upload",
+            document=document,
+            digest="d1",
+            token=TOKEN,
+            practice=practice,
+        )
+        return project.id
+
+
+def job(project_id: UUID) -> Job:
+    return Job(
+        id=uuid4(),
+        project_id=project_id,
+        project="demo",
+        settings=RunSettings(),
+        directory=Path(),
+        deployment=Settings(allow_private_hosts=True),
+    )
+
+
+async def test_samples_are_read_with_the_projects_credentials_and_nothing_is_changed(
+    committed: Sessions, served: Served
+) -> None:
+    desk, url = served
+    samples = await read_samples(job(await put(committed, url)), committed, "desk")
+    assert desk.calls == ["GET /cards", "GET /notes", "GET /cards/1", "GET /cards/2", "GET /cards/3"]
+    assert desk.tokens == {f"Bearer {TOKEN}"}
+    kept = msgspec.msgpack.encode(samples).decode(errors="replace")
+    assert "Anna" not in kept
+    assert "Bob" not in kept
+    assert_learned(samples, url)
+
+
+def assert_learned(samples: Mapping[str, Json], url: str) -> None:
+    """Practice on them has records like the real ones."""
+    practice = practice_on("desk", desk_document(url), samples)
+    double = practice.world(Key("train", 1, 0))
+    states = {each.fields.get("state") for each in double.state.records["cards"].values()}
+    assert states <= {"open", "closed"}
+    assert "notes" in practice.model.collections
+    assert practice.seen.left_out(practice.model.collections["cards"], lists=True) == {"paused", "owner"}
+
+
+async def test_what_the_document_promises_and_the_real_server_lacks_is_stored(
+    committed: Sessions, served: Served
+) -> None:
+    _, url = served
+    project_id = await put(committed, url)
+    await read_samples(job(project_id), committed, "desk")
+    async with committed() as session:
+        comparison = apis.comparison_of(await apis.get(session, project_id, "desk", document=False))
+    assert comparison is not None
+    assert comparison.calls == 5
+    assert comparison.differences == [
+        "GET /cards: the real server leaves out paused, owner of records of the list",
+        "GET /cards/{id}: the real server leaves out paused",
+    ]
+    assert comparison.skipped == []
+
+
+async def test_nothing_is_read_unless_that_is_wanted(committed: Sessions, served: Served) -> None:
+    desk, url = served
+    project_id = await put(committed, url, PracticeSource.DOCUMENT)
+    assert await read_samples(job(project_id), committed, "desk") == {}
+    assert desk.calls == []
+    with pytest.raises(NotFoundError):
+        await read_samples(job(project_id), committed, "other")
+
+
+async def test_a_pause_that_the_server_asks_for_is_made_and_calls_that_fail_are_told(
+    committed: Sessions, served: Served
+) -> None:
+    desk, url = served
+    desk.pauses = 1
+    del desk.answers["/cards/2"]
+    samples = await read_masked(job(await put(committed, url)), committed, "desk")
+    assert desk.calls[:2] == ["GET /cards", "GET /cards"]
+    assert samples.skipped == ("GET /cards/{id} was not read: the server answers with status 404",)
+    assert len(samples.answers) == 3
+
+
+async def test_a_server_that_is_down_leaves_what_the_document_says(committed: Sessions) -> None:
+    with serving_desk(Desk()) as url:
+        pass
+    samples = await read_masked(job(await put(committed, url)), committed, "desk")
+    assert samples.answers == {}
+    assert "GET /cards was not read: " in samples.skipped[0]
