@@ -6,14 +6,17 @@ import msgspec
 import pytest
 
 from app.apis.double.coverage import PracticeQuestion, practice_finding
+from app.apis.double.masking import samples_of
 from app.apis.double.model import Model, read_model
 from app.apis.double.record_types import is_word, sample_key
 from app.apis.double.samples import Sample, sampled
 from app.apis.double.service import Double
+from app.apis.double.shapes import fields_of
 from app.records import Json
 from tests.double_documents import answer, document
 from tests.practice_documents import LOCKER, LOCKER_SAMPLES, VAULT, VAULT_SAMPLES
 from tests.support.every_row import every_row
+from tests.test_practice_reads import Real
 
 ARTICLES = "rooms/blog/shelf_sets/articles"
 HOME = "/rooms/blog/shelf_sets/articles/records"
@@ -162,3 +165,69 @@ def test_keys_that_name_kinds_are_words() -> None:
             with row(key):
                 assert is_word(key) is wanted
     assert sample_key("get_records", {"set": "a b"}) == "get_records?set=a+b"
+
+
+def real_vault() -> Real:
+    """Seven rooms, the first of them empty, with sets of different kinds; one has a code for a name."""
+    rooms: dict[str, dict[str, Json]] = {
+        "scratch": {},
+        "old": {},
+        "blog": {"articles": _read("get_records?room_id=blog&shelf_set_id=articles"), "nothing": []},
+        "archive": {"articles": _read("get_records?room_id=archive&shelf_set_id=articles")},
+        "cellar": {"wines": _read("get_records?room_id=cellar&shelf_set_id=wines")},
+        "9f3a77": {"tbl7Qx": [{"id": f"k-{at}", "note": f"Ring Anna, the {at}th"} for at in range(4)]},
+        "hunters": {},
+    }
+    answers: dict[str, Json] = {"/rooms": {"data": [{"id": each, "grants_seen": 1} for each in rooms]}}
+    for room, sets in rooms.items():
+        answers[f"/rooms/{room}"] = {"data": {"id": room, "grants_seen": 1}, "grants": {}}
+        answers[f"/rooms/{room}/shelf_sets"] = {"data": [{"id": each, "position": 3} for each in sets]}
+        for name, rows in sets.items():
+            place = f"/rooms/{room}/shelf_sets/{name}"
+            answers[place] = {"data": {"id": name, "position": 3}}
+            answers[f"{place}/records"] = {"data": rows}
+            answers |= {f"{place}/records/{each['id']}": {"data": {**each, "body": "Of Anna"}} for each in rows}
+    return Real(VAULT["paths"], answers)
+
+
+def _read(sample: str) -> Json:
+    return VAULT_SAMPLES[sample]["data"]
+
+
+async def test_each_place_is_read_once_as_a_list_and_once_as_a_record() -> None:
+    real = real_vault()
+    readings = await real.read()
+    assert not readings.skipped
+    places = [place for place, _ in real.calls]
+    assert len(places) == len(set(places))
+    assert {each for each in places if each.endswith("/records")} == {
+        f"/rooms/{room}/shelf_sets/{name}/records"
+        for room, name in (
+            ("blog", "articles"),
+            ("blog", "nothing"),
+            ("archive", "articles"),
+            ("cellar", "wines"),
+            ("9f3a77", "tbl7Qx"),
+        )
+    }
+    records = [each.partition("/records/")[0] for each in places if "/records/" in each]
+    assert len(records) == len(set(records)) == 4
+    assert real.plans <= 5
+
+
+async def test_the_names_of_kinds_and_fields_are_kept_and_nothing_of_anybody() -> None:
+    real = real_vault()
+    kept = samples_of(await real.read(), is_secret=lambda text: text == "cellar")
+    for text in ("Anna", "9f3a77", "tbl7Qx", "cellar", "title of its own"):
+        assert text not in str(kept), text
+    articles = kept.answers["get_records?room_id=blog&shelf_set_id=articles"]["data"]
+    assert len(articles) == 12
+    assert {"id", "last_modified", "title", "status", "words", "featured"} <= articles[0].keys()
+    assert {each["status"] for each in articles} <= {"draft", "published", "archived"}
+    model = real.model(kept.answers)
+    assert {each.noun: len(fields_of(each.item)) for each in model.collections.values() if each.home} == {
+        "article": 9,  # with the body that only single records have
+        "wine": 7,
+        "record": 3,
+    }
+    assert [each.named for each in model.collections.values() if not each.home] == [True, True, False]
