@@ -63,7 +63,9 @@ def test_each_place_has_a_type_with_the_fields_that_its_rows_have(model: Model) 
     assert [(each.field, each.collection) for each in types[ARTICLES].links] == [
         ("editor_id", "rooms/blog/shelf_sets/editors")
     ]
-    assert types["rooms/archive/shelf_sets/articles"].links == ()  # it has no editors
+    elsewhere = types["rooms/archive/shelf_sets/articles"]
+    assert elsewhere.item == types[ARTICLES].item  # though its own rows tell of no choice
+    assert elsewhere.links == ()  # it has no editors
     assert [name for name, each in model.collections.items() if each.named] == ["rooms", "rooms/shelf_sets"]
 
 
@@ -85,6 +87,8 @@ def test_the_same_calls_read_and_write_the_records_of_the_place_in_their_path(do
     send(double, "PUT", one, {"title": "Later news"})
     replaced = send(double, "GET", one)[1]
     assert replaced.keys() == {"id", "last_modified", "title"}
+    send(double, "PATCH", one, {"mood": "good"})  # a field that no record had
+    assert send(double, "GET", one)[1]["mood"] == "good"
     assert send(double, "DELETE", one)[0] == 200
     assert send(double, "GET", one)[0] == 404
 

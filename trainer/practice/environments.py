@@ -384,7 +384,7 @@ class _Credentials:
         del app
         known = next(
             each.operation.name
-            for each in self._double.model.every
+            for each in self._double.model.operations.values()
             if (each.operation.method, each.operation.path) == (operation.method, operation.path)
         )
         return self._double.authentication(known)

@@ -451,7 +451,8 @@ class _Wording:
         """Where they are, if there are others that are called the same, and sometimes if there are none."""
         own = self._reach.collection
         alike = (each.collection for each in self._every.values() if each.collection.home)
-        several = any(each.name != own.name and noun(each) == self._noun for each in alike)
+        several = any(each.name != own.name and noun(each) == noun(own) for each in alike)
+        several = several or len(homes(own)) == len(own.home)  # what they are called says nothing
         if not homes(own) or not (several or self._rng.random() < _TOLD_ANYWAY):
             return ""
         said = [

@@ -87,7 +87,7 @@ def practice_finding(
 
 def _coverage(model: Model, app: App) -> Coverage:
     names = {f"{each.method} {each.path}": each.name for each in (*app.operations.values(), *app.hidden)}
-    practised = {f"{each.operation.method} {each.operation.path}" for each in model.every}
+    practised = {f"{each.operation.method} {each.operation.path}" for each in model.operations.values()}
     reasons = {each.operation: each.reason for each in reversed(model.left_out) if each.operation not in practised}
     left_out = [
         LeftOutOperation(names.get(place, ""), *_parted(place), reason)

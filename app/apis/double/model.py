@@ -155,7 +155,8 @@ class Modelled(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 class Model(msgspec.Struct, frozen=True, eq=False):
     """An API as collections of records, and what its operations do to them. `typed` are operations once more, each
-    for a place whose records are of a kind of their own.
+    for a place whose records are of a kind of their own; one that is known of such places alone is among
+    `operations` as the first of them has it.
     """
 
     app: App
@@ -168,19 +169,20 @@ class Model(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def every(self) -> tuple[Modelled, ...]:
-        return (*self.operations.values(), *self.typed)
+        return (*(each for each in self.operations.values() if not each.pinned), *self.typed)
 
     def meant(self, operation: str, given: Mapping[str, Json]) -> Modelled | None:
         """What an operation does, given its path parameters by wire name."""
-        own = (each for each in self.typed if each.operation.name == operation)
-        pinned = (each for each in own if all(given.get(name) == key for name, key in each.pinned.items()))
-        return next(pinned, self.operations.get(operation))
+        found = (*self.typed, *self.operations.values())
+        own = (each for each in found if each.operation.name == operation)
+        return next(
+            (each for each in own if all(given.get(name) == key for name, key in each.pinned.items())), None
+        )
 
     @property
     def coverage(self) -> str:
         """`19 of 23`: the operations that are modelled, of those of the document."""
-        known = {each.operation.name for each in self.every}
-        return f"{len(known)} of {len(known) + len(self.left_out)}"
+        return f"{len(self.operations)} of {len(self.operations) + len(self.left_out)}"
 
 
 class NotModelledError(ApiDocumentError):
@@ -255,6 +257,7 @@ class _Reading:
             else:
                 found[each.operation.name] = made
         every = [*found.values(), *typed]
+        found = {each.operation.name: each for each in reversed(typed)} | found
         known = {f"{each.operation.method} {each.operation.path}" for each in every}
         left_out = [each for each in left_out if each.operation not in known]
         used = {each.collection for each in every}

@@ -262,8 +262,7 @@ def _text(value: str) -> str:
 
 def _reading(model: Model, operation: Operation, served: Operation) -> Iterator[Reading]:
     """Nothing for one that takes what no list shows."""
-    typed = (each for each in model.typed if each.operation.name == operation.name)
-    made = model.operations.get(operation.name) or next(typed, None)
+    made = model.operations.get(operation.name)
     path, wire_names = segments(operation.path)
     names = {each.wire_name: each.name for each in served.parameters if each.place == "path"}
     ends = [at for at, each in enumerate(path) if each == "{}"]

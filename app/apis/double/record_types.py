@@ -39,6 +39,9 @@ Scope: TypeAlias = tuple[str, ...]
 """The keys in the path of a list."""
 Rows: TypeAlias = list[dict[str, Json]]
 
+_Samples: TypeAlias = Mapping[str, Mapping[tuple[tuple[str, str], ...], Json]]
+"""By operation and place."""
+
 _GENERIC: Final = {"record", "item", "row", "document", "doc", "entry", "object", "entity", "element", "content"}
 """What a record of any kind is called."""
 _NO_NAMES: Final = re.compile(r"api|rest|v\d+(\.\d+)*|json", re.IGNORECASE)
@@ -49,6 +52,13 @@ _SERVER_SET: Final = re.compile(
 _KEYS: Final = (["id"], ["ids"], ["uuid"], ["guid"], ["key"], ["ref"])
 _CHOICES: Final = 12
 _TYPED: Final = 24  # places of a list that become one of their own
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    """What records have. `codes` are texts of the form of their keys, by field."""
+
+    fields: dict[str, Schema]
+    codes: dict[str, list[Json]] = {}
 
 
 def sample_key(operation: str, scope: Mapping[str, Json]) -> str:
@@ -110,11 +120,13 @@ def with_types(described: Sequence[Described], samples: Mapping[str, Json]) -> l
         if is_generic(path):
             for scope, seen in list(rows.items())[:_TYPED]:
                 if len(scope) == len(listing.parameters) and not any("/" in each for each in scope):
-                    typed += [_pinned(each, listing, scope, seen, by_operation) for each in own]
+                    alike = [row for at, other in rows.items() if at[-1] == scope[-1] for row in other]
+                    kind = _kind_of(seen, alike)
+                    typed += [_pinned(each, listing, scope, kind, by_operation) for each in own]
         else:
             every = [row for seen in rows.values() for row in seen]
             for each in own:
-                found[each.operation.name] = _filled(each, every, [_noun(path)])
+                found[each.operation.name] = _filled(each, _kind_of(every, every), [_noun(path)])
     return [*found.values(), *typed]
 
 
@@ -122,7 +134,7 @@ def _noun(path: Path) -> str:
     return noun_of(split_words(next((each for each in reversed(path) if each != "{}"), "")))
 
 
-def _shape(listing: Described, samples: Mapping[str, Mapping[tuple[tuple[str, str], ...], Json]]) -> Shape | None:
+def _shape(listing: Described, samples: _Samples) -> Shape | None:
     """Where a list has its records, if the document does not say what they have."""
     nouns = [_noun(listing.path)]
     shape = list_shape(listing.reply.schema or {}, nouns)
@@ -132,11 +144,7 @@ def _shape(listing: Described, samples: Mapping[str, Mapping[tuple[tuple[str, st
     return None if listing.reply.schema else list_shape(inferred(shown), nouns)
 
 
-def _rows(
-    listing: Described,
-    own: Iterable[Described],
-    samples: Mapping[str, Mapping[tuple[tuple[str, str], ...], Json]],
-) -> dict[Scope, Rows]:
+def _rows(listing: Described, own: Iterable[Described], samples: _Samples) -> dict[Scope, Rows]:
     """The records that samples show, by the keys in the path of the list."""
     found: dict[Scope, Rows] = {}
     shape = _shape(listing, samples)
@@ -149,8 +157,8 @@ def _rows(
             rows = found.setdefault(keys, [])
             if each is listing and shape is not None:
                 listed = value_at(value, shape.keys)
-                listed = listed.values() if isinstance(listed, dict) else listed
-                rows += [row for row in listed or () if isinstance(row, dict)]
+                listed = list(listed.values()) if isinstance(listed, dict) else listed
+                rows += [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
             elif (one := item_shape(each.reply.schema or inferred(value), [_noun(listing.path)])) is not None:
                 row = value_at(value, one.keys)
                 rows += [row] if isinstance(row, dict) else []
@@ -161,8 +169,8 @@ def _pinned(
     each: Described,
     listing: Described,
     scope: Scope,
-    rows: Rows,
-    samples: Mapping[str, Mapping[tuple[tuple[str, str], ...], Json]],
+    kind: _Kind,
+    samples: _Samples,
 ) -> Described:
     """An operation at one place."""
     keys, own = iter(scope), list(listing.path)
@@ -175,17 +183,17 @@ def _pinned(
         if value is not None:
             each = msgspec.structs.replace(each, reply=msgspec.structs.replace(each.reply, schema=inferred(value)))
     return msgspec.structs.replace(
-        _filled(each, rows, [_noun(listing.path)]),
+        _filled(each, kind, [_noun(listing.path)]),
         path=(*path, *each.path[len(own) :]),
         parameters=each.parameters[len(scope) :],
         pinned=pinned,
     )
 
 
-def _filled(each: Described, rows: Rows, nouns: Sequence[str]) -> Described:
-    """An operation whose answer and body have the fields of the rows."""
-    fields = item_of(rows)
-    reply, body, examples = each.reply, each.body, {**each.examples, **_codes(rows)}
+def _filled(each: Described, kind: _Kind, nouns: Sequence[str]) -> Described:
+    """An operation whose answer and body have the fields of a kind."""
+    fields = kind.fields
+    reply, body, examples = each.reply, each.body, {**each.examples, **kind.codes}
     if reply.schema is not None:
         shape = list_shape(reply.schema, nouns) or item_shape(reply.schema, nouns)
         if shape is not None and is_free(shape.item):
@@ -201,11 +209,13 @@ def _filled(each: Described, rows: Rows, nouns: Sequence[str]) -> Described:
     return msgspec.structs.replace(each, reply=reply, examples=examples)
 
 
-def _codes(rows: Rows) -> dict[str, list[Json]]:
-    """A text of the form of the keys, by field."""
+def _kind_of(rows: Rows, alike: Rows) -> _Kind:
+    """What rows have, as far as rows of other places, that are called the same, tell its types."""
+    names = {name for row in rows for name in row}
+    fields = {name: schema for name, schema in item_of(alike).items() if name in names}
     keys = {name: [row[name] for row in rows if name in row] for name in KEYS if any(name in row for row in rows)}
     codes = {name: seen_of(name, values, len(rows), lambda _: False).code for name, values in keys.items()}
-    return {name: [code] for name, code in codes.items() if code}
+    return _Kind(fields, {name: [code] for name, code in codes.items() if code})
 
 
 def _placed(schema: Schema, shape: Shape, item: Schema) -> Schema:

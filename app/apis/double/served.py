@@ -16,7 +16,7 @@ def served_document(model: Model, seed: str | None = None) -> dict[str, Json]:
     """What the double answers to. With a seed, operations, parameters and fields stand in another order: none of
     them means anything.
     """
-    kept = {(each.operation.path, each.operation.method) for each in model.every}
+    kept = {(each.operation.path, each.operation.method) for each in model.operations.values()}
     paths: dict[str, Json] = {}
     for path, item in model.document["paths"].items():
         if not isinstance(item, Mapping):

@@ -109,7 +109,7 @@ class Double:
             operation, values = self._receiver.route(method, path)
             made = self.model.meant(operation.name, values)
             self._receiver.authorize(operation, lower, query)
-            if made is None and any(each.operation.name == operation.name for each in self.model.typed):
+            if made is None and operation.name in self.model.operations:
                 raise RefusedError(404, "there is nothing at this address")
             if made is None:
                 raise RefusedError(501, "this operation is not modelled")
