@@ -104,8 +104,8 @@ def with_types(described: Sequence[Described], samples: Mapping[str, Json]) -> l
     """
     by_operation: dict[str, dict[tuple[tuple[str, str], ...], Json]] = {}
     for name, value in samples.items():
-        operation, scope = place_of(name)
-        by_operation.setdefault(operation, {})[tuple(scope.items())] = value
+        operation, given = place_of(name)
+        by_operation.setdefault(operation, {})[tuple(given.items())] = value
     paths = {each.path for each in described}
     found = {each.operation.name: each for each in described}
     typed: list[Described] = []
