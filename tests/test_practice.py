@@ -24,6 +24,7 @@ from tests.support.every_row import every_row
 from trainer.environment import Scenario, Split, open_environment
 from trainer.practice.environments import (
     TASKS,
+    Key,
     NothingToPractiseError,
     Plan,
     PracticeEnvironment,
@@ -147,6 +148,20 @@ def test_no_check_accepts_what_nobody_asked_for(environments: dict[str, Practice
                         if any(_is_loose(own, found, place) for place in goal.asked):
                             continue
                         assert not own.verify(0, found, goal.answer, completed=True).success
+
+
+def test_a_key_that_the_task_chooses_is_checked(environments: dict[str, PracticeEnvironment]) -> None:
+    practice = environments["vault"].practice
+    form = next(each for each in practice._forms if each.name == "rooms.create.id.id")
+    own = practice.fitted(Key("train", 1, 0), form)
+    assert own is not None
+    goal, key = own.tasks[0].goal, str(own.values[0]["id"])
+    assert key in own.instruction(0)
+    assert own.verify(0, goal.wanted, None, completed=True).success
+    other = goal.wanted.copy()
+    made = other.records["rooms"].pop((key,))
+    other.records["rooms"]["other",] = Record("other", (), {**made.fields, "id": "other"})
+    assert not own.verify(0, other, None, completed=True).success
 
 
 def _is_loose(own: Plan, found: State, place: tuple[str, tuple[str, ...]]) -> bool:

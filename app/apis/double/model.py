@@ -169,6 +169,7 @@ class Model(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def every(self) -> tuple[Modelled, ...]:
+        """Each operation for all places that it is known of."""
         return (*(each for each in self.operations.values() if not each.pinned), *self.typed)
 
     def meant(self, operation: str, given: Mapping[str, Json]) -> Modelled | None:
