@@ -297,6 +297,8 @@ class _Wording:
 
     def text(self) -> str:
         said = self._said()
+        if self._noun[:1] in "aeiou":
+            said = re.sub(rf"\b([Aa]) (?={re.escape(self._noun)}\b)", r"\1n ", said)
         outer = [
             f"{' '.join(split_words(scope.parameter))} {self._values[f'above{at}']}"
             for at, scope in enumerate(self._reach.collection.scopes[:-1])
