@@ -233,3 +233,108 @@ STORE: dict[str, Json] = {
 
 STATUS = document({"/status": _operations("status", get=("getStatus", _object(up=_FLAG)))})
 """Nothing that can be practised."""
+
+_FREE: dict[str, Json] = {"type": "object", "additionalProperties": {}}
+_GRANTS = _object(read=_listed(_TEXT), write=_listed(_TEXT))
+
+
+def _free(name: str, above: list[str], key: str = "id") -> dict[str, Any]:
+    """The paths of records that may have any fields, in an envelope beside grants."""
+    parameters, one = [path(each) for each in above], _object(data=_FREE, grants=_GRANTS)
+    many = _object(data=_listed(_FREE))
+    place = "".join(f"/{each.removesuffix('_id')}s/{{{each}}}" for each in above) + f"/{name}s"
+    written = _operations(
+        name,
+        get=(f"get_{name}", one),
+        put=(f"put_{name}", one, one),
+        patch=(f"patch_{name}", one, one),
+        delete=(f"delete_{name}", one),
+    )
+    written["put"]["responses"]["201"] = answer(one)
+    found: dict[str, Any] = {
+        place: {"parameters": parameters}
+        | _operations(name, get=(f"get_{name}s", many), post=(f"create_{name}", one, one)),
+        f"{place}/{{{key}}}": {"parameters": [*parameters, path(key)], **written},
+    }
+    return found
+
+
+VAULT = document(
+    {
+        **_free("room", []),
+        **_free("shelf_set", ["room_id"]),
+        **_free("record", ["room_id", "shelf_set_id"]),
+    }
+)
+"""Records whose fields no schema has: what they are depends on the set, in a room, that the path names."""
+
+
+def _made(count: int, **fields: Any) -> list[Json]:
+    """Rows with an id and the time of the last change; a list of values is gone through again and again."""
+    rows: list[Json] = []
+    for number in range(count):
+        chosen = {
+            name: each[number % len(each)] if isinstance(each, list) else each(number)
+            for name, each in fields.items()
+        }
+        rows.append({"id": f"r-{number:04x}", "last_modified": 1795985881233 + number, **chosen})
+    return rows
+
+
+def _titles(number: int) -> str:
+    return f"A title of its own, the {number}th"
+
+
+_ARTICLES = _made(
+    12,
+    title=_titles,
+    status=["draft", "published", "archived"],
+    words=lambda number: 120 + 37 * number,
+    featured=[True, False, False],
+    published_on=lambda number: f"2026-03-{number + 1:02}" if number % 4 else None,
+    editor_id=lambda number: f"r-{number % 4:04x}",
+)
+_EDITORS = _made(4, name=lambda number: f"Editor {number}", active=[True, False])
+_WINES = _made(8, label=_titles, color=["red", "white"], price=lambda number: 8.5 + number, stock=[3, 0, 12])
+_SETS = [{"id": each, "last_modified": 1795985881233} for each in ("articles", "editors")]
+VAULT_SAMPLES: dict[str, Json] = {
+    "get_rooms": {"data": [{"id": each, "last_modified": 17959858812} for each in ("blog", "archive", "cellar")]},
+    "get_shelf_sets": {"data": [*_SETS, {"id": "wines", "last_modified": 1795985881233}]},
+    "get_records?room_id=blog&shelf_set_id=articles": {"data": _ARTICLES},
+    "get_record?room_id=blog&shelf_set_id=articles": {"data": _ARTICLES[0], "grants": {"write": ["someone"]}},
+    "get_records?room_id=blog&shelf_set_id=editors": {"data": _EDITORS},
+    "get_records?room_id=archive&shelf_set_id=articles": {"data": _ARTICLES[4:9]},
+    "get_records?room_id=cellar&shelf_set_id=wines": {"data": _WINES},
+}
+LOCKER = document(
+    {
+        "/items/{collection}": {
+            "parameters": [path("collection")],
+            **_operations(
+                "items",
+                get=("readItems", _object(data=_listed({"type": "object"})), None, _SLICE),
+                post=("createItem", _object(data={"type": "object"}), {"type": "object"}),
+            ),
+        },
+        "/items/{collection}/{id}": {
+            "parameters": [path("collection"), path("id")],
+            **_operations(
+                "an item",
+                get=("readItem", _object(data={"type": "object"})),
+                patch=("updateItem", _object(data={"type": "object"}), {"type": "object"}),
+                delete=("deleteItem", None),
+            ),
+        },
+    }
+)
+"""The same with the kind of the records at the end of the path, and a body without fields."""
+
+
+def _numbered(rows: list[Json]) -> list[Json]:
+    return [{**row, "id": number} for number, row in enumerate(rows, 1)]
+
+
+LOCKER_SAMPLES: dict[str, Json] = {
+    "read_items?collection=articles": {"data": _numbered(_ARTICLES)},
+    "read_items?collection=wines": {"data": _numbered(_WINES)},
+}

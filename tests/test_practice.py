@@ -24,6 +24,7 @@ from tests.support.every_row import every_row
 from trainer.environment import Scenario, Split, open_environment
 from trainer.practice.environments import (
     TASKS,
+    Key,
     NothingToPractiseError,
     Plan,
     PracticeEnvironment,
@@ -38,7 +39,10 @@ DOCUMENTS: dict[str, dict[str, Json]] = {
     "steps": documents.STEPS,
     "press": documents.PRESS,
     "store": documents.STORE,
+    "vault": documents.VAULT,
+    "locker": documents.LOCKER,
 }
+SAMPLES = {"vault": documents.VAULT_SAMPLES, "locker": documents.LOCKER_SAMPLES}
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 COUNT = 24
 
@@ -52,7 +56,9 @@ def generated(seed: int) -> dict[str, Json]:
 @pytest.fixture(scope="module")
 def environments() -> dict[str, PracticeEnvironment]:
     every = DOCUMENTS | {f"invented{seed}": generated(seed) for seed in range(3)}
-    return {name: PracticeEnvironment(practice_on(name, each)) for name, each in every.items()}
+    return {
+        name: PracticeEnvironment(practice_on(name, each, SAMPLES.get(name, {}))) for name, each in every.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +109,7 @@ async def test_the_program_of_a_contrast_solves_hardly_anything(
                     code = code_of(own, 0, other)
                     verdict, _ = await execute(sandbox, environment, scenario, scenario.tasks[0], code)
                     if verdict.success:
-                        assert own.form.is_answered or other.form.goal == "ensure", (own.form, code)
+                        assert own.form.is_answered or other.form.goal in ("ensure", "check"), (own.form, code)
                         solved.append((scenario.tasks[0].instruction, code))
     assert tried > 20
     assert len(solved) < tried / 10, solved
@@ -142,6 +148,20 @@ def test_no_check_accepts_what_nobody_asked_for(environments: dict[str, Practice
                         if any(_is_loose(own, found, place) for place in goal.asked):
                             continue
                         assert not own.verify(0, found, goal.answer, completed=True).success
+
+
+def test_a_key_that_the_task_chooses_is_checked(environments: dict[str, PracticeEnvironment]) -> None:
+    practice = environments["vault"].practice
+    form = next(each for each in practice._forms if each.name == "rooms.create.id.id")
+    own = practice.fitted(Key("train", 1, 0), form)
+    assert own is not None
+    goal, key = own.tasks[0].goal, str(own.values[0]["id"])
+    assert key in own.instruction(0)
+    assert own.verify(0, goal.wanted, None, completed=True).success
+    other = goal.wanted.copy()
+    made = other.records["rooms"].pop((key,))
+    other.records["rooms"]["other",] = Record("other", (), {**made.fields, "id": "other"})
+    assert not own.verify(0, other, None, completed=True).success
 
 
 def _is_loose(own: Plan, found: State, place: tuple[str, tuple[str, ...]]) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
@@ -26,7 +27,9 @@ DOCUMENTS = {
     "steps": documents.STEPS,
     "press": documents.PRESS,
     "store": documents.STORE,
+    "vault": documents.VAULT,
 }
+SAMPLES = {"vault": documents.VAULT_SAMPLES}
 FLAWLESS = {"inline": 0.0, "mistake": 0.0, "trust": 0.0, "crowded": 0.0, "withheld": 0.0}
 
 
@@ -52,7 +55,7 @@ class Lessons:
         self._sandbox, self._tokenizer = sandbox, tokenizer
 
     async def __call__(self, name: str, count: int, **habits: float) -> list[tuple[Scenario, list[Episode]]]:
-        environment = PracticeEnvironment(practice_on(name, DOCUMENTS[name]))
+        environment = PracticeEnvironment(practice_on(name, DOCUMENTS[name], SAMPLES.get(name, {})))
         context = ExpertContext(
             environment=environment,
             tokenizer=self._tokenizer,
@@ -121,3 +124,19 @@ async def test_no_operation_is_called_before_its_signature_was_shown(play: Lesso
                     for operation in re.findall(rf"apis\.{name}\.(\w+)", turn.text):
                         assert re.search(rf"\b{operation}\(|'{operation}'", shown), turn.text
                     shown += turn.observation
+
+
+async def test_the_place_of_records_is_looked_up_where_the_instruction_does_not_tell_it(play: Lessons) -> None:
+    told = Counter[bool]()
+    with every_row() as row:
+        for scenario, episodes in await play("vault", 16):
+            place = re.match(r"rooms/(\w+)/shelf_sets/", scenario.template)
+            for task, episode in zip(scenario.tasks, episodes, strict=True):
+                if place is None:
+                    continue
+                with row(task.instruction):
+                    is_told = place[1] in re.findall(r"\w+", task.instruction)
+                    assert ("get_rooms" in said(episode)) is not is_told, said(episode)
+                    assert episode.verdict.success
+                    told[is_told] += 1
+    assert min(told[True], told[False]) > 3

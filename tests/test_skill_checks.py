@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from app.apis.catalog import Catalog, Parameter
-from app.records import Use
+from app.records import Call, Json, Use
 from app.skills.api_terms import api_terms
 from app.skills.extract import extract
 from app.skills.skill_checks import MAX_SOURCE, is_wrapper, task_details
@@ -126,6 +126,27 @@ def test_a_detail_of_the_conversation_before_the_task_in_the_body_is_refused() -
     task = msgspec.structs.replace(said.task, instruction="do it", conversation="user: mail iris")
     [against] = task_details(draft, msgspec.structs.replace(said, task=task), CATALOG)
     assert "'iris'" in against
+
+
+def test_a_field_that_only_answers_show_is_no_detail() -> None:
+    source = "def f(who: str) -> list:\n    return [each['iris'] for each in apis.mail.fetch_mails(who)]\n"
+    rows: dict[str, tuple[Json, bool]] = {
+        "none": ([], False),
+        "records": ({"data": [{"iris": 1}, {"iris": 2}]}, True),
+        "record": ({"id": 7, "iris": 2}, True),
+        "map": ({"iris": {"id": 7}, "omar": {"id": 8}}, False),
+        "value": ([{"id": 7, "who": "iris"}], False),
+    }
+    with every_row() as row:
+        for name, (result, is_field) in rows.items():
+            with row(name):
+                said = archived("iris", source, "f")
+                call = Call(seq=0, turn=0, api="mail.fetch_mails", arguments={}, result=result)
+                said = msgspec.structs.replace(
+                    said, turns=tuple(msgspec.structs.replace(each, calls=(call,)) for each in said.turns)
+                )
+                [draft] = extract(said)
+                assert ([*task_details(draft, said, CATALOG)] == []) is is_field
 
 
 NO_DETAILS: list[str] = [

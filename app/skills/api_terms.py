@@ -1,10 +1,11 @@
 """The terms of a project's APIs, which a skill may contain: they belong to no single task. Pure."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from weakref import WeakKeyDictionary
 
 from app.apis.catalog import Catalog, Operation
-from app.records import Json
+from app.records import Json, Trajectory
 
 _BOUNDS = (
     "default",
@@ -16,6 +17,8 @@ _BOUNDS = (
     "maxItems",
     "maxLength",
 )
+_KEYS = {"id", "_id", "uuid", "key", "slug"}
+_MAX_VALUES = 100_000  # of the answers of a rollout
 _TERMS: WeakKeyDictionary[Operation, frozenset[str]] = WeakKeyDictionary()
 
 
@@ -24,6 +27,25 @@ def api_terms(catalog: Catalog) -> frozenset[str]:
     apps = catalog.apps.values()
     operations = (operation for app in apps for operation in app.operations.values())
     return frozenset(app.name.lower() for app in apps).union(*map(_of_operation, operations))
+
+
+def shown_fields(trajectory: Trajectory) -> frozenset[str]:
+    """Lower-case names of fields in the answers of a rollout, which a document that leaves open what records have
+    does not tell: of several objects, or of one with a key. Reads at most 100,000 values.
+    """
+    counted = Counter[str]()
+    waiting = [call.result for turn in trajectory.turns for call in turn.calls]
+    for _ in range(_MAX_VALUES):
+        if not waiting:
+            break
+        value = waiting.pop()
+        if isinstance(value, dict):
+            times = 2 if _KEYS & value.keys() else 1
+            counted.update({name.lower(): times for name in value if name.isidentifier()})
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+    return frozenset(name for name, times in counted.items() if times > 1)
 
 
 def _of_operation(operation: Operation) -> frozenset[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from app.apis.catalog import Catalog
 from app.records import Json, Trajectory
 from app.sandbox.child.inert import objections
-from app.skills.api_terms import api_terms
+from app.skills.api_terms import api_terms, shown_fields
 from app.skills.extract import Draft, api_references, global_names
 from app.untrusted.syntax_tree import syntax_tree
 
@@ -74,7 +74,7 @@ def api_calls(draft: Draft, _trajectory: Trajectory, catalog: Catalog) -> Iterat
 
 def task_details(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> Iterator[str]:
     """A skill takes the details of its task as parameters instead of hard-coding them."""
-    task, known = trajectory.task, api_terms(catalog)
+    task, known = trajectory.task, api_terms(catalog) | shown_fields(trajectory)
     instruction = f"{task.instruction}\n{task.conversation}"
     words = _WORD.findall(instruction.lower())
     numbers = {float(number.replace(",", "")) for number in _NUMBER.findall(instruction)}

@@ -39,11 +39,12 @@ def verdict(model: Model, goal: Goal, found: State, answer: Json, *, completed: 
     added = [place for place in after if place not in before]
     left = list(added)
     for record, name in ((wanted[place], place[0]) for place in wanted if place not in before):
-        own = model.collections[name].given | goal.asked.get((name, ()), frozenset())
+        asked = goal.asked.get((name, ()), frozenset())
+        own, key = model.collections[name].given | asked, model.collections[name].key
         fit = (
             each
             for each in left
-            if each[0] == name and _is_such(record, after[each], own, model.collections[name].key)
+            if each[0] == name and _is_such(record, after[each], own, "" if key in asked else key)
         )
         match = next(fit, None)
         if match is None:

@@ -156,8 +156,9 @@ class Practice:
         every = list(self.model.app.operations.values())
         if len(every) > _SHOWN:
             about = {form.collection, form.through.collection if form.through is not None else ""}
-            made = self.model.operations.values()
-            needed = [each.operation for each in made if each.collection in about]
+            about |= {each.collection for each in self.model.collections[form.collection].home}
+            own = {each.operation.name for each in self.model.every if each.collection in about}
+            needed = [each for each in every if each.name in own]
             every = needed + key.random("shown").sample(every, max(0, _SHOWN - len(needed)))
         document = served_document(self.model, key.text, every)
         app = parse_document(self.model.app.name, document, source=self._source, server=self.model.app.server)

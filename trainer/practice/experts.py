@@ -12,8 +12,8 @@ from trainer.lessons.experts import ProgramExpert, ProgramScript, plug_in, raise
 from trainer.lessons.program import Program
 from trainer.practice.environments import Plan, PracticeEnvironment
 from trainer.practice.forms import contrasts
-from trainer.practice.programs import Shown, misnamed, mistakes, write_program
-from trainer.practice.words import nouns
+from trainer.practice.programs import Shown, misnamed, mistakes, places_program, write_program
+from trainer.practice.words import homes, nouns
 
 _OTHERS = 12  # other forms that are tried for skills
 _READ = re.compile(r'\["([^"]+)"\]|\.get\("([^"]+)"')
@@ -24,15 +24,13 @@ Mistake = Literal["word", "code", "thin"]
 
 class PracticeScript(ProgramScript):
     def __init__(self, plan: Plan, index: int, offers: Sequence[Offer], **habits: Any) -> None:
-        self._plan = plan
+        self._plan, self._instruction = plan, re.sub(r"[^\w-]", " ", plan.instruction(index))
         super().__init__(plan, index, write_program(plan.writing), offers, **habits)
 
     def solve(self) -> Generator[str, str, None]:
         plan, app = self._plan, self._plan.app.name
-        yield from self.ask_for_apps()
-        yield from self.read(
-            f"The {nouns(plan.practice.every[plan.form.collection].collection)} are in apis.{app}.", app
-        )
+        if self._places is None:
+            yield from self._open()
         mistake = self._mistake()
         if mistake == "word":
             wrong = misnamed(plan.app.operations[self._called[0]], plan.app)
@@ -48,6 +46,29 @@ class PracticeScript(ProgramScript):
                 return
         if raised((yield from self._attempted("right", self._right))):
             yield turn_of(self._note(), self.code(self._right))
+
+    def _play(self) -> Generator[str, str, None]:
+        if self._places is not None:
+            yield from self._open()
+            if looks := self.look_ups(self._places):
+                yield self.say("look", looks)
+            yield turn_of(f"I look where the {self._nouns} are.", "\n".join(self._places.body))
+        yield from super()._play()
+
+    def _open(self) -> Generator[str, str, None]:
+        yield from self.ask_for_apps()
+        yield from self.read(f"The {self._nouns} are in apis.{self._plan.app.name}.", self._plan.app.name)
+
+    @property
+    def _nouns(self) -> str:
+        return nouns(self._plan.writing.reach.collection)
+
+    @property
+    def _places(self) -> Program | None:
+        """What shows where the records are, if the instruction does not say it."""
+        told = set(self._instruction.split())
+        unsaid = [each for each in homes(self._plan.writing.reach.collection) if each.key not in told]
+        return places_program(self._plan.writing) if unsaid else None
 
     def _attempted(self, kind: str, program: Program) -> Generator[str, str, str]:
         """The turns that run a program, after what it calls was shown."""

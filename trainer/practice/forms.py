@@ -285,7 +285,7 @@ def reaches(model: Model, seen: Sampled = Sampled()) -> dict[str, Reach]:  # noq
     found: dict[str, Reach] = {}
     for name, collection in model.collections.items():
         roles: dict[Role, list[Modelled]] = {}
-        for made in model.operations.values():
+        for made in model.every:
             if made.collection == name and _is_usable(made, collection):
                 roles.setdefault(made.role, []).append(made)
         roles["list"] = sorted(roles.get("list", ()), key=lambda each: bool(each.fixed))
@@ -299,7 +299,7 @@ def _is_usable(made: Modelled, collection: Collection) -> bool:
         return False
     if made.role in ("list", "get") and made.shape is None:
         return False
-    known = {made.key, *made.scopes, *made.fixed.values()}
+    known = {made.key, *made.scopes, *made.fixed.values(), *made.pinned}
     if made.role == "list":
         paging = (made.query.size, made.query.paging.parameter if made.query.paging is not None else None)
         known |= {each.wire_name for each in paging if each is not None}
@@ -317,6 +317,8 @@ def all_forms(every: Mapping[str, Reach]) -> tuple[list[Form], list[str]]:
     found: dict[str, Form] = {}
     reasons: list[str] = []
     for name, reach in every.items():
+        if reach.collection.has_types:
+            continue
         forms = list(_forms(reach, every))
         if not forms:
             reasons.append(f"{name}: {_reason(reach)}")
@@ -326,11 +328,7 @@ def all_forms(every: Mapping[str, Reach]) -> tuple[list[Form], list[str]]:
 
 def _reason(reach: Reach) -> str:
     name = reach.collection.name
-    reads = [
-        each
-        for each in reach.model.operations.values()
-        if each.collection == name and each.role in ("list", "get")
-    ]
+    reads = [each for each in reach.model.every if each.collection == name and each.role in ("list", "get")]
     if reads and reach.listing is None and reach.one("get") is None:
         return f"no task can tell all that {reads[0].operation.name} has to be given"
     if reach.listing is None:
@@ -512,9 +510,7 @@ def _new(reach: Reach, owner: Through | None, every: Mapping[str, Reach]) -> Ite
             throughs = [*of_link, *([] if linked else throughs)]
     if linked and throughs == [owner]:
         return
-    plain_needed = [each for each in needed if each not in linked]
-    named = [each for each in reach.names if each in sent and each not in plain_needed][:1]
-    first = tuple(plain_needed) if any(each in reach.names for each in plain_needed) else (*plain_needed, *named)
+    first = _first_fields(reach, sent, [each for each in needed if each not in linked])
     more = [each for each in reach.kinds if each in sent and each not in first and not sent[each].get("readOnly")]
     for through in throughs:
         base = Form(goal="create", collection=reach.collection.name, through=through, by="id", fields=first)
@@ -526,6 +522,14 @@ def _new(reach: Reach, owner: Through | None, every: Mapping[str, Reach]) -> Ite
             yield msgspec.structs.replace(base, fields=(*first, *two))
         if len(first) == 1 and first[0] in reach.names and reach.listing is not None and through == owner:
             yield msgspec.structs.replace(base, goal="ensure", by="text", key=first[0])
+
+
+def _first_fields(reach: Reach, sent: Mapping[str, Schema], needed: Sequence[str]) -> tuple[str, ...]:
+    """What each new record has: what it needs, and what it is called by."""
+    if reach.collection.named and reach.collection.key in sent:
+        return (reach.collection.key, *needed)
+    named = [each for each in reach.names if each in sent and each not in needed][:1]
+    return tuple(needed) if any(each in reach.names for each in needed) else (*needed, *named)
 
 
 def _with(base: Form, reach: Reach, **more: Json) -> Form:

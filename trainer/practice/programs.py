@@ -18,7 +18,16 @@ from app.apis.words import singular, split_words, word_set
 from app.records import Json
 from trainer.lessons.program import Program, indent
 from trainer.practice.forms import Condition, Form, Reach, filter_for
-from trainer.practice.tasks import UnfitError, Values, arguments, first_arguments, kept_fields, parameters
+from trainer.practice.tasks import (
+    UnfitError,
+    Values,
+    arguments,
+    first_arguments,
+    is_whole_body,
+    kept_fields,
+    parameters,
+    pinned,
+)
 from trainer.practice.words import noun, nouns
 
 _LOCALS: Final = word_set("row page found chosen owner count best kept made each key apis total shown name")
@@ -98,6 +107,8 @@ def names_of(form: Form, reach: Reach, every: Mapping[str, Reach]) -> dict[str, 
 
 
 def _words_of(name: str, form: Form, reach: Reach, every: Mapping[str, Reach], one: str) -> list[str]:
+    if name.startswith("home") and name[4:].isdigit():
+        return [*(split_words(reach.collection.home[int(name[4:])].what) or ["place"]), "id"]
     if name.startswith("above") and name[5:].isdigit():
         return split_words(reach.collection.scopes[int(name[5:])].parameter)
     match name:
@@ -130,6 +141,11 @@ def write_program(writing: Writing) -> Program:
     return _Program(writing).program()
 
 
+def places_program(writing: Writing) -> Program | None:
+    """Shows the keys of what the records are in, and of all beside it; None where the API does not list them."""
+    return _Program(writing).places()
+
+
 class _Program:
     def __init__(self, writing: Writing) -> None:
         self._writing, self._form, self._reach = writing, writing.form, writing.reach
@@ -146,6 +162,18 @@ class _Program:
             body=(*self._find_owner(), *body),
             result=result,
         )
+
+    def places(self) -> Program | None:
+        above = [self._writing.every.get(each.collection) for each in self._reach.collection.home]
+        names = [self._names[f"home{number}"] for number in range(len(above))]
+        body = [f"print({', '.join(names)})"]
+        for number, reach in reversed(list(enumerate(above))):
+            made = None if reach is None else reach.listing
+            if reach is None or made is None or made.shape is None or made.shape.holds != "list":
+                return None
+            key = f"row[{quoted(reach.collection.key)}]"
+            body = self._loop(reach, made, names[:number], {}, [f"{names[number]} = {key}", *body], set())
+        return Program(name="places", parameters=(), returns="", body=tuple(body), result="") if above else None
 
     def _name(self) -> str:
         form, one, many = self._form, noun(self._reach.collection), nouns(self._reach.collection)
@@ -171,7 +199,9 @@ class _Program:
         if form.but:
             said += " but one"
         if form.through is not None:
-            said += f" of {form.through.collection} {form.through.field} by {form.through.name or 'id'}"
+            above = self._writing.every.get(form.through.collection)
+            of = nouns(above.collection) if above and above.collection.home else form.through.collection
+            said += f" of {of} {form.through.field} by {form.through.name or 'id'}"
         return argument_name("_".join(split_words(said))[:90].strip("_"))
 
     def _body(self) -> tuple[list[str], str, str]:
@@ -325,7 +355,7 @@ class _Program:
         operation, field = self._writing.operation(made), self._form.field
         nested = made.body is not None and made.body.shape is not None and made.body.shape.keys
         known = self._known(made, self._scope(), key)
-        if nested:
+        if nested or is_whole_body(operation):
             given = arguments(
                 made, operation, known, {field: new}, lambda _: f"{{**kept, {quoted(field)}: {new}}}"
             )
@@ -427,8 +457,9 @@ class _Program:
         """The lines that run others for each row of a list, on all its pages; each is read by itself if rows lack
         what the lines need.
         """
-        shown, operation = self._writing.shown[reach.collection.name], self._writing.operation(made)
+        operation = self._writing.operation(made)
         assert made.shape is not None  # a list has one
+        shown = self._writing.shown.get(reach.collection.name, Shown(frozenset(needs), frozenset()))
         if needs - shown.rows and reach.one("get") is not None:
             read = self._get(_key_of(reach, shown, "row"), reach, scope)
             body = [f"row = {read}", *body]
@@ -513,7 +544,15 @@ class _Program:
         ]
         given = list(zip(made.scopes, scope, above, strict=True)) if scope else []
         given += [(made.key, key, collection)] if key else []
-        return {name: self._typed(made, name, value, of) for name, value, of in given}
+        return self._pinned(made) | {name: self._typed(made, name, value, of) for name, value, of in given}
+
+    def _pinned(self, made: Modelled) -> dict[str, str]:
+        """The keys that name the kind of the records: those of the task, or of records beside its own."""
+        own = {each.key: self._names[f"home{number}"] for number, each in enumerate(self._reach.collection.home)}
+        return {
+            name: own.get(made.pinned[name], quoted(key) if isinstance(key, str) else str(key))
+            for name, key in pinned(made).items()
+        }
 
     def _typed(self, made: Modelled, name: str, value: str, of: Collection | None) -> str:
         taken = next(

@@ -14,7 +14,7 @@ from app.apis.double.model import Collection, Link, Modelled
 from app.apis.double.records import Drawer, NoValueError
 from app.apis.double.service import Answer, Double
 from app.apis.double.shapes import Schema, fields_of, flat, value_at
-from app.apis.double.state import Record, State, linked, typed_key
+from app.apis.double.state import Record, State, linked, new_key, typed_key
 from app.apis.pagination import first_page, next_page
 from app.errors import HostError
 from app.records import Json
@@ -54,9 +54,10 @@ def _sharing(state: State, other: State) -> State:
 
 def parameters(form: Form, collection: Collection) -> list[str]:
     """The details in which the tasks of a form differ: keys above, `owner`, `key`, `where`, `new`, and the fields
-    of a new record.
+    of a new record; and, though all have the same, where the records are.
     """
-    found = [f"above{number}" for number in range(len(collection.scopes) - 1)]
+    found = [f"home{number}" for number in range(len(collection.home))]
+    found += [f"above{number}" for number in range(len(collection.scopes) - 1)]
     found += ["owner"] if form.through is not None else []
     found += ["key"] if form.by in ("id", "text") and form.goal != "create" else []
     found += [name for name, each in form.conditions.items() if each.flag is None]
@@ -99,18 +100,31 @@ def arguments(
     the record that it writes.
     """
     names = {(each.place == "body", each.wire_name): each.name for each in operation.parameters}
-    found = {}
+    found: dict[str, V] = {}
     for name, value in known.items():
         if (argument := names.get((False, name)) or names.get((True, name))) is not None:
             found[argument] = value
     keys = () if made.body is None or made.body.shape is None else made.body.shape.keys
     if fields and keys:
         fields = {keys[0]: nest(fields)}
+    if fields and is_whole_body(operation):
+        fields = {"body": nest(fields)}
     for name, value in fields.items():
         if (True, name) not in names:
             raise UnfitError(f"{operation.name} does not take {name}")
         found[names[True, name]] = value
     return found
+
+
+def pinned(made: Modelled) -> dict[str, Json]:
+    """The path parameters that have one value, by wire name, as the operation takes them."""
+    types = {each.wire_name: each.schema for each in made.operation.parameters}
+    return {name: typed_key(types.get(name, {}), key) for name, key in made.pinned.items()}
+
+
+def is_whole_body(operation: Operation) -> bool:
+    """Whether the body is one argument, as that of which no fields are described."""
+    return [each.wire_name for each in operation.parameters if each.place == "body"] == ["body"]
 
 
 def chosen_records(form: Form, reach: Reach, state: State, values: Values, *, by: str = "") -> list[Record]:
@@ -302,7 +316,7 @@ def _linking(form: Form, schema: Schema, owner: str) -> Json:
 def call(double: Double, made: Modelled, known: Mapping[str, Json], fields: Mapping[str, Json]) -> Answer:
     """The answer of a double to a program's call. Raises UnfitError for one that it refuses."""
     types = {each.wire_name: each.schema for each in made.operation.parameters}
-    typed = {name: typed_key(types.get(name, {}), value) for name, value in known.items()}
+    typed = {name: typed_key(types.get(name, {}), value) for name, value in known.items()} | pinned(made)
     return _sent(double, made, arguments(made, made.operation, typed, fields, dict))
 
 
@@ -312,7 +326,7 @@ def rows_of(double: Double, made: Modelled, known: Mapping[str, Json]) -> list[t
     Raises UnfitError.
     """
     types = {each.wire_name: each.schema for each in made.operation.parameters}
-    typed = {name: typed_key(types.get(name, {}), value) for name, value in known.items()}
+    typed = {name: typed_key(types.get(name, {}), value) for name, value in known.items()} | pinned(made)
     given = {**first_arguments(made.operation), **arguments(made, made.operation, typed, {}, dict)}
     url, found = f"{double.model.app.server}{made.operation.path}", list[tuple[str, Json]]()
     for _ in range(_PAGES):
@@ -374,7 +388,8 @@ class _Fit:
         self._fields = fields_of(self._collection.item)
 
     def values(self) -> Values:
-        form, values = self._form, Values()
+        form = self._form
+        values = Values(zip(parameters(form, self._collection), self._home(), strict=False))
         self._take_some_away()
         self._place(values)
         if form.is_of_owner and form.through is not None and form.through.link is not None:
@@ -398,6 +413,11 @@ class _Fit:
         if form.goal in ("most", "least"):
             self._tell_apart(values)
         return values
+
+    def _home(self) -> list[Json]:
+        """The keys of what the records are in."""
+        made = next((each for role in self._reach.roles.values() for each in role), None)
+        return [] if made is None else list(pinned(made).values())
 
     def _take_some_away(self) -> None:
         """So that no two tasks of a scenario have as many."""
@@ -623,7 +643,14 @@ class _Fit:
             if form.through.name:
                 values["owner"] = self._call_it(owner, target.name, form.through.name)
         for field in form.fields:
-            values[field] = self._value(field, sent[field])
+            values[field] = self._value(field, sent[field]) if field != self._collection.key else self._new_key()
+
+    def _new_key(self) -> Json:
+        """One that the task chooses."""
+        key = new_key(self._collection, self._double.state, self._drawer, self._rng)
+        if key is None:
+            raise UnfitError("there is no key left for another record")
+        return typed_key(self._collection.key_schema, key)
 
     def _value(self, field: str, schema: Schema) -> Json:
         return draw_value(schema, field, self._drawer, self._rng)

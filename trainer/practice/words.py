@@ -9,7 +9,7 @@ from typing import Final
 
 from app.apis import verbs
 from app.apis.double.effects import participle
-from app.apis.double.model import Collection, Modelled
+from app.apis.double.model import Collection, Home, Modelled
 from app.apis.double.shapes import fields_of
 from app.apis.words import singular, split_words
 from app.records import Json
@@ -21,6 +21,7 @@ from trainer.practice.tasks import Values
 _SYNONYMS: Final = 2
 _TOLD: Final = 4  # words of a description that are a name
 _IN_FRONT: Final = 0.4  # of conditions on a flag are said in front of the noun
+_TOLD_ANYWAY: Final = 0.3  # of places that nobody has to be told
 _ASKED: Final = 0.7  # of questions about a flag are answered by yes or no
 _NO_NOUNS: Final = {"all", "api", "rest", "php", "json", "xml", "html", "aspx", "v1", "v2", "v3"}
 _AT: Final = {"at", "on", "date", "time"}
@@ -302,6 +303,11 @@ _OWNER: Final[dict[Split, Wordings]] = {
     "validation": ("under {one}",),
     "test": ("that go with {one}",),
 }
+_HOME: Final[dict[Split, Wordings]] = {
+    "train": ("in the {what} {key}", "in {what} {key}", "in the {key} {what}", "in {key}"),
+    "validation": ("inside the {what} {key}",),
+    "test": ("that the {what} {key} holds",),
+}
 _BUT: Final[dict[Split, Wordings]] = {
     "train": ("except {one}", "but not {one}", "apart from {one}", "but {one}"),
     "validation": ("with the exception of {one}",),
@@ -358,6 +364,12 @@ def synonyms(reach: Reach) -> list[tuple[str, str]]:
     return [(one, many)] * 3 + [(each, _plural(each)) for each in others[:_SYNONYMS]]
 
 
+def homes(collection: Collection) -> tuple[Home, ...]:
+    """Where the records are, but for the part of their path that they are called by."""
+    called = collection.home and collection.path[-1] == collection.home[-1].key
+    return collection.home[:-1] if called else collection.home
+
+
 def _path_words(collection: Collection) -> list[str]:
     """Of the last part of the path that names something, without verbs; of verbs alone, the last is a noun."""
     parts = [split_words(part) for part in reversed(collection.path) if part != "{}"]
@@ -394,11 +406,12 @@ class _Wording:
 
     def text(self) -> str:
         said = self._said()
+        if self._noun[:1] in "aeiou":
+            said = re.sub(rf"\b([Aa]) (?={re.escape(self._noun)}\b)", r"\1n ", said)
         outer = [
             f"{' '.join(split_words(scope.parameter))} {self._values[f'above{at}']}"
             for at, scope in enumerate(self._reach.collection.scopes[:-1])
         ]
-        said = re.sub(r"\b([Aa]) (?=[aeiouAEIOU](?!ni|se))", r"\1n ", said)
         said = f"{said[:1].upper()}{said[1:]}" if self._rng.random() < 0.8 else said
         return f"In {', '.join(outer)}: {said}" if outer else said
 
@@ -452,7 +465,7 @@ class _Wording:
     def _joined(self) -> str:
         """A record that is put into another one, or taken out."""
         form = self._form
-        one, owner = self._one(), self._owner()
+        one, owner = f"{self._one()}{self._home()}", self._owner()
         many = form.through is not None and form.through.link is not None and form.through.link.many
         frames = FRAMES[self._split][form.goal if many else "move"]
         field = " ".join(split_words(form.field.removesuffix("_id")))
@@ -550,7 +563,22 @@ class _Wording:
 
     def _place(self, frames: Mapping[Split, Wordings] = _OWNER) -> str:
         """Of which record they are."""
-        return f" {self._choose(frames[self._split]).format(one=self._owner())}" if self._form.through else ""
+        of = f" {self._choose(frames[self._split]).format(one=self._owner())}" if self._form.through else ""
+        return f"{of}{self._home()}"
+
+    def _home(self) -> str:
+        """Where they are, if there are others that are called the same, and sometimes if there are none."""
+        own = self._reach.collection
+        alike = (each.collection for each in self._every.values() if each.collection.home)
+        several = any(each.name != own.name and noun(each) == noun(own) for each in alike)
+        several = several or len(homes(own)) == len(own.home)  # what they are called says nothing
+        if not homes(own) or not (several or self._rng.random() < _TOLD_ANYWAY):
+            return ""
+        said = [
+            self._choose(_HOME[self._split]).format(what=each.what or "place", key=each.key)
+            for each in reversed(homes(own))
+        ]
+        return f" {' '.join(said)}"
 
     def _owner(self) -> str:
         through, value = self._form.through, self._values["owner"]
@@ -589,6 +617,7 @@ class _Wording:
         said = [self._titled(each, self._values[each]) for each in form.fields]
         if form.through is not None:
             said.append(self._choose(_NEW_OWNER[self._split]).format(one=self._owner()))
+        said[0] += self._home()
         return f"{', '.join(said[:-1])} and {said[-1]}" if len(said) > 1 else said[0]
 
     def _titled(self, field: str, value: Json) -> str:
@@ -598,7 +627,8 @@ class _Wording:
             return self._choose(frames).format(flag=_flag(field))
         if self._reach.kinds.get(field) == "date" and (done := when(field)) and split == "train":
             return f"{done} on {value}"
-        frames = TITLED[split] if called in ("name", "title") else GIVEN[split]
+        is_title = called in ("name", "title") or field == self._reach.collection.key
+        frames = TITLED[split] if is_title else GIVEN[split]
         return self._choose(frames).format(field=called, value=value)
 
     def _frames(self, name: str, frames: Wordings) -> Wordings:

@@ -107,13 +107,14 @@ class Composer:
             for name, each in fields.items()
             if each.get("writeOnly") is not True and (name not in thin or name in needed)
         ]
+        shown += [name for name in known if collection.free and name not in fields]
         whole: Json = {name: known[name] for name in shown if name in known}
         if self._fits(schema, whole):
             return whole
         found: dict[str, Json] = {}
         missing: list[str] = []
         for name in shown:
-            each = fields[name]
+            each = fields.get(name, {})
             if name in known and (fit := self._as(each, known[name])):
                 found[name] = fit[0]
             elif name in known or name in needed:

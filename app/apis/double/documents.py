@@ -66,6 +66,8 @@ class Described(msgspec.Struct, frozen=True, eq=False):
     problem: str = ""
     key_schema: Schema = {}  # of the last path parameter
     examples: dict[str, list[Json]] = {}  # by field
+    pinned: Mapping[str, str] = {}  # path parameters that have one value here, which names the kind of the records
+    is_free: bool = False  # whether the document leaves open what the record in its body has
 
 
 def descriptions(

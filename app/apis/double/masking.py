@@ -15,7 +15,8 @@ import msgspec
 
 from app.apis.double import texts
 from app.apis.double.reads import Reading, Readings
-from app.apis.double.samples import IsSecret, Seen, is_private, seen_of
+from app.apis.double.record_types import is_word, sample_key
+from app.apis.double.seen import IsSecret, Seen, is_private, seen_of
 from app.apis.double.shapes import value_at
 from app.records import Json
 
@@ -52,12 +53,25 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
 
 def samples_of(readings: Readings, is_secret: IsSecret = lambda _: False) -> Samples:
     """The answers, masked. `is_secret` says whether a text is a secret of the project or holds one."""
-    given: dict[str, list[Json]] = {}
+    given: dict[tuple[str, str], list[Json]] = {}
+    kinds = _kept_kinds([each.kind for each in readings.good], is_secret)
     for each in readings.good:
-        given.setdefault(each.name, []).append(each.given.value)
+        sample = sample_key(each.name, {name: kinds[name, key] for name, key in each.kind.items()})
+        given.setdefault((each.name, sample), []).append(each.given.value)
     by_name = {each.name: each for each in readings.plan}
-    masked = {name: masked_answer(values, by_name.get(name), is_secret) for name, values in given.items()}
+    masked = {at: masked_answer(values, by_name.get(name), is_secret) for (name, at), values in given.items()}
     return Samples(answers=masked, skipped=tuple(readings.skipped), calls=readings.calls)
+
+
+def _kept_kinds(given: Iterable[Mapping[str, Json]], is_secret: IsSecret) -> dict[tuple[str, Json], Json]:
+    """The keys that name kinds of records, by path parameter: words stay, since they say what records are."""
+    every = dict.fromkeys(each for kind in given for each in kind.items())
+    return {
+        (name, key): key
+        if is_word(str(key)) and not is_secret(str(key)) and not is_private(name)
+        else texts.alike(str(key), Random(f"kind {number}"), words=True)
+        for number, (name, key) in enumerate(every)
+    }
 
 
 def masked_answer(

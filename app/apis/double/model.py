@@ -17,6 +17,7 @@ from app.apis.catalog import App, LeftOut, Operation
 from app.apis.double.documents import Body, Described, Reply, descriptions, segments
 from app.apis.double.effects import Effect, effect_of
 from app.apis.double.queries import ListQuery, list_query
+from app.apis.double.record_types import is_word, with_types
 from app.apis.double.records import Drawer, Examples, NoValueError
 from app.apis.double.shapes import (
     KEYS,
@@ -85,8 +86,19 @@ class Counter(msgspec.Struct, frozen=True):
     link: str = ""
 
 
+class Home(msgspec.Struct, frozen=True):
+    """A record whose key is a part of a path: of a collection, "" if none has it, and `what` it is, in words."""
+
+    what: str
+    collection: str
+    key: str
+
+
 class Collection(msgspec.Struct, frozen=True, kw_only=True):
-    """Records of one kind. `key` is the field with the key, "" if no field has it."""
+    """Records of one kind. `key` is the field with the key, "" if no field has it.
+
+    If users define what its records are, they are in one place, its `home`, and in no other.
+    """
 
     name: str
     path: Path
@@ -100,10 +112,22 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True):
     unique: str = ""  # a field that no two records share
     given: frozenset[str] = frozenset()  # fields that bodies may set
     examples: Mapping[str, Sequence[Json]] = {}
+    home: tuple[Home, ...] = ()
+    free: bool = False  # the server sets nothing that a body may set
+    named: bool = False  # its keys are words, which clients choose
+    has_types: bool = False  # its records are in collections of their own, but for those that nobody has seen
+
+    @property
+    def homes(self) -> list[tuple[str, Path]]:
+        """The records that its own are in: of which collections, and their scope and key."""
+        keys = tuple(each.key for each in self.home)
+        return [(each.collection, keys[: place + 1]) for place, each in enumerate(self.home) if each.collection]
 
 
 class Modelled(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """An operation with what it does. `fixed` are fields that path parameters decide, by field."""
+    """An operation with what it does. `fixed` are fields that path parameters decide, by field; `pinned` are path
+    parameters that have one value here, which names the kind of the records.
+    """
 
     operation: Operation
     role: Role
@@ -116,6 +140,7 @@ class Modelled(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     key: str = ""  # the parameter that names the record
     scopes: tuple[str, ...] = ()  # path parameters in front of it
     fixed: Mapping[str, str] = {}
+    pinned: Mapping[str, str] = {}
     query: ListQuery = ListQuery()
     effect: Effect | None = None
     upserts: bool = False  # a replacement that creates what there is not
@@ -129,7 +154,10 @@ class Modelled(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Model(msgspec.Struct, frozen=True, eq=False):
-    """An API as collections of records, and what its operations do to them."""
+    """An API as collections of records, and what its operations do to them. `typed` are operations once more, each
+    for a place whose records are of a kind of their own; one that is known of such places alone is among
+    `operations` as the first of them has it.
+    """
 
     app: App
     document: Mapping[str, Json]
@@ -137,6 +165,20 @@ class Model(msgspec.Struct, frozen=True, eq=False):
     collections: dict[str, Collection]
     left_out: tuple[LeftOut, ...]
     fits: Fits
+    typed: tuple[Modelled, ...] = ()
+
+    @property
+    def every(self) -> tuple[Modelled, ...]:
+        """Each operation for all places that it is known of."""
+        return (*(each for each in self.operations.values() if not each.pinned), *self.typed)
+
+    def meant(self, operation: str, given: Mapping[str, Json]) -> Modelled | None:
+        """What an operation does, given its path parameters by wire name."""
+        found = (*self.typed, *self.operations.values())
+        own = (each for each in found if each.operation.name == operation)
+        return next(
+            (each for each in own if all(given.get(name) == key for name, key in each.pinned.items())), None
+        )
 
     @property
     def coverage(self) -> str:
@@ -156,14 +198,16 @@ def read_model(
     source: str | None = None,
     samples: Mapping[str, Json] = {},
 ) -> Model:
-    """The model of a document. `samples` are answers of the real server, by operation, for what has no schema.
+    """The model of a document. `samples` are answers of the real server, by operation, for what has no schema; of
+    lists whose records are of another kind in each place, by `sample_key`.
 
     Raises ApiDocumentError for a document that cannot be read at all.
     """
     app = parse_document(name, document, source=source, server=server)
     if app.protocol != "openapi":
         raise ApiDocumentError(f"only an OpenAPI document can be modelled, this is one of {app.protocol}")
-    return _Reading(app, document, descriptions(app, document, source, samples)).model()
+    described = with_types(descriptions(app, document, source, samples), samples)
+    return _Reading(app, document, described).model()
 
 
 class _Kind(msgspec.Struct):
@@ -199,26 +243,40 @@ class _Reading:
         self._kinds = {path: kind for path, kind in self._kinds.items() if kind.item or kind.is_map}
         self._names = _unique_names(self._kinds)
         found: dict[str, Modelled] = {}
+        typed: list[Modelled] = []
         left_out: list[LeftOut] = [
             each for each in self._app.left_out if not each.reason.startswith("it is called")
         ]
         for each in self._described:
             try:
-                found[each.operation.name] = self._checked(self._modelled(each))
+                made = self._checked(self._modelled(each))
             except ApiDocumentError as error:
                 left_out.append(LeftOut(f"{each.operation.method} {each.operation.path}", str(error)))
-        used = {each.collection for each in found.values()}
+                continue
+            if each.pinned:
+                typed.append(made)
+            else:
+                found[each.operation.name] = made
+        every = [*found.values(), *typed]
+        found = {each.operation.name: each for each in reversed(typed)} | found
+        known = {f"{each.operation.method} {each.operation.path}" for each in every}
+        left_out = [each for each in left_out if each.operation not in known]
+        used = {each.collection for each in every}
         used |= {
             self._names[up]
-            for each in found.values()
+            for each in every
             for up in self._above(segments(each.operation.path)[0])
-            if each.fixed
+            if each.fixed or each.pinned
         }
         used |= {self._names[up] for path in self._kinds if self._names[path] in used for up in self._above(path)}
         collections = {
-            self._names[path]: self._collection(kind, found.values())
+            self._names[path]: self._collection(kind, every)
             for path, kind in self._kinds.items()
             if self._names[path] in used
+        }
+        named = {at.collection for each in collections.values() for at in each.home if is_word(at.key)}
+        collections = {
+            name: msgspec.structs.replace(each, named=name in named) for name, each in collections.items()
         }
         above = {name: self._links_above(name, collections, found.values()) for name in collections}
         collections = {name: _linked(each, collections, above[name]) for name, each in collections.items()}
@@ -226,7 +284,7 @@ class _Reading:
             name: msgspec.structs.replace(each, counters=tuple(_counters(each, collections)))
             for name, each in collections.items()
         }
-        return Model(self._app, self._document, found, collections, tuple(left_out), self._fits)
+        return Model(self._app, self._document, found, collections, tuple(left_out), self._fits, tuple(typed))
 
     def _links_above(self, name: str, every: Mapping[str, Collection], made: Iterable[Modelled]) -> list[Link]:
         """To the records in whose paths those of a collection are listed."""
@@ -422,7 +480,7 @@ class _Reading:
         if method == "POST" and likeness(each.body.shape.item, kind.item) < _ALIKE:
             raise NotModelledError("what it changes is not known: its body has other fields than the records")
         role: Role = "replace" if method == "PUT" else "update"
-        partial = role == "replace" and not _required_fields(each.body.shape.item, kind.key)
+        partial = role == "replace" and not each.is_free and not _required_fields(each.body.shape.item, kind.key)
         upserts = role == "replace" and "201" in each.statuses
         return self._made(each, role, kind, key=named, shape=shape, partial=partial, upserts=upserts)
 
@@ -519,6 +577,7 @@ class _Reading:
             collection=self._names[kind.path],
             body=each.body if role in ("create", "replace", "update", "act") else None,
             scopes=scopes,
+            pinned=each.pinned,
             errors=each.errors,
             **more,
         )
@@ -573,13 +632,14 @@ class _Reading:
             above = self._kinds.get(kind.path[:place])
             is_key = above is not None and (above.has_items or _may_be(schema, above.key_schema))
             scopes.append(Scope(parameter, self._names[kind.path[:place]] if is_key else "", schema))
-        own = [each for each in made if each.collection == self._names[kind.path] and each.body is not None]
+        name = self._names[kind.path]
+        own = [each for each in made if each.collection == name and each.body is not None]
         sent = {each.operation.name: _sent(each) for each in own}
         fields = (sent[each.operation.name] for each in own if each.role == "create" and "409" in each.errors)
-        names = [name for each in fields for name in each if name in fields_of(kind.item)]
+        names = [each for one in fields for each in one if each in fields_of(kind.item)]
         unique = next((each for name in _UNIQUE for each in names if plain(each) == name), "")
         return Collection(
-            name=self._names[kind.path],
+            name=name,
             path=kind.path,
             noun=kind.noun,
             item=kind.item,
@@ -589,7 +649,19 @@ class _Reading:
             unique=unique,
             given=frozenset(name for each in sent.values() for name in each),
             examples=_examples(kind),
+            home=next((self._home(each) for each in made if each.collection == name and each.pinned), ()),
+            has_types=any(each.pinned and segments(each.operation.path)[0] == kind.path for each in made),
+            free=any(each.is_free for each in self._described if each.path in (kind.path, (*kind.path, "{}"))),
         )
+
+    def _home(self, made: Modelled) -> tuple[Home, ...]:
+        path, names = segments(made.operation.path)
+        found: list[Home] = []
+        for place, name in zip(_places(path), names, strict=True):
+            if name in made.pinned:
+                what = [each for each in split_words(name) if each not in _KEY_WORDS]
+                found.append(Home(" ".join(what), self._names.get(path[:place], ""), made.pinned[name]))
+        return tuple(found)
 
     def _parameter_names(self, kind: _Kind) -> Sequence[str]:
         every = (each for each in self._described if each.path[: len(kind.path)] == kind.path)
@@ -767,6 +839,7 @@ def _target(noun: str, own: Collection, every: Mapping[str, Collection]) -> Coll
     nouns = _PEOPLE if noun in _PERSONS else (noun,)
     fit = [each for wanted in nouns for each in every.values() if each.noun == wanted and each.name != own.name]
     near = [each for each in fit if len(each.scopes) <= len(own.scopes)]
+    near = [each for each in near if not each.home or each.home[:-1] == own.home[:-1]]
     return max(near, key=lambda each: (_shared(each.path, own.path), -len(each.path)), default=None)
 
 

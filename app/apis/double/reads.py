@@ -8,7 +8,7 @@ is known, so may be what it does.
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, zip_longest
 from math import isfinite
 from typing import Final, Literal, TypeAlias
 
@@ -17,16 +17,19 @@ import msgspec
 from app.apis.catalog import App, Operation
 from app.apis.double.comparison import Given
 from app.apis.double.documents import segments
-from app.apis.double.model import NO_RECORDS, NO_SCHEMA, Model
-from app.apis.double.shapes import Schema, fields_of, flat, kind_of, value_at
+from app.apis.double.model import NO_RECORDS, NO_SCHEMA, Collection, Model, Modelled, Path
+from app.apis.double.record_types import is_generic, sample_key
+from app.apis.double.shapes import Schema, fields_of, flat, kind_of, noun_of, value_at
 from app.apis.pagination import first_page, size_of
+from app.apis.words import split_words
 from app.errors import HostError
 from app.records import Json
 
 MOST_CALLS: Final = 100
 _SIZE: Final = 20  # records of a page, where a call can say so
 _EACH: Final = 3  # records whose lists are read, or that are read by themselves
-_ROUNDS: Final = 3  # of a new plan, after answers that the document does not describe
+_KINDS: Final = 8  # kinds of records that users define, and of what these are in
+_ROUNDS: Final = 5  # of a new plan, after answers that the document does not describe
 _FAILURES: Final = 5  # one after the other, after which no other call is made
 _PAUSES: Final = (429, 503)
 _LEFT: Final = re.compile(r"(x-)?rate-?limit-remaining(-\w+)?")
@@ -45,7 +48,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
     `above` are the arguments that name records, each with the collection that has them; `keys`, `holds` and `key`
     say where the records of the answer and their keys are, as far as that is known. `maps` are the places of
-    objects whose names are no fields but keys: `*` stands for any of them.
+    objects whose names are no fields but keys: `*` stands for any of them. `kinds` are the arguments, each with
+    the path parameter that it is for, that name of which kind the records are.
     """
 
     name: str
@@ -59,6 +63,13 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     holds: Literal["", "one", "list", "map"] = ""
     key: str = ""
     maps: tuple[tuple[str, ...], ...] = ()
+    kinds: tuple[tuple[str, str], ...] = ()
+    most: int = _EACH  # places that it is read at
+
+    @property
+    def tells_more(self) -> bool:
+        """Whether a new plan follows from its answer."""
+        return self.is_blind or (bool(self.collection) and not self.key)
 
     @property
     def is_blind(self) -> bool:
@@ -67,13 +78,21 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RealAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call was answered. The values of `arguments` are by the names that code has for them."""
+    """What a call was answered. The values of `arguments` are by the names that code has for them; `kind` are
+    those that name of which kind its records are, by path parameter.
+    """
 
     name: str
     operation: str
     place: str
     arguments: dict[str, Json]
     given: Given
+    kind: dict[str, Json] = {}
+
+    @property
+    def sample(self) -> str:
+        """Its name as a sample."""
+        return sample_key(self.name, self.kind)
 
 
 class Readings(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +111,7 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
 Ask: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[Given]]
 """Calls an operation. An error of the API is an answer; raises HostError where there is none."""
 MakePlan: TypeAlias = Callable[[Mapping[str, Json]], Awaitable[list[Reading]]]
-"""What can be read, given answers by the operation's name in the model."""
+"""What can be read, given answers by the operation's name in the model, or by `sample_key`."""
 
 
 def reading_plan(model: Model, app: App) -> list[Reading]:
@@ -104,6 +123,15 @@ def reading_plan(model: Model, app: App) -> list[Reading]:
         unseen = reasons.get(f"{each.method} {each.path}") in (NO_SCHEMA, NO_RECORDS)
         if each.method == "GET" and each.path in served and (each.name in model.operations or unseen):
             found += _reading(model, each, served[each.path])
+    above = {collection for each in found if each.kinds for _, collection in each.above}
+    found = [
+        msgspec.structs.replace(
+            each,
+            most=_KINDS if each.kinds or each.collection in above else _EACH,
+            maps=tuple(at for at in each.maps if not each.collection or each.holds == "map" or at != each.keys),
+        )
+        for each in found
+    ]
     return sorted(found, key=lambda each: (len(each.above), each.place.count("/"), len(each.place)))
 
 
@@ -113,12 +141,19 @@ async def read_answers(make_plan: MakePlan, ask: Ask, is_time_up: Callable[[], b
     """
     done = _Doing(ask, is_time_up)
     for _ in range(_ROUNDS):
-        plan = await make_plan({each.name: each.given.value for each in done.good()})
+        plan, before = await make_plan(_largest(done.good())), done.calls
         await done.work(plan)
         known = {each.name for each in done.good()}
-        if done.is_over or not any(each.is_blind and each.name in known for each in plan):
+        more = done.calls > before and any(each.tells_more and each.name in known for each in plan)
+        if done.is_over or not more:
             break
     return Readings(answers=done.answers, skipped=done.skipped, calls=done.calls, plan=plan)
+
+
+def _largest(answers: Sequence[RealAnswer]) -> dict[str, Json]:
+    """Of each sample the answer that shows most."""
+    ordered = sorted(answers, key=lambda each: len(msgspec.json.encode(each.given.value)))
+    return {each.sample: each.given.value for each in ordered}
 
 
 class _Doing:
@@ -165,6 +200,7 @@ class _Doing:
                 operation=reading.operation,
                 place=reading.place,
                 arguments=arguments,
+                kind={name: arguments[each] for each, name in reading.kinds},
                 given=msgspec.structs.replace(given, value=kept),
             )
         )
@@ -188,10 +224,10 @@ class _Doing:
     def _pending(self, plan: Sequence[Reading]) -> Iterator[tuple[Reading, dict[str, Json]]]:
         """The calls of which the arguments are known: for one record each, before another is read."""
         records = _records(plan, self.good())
-        for turn in range(_EACH):
+        for turn in range(_KINDS):
             for each in plan:
                 places = [()] if not each.above else _places(each, records)
-                if turn < len(places):
+                if turn < min(len(places), each.most):
                     names = (name for name, _ in each.above)
                     yield each, {**each.arguments, **dict(zip(names, places[turn], strict=True))}
 
@@ -229,7 +265,6 @@ def _reading(model: Model, operation: Operation, served: Operation) -> Iterator[
     """Nothing for one that takes what no list shows."""
     made = model.operations.get(operation.name)
     path, wire_names = segments(operation.path)
-    by_path = {each.path: each.name for each in model.collections.values()}
     names = {each.wire_name: each.name for each in served.parameters if each.place == "path"}
     ends = [at for at, each in enumerate(path) if each == "{}"]
     if len(ends) != len(wire_names):
@@ -238,9 +273,10 @@ def _reading(model: Model, operation: Operation, served: Operation) -> Iterator[
     for wire_name, at in zip(wire_names, ends, strict=True):
         if wire_name not in names:  # the server fills it in
             continue
-        if path[:at] not in by_path:
+        collection = _keys_of(model, path[:at], wire_name)
+        if collection is None:
             return
-        above.append((names[wire_name], by_path[path[:at]]))
+        above.append((names[wire_name], collection.name))
     others = [each for each in served.parameters if each.place != "path"]
     if made is not None and made.role == "get" and made.key not in wire_names:
         above += [(each.name, made.collection) for each in others if each.wire_name == made.key]
@@ -249,6 +285,7 @@ def _reading(model: Model, operation: Operation, served: Operation) -> Iterator[
     if first is None:
         return
     shape = None if made is None else made.shape
+    kinds = _kinds(model, path, [each for each in wire_names if each in names])
     yield Reading(
         name=operation.name,
         operation=served.name,
@@ -259,9 +296,37 @@ def _reading(model: Model, operation: Operation, served: Operation) -> Iterator[
         scoped=made is None or not made.fixed,
         keys=() if shape is None else shape.keys,
         holds="" if made is None else "one" if shape is None or made.role != "list" else shape.holds,
-        key=model.collections[made.collection].key if made is not None and made.collection else "",
+        key=_key_of(model, made.collection) if made is not None and made.collection else "",
+        kinds=tuple((names[each], each) for each in kinds),
         maps=() if made is None else tuple(_maps(made.reply.schema or {})),
     )
+
+
+def _keys_of(model: Model, path: Path, parameter: str) -> Collection | None:
+    """The collection whose keys a path parameter takes: that of the path before it, or what it is called by."""
+    words = [each for each in split_words(parameter) if each not in ("id", "name", "key")]
+    every = model.collections.values()
+    named = (each for each in every if not each.scopes and not each.home and words and each.noun == noun_of(words))
+    return next((each for each in every if each.path == path), None) or next(named, None)
+
+
+def _key_of(model: Model, collection: str) -> str:
+    """The field with the key, of records of any kind if these are of many."""
+    own = model.collections[collection]
+    at = own.name if own.key else next((each.collection for each in model.typed if _is_in(each, own)), own.name)
+    return model.collections[at].key
+
+
+def _is_in(made: Modelled, collection: Collection) -> bool:
+    return segments(made.operation.path)[0] == collection.path
+
+
+def _kinds(model: Model, path: Path, parameters: Sequence[str]) -> Sequence[str]:
+    """The path parameters that name of which kind the records of a list, or one of them, are."""
+    paths = {segments(each.path)[0] for each in model.app.operations.values()}
+    is_list = path[-1:] != ("{}",) or (*path, "{}") in paths
+    whole = path if is_list else path[:-1]
+    return parameters[: whole.count("{}")] if is_generic(whole) else ()
 
 
 def _maps(schema: Schema) -> Iterator[tuple[str, ...]]:
@@ -314,7 +379,15 @@ def _records(plan: Sequence[Reading], answers: Sequence[RealAnswer]) -> dict[str
 def _places(reading: Reading, records: Mapping[str, Sequence[tuple[Json, ...]]]) -> list[tuple[Json, ...]]:
     """The values of its arguments that name records."""
     count, (_, last) = len(reading.above), reading.above[-1]
-    return [each[-count:] for each in records.get(last, ()) if len(each) >= count]
+    places = [each[-count:] for each in records.get(last, ()) if len(each) >= count]
+    if not reading.kinds:
+        return places
+    turns: dict[tuple[Json, ...], list[tuple[Json, ...]]] = {}  # by what is above: one of each, then the next
+    for each in places:
+        turns.setdefault(each[:-1], []).append(each)
+    if count > len(reading.kinds):  # one record of each kind
+        return [each[0] for each in turns.values()]
+    return [one for each in zip_longest(*turns.values()) for one in each if one is not None]
 
 
 def _identity(reading: Reading, arguments: Mapping[str, Json]) -> bytes:

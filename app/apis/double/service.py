@@ -107,8 +107,10 @@ class Double:
         made: Modelled | None = None
         try:
             operation, values = self._receiver.route(method, path)
-            made = self.model.operations.get(operation.name)
+            made = self.model.meant(operation.name, values)
             self._receiver.authorize(operation, lower, query)
+            if made is None and operation.name in self.model.operations:
+                raise RefusedError(404, "there is nothing at this address")
             if made is None:
                 raise RefusedError(501, "this operation is not modelled")
             if self.limit_next > 0 and "429" in made.errors:
@@ -156,6 +158,10 @@ class Double:
 
     def _scope(self, made: Modelled, collection: Collection, request: Request) -> tuple[str, ...]:
         """The keys of the records above. Raises RefusedError if one of them is unknown."""
+        for name, place in collection.homes:
+            if place not in self.state.records[name]:
+                what = noun_in_words(self.model.collections[name])
+                raise RefusedError(404, f"there is no {what} {place[-1][:60]!r}")
         keys: list[str] = []
         for parameter, scope in zip(made.scopes, collection.scopes, strict=False):
             key = str(request.given.get(parameter, ""))
@@ -244,7 +250,9 @@ class Double:
                 and not links[name].embedded
             ):
                 fields[name] = typed_key(schema, above[links[name].collection])
-            elif (value := self._server_set(collection, name, schema, record)) is not None or is_nullable(schema):
+            elif (value := self._server_set(collection, name, schema, record)) is not None or (
+                is_nullable(schema) and not collection.free
+            ):
                 fields[name] = value
         return fields | {name: value for name, value in given.items() if name not in fields}
 
@@ -258,7 +266,7 @@ class Double:
             return inner["const"]
         if _NOW.fullmatch(plain(name)):
             return self._now(schema)
-        if is_nullable(schema):
+        if is_nullable(schema) or (collection.free and name in collection.given):
             return None
         if inner.get("enum"):
             return (
@@ -330,8 +338,10 @@ class Double:
         self.state.records[collection.name].pop(place, None)
         for other in self.model.collections.values():
             inner = len(place) - 1
+            keyed = self.state.records[other.name]
+            if (collection.name, place) in other.homes:
+                keyed.clear()
             if len(other.scopes) > inner and other.scopes[inner].parent == collection.name:
-                keyed = self.state.records[other.name]
                 for each in [each for each in keyed if each[: len(place)] == place]:
                     del keyed[each]
         self.state.writes += 1
@@ -484,6 +494,8 @@ def _names(value: Json, wanted: Json) -> bool:
 def _thin(model: Model, drawer: Drawer) -> Iterator[tuple[str, frozenset[str]]]:
     """Up to a half of the fields of each collection, but for its key and its name."""
     for each in model.collections.values():
+        if each.free:
+            continue
         rng = drawer.random(f"thin {each.name}")
         free = [name for name in fields_of(each.item) if name != each.key and plain(name) not in ("name", "title")]
         yield each.name, frozenset(rng.sample(free, rng.randint(0, len(free) // 2)))

@@ -134,8 +134,15 @@ def item_shape(schema: Schema, nouns: Sequence[str] = ()) -> Shape | None:
             for name, each in fields.items()
             if (plain(name) in _WRAPPERS or _names_one_of(name, nouns)) and kind_of(flat(each)) == "object"
         }
+        if len(inside) != 1:
+            break
+        [each] = inside.values()
         others = [name for name in fields if name not in inside and not _ABOUT_PAGES.search(plain(name))]
-        if len(inside) != 1 or others or not _is_record(next(iter(inside.values()))):
+        if is_free(each):  # what stands beside it, as permissions do, are no fields of the record
+            others = [name for name in others if kind_of(flat(fields[name])) not in ("object", "array")]
+        elif not _is_record(each):
+            break
+        if others:
             break
         [(name, schema)] = inside.items()
         keys.append(name)
@@ -168,6 +175,11 @@ def inferred(value: Json) -> Schema:
     if isinstance(value, list):
         return {"type": "array", "items": _joined([inferred(each) for each in value[:_SAMPLED]]) if value else {}}
     return {} if value is None else {"type": type_name(value)}
+
+
+def is_free(schema: Schema) -> bool:
+    """Whether a flat schema of an object leaves open which fields there are."""
+    return not fields_of(schema) or schema.get("additionalProperties", False) is not False
 
 
 def plain(name: str) -> str:

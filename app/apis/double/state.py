@@ -9,9 +9,11 @@ from typing import Final
 
 import msgspec
 
+from app.apis.double import texts
 from app.apis.double.model import Collection, Counter, Link, Model
 from app.apis.double.records import Drawer, key_like
-from app.apis.double.samples import Sampled, Seen, drawn
+from app.apis.double.samples import Sampled, drawn
+from app.apis.double.seen import Seen
 from app.apis.double.shapes import Schema, fields_of, flat, is_nullable, kind_of, plain
 from app.apis.short_text import short_repr
 from app.apis.words import split_words
@@ -101,11 +103,14 @@ def initial_state(
     real ones that were seen, `top` of each collection that is in no other.
     """
     state = State()
+    homes = dict.fromkeys(home for each in model.collections.values() for home in each.homes)
     for collection in sorted(model.collections.values(), key=lambda each: len(each.path)):
         keyed = state.records.setdefault(collection.name, {})
-        for scope in _scopes(collection, state, drawer):
+        for place in [place for name, place in homes if name == collection.name]:
+            keyed[place] = Record(place[-1], place[:-1], {})
+        for scope in _scopes(collection, state, drawer) if not collection.has_types else ():
             rng = drawer.random(f"{collection.name} {scope}")
-            count = rng.randint(*(_NESTED if collection.scopes else top))
+            count = rng.randint(*(_NESTED if collection.scopes else top)) - len(state.of(collection.name, scope))
             for _ in range(min(count, _MOST - len(keyed))):
                 key = new_key(collection, state, drawer, rng)
                 if key is None:
@@ -137,6 +142,7 @@ def new_key(collection: Collection, state: State, drawer: Drawer, rng: Random) -
     for attempt in range(_TRIES):
         number = max(numbers, default=0) + 1 + attempt
         key = key_like(schema, collection.key or "id", number, rng, known[0] if known else None)
+        key = texts.slug(rng) if collection.named else key
         if key not in used and "/" not in key and key.strip(".") and drawer.fits(schema, typed_key(schema, key)):
             return key
     return None
