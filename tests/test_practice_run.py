@@ -167,7 +167,7 @@ async def test_samples_of_the_api_are_read_once(project: TrainingProject) -> Non
     [
         ("ping", "NothingToPractiseError: nothing can be practised on ping"),
         ("tools", "InvalidError: tools is an MCP server"),
-        ("sensor", "InvalidError: the project shop has no API sensor"),
+        ("sensor", "NotFoundError: this project has no API named 'sensor'"),
     ],
 )
 async def test_a_run_that_has_nothing_to_practise_fails_at_once(
