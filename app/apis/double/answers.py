@@ -55,7 +55,7 @@ class Composer:
         self._fits = drawer.fits
         every = model.collections.values()
         self._unlisted = {each.name: seen.left_out(each, lists=True) for each in every}
-        self._unshown = {each.name: seen.left_out(each, lists=False) for each in every}
+        self._unshown = {each.name: seen.left_out(each, lists=False) - {each.key} for each in every}
 
     def one(self, made: Modelled, record: Record, collection: Collection, state: State) -> Json:
         """The answer of an operation on one record."""
@@ -80,9 +80,12 @@ class Composer:
         schema, shape = made.reply.schema, made.shape
         if schema is None or shape is None:
             return None if schema is None else self.told(schema, made, {})
-        thin = self._thin.get(collection.name, frozenset())
+        kept = (
+            frozenset() if shape.holds == "map" else {collection.key}
+        )  # a map says the keys of its records itself
+        thin = self._thin.get(collection.name, frozenset()) - kept
         rows = [self.record(shape.item, each, collection, state, thin) for each in records]
-        rows = [_without(each, self._unlisted[collection.name]) for each in rows]
+        rows = [_without(each, self._unlisted[collection.name] - kept) for each in rows]
         content: Json = rows
         if shape.holds == "map":
             content = {each.key: row for each, row in zip(records, rows, strict=True)}

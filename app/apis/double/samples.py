@@ -41,7 +41,7 @@ class Sampled(msgspec.Struct, frozen=True):
     def left_out(self, collection: Collection, *, lists: bool) -> frozenset[str]:
         """The fields that lists, or single records, lack though the document promises them, as far as was read."""
         seen = (self.lists if lists else self.items).get(collection.name)
-        promised = frozenset(fields_of(collection.item)) - {collection.key}
+        promised = frozenset(fields_of(collection.item))
         return frozenset() if seen is None else promised - seen.keys()
 
 

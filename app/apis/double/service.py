@@ -41,6 +41,7 @@ from app.apis.media_types import is_declared_json
 from app.apis.yaml_json import to_json_text
 from app.records import Json
 
+_THIN_KEYS: Final = 0.5  # of thin lists that are maps have no keys within their records
 _EMPTY: Final = (204, 205, 304)  # statuses without content, whatever a document says
 _NOW: Final = re.compile(
     r"(created|updated|modified|changed|last.?(updated|modified|changed))(at|on|date|time|timestamp)?|timestamp"
@@ -492,10 +493,11 @@ def _names(value: Json, wanted: Json) -> bool:
 
 
 def _thin(model: Model, drawer: Drawer) -> Iterator[tuple[str, frozenset[str]]]:
-    """Up to a half of the fields of each collection, but for its key and its name."""
+    """Up to a half of the fields of each collection, but for its name; a map may leave out the key, too."""
     for each in model.collections.values():
         if each.free:
             continue
         rng = drawer.random(f"thin {each.name}")
         free = [name for name in fields_of(each.item) if name != each.key and plain(name) not in ("name", "title")]
-        yield each.name, frozenset(rng.sample(free, rng.randint(0, len(free) // 2)))
+        found = rng.sample(free, rng.randint(0, len(free) // 2))
+        yield each.name, frozenset([*found, *([each.key] if rng.random() < _THIN_KEYS else [])])
