@@ -179,7 +179,7 @@ async def test_the_scripted_expert_makes_the_requested_mistakes(tmp_path: Path) 
         ),
         (
             ["--expert", "scripted", "--environment", "moon"],
-            "has no 'moon', it has crud, exam, gym, office, strangers",
+            "has no 'moon', it has crud, exam, gym, office, practice, strangers",
         ),
         (
             ["--expert", "scripted", "--environment", "tests.counting_environment.counting:load_environment"],
