@@ -7,7 +7,7 @@ import msgspec
 
 from app.apis.double.comparison import Given
 from app.apis.double.coverage import PracticeQuestion, practice_finding
-from app.apis.double.masking import Samples, masked_answer, samples_of
+from app.apis.double.masking import Samples, masked_answer, samples_of, with_masked_names
 from app.apis.double.model import Model, read_model
 from app.apis.double.reads import MOST_CALLS, Reading, Readings, cut, read_answers, reading_plan
 from app.apis.double.samples import Sample, sampled
@@ -198,6 +198,54 @@ def test_values_become_others_of_the_same_form_wherever_they_stand() -> None:
                 said = str(masked)
                 for text in ("anna", "real.test", "7811", "8347.25", "hunter2"):
                     assert text not in said, said
+
+
+def _members(**more: Json) -> list[Json]:
+    return [{"id": 1, "title": "Bob Smith", **more}, {"id": 2, "title": "Ann Lee", **more}]
+
+
+def test_a_record_that_is_shown_twice_shares_its_texts_with_no_other() -> None:
+    listing = Reading(name="l", operation="l", place="GET /projects/{p}/people", holds="list", keys=("people",))
+    one = msgspec.structs.replace(listing, place="GET /people/{p}", holds="one", keys=())
+    shared = [{"people": [{"id": at, "title": "Bob Smith"}]} for at in range(4)]
+    rows: list[tuple[str, Reading | None, list[Json], bool]] = [
+        ("the same list twice", listing, [{"people": _members()}, {"people": _members()}], False),
+        ("with other fields", listing, [{"people": _members(role=1)}, {"people": _members(role=2)}], False),
+        ("without keys", listing, [{"people": [{"title": "Bob Smith"}]}] * 2, False),
+        ("by itself", one, [{"id": 1, "title": "Bob Smith"}] * 2, False),
+        ("in one answer", None, [[*_members(), *_members()]], False),
+        ("in other records", None, [[{"id": at, "by": _members()[0]} for at in range(4)]], False),
+        ("in lists of others", None, [[{"id": at, "team": _members()} for at in range(4)]], False),
+        ("a map", msgspec.structs.replace(listing, holds="map"), [{"people": {"a": _members()[0]}}] * 2, False),
+        ("several records", listing, shared, True),
+    ]  # fmt: skip
+    with every_row() as row:
+        for name, reading, values, kept in rows:
+            with row(name):
+                assert ("Bob Smith" in str(masked_answer(values, reading))) is kept
+
+
+def test_a_name_stays_only_if_the_document_says_it_or_most_of_several_records_have_it() -> None:
+    reading = Reading(name="l", operation="l", place="GET /polls", names=("votes", "paused"))
+    votes = {"alice": 3, "bob_marley": 4}
+    rows: list[tuple[str, list[Json], str, str]] = [
+        ("scalars", [{"votes": votes}], "votes", "alice bob_marley"),
+        ("a small map", [{"alice": {"x": 1}}, {"bob": {"x": 2}}], "", "alice bob"),
+        ("in one of several", [[{"id": at, "votes": votes if at else {"carl": 1}} for at in range(2)]],
+         "votes", "alice bob_marley carl"),
+        ("in the same record", [{"id": 1, "votes": votes}] * 3, "votes", "alice bob_marley"),
+        ("lists", [{"votes": {"alice": [1], "bob_marley": []}}], "votes", "alice bob_marley"),
+        ("around", [{"polls": [], "total": 1, "alice": 2}], "polls total", "alice"),
+        ("fields of records", [[{"id": at, "shade": at} for at in range(3)]], "shade", ""),
+        ("fields of answers", [{"id": at, "shade": at} for at in range(3)], "shade", ""),
+        ("said", [{"paused": True, "created_at": 1, "alice": 2}], "paused created_at", "alice"),
+    ]  # fmt: skip
+    with every_row() as row:
+        for name, values, kept, gone in rows:
+            for said in (str(masked_answer(values, reading)), str(with_masked_names(values, reading))):
+                with row(name, said):
+                    assert [each for each in kept.split() if each not in said] == []
+                    assert [each for each in gone.split() if each in said] == []
 
 
 def _form(value: Json) -> Json:

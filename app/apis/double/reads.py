@@ -47,9 +47,10 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """An operation that is read. `name` is that of the model, `operation` the one that is called.
 
     `above` are the arguments that name records, each with the collection that has them; `keys`, `holds` and `key`
-    say where the records of the answer and their keys are, as far as that is known. `maps` are the places of
-    objects whose names are no fields but keys: `*` stands for any of them. `kinds` are the arguments, each with
-    the path parameter that it is for, that name of which kind the records are.
+    say where the records of the answer and their keys are, as far as that is known. `names` are the fields that
+    the document declares of the answer, `maps` the places of objects whose names are no fields but keys: `*`
+    stands for any of them. `kinds` are the arguments, each with the path parameter that it is for, that name of
+    which kind the records are.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     holds: Literal["", "one", "list", "map"] = ""
     key: str = ""
     maps: tuple[tuple[str, ...], ...] = ()
+    names: tuple[str, ...] = ()
     kinds: tuple[tuple[str, str], ...] = ()
     most: int = _EACH  # places that it is read at
 
@@ -299,6 +301,7 @@ def _reading(model: Model, operation: Operation, served: Operation) -> Iterator[
         key=_key_of(model, made.collection) if made is not None and made.collection else "",
         kinds=tuple((names[each], each) for each in kinds),
         maps=() if made is None else tuple(_maps(made.reply.schema or {})),
+        names=() if made is None else tuple(_names(made.reply.schema or {})),
     )
 
 
@@ -331,16 +334,25 @@ def _kinds(model: Model, path: Path, parameters: Sequence[str]) -> Sequence[str]
 
 def _maps(schema: Schema) -> Iterator[tuple[str, ...]]:
     """Where the names of objects are no fields: what is said to be an object alone may have any."""
+    return (place for place, given in _inside(schema) if kind_of(given) == "object" and not fields_of(given))
+
+
+def _names(schema: Schema) -> dict[str, None]:
+    return dict.fromkeys(name for _, given in _inside(schema) for name in fields_of(given))
+
+
+def _inside(schema: Schema) -> Iterator[tuple[tuple[str, ...], Schema]]:
+    """The schemas in a schema, itself included, each with its place."""
     waiting = deque[tuple[Schema, tuple[str, ...]]]([(schema, ())])
     for _ in range(_SCHEMAS):
         if not waiting:
             return
         given, place = waiting.popleft()
         schema, fields = flat(given), fields_of(flat(given))
+        yield place, schema
         inner: list[tuple[Schema, tuple[str, ...]]] = [(each, (*place, name)) for name, each in fields.items()]
         inner += [(schema["items"], place)] if isinstance(schema.get("items"), dict) else []
         if kind_of(schema) == "object" and not fields:
-            yield place
             values = [schema.get("additionalProperties"), *(schema.get("patternProperties") or {}).values()]
             inner += [(each, (*place, "*")) for each in values if isinstance(each, dict)]
         waiting.extend(inner if len(place) < _DEPTH else [])
