@@ -9,7 +9,7 @@ from app.apis.double.comparison import Given
 from app.apis.double.coverage import PracticeQuestion, practice_finding
 from app.apis.double.masking import Samples, masked_answer, samples_of, with_masked_names
 from app.apis.double.model import Model, read_model
-from app.apis.double.reads import MOST_CALLS, Reading, Readings, cut, read_answers, reading_plan
+from app.apis.double.reads import MOST_CALLS, Reading, Readings, RealAnswer, cut, read_answers, reading_plan
 from app.apis.double.samples import Sample, sampled
 from app.errors import HostError
 from app.records import Json
@@ -223,6 +223,44 @@ def test_a_record_that_is_shown_twice_shares_its_texts_with_no_other() -> None:
         for name, reading, values, kept in rows:
             with row(name):
                 assert ("Bob Smith" in str(masked_answer(values, reading))) is kept
+
+
+def test_texts_of_people_are_not_kept_however_many_records_share_them() -> None:
+    private = (
+        "assigned_to assignedTo created_by createdby approvedBy requester reviewer approver display_name nickname "
+        "nick given_name surname family_name account_name accountNumber company organisation organization owner "
+        "user client_ip dob credit_card card_number name"
+    )
+    with every_row() as row:
+        for name in private.split():
+            with row(name):
+                assert "Bob Smith" not in str(masked_answer([[{"id": at, name: "Bob Smith"} for at in range(4)]]))
+        for name in ("cards", "card", "state", "ship", "title", "syntax", "label", "color"):
+            with row(name):
+                assert "to do" in str(masked_answer([[{"id": at, name: "to do"} for at in range(4)]]))
+
+
+def test_a_key_in_a_path_stays_only_if_what_it_follows_is_nobodys() -> None:
+    rows: list[tuple[str, dict[str, Json], str]] = [
+        ("/customers/{id}/documents", {"id": "alice"}, "docs?id="),
+        ("/v1/accounts/{id}/tables/{table}/rows", {"id": "alice", "table": "wines"}, "table=wines"),
+        ("/tables/{user}/rows", {"user": "alice"}, "docs?user="),
+        ("/collections/{id}/documents", {"id": "wines"}, "docs?id=wines"),
+    ]
+    with every_row() as row:
+        for path, kind, kept in rows:
+            with row(path):
+                read = RealAnswer(
+                    name="docs",
+                    operation="docs",
+                    place=f"GET {path}",
+                    arguments={},
+                    given=Given(200, []),
+                    kind=kind,
+                )
+                [sample] = samples_of(Readings(answers=[read])).answers
+                assert kept in sample
+                assert "alice" not in sample
 
 
 def test_a_name_stays_only_if_the_document_says_it_or_most_of_several_records_have_it() -> None:

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from app.apis.double import texts
-from app.apis.double.reads import Reading, Readings
+from app.apis.double.reads import Reading, Readings, RealAnswer
 from app.apis.double.record_types import is_word, sample_key
 from app.apis.double.seen import IsSecret, Seen, is_private, seen_of
 from app.apis.double.shapes import value_at
@@ -67,7 +67,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
 def samples_of(readings: Readings, is_secret: IsSecret = lambda _: False) -> Samples:
     """The answers, masked. `is_secret` says whether a text is a secret of the project or holds one."""
     given: dict[tuple[str, str], list[Json]] = {}
-    kinds = _kept_kinds([each.kind for each in readings.good], is_secret)
+    kinds = _kept_kinds(readings.good, is_secret)
     for each in readings.good:
         sample = sample_key(each.name, {name: kinds[name, key] for name, key in each.kind.items()})
         given.setdefault((each.name, sample), []).append(each.given.value)
@@ -89,15 +89,30 @@ def _is_of_one(reading: Reading | None) -> bool:
     return reading is not None and reading.holds == "one"
 
 
-def _kept_kinds(given: Iterable[Mapping[str, Json]], is_secret: IsSecret) -> dict[tuple[str, Json], Json]:
-    """The keys that name kinds of records, by path parameter: words stay, since they say what records are."""
-    every = dict.fromkeys(each for kind in given for each in kind.items())
+def _kept_kinds(answers: Sequence[RealAnswer], is_secret: IsSecret) -> dict[tuple[str, Json], Json]:
+    """The keys that name kinds of records, by path parameter: words stay, since they say what records are, unless
+    the parameter, or what it follows in a path, is somebody's.
+    """
+    every = dict.fromkeys(one for each in answers for one in each.kind.items())
+    private = {
+        one for each in answers for one in each.kind.items() if any(map(is_private, _called(each.place, one[0])))
+    }
     return {
         (name, key): key
-        if is_word(str(key)) and not is_secret(str(key)) and not is_private(name)
+        if is_word(str(key)) and not is_secret(str(key)) and (name, key) not in private
         else texts.alike(str(key), Random(f"kind {number}"), words=True)
         for number, (name, key) in enumerate(every)
     }
+
+
+def _called(place: str, parameter: str) -> tuple[str, str]:
+    """A path parameter, and what is before it in the path.
+
+    >>> _called("GET /v1/customers/{id}/documents", "id")
+    ('id', 'customers')
+    """
+    before = place.partition(f"{{{parameter}}}")[0].split("/")
+    return parameter, next((each for each in reversed(before) if each and "{" not in each), "")
 
 
 def masked_answer(
