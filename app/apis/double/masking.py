@@ -44,28 +44,12 @@ Owner: TypeAlias = tuple[bytes, bytes]
 """The record that a value is of, and the object with a key of its own that it is in, which may be the record."""
 
 
-class Samples(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read of a real API, masked: nothing of it is of anybody. `answers` are by the names of operations
-    in its model, one each: the records of several answers are together in it.
+def samples_of(readings: Readings, is_secret: IsSecret = lambda _: False) -> dict[str, Json]:
+    """The answers, masked: nothing of them is of anybody. They are by the names of operations in the model, one
+    each: the records of several answers are together in it. `read_model` and `practice_on` take them as they are.
 
-    `read_model` and `practice_on` take `answers` as they are.
+    `is_secret` says whether a text is a secret of the project or holds one.
     """
-
-    answers: dict[str, Json] = {}
-    skipped: tuple[str, ...] = ()  # what was not read, and why
-    calls: int = 0
-
-    def encode(self) -> bytes:
-        return msgspec.msgpack.encode(self)
-
-    @classmethod
-    def decode(cls, content: bytes) -> "Samples":
-        """Raises msgspec.ValidationError and msgspec.DecodeError."""
-        return msgspec.msgpack.decode(content, type=cls)
-
-
-def samples_of(readings: Readings, is_secret: IsSecret = lambda _: False) -> Samples:
-    """The answers, masked. `is_secret` says whether a text is a secret of the project or holds one."""
     given: dict[tuple[str, str], list[Json]] = {}
     kinds = _kept_kinds(readings.good, is_secret)
     for each in readings.good:
@@ -81,8 +65,7 @@ def samples_of(readings: Readings, is_secret: IsSecret = lambda _: False) -> Sam
         every.answers([value for (other, _), of in given.items() if other == name for value in of])
         masking = _Masking(reading, is_secret, fields=known)
         masked[at] = _together(masking.answers(values), reading)
-    masked = {at: masked[at] for _, at in given}
-    return Samples(answers=masked, skipped=tuple(readings.skipped), calls=readings.calls)
+    return {at: masked[at] for _, at in given}
 
 
 def _is_of_one(reading: Reading | None) -> bool:
