@@ -116,6 +116,16 @@ async def test_lists_are_read_first_then_records_and_lists_of_a_few_of_them_and_
     assert readings.skipped == []
 
 
+async def test_a_record_that_is_listed_twice_is_read_once_and_others_in_its_place() -> None:
+    rows = [{"id": number, "name": "x"} for number in (1, 1, 1, 2, 2, 3, 4)]
+    real = Real(answers={**REAL, "/teams": rows})
+    await real.read()
+    places = [place for place, _ in real.calls]
+    assert [each for each in places if each.count("/") == 2 and each.startswith("/teams")] == [
+        f"/teams/{number}" for number in (1, 2, 3)
+    ]
+
+
 async def test_answers_without_a_schema_are_read_until_it_is_known_what_they_are() -> None:
     real = Real()
     readings = await real.read()
@@ -131,13 +141,17 @@ async def test_answers_without_a_schema_are_read_until_it_is_known_what_they_are
 async def test_reading_stops_where_a_server_asks_for_it() -> None:
     many = {f"/things{number}": {"get": {"responses": {"200": answer(_list(_TEAM))}}} for number in range(150)}
     every = list(many)
+    large = [dict.fromkeys(every, "x" * 1_000)] * 2
+    none_left = Given(200, large, {"X-RateLimit-Remaining": "0"})
     rows: list[tuple[str, dict[str, Json], int, str]] = [
+        ("large errors", {each: Given(500, large) for each in every}, 5, "no further call was made after 5 that"),
+        ("large at the limit", {**dict.fromkeys(every), "/things0": none_left}, 1, "none was made after GET"),
         ("pause", {"/things0": [], "/things1": Given(429)}, 2, "GET /things1 was not read: the server asks for a"),
         ("limit", {"/things0": Given(200, [], {"X-RateLimit-Remaining": "0"})}, 1, "none was made after GET"),
         ("errors", {"/things0": Given(500)}, 5, "no further call was made after 5 that failed"),
         ("down", dict.fromkeys(every, HostError("ApiError", "no connection")), 5, "no connection"),
         ("many", dict.fromkeys(every), MOST_CALLS, "100 calls were made"),
-        ("large", {**dict.fromkeys(every), "/things0": [dict.fromkeys(every, "x" * 1_000)] * 2}, MOST_CALLS,
+        ("large", {**dict.fromkeys(every), "/things0": large}, MOST_CALLS,
          "GET /things0 was not read: its answer has more than 256 KB"),
     ]  # fmt: skip
     with every_row() as row:

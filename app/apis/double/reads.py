@@ -192,9 +192,16 @@ class _Doing:
             reason = f"the server asks for a pause (status {given.status}), so that no further call was made"
             self._end(f"{reading.place} was not read: {reason}")
             return
+        if given.status >= 400:
+            self._failed(reading, f"the server answers with status {given.status}")
+        else:
+            self._failures = 0
+        if any(_LEFT.fullmatch(name.lower()) and value.strip() == "0" for name, value in given.headers.items()):
+            self._end(f"the server takes no further call for now, so that none was made after {reading.place}")
         kept = cut(given.value)
         if len(msgspec.json.encode(kept)) > _BYTES:
-            self.skipped.append(f"{reading.place} was not read: its answer has more than {_BYTES >> 10} KB")
+            if given.status < 400:
+                self.skipped.append(f"{reading.place} was not read: its answer has more than {_BYTES >> 10} KB")
             return
         self.answers.append(
             RealAnswer(
@@ -206,12 +213,6 @@ class _Doing:
                 given=msgspec.structs.replace(given, value=kept),
             )
         )
-        if given.status >= 400:
-            self._failed(reading, f"the server answers with status {given.status}")
-        else:
-            self._failures = 0
-        if any(_LEFT.fullmatch(name.lower()) and value.strip() == "0" for name, value in given.headers.items()):
-            self._end(f"the server takes no further call for now, so that none was made after {reading.place}")
 
     def _failed(self, reading: Reading, reason: str) -> None:
         self.skipped.append(f"{reading.place} was not read: {reason[:300]}")
@@ -391,7 +392,7 @@ def _records(plan: Sequence[Reading], answers: Sequence[RealAnswer]) -> dict[str
 def _places(reading: Reading, records: Mapping[str, Sequence[tuple[Json, ...]]]) -> list[tuple[Json, ...]]:
     """The values of its arguments that name records."""
     count, (_, last) = len(reading.above), reading.above[-1]
-    places = [each[-count:] for each in records.get(last, ()) if len(each) >= count]
+    places = list(dict.fromkeys(each[-count:] for each in records.get(last, ()) if len(each) >= count))
     if not reading.kinds:
         return places
     turns: dict[tuple[Json, ...], list[tuple[Json, ...]]] = {}  # by what is above: one of each, then the next
