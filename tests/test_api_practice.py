@@ -222,6 +222,21 @@ async def test_a_document_is_looked_at_once_and_again_where_the_reader_was_late(
         assert (first.state, first is second) == ("unreadable", False)
 
 
+async def test_a_slow_document_does_not_hold_up_another() -> None:
+    many: dict[str, Any] = {
+        f"/a{at}/{{id}}/b{at}": {"get": {"parameters": [path("id")], "responses": {"200": answer(_LOOSE)}}}
+        for at in range(9_000)
+    }
+    async with DocumentReader(cpu_seconds=20) as reader:
+        slow = asyncio.create_task(coverage(reader, document(many)))
+        await asyncio.sleep(0)  # it has begun
+        quick = asyncio.create_task(coverage(reader, _things(_LOOSE, Loose=_LOOSE)))
+        await asyncio.wait([slow, quick], return_when=asyncio.FIRST_COMPLETED)
+        assert (quick.done(), slow.done()) == (True, False)
+        slow.cancel()
+        await asyncio.wait([slow])
+
+
 async def coverage(reader: DocumentReader, given: Json) -> Coverage:
     content = json.dumps(given).encode()
     return await reader.coverage(ReadRequest(name="desk"), content, sha256(content).hexdigest())

@@ -293,7 +293,7 @@ async def _page(
         changes=changes,
         failures=failures,
         most_tasks=failed_calls.MOST_TASKS,
-        practised=name in await apis.documented(session, visit.project.id),
+        practised=await apis.is_documented(session, visit.project.id, name),
         test=tested.form,
         answer=tested.answer,
         refused=refused,
