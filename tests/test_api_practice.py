@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from hashlib import sha256
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -15,11 +16,12 @@ from app.apis.read_process import ReadRequest
 from app.db.database import Sessions
 from app.gateway.http_client import open_client
 from app.records import Json
-from tests.api_app import ApiApp, open_api_app
+from tests.api_app import ApiApp, open_api_app, problem
 from tests.console_pages import post_form, read_page
 from tests.desk_api import TOKEN, Desk, desk_document, serving_desk
 from tests.double_documents import answer, document, path
 from tests.http_server import served
+from tests.ledger_project import until
 from tests.sage_command import SageCommand
 from tests.support.every_row import every_row
 
@@ -80,6 +82,34 @@ async def test_an_api_is_compared_with_its_document_until_that_changes(api: ApiA
     assert (await api.client.get("/v1/apis/desk/practice")).json() == found
     await add(api, desk[1] + "/")
     assert (await api.client.get("/v1/apis/desk/practice")).json()["compared_at"] is None
+
+
+class WaitingDesk(Desk):
+    """Its answers wait for `go`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = Event()
+
+    def answer(self, method: str, place: str, token: str) -> tuple[int, Json]:
+        found = super().answer(method, place, token)
+        assert self.go.wait(60)
+        return found
+
+
+async def test_an_api_is_compared_once_at_a_time(api: ApiApp) -> None:
+    desk = WaitingDesk()
+    with serving_desk(desk) as url:
+        await add(api, url)
+        first = asyncio.create_task(api.client.post("/v1/apis/desk/practice"))
+        await until(lambda: len(desk.calls) > 0)
+        second = asyncio.create_task(api.client.post("/v1/apis/desk/practice"))
+        await asyncio.wait([first, second], return_when=asyncio.FIRST_COMPLETED)
+        desk.go.set()
+        assert "desk is being compared" in str(problem(await second)["detail"])
+        assert (await second).status_code == 409
+        assert (await first).json()["calls"] == len(desk.calls) == 5
+        assert (await api.client.post("/v1/apis/desk/practice")).status_code == 200
 
 
 async def test_whether_the_real_api_is_read_is_set_kept_and_recorded(api: ApiApp, desk: Served) -> None:
@@ -190,6 +220,21 @@ async def test_a_document_is_looked_at_once_and_again_where_the_reader_was_late(
         first, second = await asyncio.gather(coverage(reader, given), coverage(reader, given))
         assert first == second
         assert (first.state, first is second) == ("unreadable", False)
+
+
+async def test_a_slow_document_does_not_hold_up_another() -> None:
+    many: dict[str, Any] = {
+        f"/a{at}/{{id}}/b{at}": {"get": {"parameters": [path("id")], "responses": {"200": answer(_LOOSE)}}}
+        for at in range(9_000)
+    }
+    async with DocumentReader(cpu_seconds=20) as reader:
+        slow = asyncio.create_task(coverage(reader, document(many)))
+        await asyncio.sleep(0)  # it has begun
+        quick = asyncio.create_task(coverage(reader, _things(_LOOSE, Loose=_LOOSE)))
+        await asyncio.wait([slow, quick], return_when=asyncio.FIRST_COMPLETED)
+        assert (quick.done(), slow.done()) == (True, False)
+        slow.cancel()
+        await asyncio.wait([slow])
 
 
 async def coverage(reader: DocumentReader, given: Json) -> Coverage:

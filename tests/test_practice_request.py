@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from app.db.database import Sessions
+from app.db.tables import RunState
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.console_pages import post_form, read_page
 from tests.http_server import served
@@ -104,6 +105,17 @@ async def test_the_answer_says_what_the_hours_buy_by_the_latest_such_run(api: Ap
     assert (await api.client.get(f"/v1/training-runs/{second['id']}")).json()["estimate"] == second["estimate"]
     other = (await api.client.post("/v1/training-runs", json={"settings": {"kind": "exam"}})).json()
     assert other["estimate"] is None
+
+
+async def test_a_run_that_ended_without_a_result_has_no_estimate(api: ApiApp) -> None:
+    shell = SageCommand(api, "")
+    failed = (await api.client.post("/v1/training-runs", json={"settings": PRACTICE})).json()["id"]
+    await shell.execute_run(state=RunState.FAILED, failure="the disk is full")
+    cancelled = (await api.client.post("/v1/training-runs", json={"settings": PRACTICE})).json()["id"]
+    assert (await api.client.post(f"/v1/training-runs/{cancelled}/cancel")).status_code < 300
+    for run_id, state in ((failed, "failed"), (cancelled, "cancelled")):
+        ended = (await api.client.get(f"/v1/training-runs/{run_id}")).json()
+        assert (ended["state"], ended["estimate"]) == (state, None)
 
 
 async def test_a_run_of_another_model_says_nothing_about_the_hours(api: ApiApp) -> None:

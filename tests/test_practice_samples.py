@@ -4,20 +4,26 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from uuid import UUID, uuid4
 
+import httpx
 import msgspec
 import pytest
 
+from app.apis.document_reader import DocumentReader
 from app.db import apis, projects
 from app.db.database import Sessions
 from app.db.tables import PracticeSource
 from app.errors import NotFoundError
+from app.project.project_settings import ProjectSettings
 from app.records import Json
+from app.release import tool_documents
+from app.release.real_reads import RealApi, read_real_api
 from app.run_settings import RunSettings
 from app.settings import Settings
 from tests.desk_api import TOKEN, Desk, desk_document, serving_desk
 from trainer.practice.environments import Key, practice_on
 from trainer.run_job import Job
-from trainer.runs.practice_samples import read_masked, read_samples
+from trainer.runs.practice_samples import read_samples
+from trainer.runs.practised_api import keep_samples
 
 Served = tuple[Desk, str]
 
@@ -107,21 +113,75 @@ async def test_nothing_is_read_unless_that_is_wanted(committed: Sessions, served
         await read_samples(job(project_id), committed, "other")
 
 
-async def test_a_pause_that_the_server_asks_for_is_made_and_calls_that_fail_are_told(
+async def skipped(sessions: Sessions, project_id: UUID) -> list[str]:
+    """What was not read, and why."""
+    async with sessions() as session:
+        comparison = apis.comparison_of(await apis.get(session, project_id, "desk", document=False))
+    assert comparison is not None
+    return comparison.skipped
+
+
+async def test_calls_that_fail_are_told_and_a_pause_that_the_server_asks_for_ends_them(
     committed: Sessions, served: Served
 ) -> None:
     desk, url = served
-    desk.pauses = 1
+    project_id = await put(committed, url)
     del desk.answers["/cards/2"]
-    samples = await read_masked(job(await put(committed, url)), committed, "desk")
-    assert desk.calls[:2] == ["GET /cards", "GET /cards"]
-    assert samples.skipped == ("GET /cards/{id} was not read: the server answers with status 404",)
-    assert len(samples.answers) == 3
+    assert len(await read_samples(job(project_id), committed, "desk")) == 3
+    assert await skipped(committed, project_id) == [
+        "GET /cards/{id} was not read: the server answers with status 404"
+    ]
+    desk.pauses, desk.calls = 1, []
+    assert await read_samples(job(project_id), committed, "desk") == {}
+    assert desk.calls == ["GET /cards"]
+    assert "asks for a pause" in (await skipped(committed, project_id))[0]
+
+
+def contents(directory: Path) -> list[bytes]:
+    return [each.read_bytes() for each in directory.iterdir()]
+
+
+async def test_samples_are_kept_once_the_server_has_answered(
+    committed: Sessions, served: Served, tmp_path: Path
+) -> None:
+    desk, url = served
+    run = msgspec.structs.replace(job(await put(committed, url)), directory=tmp_path)
+    desk.pauses = 1
+    await keep_samples(run, committed, "desk")
+    assert contents(tmp_path) == []
+    await keep_samples(run, committed, "desk")
+    [kept] = contents(tmp_path)
+    assert_learned(msgspec.msgpack.decode(kept), url)
+    calls = len(desk.calls)
+    await keep_samples(run, committed, "desk")
+    assert len(desk.calls) == calls
+
+
+async def test_the_time_for_calls_begins_with_the_first_one(committed: Sessions, served: Served) -> None:
+    desk, url = served
+    project_id = await put(committed, url)
+    async with committed() as session:
+        row = await apis.get(session, project_id, "desk", document=False)
+        document = await tool_documents.api_document(session, row)
+    async with httpx.AsyncClient() as client, DocumentReader() as reader:
+        real = RealApi(
+            sessions=committed,
+            client=client,
+            reader=reader,
+            project_id=project_id,
+            document=document,
+            rules=ProjectSettings().approvals,
+            seconds=1e-6,
+            call_seconds=30,
+        )
+        assert len((await read_real_api(real))()) == 1
+    assert desk.calls == ["GET /cards"]
+    assert "the time for it was over" in (await skipped(committed, project_id))[0]
 
 
 async def test_a_server_that_is_down_leaves_what_the_document_says(committed: Sessions) -> None:
     with serving_desk(Desk()) as url:
         pass
-    samples = await read_masked(job(await put(committed, url)), committed, "desk")
-    assert samples.answers == {}
-    assert "GET /cards was not read: " in samples.skipped[0]
+    project_id = await put(committed, url)
+    assert await read_samples(job(project_id), committed, "desk") == {}
+    assert "GET /cards was not read: " in (await skipped(committed, project_id))[0]

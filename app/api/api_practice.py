@@ -23,7 +23,7 @@ from app.db.tables import PracticeSource
 from app.release import tool_documents
 from app.release.real_reads import RealApi, read_real_api
 
-_SECONDS: Final = 25.0  # whoever waits for the answer waits for less than a minute
+_SECONDS: Final = 25.0  # of calls; whoever waits for the answer also waits for the document to be read
 _CALL_SECONDS: Final = 10.0
 
 
@@ -71,7 +71,7 @@ class ApiPracticeController(Controller):
         opt={"scope": "admin"},
         status_code=200,
         summary="Compare an API with its document",
-        responses=problems(400, 401, 403, 404),
+        responses=problems(400, 401, 403, 404, 409),
     )
     async def compare(
         self,
@@ -81,7 +81,9 @@ class ApiPracticeController(Controller):
         readers: NamedDependency[ApiReaders],
         project: ProjectName = None,
     ) -> PracticeView:
-        """Calls operations that only read, with the stored credentials: 100 calls at most, for half a minute."""
+        """Calls operations that only read, with the stored credentials: 100 calls at most, none after 25
+        seconds of calls. One comparison of an API at a time.
+        """
         owner = await find_project(session, access, project)
         return await compare_api(session, owner, name, readers)
 
@@ -97,7 +99,9 @@ async def practice_of(session: AsyncSession, reader: DocumentReader, row: tables
 async def compare_api(
     session: AsyncSession, owner: tables.Project, name: str, readers: ApiReaders
 ) -> PracticeView:
-    """Raises NotFoundError, and ApiDocumentError for a document that has no double."""
+    """Raises NotFoundError, ApiDocumentError for a document that has no double, and ConflictError while another
+    comparison of the API is under way.
+    """
     row = await apis.get(session, owner.id, name, document=False)
     real = RealApi(
         sessions=readers.sessions,

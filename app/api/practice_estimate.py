@@ -5,6 +5,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import apis, runs, tables
 from app.db.learning_outlook import Serving
+from app.db.tables import RunState
 from app.errors import InvalidError
 from app.run_settings import RunKind, RunSettings, practised_api, read_settings
 
@@ -12,11 +13,9 @@ from app.run_settings import RunKind, RunSettings, practised_api, read_settings
 async def check_practised_api(session: AsyncSession, project: tables.Project, settings: RunSettings) -> None:
     """Raises InvalidError where the settings name practice on an API that the project lacks, or an MCP server."""
     name = practised_api(settings)
-    if not name:
+    if not name or await apis.is_documented(session, project.id, name):
         return
     documented = await apis.documented(session, project.id)
-    if name in documented:
-        return
     there = f"it can practise {', '.join(sorted(documented))}" if documented else "register one"
     raise InvalidError(f"the project {project.name} has no API {name} with an OpenAPI document: {there}")
 
@@ -35,7 +34,7 @@ async def estimate(session: AsyncSession, run: tables.TrainingRun, serving: Serv
 
     None once it has ended, and for other kinds.
     """
-    if run.kind is not RunKind.PRACTICE or run.result is not None:
+    if run.kind is not RunKind.PRACTICE or run.state not in (RunState.QUEUED, RunState.RUNNING):
         return None
     settings = read_settings(run.settings)
     hours = f"in {settings.hours:g} h"

@@ -8,6 +8,7 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, Self
+from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
@@ -50,7 +51,7 @@ class DocumentReader:
         self._idle: list[Process] = []
         self._views: dict[bytes, AppView] = {}
         self._coverages: dict[bytes, Coverage] = {}
-        self._covering = asyncio.Lock()
+        self._covering = WeakValueDictionary[bytes, asyncio.Lock]()
 
     async def __aenter__(self) -> Self:
         return self
@@ -118,7 +119,7 @@ class DocumentReader:
         read again unless the machine was busy.
         """
         key = digest.encode() + msgspec.json.encode(request)
-        async with self._covering:  # one at a time: whoever wants the same waits for it, and others have a slot
+        async with self._covering.setdefault(key, asyncio.Lock()):  # whoever wants the same waits for it
             if key not in self._coverages:
                 try:
                     found = await self.practice(request, content, PracticeQuestion(about="coverage"))

@@ -33,7 +33,7 @@ from app.db import api_changes, api_credentials, api_trials, apis, failed_calls
 from app.db.api_credentials import STATIC_TOKEN
 from app.db.database import Sessions
 from app.db.tables import PracticeSource
-from app.errors import ApiDocumentError, InvalidError
+from app.errors import ApiDocumentError, ConflictError, InvalidError
 from app.plural import numbered
 from app.untrusted.json_text import JsonError, decode_json
 
@@ -159,7 +159,7 @@ class ApiPage(Controller):
     ) -> Redirect:
         try:
             found = await compare_api(session, visit.project, name, readers)
-        except InvalidError as error:
+        except (ConflictError, InvalidError) as error:
             return after_change(f"{_address(visit, name)}#practice", f"{name} could not be compared: {error}")
         differences = numbered(len(found.differences), "difference")
         said = f"{numbered(found.calls, 'call')} to {name}: {differences} from its document"
@@ -293,7 +293,7 @@ async def _page(
         changes=changes,
         failures=failures,
         most_tasks=failed_calls.MOST_TASKS,
-        practised=name in await apis.documented(session, visit.project.id),
+        practised=await apis.is_documented(session, visit.project.id, name),
         test=tested.form,
         answer=tested.answer,
         refused=refused,

@@ -84,6 +84,13 @@ async def documented(session: AsyncSession, project_id: UUID) -> set[str]:
     return set(await session.scalars(select(api.name).where(api.project_id == project_id, ~is_listing)))
 
 
+async def is_documented(session: AsyncSession, project_id: UUID, name: str) -> bool:
+    """Whether the project has an API of this name with an OpenAPI document."""
+    api = tables.Api
+    is_listing = api.document["mcp"].as_string().is_not(None)
+    return bool(await session.scalar(select(~is_listing).where(api.project_id == project_id, api.name == name)))
+
+
 def state_of(row: tables.Api) -> object:
     """What a change relies on that is worked out from the row, while others may change it."""
     return row.id, row.digest, row.bind, row.presentation

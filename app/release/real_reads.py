@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
+from typing import Final
 from uuid import UUID
 
 import httpx
@@ -14,14 +15,14 @@ from app.apis.catalog import Catalog
 from app.apis.document_reader import DocumentReader
 from app.apis.double.comparison import Given
 from app.apis.double.coverage import PracticeQuestion
-from app.apis.double.masking import Samples, samples_of
+from app.apis.double.masking import samples_of
 from app.apis.double.reads import MOST_CALLS, Reading, Readings, read_answers
 from app.apis.read_process import ReadRequest
 from app.credentials.stored_credentials import StoredCredentials
 from app.db import apis, manifests
 from app.db.apis import Comparison
 from app.db.database import Sessions
-from app.errors import ApiDocumentError
+from app.errors import ApiDocumentError, ConflictError
 from app.gateway.approval_gate import ApprovalGate
 from app.gateway.gateway import Gateway
 from app.project.approval import ApprovalRules
@@ -30,6 +31,9 @@ from app.release.project_secrets import ProjectSecrets
 from app.release.tool_documents import ApiDocument, trusting
 from app.sandbox.protocol import RefusalError
 from app.security.secret_values import SecretValues
+
+_UNDER_WAY: Final = set[UUID]()
+"""The APIs that this process reads."""
 
 log = structlog.get_logger(__name__)
 
@@ -43,16 +47,26 @@ class RealApi(msgspec.Struct, frozen=True, kw_only=True):
     project_id: UUID
     document: ApiDocument
     rules: ApprovalRules  # calls that wait for a person are not made
-    seconds: float  # for which calls begin
-    call_seconds: float  # of one call, and in all of waits that the server asks for
+    seconds: float  # of calls, after which none begins: reading its document comes on top
+    call_seconds: float  # of one call
 
 
-async def read_real_api(api: RealApi) -> Callable[[], Samples]:
+async def read_real_api(api: RealApi) -> Callable[[], dict[str, Json]]:
     """Read it, and store how its answers differ from what its document promises, with the time.
 
     Nothing else of the answers is stored: what is returned makes samples of them, masked. Raises ApiDocumentError
-    for a document that has no double.
+    for a document that has no double, and ConflictError while the API is read.
     """
+    if api.document.id in _UNDER_WAY:
+        raise ConflictError(f"{api.document.name} is being compared with its document: wait until that is done")
+    _UNDER_WAY.add(api.document.id)
+    try:
+        return await _read(api)
+    finally:
+        _UNDER_WAY.remove(api.document.id)
+
+
+async def _read(api: RealApi) -> Callable[[], dict[str, Json]]:
     reading = _Reading(api)
     readings = await reading.read()
     question = PracticeQuestion(about="differences", answers=readings.answers)
@@ -77,6 +91,7 @@ class _Reading:
         self._api, self._content = api, b""
         self._secrets = SecretValues()
         self._gateway: Gateway | None = None
+        self._spent = 0.0  # seconds of calls
         document = api.document
         self.request = ReadRequest(
             name=document.name,
@@ -96,8 +111,7 @@ class _Reading:
         return self._content
 
     async def read(self) -> Readings:
-        end = time.monotonic() + self._api.seconds
-        return await read_answers(self._plan, self._ask, lambda: time.monotonic() >= end)
+        return await read_answers(self._plan, self._ask, lambda: self._spent >= self._api.seconds)
 
     async def _plan(self, samples: Mapping[str, Json]) -> list[Reading]:
         api, question = self._api, PracticeQuestion(about="plan", samples=dict(samples))
@@ -115,15 +129,17 @@ class _Reading:
             approvals=ApprovalGate(api.rules),
             max_calls=MOST_CALLS,
             timeout=api.call_seconds,
-            patience=api.call_seconds,
             secrets=self._secrets,
         )
         return found.plan
 
     async def _ask(self, operation: str, arguments: dict[str, Json]) -> Given:
         assert self._gateway is not None  # a plan comes before its calls
+        begun = time.monotonic()
         try:
             answer = await self._gateway.answer_call(f"{self._api.document.name}.{operation}", [], arguments)
         except RefusalError as error:
             return Given(error.status, self._secrets.mask_value(error.response.body), error.response.headers)
+        finally:
+            self._spent += time.monotonic() - begun
         return Given(answer.status or 200, self._secrets.mask_value(answer.value), answer.headers)

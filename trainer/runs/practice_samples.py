@@ -6,7 +6,6 @@ from typing import Final
 import msgspec
 
 from app.apis.document_reader import DocumentReader
-from app.apis.double.masking import Samples
 from app.db import apis
 from app.db.database import Sessions
 from app.db.tables import PracticeSource
@@ -19,7 +18,7 @@ from app.release import manifest
 from app.release.real_reads import RealApi, read_real_api
 from trainer.run_job import Job
 
-_SECONDS: Final = 300.0
+_SECONDS: Final = 300.0  # of calls
 _CALL_SECONDS: Final = 30.0
 _READER_SECONDS: Final = 1_800.0  # on the clock: training may leave it little of the machine
 
@@ -31,17 +30,12 @@ async def read_samples(job: Job, sessions: Sessions, api: str) -> Mapping[str, J
     `practice_on(name, document, samples)` makes of them what can be practised. Raises NotFoundError for an API
     that the project does not have, ApiDocumentError for one whose document cannot be read as records.
     """
-    return (await read_masked(job, sessions, api)).answers
-
-
-async def read_masked(job: Job, sessions: Sessions, api: str) -> Samples:
-    """As `read_samples`, with what was not read, and why."""
     async with sessions() as session:
         row = await apis.get(session, job.project_id, api, document=False)
         served = await manifest.begin_serving(session, job.project_id, None, None)
     document = next((each for each in served.documents if each.name == api), None)
     if row.practice is not PracticeSource.READ or document is None:
-        return Samples()
+        return {}
     client = open_client(
         allow_private_hosts=job.deployment.allow_private_hosts,
         certificates=Certificates.of(job.deployment),

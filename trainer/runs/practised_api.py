@@ -27,10 +27,12 @@ _SPLITS: tuple[Split, ...] = ("train", "test")
 
 
 async def keep_samples(job: Job, sessions: Sessions, api: str) -> None:
-    """Read samples of the real API into the run's directory, unless an earlier attempt did."""
+    """Read samples of the real API into the run's directory, unless an earlier attempt did. None are kept where
+    nothing was answered: the next attempt asks again.
+    """
     path = job.directory / _SAMPLES
-    if not path.exists():
-        write_atomically(msgspec.msgpack.encode(await read_samples(job, sessions, api)), path)
+    if not path.exists() and (samples := await read_samples(job, sessions, api)):
+        write_atomically(msgspec.msgpack.encode(samples), path)
 
 
 async def open_practice(job: Job, sessions: Sessions, choice: PracticeChoice) -> PracticeEnvironment:

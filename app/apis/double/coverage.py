@@ -1,6 +1,6 @@
 """What can be practised on the double of an API, what a real server shows of it, and how both differ."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -133,13 +133,15 @@ def _differences(model: Model, answers: Sequence[RealAnswer]) -> list[str]:
     double = Double(model, _SEED)
     pairs: list[Pair] = []
     plan = {each.name: each for each in reading_plan(model, model.app)}
+    told: dict[str, Iterator[Json]] = {}  # names are told of, and may be values
+    for name, reading in plan.items():
+        told[name] = iter(with_masked_names([each.given.value for each in answers if each.name == name], reading))
     for each in answers:
-        reading = plan.get(each.name)
-        if reading is None or reading.is_blind:
+        if each.name not in plan:
             continue
-        if (given := _asked(double, reading, each)) is not None:
-            told = with_masked_names(each.given.value, reading)  # names are told of, and may be values
-            real = msgspec.structs.replace(each.given, value=told)
+        reading, value = plan[each.name], next(told[each.name])
+        if not reading.is_blind and (given := _asked(double, reading, each)) is not None:
+            real = msgspec.structs.replace(each.given, value=value)
             pairs.append(Pair(each.name, given, real, each.arguments))
     return differences(model, pairs)
 

@@ -19,6 +19,7 @@ from app.apis.double.effects import Effect, effect_of
 from app.apis.double.queries import ListQuery, list_query
 from app.apis.double.record_types import is_word, with_types
 from app.apis.double.records import Drawer, Examples, NoValueError
+from app.apis.double.seen import names_person
 from app.apis.double.shapes import (
     KEYS,
     Fits,
@@ -51,10 +52,6 @@ _SEARCHING: Final = {"search", "query", "filter", "find", "list", "lookup", "all
 _ALL: Final = {"all", "every", "each", "clear", "clears", "empty", "empties", "purge", "purges", "matching"}
 _NOT_NAMES: Final = re.compile(r"api|rest|v\d+(\.\d+)*|json", re.IGNORECASE)
 _PEOPLE: Final = ("user", "member", "person", "account", "employee", "contact", "customer")
-_PERSONS: Final = {
-    "owner", "author", "creator", "assignee", "reviewer", "reporter", "createdby", "updatedby", "manager",
-    "member", "assignedto", "requester",
-}  # fmt: skip
 _COUNTING: Final = {"count", "total", "num", "number", "counter", "quantity"}
 _KEY_WORDS: Final = {"id", "ids", "uuid", "uuids", "guid", "identifier", "key"}
 _BOUNDS: Final = ("format", "pattern", "enum", "minLength", "maxLength", "minimum", "maximum")
@@ -836,7 +833,7 @@ def _counters(own: Collection, every: Mapping[str, Collection]) -> Iterator[Coun
 
 def _target(noun: str, own: Collection, every: Mapping[str, Collection]) -> Collection | None:
     """The collection of this noun: the nearest in the paths. People have many names."""
-    nouns = _PEOPLE if noun in _PERSONS else (noun,)
+    nouns = _PEOPLE if names_person(noun) else (noun,)
     fit = [each for wanted in nouns for each in every.values() if each.noun == wanted and each.name != own.name]
     near = [each for each in fit if len(each.scopes) <= len(own.scopes)]
     near = [each for each in near if not each.home or each.home[:-1] == own.home[:-1]]

@@ -47,9 +47,10 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """An operation that is read. `name` is that of the model, `operation` the one that is called.
 
     `above` are the arguments that name records, each with the collection that has them; `keys`, `holds` and `key`
-    say where the records of the answer and their keys are, as far as that is known. `maps` are the places of
-    objects whose names are no fields but keys: `*` stands for any of them. `kinds` are the arguments, each with
-    the path parameter that it is for, that name of which kind the records are.
+    say where the records of the answer and their keys are, as far as that is known. `names` are the fields that
+    the document declares of the answer, `maps` the places of objects whose names are no fields but keys: `*`
+    stands for any of them. `kinds` are the arguments, each with the path parameter that it is for, that name of
+    which kind the records are.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     holds: Literal["", "one", "list", "map"] = ""
     key: str = ""
     maps: tuple[tuple[str, ...], ...] = ()
+    names: tuple[str, ...] = ()
     kinds: tuple[tuple[str, str], ...] = ()
     most: int = _EACH  # places that it is read at
 
@@ -190,9 +192,16 @@ class _Doing:
             reason = f"the server asks for a pause (status {given.status}), so that no further call was made"
             self._end(f"{reading.place} was not read: {reason}")
             return
+        if given.status >= 400:
+            self._failed(reading, f"the server answers with status {given.status}")
+        else:
+            self._failures = 0
+        if any(_LEFT.fullmatch(name.lower()) and value.strip() == "0" for name, value in given.headers.items()):
+            self._end(f"the server takes no further call for now, so that none was made after {reading.place}")
         kept = cut(given.value)
         if len(msgspec.json.encode(kept)) > _BYTES:
-            self.skipped.append(f"{reading.place} was not read: its answer has more than {_BYTES >> 10} KB")
+            if given.status < 400:
+                self.skipped.append(f"{reading.place} was not read: its answer has more than {_BYTES >> 10} KB")
             return
         self.answers.append(
             RealAnswer(
@@ -204,12 +213,6 @@ class _Doing:
                 given=msgspec.structs.replace(given, value=kept),
             )
         )
-        if given.status >= 400:
-            self._failed(reading, f"the server answers with status {given.status}")
-        else:
-            self._failures = 0
-        if any(_LEFT.fullmatch(name.lower()) and value.strip() == "0" for name, value in given.headers.items()):
-            self._end(f"the server takes no further call for now, so that none was made after {reading.place}")
 
     def _failed(self, reading: Reading, reason: str) -> None:
         self.skipped.append(f"{reading.place} was not read: {reason[:300]}")
@@ -299,6 +302,7 @@ def _reading(model: Model, operation: Operation, served: Operation) -> Iterator[
         key=_key_of(model, made.collection) if made is not None and made.collection else "",
         kinds=tuple((names[each], each) for each in kinds),
         maps=() if made is None else tuple(_maps(made.reply.schema or {})),
+        names=() if made is None else tuple(_names(made.reply.schema or {})),
     )
 
 
@@ -331,16 +335,25 @@ def _kinds(model: Model, path: Path, parameters: Sequence[str]) -> Sequence[str]
 
 def _maps(schema: Schema) -> Iterator[tuple[str, ...]]:
     """Where the names of objects are no fields: what is said to be an object alone may have any."""
+    return (place for place, given in _inside(schema) if kind_of(given) == "object" and not fields_of(given))
+
+
+def _names(schema: Schema) -> dict[str, None]:
+    return dict.fromkeys(name for _, given in _inside(schema) for name in fields_of(given))
+
+
+def _inside(schema: Schema) -> Iterator[tuple[tuple[str, ...], Schema]]:
+    """The schemas in a schema, itself included, each with its place."""
     waiting = deque[tuple[Schema, tuple[str, ...]]]([(schema, ())])
     for _ in range(_SCHEMAS):
         if not waiting:
             return
         given, place = waiting.popleft()
         schema, fields = flat(given), fields_of(flat(given))
+        yield place, schema
         inner: list[tuple[Schema, tuple[str, ...]]] = [(each, (*place, name)) for name, each in fields.items()]
         inner += [(schema["items"], place)] if isinstance(schema.get("items"), dict) else []
         if kind_of(schema) == "object" and not fields:
-            yield place
             values = [schema.get("additionalProperties"), *(schema.get("patternProperties") or {}).values()]
             inner += [(each, (*place, "*")) for each in values if isinstance(each, dict)]
         waiting.extend(inner if len(place) < _DEPTH else [])
@@ -379,7 +392,7 @@ def _records(plan: Sequence[Reading], answers: Sequence[RealAnswer]) -> dict[str
 def _places(reading: Reading, records: Mapping[str, Sequence[tuple[Json, ...]]]) -> list[tuple[Json, ...]]:
     """The values of its arguments that name records."""
     count, (_, last) = len(reading.above), reading.above[-1]
-    places = [each[-count:] for each in records.get(last, ()) if len(each) >= count]
+    places = list(dict.fromkeys(each[-count:] for each in records.get(last, ()) if len(each) >= count))
     if not reading.kinds:
         return places
     turns: dict[tuple[Json, ...], list[tuple[Json, ...]]] = {}  # by what is above: one of each, then the next

@@ -81,6 +81,7 @@ def drawn(seen: Seen, schema: Schema, name: str, rng: Random) -> Json:
 
 
 def _fields(rows: Sequence[Mapping[str, Json]], is_secret: IsSecret) -> dict[str, Seen]:
+    rows = list({msgspec.json.encode(row): row for row in rows}.values())  # one that is shown twice is one record
     names = dict.fromkeys(name for row in rows for name in row)
     return {
         name: seen_of(name, [row[name] for row in rows if name in row], len(rows), is_secret) for name in names

@@ -21,10 +21,16 @@ _SHARED: Final = 2  # records that have the same text, for it to be kept
 _CHARS: Final = 40  # of a text that is kept
 _WORDS: Final = 3  # of such a text
 _VALUES: Final = 20  # of one field that are kept
+_ROLES: Final = (
+    "owner", "author", "creator", "assignee", "reviewer", "reporter", "manager", "member", "requester", "approver",
+)  # fmt: skip
+_PERSON: Final = re.compile(rf"{'|'.join(_ROLES)}|[a-z]+edby|assignedto")
 _PERSONAL: Final = re.compile(
-    r"e_?mail|phone|mobile|fax|address|street|postal|zip|birth|\bdob\b|ssn|passport|iban|card|tax|salary|gender|\bip\b"
-    r"|first_?name|last_?name|full_?name|user_?name|login|owner|author|assignee|creator|person|contact|latitude|longitude|customer|client|patient|recipient|sender|member|employee"
-    r"|manager|reporter|guest|user|^name$"
+    r"e_?mail|phone|mobile|fax|address|street|postal|zip|birth|(^|_)dob(_|$)|ssn|passport|iban|(^|_)tax|salary|gender"
+    r"|(^|_)ip(_|$)|(credit|debit|bank|payment|gift|id)_?card|card_?(number|holder|no)"
+    r"|(first|last|full|user|display|given|family|sur|middle|maiden|legal|real|nick|screen)_?name|^name$|(^|_)nick"
+    r"|login|person|contact|latitude|longitude|customer|client|patient|recipient|sender|employee|guest|user"
+    rf"|account|company|organi[sz]ation|_by$|edby$|_to$|assignedto|{'|'.join(_ROLES)}"
 )
 _FORMS: Final = (
     ("uuid", re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)),
@@ -47,6 +53,15 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     code: str = ""
     low: float | None = None  # of numbers
     high: float | None = None
+
+
+def names_person(noun: str) -> bool:
+    """Whether a field that is called so, its words in one, is about somebody in a role.
+
+    >>> [names_person(each) for each in ("assignee", "createdby", "assignedto", "project", "relatedto")]
+    [True, True, True, False, False]
+    """
+    return _PERSON.fullmatch(noun) is not None
 
 
 def is_private(name: str) -> bool:
