@@ -7,10 +7,11 @@ import pytest
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
 from app.sandbox.forked_sandbox import ForkedSandbox
-from tests.gated_run import NEW, GatedRun, lazy
+from tests.gated_run import NEW, SCENARIOS, GatedRun, lazy
 from tests.practised_project import practised_project
 from tests.task_results import result
 from tests.training_project import ProgressRecorder
+from trainer.evaluation.gate_decision import GateRules
 from trainer.evaluation.paired import Evaluator
 from trainer.evaluation.policy_metrics import TaskResult
 from trainer.gate import Guarded
@@ -82,11 +83,31 @@ async def test_nothing_is_asked_about_a_candidate_that_the_exam_rejects(run: Gat
     assert guard.asked == []
 
 
-async def test_a_run_without_time_for_its_exam_leaves_a_candidate_that_says_so(run: GatedRun) -> None:
+@pytest.mark.parametrize("gate", ["exam", "canary"])
+async def test_a_run_without_time_for_its_exam_leaves_a_candidate_that_says_so(gate: str, run: GatedRun) -> None:
+    await run.open(gate=gate)
     found = await run.evaluate(None, no_time="its 2 hours ended before its exam")
     assert (found.decision, found.evidence["verdict"]) == ("waiting", "untested")
-    assert found.reason.startswith("its 2 hours ended before its exam. give it more hours, or set gate=canary")
+    assert found.reason.startswith("its 2 hours ended before its exam. give it more hours, and train again")
     assert (await run.active()).number == 1
+
+
+async def test_live_tasks_decide_only_about_a_candidate_that_the_guard_lets_pass(run: GatedRun) -> None:
+    few = GateRules(min_scenarios=SCENARIOS + 1)
+    for refusal, state in (("it forgot", ReleaseState.REJECTED), ("", ReleaseState.PASSED)):
+        await run.open(gate="canary", gate_scenarios=SCENARIOS + 1)
+        guard = Guard(Guarded(FIGURES, refusal))
+        found = await run.evaluate(run.policies(new=run.expert), rules=few, guard=guard)
+        assert (found.state, found.evidence["forgetting"], len(guard.asked)) == (state, {"points": -7.5}, 1)
+        assert "the exam has 4 scenarios to examine on, 5 are needed" in found.reason
+        assert found.reason.startswith(refusal)
+
+
+async def test_a_candidate_whose_guard_cannot_be_asked_waits(run: GatedRun) -> None:
+    await run.open(gate="canary", gate_scenarios=0)
+    found = await run.evaluate(None, guard=Guard(Guarded(FIGURES)))
+    assert (found.decision, found.evidence["verdict"]) == ("waiting", "untested")
+    assert found.reason.startswith("the run skips the evaluation (gate_scenarios=0). set gate_scenarios")
 
 
 def solved(count: int) -> list[TaskResult]:

@@ -208,9 +208,10 @@ async def _examined(
     environment: RunEnvironment,
     output: TrainingOutput,
 ) -> Result:
-    scenarios = hours.decide_exam(job.settings.gate_scenarios)
+    wanted = job.settings.gate_scenarios
+    scenarios = hours.decide_exam(wanted)
     shown = PracticeProgress(progress, hours, "exam")
-    no_time = "" if scenarios else f"its {job.settings.hours:g} hours ended before its exam"
+    no_time = "" if scenarios or not wanted else f"its {job.settings.hours:g} hours ended before its exam"
     settings = msgspec.structs.replace(job.settings, gate_scenarios=scenarios)
     examined = msgspec.structs.replace(job, settings=settings)
     guard = partial(look_at_forgotten, hours.sheet.guard, zlib.crc32(job.id.bytes), shown)
