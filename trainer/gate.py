@@ -96,8 +96,7 @@ async def evaluate_candidate(
     exam or the guard cannot be asked. Or else it stays a candidate whose evidence states what to do. All results
     are written to `directory`/gate.json. If the gate has already decided for this run, that result is returned.
 
-    Raises EngineError if an engine is down: the release stays a candidate,
-    and the run can be retried.
+    Raises EngineError if an engine is down: the release stays a candidate, and the run can be retried.
     Raises what `progress` raises if the run is cancelled or lost.
     """
     rules = rules or GateRules()

@@ -54,7 +54,7 @@ _RATE: Final = 1e-3  # of the supervised steps, at its highest
 _STEP_TOKENS: Final = 4096  # of a supervised step, at most
 _ROUNDS: Final = 100_000  # the hours end them
 _GUARD: Final = "gym"  # the environment that shows what was forgotten
-_MOST_LOST: Final = 2.0  # points of tasks there
+_MOST_LOST: Final = 2.0  # points of tasks there, unless more may be luck
 _SHARE: Final = 2  # training uses 1/_SHARE of the CPUs
 _REASONS: Final = 200  # of what could not be practised that are kept
 
@@ -245,16 +245,23 @@ async def look_at_forgotten(
 
 
 def guarded(after: Sequence[TaskResult], before: Sequence[TaskResult]) -> Guarded:
-    """What the guard says, by the results of the candidate and of the model that serves. Pure."""
-    points = compare(after, before).tgc.mean
+    """What the guard says, by the results of the candidate and of the model that serves. It refuses one that lost
+    more than a little, if the 95 % interval of the loss has no room for none. Pure.
+    """
+    lost = compare(after, before).tgc
+    refuses = lost.mean < -_MOST_LOST and lost.high < 0
     figures = {
         "environment": _GUARD,
         "candidate": msgspec.to_builtins(measure(after)),
         "incumbent": msgspec.to_builtins(measure(before)),
-        "points": points,
+        "points": lost.mean,
+        "interval": [lost.low, lost.high],
     }
-    refusal = f"it forgot what it knew: it solves {-points:.1f} points fewer tasks of the {_GUARD} than before"
-    return Guarded({"forgetting": figures}, refusal if points < -_MOST_LOST else "")
+    refusal = (
+        f"it forgot what it knew: it solves {-lost.mean:.1f} points fewer tasks of the {_GUARD} than before, by "
+        f"the 95 % interval {-lost.high:.1f} to {-lost.low:.1f}"
+    )
+    return Guarded({"forgetting": figures}, refusal if refuses else "")
 
 
 def _data(job: Job, hours: Hours, found: Demonstrations, practice: Practice) -> dict[str, Json]:
