@@ -6,8 +6,13 @@ from uuid import uuid4
 import msgspec
 import pytest
 
+from app.apis.double.model import read_model
+from app.apis.naming import keys_of
+from app.apis.presentation import AS_WRITTEN, OperationOverride, Presentation
 from app.records import Call, Json
 from tests.double_documents import DESK
+from tests.practice_documents import SENSORS, VAULT, VAULT_SAMPLES
+from tests.support.every_row import every_row
 from trainer.environment import Split
 from trainer.practice.environments import Plan, PracticeEnvironment, practice_on
 from trainer.practice.mix import Mix, RealTask, kind_of_form
@@ -63,6 +68,41 @@ def test_a_field_that_people_write_counts_by_itself(environment: PracticeEnviron
     mix = Mix.of(model, [RealTask((call(made.operation.name, **{argument: "x"}),))])
     assert mix.asked == {f"{name}.change": 1, f"{name}.change.{field}": 1}
     assert f"{name}.change.{other}" not in mix.asked
+
+
+def test_calls_are_known_by_the_names_that_tasks_are_shown() -> None:
+    model = read_model("sensors", SENSORS, server="http://sensors.test")
+    readable = Presentation(naming="readable")
+    key = next(iter(keys_of(list(model.app.operations.values()))))
+    named = Presentation(
+        overrides={key: OperationOverride(place="GET /sensors", was="sensors_list", name="all_of")}
+    )
+    rows = [
+        (readable, "list_sensors", True),
+        (readable, "sensors_list", True),  # by an earlier task
+        (named, "all_of", True),
+        (named, "sensors_list", True),
+        (AS_WRITTEN, "sensors_list", True),
+        (AS_WRITTEN, "list_sensors", False),
+    ]
+    with every_row() as row:
+        for presentation, name, known in rows:
+            with row(f"{presentation.naming} {name}"):
+                task = RealTask((msgspec.structs.replace(call(name), api=f"sensors.{name}"),))
+                assert (Mix.of(model, [task], presentation).asked == {"sensors.read": 1}) is known
+
+
+def test_a_call_counts_for_the_records_of_the_place_that_its_arguments_name() -> None:
+    model = read_model("vault", VAULT, samples=VAULT_SAMPLES)
+    made = next(
+        each for each in model.typed if each.role == "list" and each.collection.endswith("cellar/shelf_sets/wines")
+    )
+    path = {each.wire_name: each.name for each in made.operation.parameters}
+    place = {path[name]: key for name, key in made.pinned.items()}
+    for key, collection in ((None, made.collection), ("elsewhere", "rooms/shelf_sets/records")):
+        arguments = place if key is None else dict.fromkeys(place, key)
+        found = Mix.of(model, [RealTask((call(made.operation.name, **arguments),))]).asked
+        assert found == {f"{collection}.read": 1.0}
 
 
 def test_what_is_always_solved_or_never_is_asked_less_and_not_forgotten(environment: PracticeEnvironment) -> None:

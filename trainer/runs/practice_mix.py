@@ -6,13 +6,13 @@ from pathlib import Path
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
-from app.apis.double.model import Model
 from app.db import training_data
 from app.db.database import Sessions, reading
 from app.score_source import GOOD
 from trainer.atomic_write import write_atomically
-from trainer.practice.environments import PracticeEnvironment
+from trainer.practice.environments import Practice, PracticeEnvironment
 from trainer.practice.mix import Mix, RealTask, kind_of_form
 from trainer.rollouts.groups import ChainRollout
 
@@ -28,7 +28,7 @@ class Steering:
     async def begin(self, sessions: Sessions, project_id: UUID) -> None:
         """With what an earlier attempt left, or by the tasks of the project."""
         if not self._restored():
-            self._practised.mix = await asked_of(sessions, project_id, self._practised.practice.model)
+            self._practised.mix = await asked_of(sessions, project_id, self._practised.practice)
             self._save()
 
     def _restored(self) -> bool:
@@ -51,14 +51,18 @@ class Steering:
         self._save()
 
 
-async def asked_of(sessions: Sessions, project_id: UUID, model: Model) -> Mix:
+async def asked_of(sessions: Sessions, project_id: UUID, practice: Practice) -> Mix:
     """The mix by what the newest tasks did with the API, scored or not. Their texts and answers do not count."""
-    tasks = []
+    tasks, model = [], practice.model
     async with reading(sessions) as session:
         ended = await training_data.window(session, project_id, limit=_TASKS)
         scores = {each.id: each.score for each in ended if each.executed}
         async for each in training_data.trajectories(session, list(scores)):
-            calls = tuple(call for call in each.calls if call.api.partition(".")[0] == model.app.name)
+            calls = tuple(
+                replace(call, result=None, response=None)  # 500 tasks are in memory
+                for call in each.calls
+                if call.api.partition(".")[0] == model.app.name
+            )
             score = scores[each.task.id]
             tasks.append(RealTask(calls, failed=score is not None and score < GOOD))
-    return Mix.of(model, tasks)
+    return Mix.of(model, tasks, practice.presentation)
