@@ -85,7 +85,7 @@ async def test_the_agent_is_shown_the_api_as_its_tasks_are(project: TrainingProj
             server="http://sensors.test",
             presentation=msgspec.to_builtins(Presentation(overrides=overrides)),
         )
-    seen = {"all_of_them": {"s1": {"id": "s1", "label": "Hall of mirrors"}}}
+    seen = {"sensors_list": {"s1": {"id": "s1", "label": "Hall of mirrors"}}}
     async with opened(project, "practice?api=sensors", seen) as found:
         assert isinstance(found.environment, PracticeEnvironment)
         assert found.environment.practice.seen.lists.keys() == {"sensors"}
@@ -96,6 +96,29 @@ async def test_the_agent_is_shown_the_api_as_its_tasks_are(project: TrainingProj
                 assert not {"sensors_drop", "sensors_list"} & set(shown)
                 assert "sensors_list" not in write_program(world.plan.writing).function
                 assert ".delete." not in f".{scenario.template}."
+
+
+async def test_samples_are_of_the_operations_that_the_document_calls_so(project: TrainingProject) -> None:
+    document = parse_document("sensors", SENSORS, server="http://sensors.test")
+    keys = dict(zip(document.operations, keys_of(list(document.operations.values())), strict=True))
+    swapped = {"sensors_list": "sensors_show", "sensors_show": "sensors_list"}
+    overrides = {keys[was]: OperationOverride(place="", was=was, name=name) for was, name in swapped.items()}
+    async with project.sessions.begin() as session:
+        await apis.put(
+            session,
+            project.project_id,
+            "sensors",
+            source="upload",
+            document=SENSORS,
+            digest="sensors",
+            server="http://sensors.test",
+            presentation=msgspec.to_builtins(Presentation(overrides=overrides)),
+        )
+    seen = {"sensors_list": {"s1": {"id": "s1", "label": "Hall of mirrors"}}}
+    async with opened(project, "practice?api=sensors", seen) as found:
+        assert isinstance(found.environment, PracticeEnvironment)
+        assert found.environment.practice.seen.lists.keys() == {"sensors"}
+        assert not found.environment.practice.seen.items
 
 
 async def test_what_cannot_be_practised_says_why_and_what_to_do(project: TrainingProject) -> None:
