@@ -6,7 +6,8 @@ demonstrations  an expert's lessons are executed, and those judged right are kep
 supervised      one epoch over as many as there is time for: taught/, the adapter
 rollouts        SAGE from that adapter on, until only the exam has time: a checkpoint of each step
 exam            the candidate against the active release on held-out tasks; then both on what was learned before,
-                which the candidate must not have forgotten. The skills that helped are offered to the project
+                which the candidate must not have forgotten. The skills that helped are offered to the project,
+                unless it is rejected
 """
 
 import os
@@ -92,7 +93,7 @@ async def practise(job: Job, progress: RunProgress, sessions: Sessions, environm
         output = await _rolled_out(job, progress, sessions, hours, practised, taught, seen)
     with hours.stage("exam"):
         result = await _examined(job, progress, sessions, hours, environment, output)
-        offered = await offer_skills(job, progress, sessions, written)
+        offered = await offer_skills(job, progress, sessions, written, result.decision)
     data = _data(job, hours, found, practised.practice) | {"skills": offered}
     return msgspec.structs.replace(result, data={"practice": data})
 
