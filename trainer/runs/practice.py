@@ -24,7 +24,7 @@ import torch
 
 from app.db.database import Sessions
 from app.records import Json
-from app.run_settings import practised_api
+from app.run_settings import RunKind, practised_api
 from trainer.engines.sleep import sleep_during_updates
 from trainer.environment import open_environment
 from trainer.evaluation.paired import Evaluator, held_out
@@ -61,11 +61,18 @@ _REASONS: Final = 200  # of what could not be practised that are kept
 
 
 async def sample_api(job: Job, progress: RunProgress, sessions: Sessions) -> None:
-    """The first stage, before the environment is opened."""
-    hours = _hours(job)
-    with hours.stage("samples"):
-        PracticeProgress(progress, hours, "samples").part("samples of the API", 0, 1)
-        await keep_samples(job, sessions, practised_api(job.settings))
+    """Read samples of the API that the environment is a double of, if it is one, before that is opened: exams of
+    releases and all training are on a double like that of practice, of which this is the first stage.
+    """
+    api = practised_api(job.settings)
+    if job.settings.kind is RunKind.PRACTICE:
+        hours = _hours(job)
+        with hours.stage("samples"):
+            PracticeProgress(progress, hours, "samples").part("samples of the API", 0, 1)
+            await keep_samples(job, sessions, api)
+    elif api:
+        progress.part("samples of the API", 0, 1)
+        await keep_samples(job, sessions, api)
 
 
 async def practise(job: Job, progress: RunProgress, sessions: Sessions, environment: RunEnvironment) -> Result:

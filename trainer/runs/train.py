@@ -64,8 +64,7 @@ async def train(job: Job, progress: RunProgress) -> Result:
         sessions = database.sessions
         settings = with_learning_rate(job.settings, read_card(deployment.model_dir))
         job = await with_own_exam(msgspec.structs.replace(job, settings=settings), sessions)
-        if job.settings.kind is RunKind.PRACTICE:
-            await sample_api(job, progress, sessions)
+        await sample_api(job, progress, sessions)
         # Before the training, which takes long: it may fail.
         async with open_run_environment(job, sessions, progress) as environment:
             await check_coverage(job, sessions, environment)
