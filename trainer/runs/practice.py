@@ -13,7 +13,7 @@ exam            the candidate against the active release on held-out tasks; then
 import os
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -45,7 +45,7 @@ from trainer.runs.practice_hours import Hours, PracticeProgress
 from trainer.runs.practice_mix import Steering
 from trainer.runs.practice_skills import PractisedSkills, offer_skills
 from trainer.runs.practised_api import keep_samples
-from trainer.runs.rollout import train_on_rollouts
+from trainer.runs.rollout import Seen, train_on_rollouts
 from trainer.runs.run_learner import open_run_learner
 from trainer.runs.run_memory import check_run_memory
 from trainer.runs.sft import SftSpec, step_metrics, train_sft
@@ -84,7 +84,7 @@ async def practise(job: Job, progress: RunProgress, sessions: Sessions, environm
     start = await find_start(job, sessions)
     await recorder(job, progress, sessions, start)(())
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // _SHARE))
-    steering = Steering(job.directory / "mix.json", practised)
+    steering = Steering(job.directory, practised)
     await steering.begin(sessions, job.project_id)
     found = await _demonstrations(job, progress, hours, practised)
     with hours.stage("supervised"):
@@ -93,9 +93,9 @@ async def practise(job: Job, progress: RunProgress, sessions: Sessions, environm
     with hours.stage("rollouts"):
         written = PractisedSkills(job.directory / "skills.msgpack")
 
-        def seen(rollouts: Sequence[ChainRollout]) -> None:
+        def seen(step: int, rollouts: Sequence[ChainRollout]) -> None:
             written.add(rollouts)
-            steering.note(rollouts)
+            steering.note(step, rollouts)
 
         output = await _rolled_out(job, progress, sessions, hours, practised, taught, seen)
     with hours.stage("exam"):
@@ -177,7 +177,7 @@ async def _rolled_out(
     hours: Hours,
     practised: PracticeEnvironment,
     taught: Path,
-    seen: Callable[[Sequence[ChainRollout]], object],
+    seen: Seen,
 ) -> TrainingOutput:
     settings, most = job.settings, job.settings.gate_scenarios
     job = msgspec.structs.replace(job, settings=msgspec.structs.replace(settings, steps=_ROUNDS))
