@@ -37,7 +37,13 @@ from trainer.practice.environments import Practice, PracticeEnvironment
 from trainer.rollouts.groups import ChainRollout
 from trainer.run_job import Job, Result, RunProgress
 from trainer.runs.candidate import evaluate_adapter
-from trainer.runs.demonstrations import DIRECTORY, MOST, Demonstrations, demonstrate, read_demonstrations
+from trainer.runs.demonstrations import (
+    DIRECTORY,
+    MOST,
+    Demonstrations,
+    collected_demonstrations,
+    demonstrate,
+)
 from trainer.runs.grown_library import grown_skills
 from trainer.runs.learned_tasks import recorder
 from trainer.runs.own_exam import RunEnvironment
@@ -113,8 +119,9 @@ def _hours(job: Job) -> Hours:
 async def _demonstrations(
     job: Job, progress: RunProgress, hours: Hours, practised: PracticeEnvironment
 ) -> Demonstrations:
-    if hours.sheet.collected:
-        return read_demonstrations(job.directory / DIRECTORY)[0]
+    sheet = hours.sheet
+    if (known := collected_demonstrations(job.directory / DIRECTORY, sheet)) is not None:
+        return known
     with hours.stage("demonstrations"):
         shown = PracticeProgress(progress, hours, "demonstrations")
 
@@ -123,7 +130,8 @@ async def _demonstrations(
             shown.part("demonstrations", kept, MOST)
 
         found = await demonstrate(job, practised, hours.is_left_for_demonstrations, report)
-        hours.sheet.collected = True
+        sheet.demonstrations, sheet.tried, sheet.dropped = found.kept, found.tried, found.dropped
+        sheet.collected = True
     return found
 
 
