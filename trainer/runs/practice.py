@@ -10,7 +10,6 @@ exam            the candidate against the active release on held-out tasks; then
                 unless it is rejected
 """
 
-import os
 import time
 import zlib
 from collections.abc import Sequence
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import torch
 
 from app.db.database import Sessions
 from app.records import Json
@@ -54,6 +52,7 @@ from trainer.runs.practised_api import keep_samples
 from trainer.runs.rollout import Seen, train_on_rollouts
 from trainer.runs.run_learner import open_run_learner
 from trainer.runs.run_memory import check_run_memory
+from trainer.runs.run_threads import leave_cpus_to_serving
 from trainer.runs.sft import SftSpec, step_metrics, train_sft
 from trainer.runs.start_adapter import adapter_store, find_start, record_start
 
@@ -62,7 +61,6 @@ _STEP_TOKENS: Final = 4096  # of a supervised step, at most
 _ROUNDS: Final = 100_000  # the hours end them
 _GUARD: Final = "gym"  # the environment that shows what was forgotten
 _MOST_LOST: Final = 2.0  # points of tasks there, unless more may be luck
-_SHARE: Final = 2  # training uses 1/_SHARE of the CPUs
 _REASONS: Final = 200  # of what could not be practised that are kept
 
 
@@ -89,7 +87,7 @@ async def practise(job: Job, progress: RunProgress, sessions: Sessions, environm
     hours = _hours(job)
     start = await find_start(job, sessions)
     await recorder(job, progress, sessions, start)(())
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // _SHARE))
+    leave_cpus_to_serving()
     steering = Steering(job.directory, practised)
     await steering.begin(sessions, job.project_id)
     found = await _demonstrations(job, progress, hours, practised)
