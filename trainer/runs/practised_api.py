@@ -60,10 +60,10 @@ def _practice(api: ApiDocument, content: bytes, samples: Mapping[str, Json]) -> 
         document = read_document(content)
         written = parse_document(api.name, document, server=f"http://{api.name}.practice")
         shown = present(written, api.presentation)
-        practice = practice_on(api.name, _without(document, shown.hidden), samples)
+        shown_document = _without(document, shown.hidden)
+        practice = practice_on(api.name, shown_document, samples, presentation=api.presentation, bind=api.bind)
     except ApiDocumentError as error:
         raise InvalidError(f"{api.name} cannot be practised: {error}") from error
-    practice.presentation = api.presentation
     environment = PracticeEnvironment(practice)
     for split in _SPLITS:
         environment.scenarios(split, 1, 0)
