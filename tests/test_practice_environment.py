@@ -14,12 +14,13 @@ from app.db import apis
 from app.db.database import Sessions
 from app.errors import InvalidError
 from app.records import Json
+from tests.double_documents import DESK
 from tests.practice_documents import SENSORS
 from tests.practised_project import practised_project
 from tests.support.every_row import every_row
 from tests.training_project import ProgressRecorder, TrainingProject
 from trainer.environment import open_environment
-from trainer.practice.environments import NothingToPractiseError, PracticeEnvironment
+from trainer.practice.environments import NothingToPractiseError, Practice, PracticeEnvironment, practice_on
 from trainer.practice.programs import write_program
 from trainer.runs.own_exam import RunEnvironment, open_run_environment
 
@@ -85,7 +86,7 @@ async def test_the_agent_is_shown_the_api_as_its_tasks_are(project: TrainingProj
             server="http://sensors.test",
             presentation=msgspec.to_builtins(Presentation(overrides=overrides)),
         )
-    seen = {"all_of_them": {"s1": {"id": "s1", "label": "Hall of mirrors"}}}
+    seen = {"sensors_list": {"s1": {"id": "s1", "label": "Hall of mirrors"}}}
     async with opened(project, "practice?api=sensors", seen) as found:
         assert isinstance(found.environment, PracticeEnvironment)
         assert found.environment.practice.seen.lists.keys() == {"sensors"}
@@ -96,6 +97,29 @@ async def test_the_agent_is_shown_the_api_as_its_tasks_are(project: TrainingProj
                 assert not {"sensors_drop", "sensors_list"} & set(shown)
                 assert "sensors_list" not in write_program(world.plan.writing).function
                 assert ".delete." not in f".{scenario.template}."
+
+
+async def test_samples_are_of_the_operations_that_the_document_calls_so(project: TrainingProject) -> None:
+    document = parse_document("sensors", SENSORS, server="http://sensors.test")
+    keys = dict(zip(document.operations, keys_of(list(document.operations.values())), strict=True))
+    swapped = {"sensors_list": "sensors_show", "sensors_show": "sensors_list"}
+    overrides = {keys[was]: OperationOverride(place="", was=was, name=name) for was, name in swapped.items()}
+    async with project.sessions.begin() as session:
+        await apis.put(
+            session,
+            project.project_id,
+            "sensors",
+            source="upload",
+            document=SENSORS,
+            digest="sensors",
+            server="http://sensors.test",
+            presentation=msgspec.to_builtins(Presentation(overrides=overrides)),
+        )
+    seen = {"sensors_list": {"s1": {"id": "s1", "label": "Hall of mirrors"}}}
+    async with opened(project, "practice?api=sensors", seen) as found:
+        assert isinstance(found.environment, PracticeEnvironment)
+        assert found.environment.practice.seen.lists.keys() == {"sensors"}
+        assert not found.environment.practice.seen.items
 
 
 async def test_what_cannot_be_practised_says_why_and_what_to_do(project: TrainingProject) -> None:
@@ -117,3 +141,23 @@ async def test_what_cannot_be_practised_says_why_and_what_to_do(project: Trainin
 def test_outside_of_a_project_there_is_nothing_to_practise() -> None:
     with pytest.raises(InvalidError, match="an API belongs to a project"):
         open_environment("practice?api=sensors").scenarios("train", 1, 0)
+
+
+async def test_what_the_gateway_fills_in_is_neither_shown_nor_asked_for() -> None:
+    bind: dict[str, Json] = {"create_note": {"title": "secret:t"}}
+    free, bound = practice_on("desk", DESK), practice_on("desk", DESK, bind=bind)
+
+    def goals(practice: Practice) -> set[str]:
+        forms = [each for every in practice.forms.values() for each in every if each.collection == "notes"]
+        return {each.goal for each in forms}
+
+    assert goals(free) - goals(bound) == {"create"}
+    environment = PracticeEnvironment(bound)
+    [scenario] = environment.scenarios("train", 1, 0)
+    async with environment.open(scenario, scenario.tasks[0]) as world:
+        made = world.catalog.apps["desk"].operations["create_note"]
+        assert "title" not in {each.name for each in made.parameters}
+        gateway = world.open_gateway(9)
+        folder = (await gateway.answer_call("desk.create_folder", [], {"name": "Bound"})).value["id"]
+        answer = await gateway.answer_call("desk.create_note", [], {"folder_id": folder})
+    assert answer.status in (200, 201)

@@ -7,10 +7,12 @@ import pytest
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
 from app.sandbox.forked_sandbox import ForkedSandbox
-from tests.gated_run import NEW, GatedRun, lazy
+from tests.gated_run import NEW, SCENARIOS, GatedRun, lazy
 from tests.practised_project import practised_project
+from tests.support.every_row import every_row
 from tests.task_results import result
 from tests.training_project import ProgressRecorder
+from trainer.evaluation.gate_decision import GateRules
 from trainer.evaluation.paired import Evaluator
 from trainer.evaluation.policy_metrics import TaskResult
 from trainer.gate import Guarded
@@ -82,24 +84,61 @@ async def test_nothing_is_asked_about_a_candidate_that_the_exam_rejects(run: Gat
     assert guard.asked == []
 
 
-async def test_a_run_without_time_for_its_exam_leaves_a_candidate_that_says_so(run: GatedRun) -> None:
+@pytest.mark.parametrize("gate", ["exam", "canary"])
+async def test_a_run_without_time_for_its_exam_leaves_a_candidate_that_says_so(gate: str, run: GatedRun) -> None:
+    await run.open(gate=gate)
     found = await run.evaluate(None, no_time="its 2 hours ended before its exam")
     assert (found.decision, found.evidence["verdict"]) == ("waiting", "untested")
-    assert found.reason.startswith("its 2 hours ended before its exam. give it more hours, or set gate=canary")
+    assert found.reason.startswith("its 2 hours ended before its exam. give it more hours, and train again")
     assert (await run.active()).number == 1
 
 
-def solved(count: int) -> list[TaskResult]:
-    """Of 50 tasks, each of a scenario."""
-    return [result(f"s{number}", success=number < count) for number in range(50)]
+async def test_live_tasks_decide_only_about_a_candidate_that_the_guard_lets_pass(run: GatedRun) -> None:
+    few = GateRules(min_scenarios=SCENARIOS + 1)
+    for refusal, state in (("it forgot", ReleaseState.REJECTED), ("", ReleaseState.PASSED)):
+        await run.open(gate="canary", gate_scenarios=SCENARIOS + 1)
+        guard = Guard(Guarded(FIGURES, refusal))
+        found = await run.evaluate(run.policies(new=run.expert), rules=few, guard=guard)
+        assert (found.state, found.evidence["forgetting"], len(guard.asked)) == (state, {"points": -7.5}, 1)
+        assert "the exam has 4 scenarios to examine on, 5 are needed" in found.reason
+        assert found.reason.startswith(refusal)
 
 
-def test_more_than_two_points_below_before_is_forgetting() -> None:
-    assert guarded(solved(24), solved(25)).refusal == "", "two points"
-    assert guarded(solved(30), solved(25)).refusal == ""
-    lost = guarded(solved(23), solved(25))
-    assert lost.refusal.startswith(
-        "it forgot what it knew: it solves 4.0 points fewer tasks of the gym than before"
+async def test_a_candidate_whose_guard_cannot_be_asked_waits(run: GatedRun) -> None:
+    await run.open(gate="canary", gate_scenarios=0)
+    found = await run.evaluate(None, guard=Guard(Guarded(FIGURES)))
+    assert (found.decision, found.evidence["verdict"]) == ("waiting", "untested")
+    assert found.reason.startswith("the run skips the evaluation (gate_scenarios=0). set gate_scenarios")
+
+
+def solved(count: int, of: int) -> list[TaskResult]:
+    """Each task is of a scenario."""
+    return [result(f"s{number}", success=number < count) for number in range(of)]
+
+
+def test_forgetting_is_a_loss_over_two_points_that_is_no_luck() -> None:
+    rows = {  # solved by the candidate, by what serves, of so many; whether it is refused
+        "nothing lost": (30, 25, 50, False),
+        "two points that are sure": (380, 400, 1000, False),
+        "a little more": (379, 400, 1000, True),
+        "the loss of one of few": (5, 6, 10, False),
+        "the loss of two of few": (4, 6, 10, False),
+        "most of few": (1, 7, 10, True),
+        "all": (0, 10, 10, True),
+    }
+    with every_row() as row:
+        for name, (after, before, of, refused) in rows.items():
+            with row(name):
+                found = guarded(solved(after, of), solved(before, of))
+                assert bool(found.refusal) is refused
+                shown = found.figures["forgetting"]
+                low, high = shown["interval"]
+                assert shown["points"] == pytest.approx(100 * (after - before) / of)
+                assert low <= shown["points"] <= high
+                assert shown["candidate"]["tgc"]["mean"] == pytest.approx(100 * after / of)
+                assert shown["incumbent"]["tgc"]["mean"] == pytest.approx(100 * before / of)
+    lost = guarded(solved(0, 10), solved(10, 10)).refusal
+    assert lost == (
+        "it forgot what it knew: it solves 100.0 points fewer tasks of the gym than before, by the 95 % interval "
+        "100.0 to 100.0"
     )
-    shown = lost.figures["forgetting"]
-    assert (shown["points"], shown["candidate"]["tgc"]["mean"], shown["incumbent"]["tgc"]["mean"]) == (-4, 46, 50)

@@ -3,10 +3,13 @@
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from app.run_settings import MIN_SCENARIOS
-from trainer.runs.practice_hours import Hours
+from trainer.learning.batch import Sample
+from trainer.runs.demonstrations import Demonstrations, collected_demonstrations
+from trainer.runs.practice_hours import Hours, Sheet
 
 HOUR = 3600.0
 
@@ -108,3 +111,15 @@ def test_an_exam_has_the_fewest_scenarios_that_decide_or_does_not_begin(tmp_path
             hours.add_round(10, 100.0, 100.0)
             clock.now += HOUR - left
         assert hours.decide_exam(200) == scenarios
+
+
+def test_demonstrations_are_read_again_until_they_are_taught_and_counted_after_that(tmp_path: Path) -> None:
+    sample = Sample((1, 2), (False, True))
+    some = Demonstrations([sample], 1, 2, {"the task failed": 1})
+    for name in ("0", "1"):
+        (tmp_path / f"{name}.msgpack").write_bytes(msgspec.msgpack.encode(some))
+    assert collected_demonstrations(tmp_path, Sheet()) is None
+    sheet = Sheet(collected=True, demonstrations=2, tried=4, dropped={"the task failed": 2})
+    assert collected_demonstrations(tmp_path, sheet) == Demonstrations([sample] * 2, 2, 4, {"the task failed": 2})
+    sheet.taught = "hash"
+    assert collected_demonstrations(tmp_path, sheet) == Demonstrations([], 2, 4, {"the task failed": 2})

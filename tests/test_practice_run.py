@@ -162,6 +162,18 @@ async def test_samples_of_the_api_are_read_once(project: TrainingProject) -> Non
     assert recorder.parts[0][0] == "samples of the API, 0% of the hours"
 
 
+async def test_exams_and_rollouts_on_an_api_have_its_samples_too(project: TrainingProject) -> None:
+    kinds: dict[str, dict[str, Any]] = {"exam": {"releases": "1"}, "rollout": {}}
+    for kind, also in kinds.items():
+        job = await project.job(kind=kind, environment="practice?api=sensors", **also)
+        await sample_api(job, ProgressRecorder(), project.sessions)
+        assert "samples.msgpack" in _files(job.directory)
+        assert "hours.json" not in _files(job.directory)
+    other = await project.job(kind="rollout", environment="gym")
+    await sample_api(other, ProgressRecorder(), project.sessions)
+    assert not _files(other.directory)
+
+
 @pytest.mark.parametrize(
     ("api", "message"),
     [

@@ -115,7 +115,7 @@ async def test_they_are_on_probation_and_marked_and_offered_once(
         PractisedSkills(tmp_path / "skills"),
     )
     found.add(rollouts)
-    added = await offer_skills(job, ProgressRecorder(), project.sessions, found)
+    added = await offer_skills(job, ProgressRecorder(), project.sessions, found, "passed")
     assert [each["name"] for each in added] == [each.name for each in found.best()][:20]
     rows = await stored(project)
     assert {(row.state, row.moved_by, row.task_id, row.principal) for row in rows} == {
@@ -124,8 +124,19 @@ async def test_they_are_on_probation_and_marked_and_offered_once(
     assert all(
         each.startswith("sensors.") or each == "supervisor.complete_task" for row in rows for each in row.apis
     )
-    assert await offer_skills(job, ProgressRecorder(), project.sessions, found) == added
+    assert await offer_skills(job, ProgressRecorder(), project.sessions, found, "passed") == added
     assert len(await stored(project)) == len(rows)
+
+
+async def test_nothing_is_offered_of_a_candidate_that_was_rejected(
+    project: TrainingProject, rollouts: list[ChainRollout], tmp_path: Path
+) -> None:
+    found = PractisedSkills(tmp_path / "skills")
+    found.add(rollouts)
+    assert found.best()
+    job = await project.job(kind="practice", environment="practice?api=sensors")
+    assert await offer_skills(job, ProgressRecorder(), project.sessions, found, "rejected") == []
+    assert await stored(project) == []
 
 
 async def test_what_the_api_no_longer_has_is_not_offered(
@@ -151,7 +162,7 @@ async def test_what_the_api_no_longer_has_is_not_offered(
             digest="2",
             server="http://s.test",
         )
-    added = await offer_skills(job, ProgressRecorder(), project.sessions, found)
+    added = await offer_skills(job, ProgressRecorder(), project.sessions, found, "passed")
     assert 0 < len(added) < len(found.best())
     for row in await stored(project):
         assert {"sensors.sensors_list", "sensors.sensors_show", "supervisor.complete_task"} >= set(row.apis)
@@ -173,6 +184,6 @@ async def test_there_are_twenty_at_most_and_a_project_that_reviews_skills_review
         row = await projects.by_id(session, project.project_id)
         row.settings = {**row.settings, "skills": "review"}
     job = await project.job(kind="practice", environment="practice?api=sensors")
-    added = await offer_skills(job, ProgressRecorder(), project.sessions, Many(tmp_path / "many"))
+    added = await offer_skills(job, ProgressRecorder(), project.sessions, Many(tmp_path / "many"), "waiting")
     assert [each["name"] for each in added] == [each.name for each in many[:20]]
     assert {each.state for each in await stored(project)} == {SkillState.QUARANTINED}

@@ -130,20 +130,30 @@ def test_a_detail_of_the_conversation_before_the_task_in_the_body_is_refused() -
 
 def test_a_field_that_only_answers_show_is_no_detail() -> None:
     source = "def f(who: str) -> list:\n    return [each['iris'] for each in apis.mail.fetch_mails(who)]\n"
-    rows: dict[str, tuple[Json, bool]] = {
-        "none": ([], False),
-        "records": ({"data": [{"iris": 1}, {"iris": 2}]}, True),
-        "record": ({"id": 7, "iris": 2}, True),
-        "map": ({"iris": {"id": 7}, "omar": {"id": 8}}, False),
-        "value": ([{"id": 7, "who": "iris"}], False),
+    votes: list[Json] = [{"votes": {"iris": count, "omar": 4}} for count in (3, 5)]
+    rows: dict[str, tuple[list[Json], bool]] = {  # the answers of each turn
+        "none": ([[]], False),
+        "records": ([{"data": [{"iris": 1}, {"iris": 2}]}], True),
+        "records of records": ([{"data": [{"id": 1, "by": {"iris": 1}}, {"id": 2, "by": {"iris": 2}}]}], True),
+        "record": ([{"id": 7, "iris": 2}], True),
+        "map": ([{"iris": {"id": 7}, "omar": {"id": 8}}], False),
+        "map read twice": ([votes[0], votes[0]], False),
+        "map that changed": (votes, False),
+        "the same map in several places": ([{"before": votes[0], "after": votes[0]}], False),
+        "maps of records": ([[{"iris": {"n": 7}, "omar": {"n": 8}}, {"iris": {"n": 9}, "omar": {"n": 8}}]], False),
+        "records that are the same": ([[{"iris": 1}, {"iris": 1}]], False),
+        "value": ([[{"id": 7, "who": "iris"}]], False),
     }
     with every_row() as row:
-        for name, (result, is_field) in rows.items():
+        for name, (results, is_field) in rows.items():
             with row(name):
                 said = archived("iris", source, "f")
-                call = Call(seq=0, turn=0, api="mail.fetch_mails", arguments={}, result=result)
+                calls = tuple(
+                    Call(seq=seq, turn=0, api="mail.fetch_mails", arguments={}, result=result)
+                    for seq, result in enumerate(results)
+                )
                 said = msgspec.structs.replace(
-                    said, turns=tuple(msgspec.structs.replace(each, calls=(call,)) for each in said.turns)
+                    said, turns=tuple(msgspec.structs.replace(each, calls=calls) for each in said.turns)
                 )
                 [draft] = extract(said)
                 assert ([*task_details(draft, said, CATALOG)] == []) is is_field

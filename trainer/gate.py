@@ -90,12 +90,13 @@ async def evaluate_candidate(
     guard: Guard | None = None,
 ) -> GateResult:
     """Propose the candidate, evaluate it, and approve or reject its release. A `guard` may reject one that passes
-    the exam.
+    the exam, or that live tasks were to decide about.
 
-    Where no exam can decide, live tasks do if the run says so (gate=canary), or else it stays a candidate whose
-    evidence states what to do. All results are written to `directory`/gate.json. If the gate has already decided
-    for this run, that result is returned. Raises EngineError if an engine is down: the release stays a candidate,
-    and the run can be retried.
+    Where no exam can decide, live tasks do if the run says so (gate=canary), unless the run had no time for its
+    exam or the guard cannot be asked. Or else it stays a candidate whose evidence states what to do. All results
+    are written to `directory`/gate.json. If the gate has already decided for this run, that result is returned.
+
+    Raises EngineError if an engine is down: the release stays a candidate, and the run can be retried.
     Raises what `progress` raises if the run is cancelled or lost.
     """
     rules = rules or GateRules()
@@ -104,7 +105,7 @@ async def evaluate_candidate(
         release = await releases.propose(session, candidate.project_id, candidate.model, candidate.run_id)
         incumbent = await releases.active(session, candidate.project_id)
         served = await session.get(tables.Adapter, incumbent.model)
-    gate = _Gate(sessions, progress, candidate, release, incumbent)
+    gate = _Gate(sessions, progress, candidate, release, incumbent, evaluator, guard)
     if release.state != ReleaseState.CANDIDATE:
         return _result(release)
     if release.model == incumbent.model:
@@ -118,7 +119,7 @@ async def evaluate_candidate(
     if served is not None and served.base != evaluator.base:
         reason = f"the active release has an adapter for {served.base}, but {evaluator.base} is served"
         return await gate.wait({"verdict": "untested", "reason": reason, "next": gate.by_hand})
-    return await gate.examine(evaluator, rules, directory, guard)
+    return await gate.examine(evaluator, rules, directory)
 
 
 @dataclass(frozen=True)
@@ -130,10 +131,10 @@ class _Gate:
     candidate: CandidateAdapter
     release: tables.Release
     incumbent: tables.Release
+    evaluator: Evaluator | None
+    guard: Guard | None
 
-    async def examine(
-        self, evaluator: Evaluator, rules: GateRules, directory: Path | None, guard: Guard | None
-    ) -> GateResult:
+    async def examine(self, evaluator: Evaluator, rules: GateRules, directory: Path | None) -> GateResult:
         """Evaluate, decide, and act on the decision."""
         try:
             compared = await self.compare(await self.evaluate(evaluator), evaluator, rules)
@@ -144,12 +145,11 @@ class _Gate:
         if directory is not None:
             compared.results.write(directory / "gate.json")
         evidence = await self.record(compared)
-        if guard is not None and (compared.decision.promote or self.may_be_better(compared)):
-            guarded = await guard(evaluator, self.release.model, self.incumbent.model)
+        if compared.decision.promote or self.may_be_better(compared):
+            guarded = await self.guarded()
             evidence |= guarded.figures
             if guarded.refusal:
-                reason = f"{guarded.refusal}; in the exam, {evidence['reason']}"
-                return await self.reject(evidence | {"verdict": "reject", "reason": reason})
+                return await self.reject(evidence | _refused(guarded, evidence["reason"]))
         if not compared.decision.promote:
             if self.may_be_better(compared):
                 reason = f"{evidence['reason']}. {_LIVE_TASKS_DECIDE}"
@@ -178,12 +178,29 @@ class _Gate:
         settings, evidence = self.candidate.settings, dict[str, Json]()
         if evaluation is not None:
             evidence = {"environment": settings.environment, "evaluation": evaluation}
-        if self.asks_live_tasks:
+        if self.asks_live_tasks and self.may_pass_untested:
+            guarded = await self.guarded()
+            evidence |= guarded.figures | {"compared_with": _named(self.incumbent)}
+            if guarded.refusal:
+                return await self.reject(evidence | _refused(guarded, reason))
             told = {"verdict": "canary", "reason": f"{reason}: live tasks decide (gate=canary)"}
-            return await self.approve(evidence | told | {"compared_with": _named(self.incumbent)})
-        by_canary = "" if settings.gate == "canary" else ", or set gate=canary"
+            return await self.approve(evidence | told)
+        by_canary = ", or set gate=canary" if settings.gate != "canary" and self.may_pass_untested else ""
         after = f"{advice}{by_canary}, and train again, or {self.by_hand}"
         return await self.wait(evidence | {"verdict": "untested", "reason": reason, "next": after})
+
+    @property
+    def may_pass_untested(self) -> bool:
+        """Whether live tasks may decide without an exam: not about a run that was too short for one, nor unguarded
+        where there is a guard.
+        """
+        return not self.candidate.no_time and (self.guard is None or self.evaluator is not None)
+
+    async def guarded(self) -> Guarded:
+        """What the guard says of the candidate: nothing where there is none, or nobody to ask it of."""
+        if self.guard is None or self.evaluator is None:
+            return Guarded({})
+        return await self.guard(self.evaluator, self.release.model, self.incumbent.model)
 
     async def evaluate(self, evaluator: Evaluator) -> PairedResults:
         """The candidate and the incumbent, on the scenarios whose results are known of both."""
@@ -287,6 +304,10 @@ class _Comparison(NamedTuple):
 
 def _named(release: tables.Release) -> dict[str, Json]:
     return {"number": release.number, "model": release.model}
+
+
+def _refused(guarded: Guarded, exam: str) -> dict[str, Json]:
+    return {"verdict": "reject", "reason": f"{guarded.refusal}; in the exam, {exam}"}
 
 
 def _other_prompt(by_hand: str) -> dict[str, Json]:

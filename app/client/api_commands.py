@@ -280,9 +280,7 @@ def _practice_fields(shown: Mapping[str, Any]) -> dict[str, Any]:
     found = f"{shown['practised']} of {shown['operations']} operations can be practised"
     fields: dict[str, Any] = {"practice": found if shown["state"] == "ready" else shown["reason"]}
     fields |= {"records": ", ".join(shown["collections"])} if shown["collections"] else {}
-    fields["made of"] = {"document": "the document alone", "read": "the document and the real API"}[
-        shown["practice"]
-    ]
+    fields["made of"] = _MADE_OF[shown["practice"]]
     if shown["compared_at"] is not None:
         compared = f"{age(shown['compared_at'])} ago, by {shown['calls']} calls"
         fields |= {"compared": compared, "differences": "\n".join(shown["differences"]) or "none"}

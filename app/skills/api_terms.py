@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from app.apis.catalog import Catalog, Operation
 from app.records import Json, Trajectory
 
@@ -31,21 +33,32 @@ def api_terms(catalog: Catalog) -> frozenset[str]:
 
 def shown_fields(trajectory: Trajectory) -> frozenset[str]:
     """Lower-case names of fields in the answers of a rollout, which a document that leaves open what records have
-    does not tell: of several objects, or of one with a key. Reads at most 100,000 values.
+    does not tell: those of several different objects of one answer, or of one with a key. Names of a map, whose
+    values are objects alike, are no fields, and one that is read again shows nothing new. Reads at most 100,000
+    values.
     """
-    counted = Counter[str]()
-    waiting = [call.result for turn in trajectory.turns for call in turn.calls]
-    for _ in range(_MAX_VALUES):
-        if not waiting:
-            break
-        value = waiting.pop()
-        if isinstance(value, dict):
-            times = 2 if _KEYS & value.keys() else 1
-            counted.update({name.lower(): times for name in value if name.isidentifier()})
-            waiting += value.values()
-        elif isinstance(value, list):
-            waiting += value
-    return frozenset(name for name, times in counted.items() if times > 1)
+    shown, left = set[str](), _MAX_VALUES
+    for call in (call for turn in trajectory.turns for call in turn.calls):
+        counted, seen, waiting = Counter[str](), set[bytes](), [call.result]
+        while waiting and left:
+            left -= 1
+            value = waiting.pop()
+            if isinstance(value, dict):
+                waiting += value.values()
+                if not _is_map(value) and (content := msgspec.json.encode(value, order="sorted")) not in seen:
+                    seen.add(content)
+                    times = 2 if _KEYS & value.keys() else 1
+                    counted.update({name.lower(): times for name in value if name.isidentifier()})
+            elif isinstance(value, list):
+                waiting += value
+        shown.update(name for name, times in counted.items() if times > 1)
+    return frozenset(shown)
+
+
+def _is_map(value: Mapping[str, Json]) -> bool:
+    """Whether all values are objects with the same names."""
+    first, *others = (each.keys() if isinstance(each, dict) else None for each in value.values() or [None])
+    return first is not None and all(each == first for each in others)
 
 
 def _of_operation(operation: Operation) -> frozenset[str]:

@@ -74,13 +74,16 @@ def api_calls(draft: Draft, _trajectory: Trajectory, catalog: Catalog) -> Iterat
 
 def task_details(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> Iterator[str]:
     """A skill takes the details of its task as parameters instead of hard-coding them."""
-    task, known = trajectory.task, api_terms(catalog) | shown_fields(trajectory)
+    task, known = trajectory.task, api_terms(catalog)
     instruction = f"{task.instruction}\n{task.conversation}"
     words = _WORD.findall(instruction.lower())
     numbers = {float(number.replace(",", "")) for number in _NUMBER.findall(instruction)}
     details = [
         value for value in _constants(syntax_tree(draft.source)) if _is_detail(value, words, numbers, known)
     ]
+    if details:  # only now: it takes long to read all answers
+        fields = shown_fields(trajectory)
+        details = [each for each in details if str(each).lower() not in fields]
     if details:
         shown = ", ".join(repr(value) for value in dict.fromkeys(details))
         yield f"It hard-codes details of its task that should be parameters: {shown}."

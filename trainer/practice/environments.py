@@ -23,6 +23,7 @@ import httpx
 import msgspec
 
 from app.apis.api_documents import parse_document, read_document
+from app.apis.bound_parameters import bind_parameters
 from app.apis.catalog import App, Catalog
 from app.apis.double.model import Model, Modelled, read_model
 from app.apis.double.samples import Sample, Sampled, sampled
@@ -30,7 +31,7 @@ from app.apis.double.served import served_document
 from app.apis.double.service import Double, Options
 from app.apis.double.shapes import flat, value_at
 from app.apis.double.state import TOP, Record, State
-from app.apis.presentation import AS_WRITTEN, present
+from app.apis.presentation import AS_WRITTEN, Presentation, present
 from app.errors import InvalidError, NotFoundError
 from app.gateway.gateway import Gateway
 from app.records import Json, Stop, Task, Trajectory
@@ -134,10 +135,21 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 class Practice:
     """What can be practised on one API."""
 
-    def __init__(self, model: Model, seen: Sampled = Sampled(), source: str | None = None) -> None:  # noqa: B008
+    def __init__(
+        self,
+        model: Model,
+        seen: Sampled = Sampled(),  # noqa: B008
+        source: str | None = None,
+        *,
+        presentation: Presentation = AS_WRITTEN,
+        bind: Mapping[str, Json] = {},
+    ) -> None:
+        """The agent is shown the API by the presentation, without the parameters that are bound, and no task is
+        about what these decide.
+        """
         self.model, self.seen, self._source = model, seen, source
-        self.presentation = AS_WRITTEN  # by which the agent is shown the API
-        self.every = reaches(model, seen)
+        self.presentation, self._bind = presentation, bind
+        self.every = reaches(self._with_bound() if bind else model, seen)
         self._forms, self.reasons = all_forms(self.every)
         self.plan_of = lru_cache(maxsize=512)(self._plan)
         self._worlds = lru_cache(maxsize=_RECORDS)(self._world)
@@ -162,7 +174,24 @@ class Practice:
             every = needed + key.random("shown").sample(every, max(0, _SHOWN - len(needed)))
         document = served_document(self.model, key.text, every)
         app = parse_document(self.model.app.name, document, source=self._source, server=self.model.app.server)
-        return present(app, self.presentation)
+        return self._presented(app)
+
+    def _presented(self, app: App) -> App:
+        return bind_parameters(present(app, self.presentation), self._bind)
+
+    def _with_bound(self) -> Model:
+        """The model with what is bound for operations, by the names that they are shown under."""
+        shown = self._presented(self.model.app).operations.values()
+        bound = {(each.method, each.path): each.bound for each in shown}
+
+        def known(made: Modelled) -> Modelled:
+            own = bound.get((made.operation.method, made.operation.path), ())
+            return msgspec.structs.replace(made, operation=msgspec.structs.replace(made.operation, bound=own))
+
+        operations = {name: known(each) for name, each in self.model.operations.items()}
+        return msgspec.structs.replace(
+            self.model, operations=operations, typed=tuple(map(known, self.model.typed))
+        )
 
     def _plan(self, key: Key) -> Plan:
         """Raises NothingToPractiseError."""
@@ -369,6 +398,7 @@ class PracticeWorld:
             instruction=task.instruction,
             variables=task.variables,
             credentials=_Credentials(self.double),
+            store=_Secrets(),
             max_calls=max_calls,
         )
 
@@ -448,6 +478,14 @@ class _Credentials:
         return False
 
 
+class _Secrets:
+    """Fulfils `SecretStore` with what a bound parameter of any type takes."""
+
+    async def value(self, name: str) -> str:
+        del name
+        return "7205759403792793"
+
+
 def load_environment(*, document: str, name: str = "api", samples: str = "") -> PracticeEnvironment:
     """`document` is the file of an OpenAPI document, `name` what the agent calls the API,
     `samples` a file with real answers, a JSON object by the names of operations.
@@ -462,8 +500,15 @@ def load_environment(*, document: str, name: str = "api", samples: str = "") -> 
     return PracticeEnvironment(practice_on(name, read_document(content), known))
 
 
-def practice_on(name: str, document: Mapping[str, Json], samples: Mapping[str, Json] = {}) -> Practice:
+def practice_on(
+    name: str,
+    document: Mapping[str, Json],
+    samples: Mapping[str, Json] = {},
+    *,
+    presentation: Presentation = AS_WRITTEN,
+    bind: Mapping[str, Json] = {},
+) -> Practice:
     """What can be practised on the API of a document. Raises ApiDocumentError."""
     model = read_model(name, document, samples=samples, server=f"http://{name}.practice")
     seen = sampled(model, [Sample(operation, value) for operation, value in samples.items()])
-    return Practice(model, seen)
+    return Practice(model, seen, presentation=presentation, bind=bind)

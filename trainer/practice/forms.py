@@ -295,7 +295,7 @@ def reaches(model: Model, seen: Sampled = Sampled()) -> dict[str, Reach]:  # noq
 
 def _is_usable(made: Modelled, collection: Collection) -> bool:
     """Whether a program can call it with what is known of a record, and of no secret."""
-    if made.operation.method == "HEAD" or made.operation.bound or any(map(is_telling, made.scopes)):
+    if made.operation.method == "HEAD" or _is_bound(made) or any(map(is_telling, made.scopes)):
         return False
     if made.role in ("list", "get") and made.shape is None:
         return False
@@ -310,6 +310,15 @@ def _is_usable(made: Modelled, collection: Collection) -> bool:
         return made.role == "list" and not made.scopes
     keys = () if made.body is None or made.body.shape is None else made.body.shape.keys
     return len(made.scopes) == len(collection.scopes) and len(keys) <= 1
+
+
+def _is_bound(made: Modelled) -> bool:
+    """Whether what the gateway fills in decides what it does, or is missed where nothing is filled in."""
+    for each in (bound.parameter for bound in made.operation.bound):
+        filters = made.role == "list" and each.place == "query" and each.wire_name not in made.ignored
+        if each.required or each.place in ("path", "body") or filters:
+            return True
+    return False
 
 
 def all_forms(every: Mapping[str, Reach]) -> tuple[list[Form], list[str]]:

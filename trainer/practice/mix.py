@@ -6,7 +6,9 @@ from typing import Final
 
 import msgspec
 
+from app.apis.catalog import Operation
 from app.apis.double.model import Model, Modelled
+from app.apis.presentation import AS_WRITTEN, Presentation, present
 from app.records import Call
 from trainer.practice.forms import Form, Goal
 
@@ -42,12 +44,12 @@ class Mix(msgspec.Struct):
     rates: dict[str, tuple[float, float]] = {}
 
     @classmethod
-    def of(cls, model: Model, tasks: Iterable[RealTask]) -> "Mix":
-        """What people asked for, by what their tasks did."""
-        counted, total = Counter[str](), 0
+    def of(cls, model: Model, tasks: Iterable[RealTask], presentation: Presentation = AS_WRITTEN) -> "Mix":
+        """What people asked for, by what their tasks did. Their calls have the names of the presentation."""
+        counted, total, known = Counter[str](), 0, _known(model, presentation)
         for task in tasks:
             weight = _FAILED if task.failed else 1
-            aims = set(_aims_of(model, task.calls))
+            aims = set(_aims_of(model, known, task.calls))
             total += weight if aims else 0
             for aim in aims:
                 counted[aim] += weight
@@ -81,9 +83,27 @@ def _aim(form: Form) -> str:
     return f"{form.collection}.{_AIMS.get(form.goal, 'read')}"
 
 
-def _aims_of(model: Model, calls: Iterable[Call]) -> Iterator[str]:
+def _known(model: Model, presentation: Presentation) -> dict[str, Operation]:
+    """The operations of the document, by the names that tasks know them by now, and knew them by before."""
+    written = {(each.method, each.path): each for each in model.app.operations.values()}
+    shown = [
+        (each, written[each.method, each.path]) for each in present(model.app, presentation).operations.values()
+    ]
+    former = {name: own for each, own in shown for name in each.former_names}
+    return former | {each.name: own for each, own in shown}
+
+
+def _meant(model: Model, known: Mapping[str, Operation], call: Call) -> Modelled | None:
+    operation = known.get(call.api.partition(".")[2])
+    if operation is None:
+        return None
+    path = [each for each in operation.parameters if each.place == "path"]
+    return model.meant(operation.name, {each.wire_name: str(call.arguments.get(each.name)) for each in path})
+
+
+def _aims_of(model: Model, operations: Mapping[str, Operation], calls: Iterable[Call]) -> Iterator[str]:
     """Those of a task: it wanted to read only if it changed nothing."""
-    made = [(model.operations.get(each.api.partition(".")[2]), each) for each in calls if each.error is None]
+    made = [(_meant(model, operations, each), each) for each in calls if each.error is None]
     known = [(each, call) for each, call in made if each is not None and each.role in _ROLES]
     changes = [(each, call) for each, call in known if _ROLES[each.role] != "read"]
     for each, call in changes or known:

@@ -31,7 +31,7 @@ async def evaluate_adapter(
         no_time=no_time,
     )
     if environment is None or no_time or not job.settings.gate_scenarios:
-        return await evaluate_candidate(sessions, candidate, None, progress=progress)
+        return await evaluate_candidate(sessions, candidate, None, progress=progress, guard=guard)
     async with open_evaluator(job, progress, sessions, environment) as evaluator:
         return await evaluate_candidate(
             sessions, candidate, evaluator, progress=progress, directory=job.directory, guard=guard

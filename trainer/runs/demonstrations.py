@@ -18,6 +18,7 @@ from trainer.practice.environments import PracticeEnvironment
 from trainer.practice.experts import load_expert
 from trainer.rollouts.expert import Expert, ExpertContext
 from trainer.run_job import Job
+from trainer.runs.practice_hours import Sheet
 from trainer.sft_data.answer_tokens import UntokenizableError
 from trainer.sft_data.chat_samples import TOO_LONG
 from trainer.sft_data.rejection_sampling import UNTOKENIZABLE
@@ -49,6 +50,13 @@ def read_demonstrations(directory: Path) -> tuple[Demonstrations, int]:
     for each in files:
         found.add(msgspec.msgpack.decode(each.read_bytes(), type=Demonstrations))
     return found, len(files)
+
+
+def collected_demonstrations(directory: Path, sheet: Sheet) -> Demonstrations | None:
+    """Those of a run that has collected all; without their samples, which fill the memory, if they were taught."""
+    if sheet.taught:
+        return Demonstrations([], sheet.demonstrations, sheet.tried, sheet.dropped)
+    return read_demonstrations(directory)[0] if sheet.collected else None
 
 
 async def demonstrate(

@@ -6,24 +6,23 @@ demonstrations  an expert's lessons are executed, and those judged right are kep
 supervised      one epoch over as many as there is time for: taught/, the adapter
 rollouts        SAGE from that adapter on, until only the exam has time: a checkpoint of each step
 exam            the candidate against the active release on held-out tasks; then both on what was learned before,
-                which the candidate must not have forgotten. The skills that helped are offered to the project
+                which the candidate must not have forgotten. The skills that helped are offered to the project,
+                unless it is rejected
 """
 
-import os
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
-import torch
 
 from app.db.database import Sessions
 from app.records import Json
-from app.run_settings import practised_api
+from app.run_settings import RunKind, practised_api
 from trainer.engines.sleep import sleep_during_updates
 from trainer.environment import open_environment
 from trainer.evaluation.paired import Evaluator, held_out
@@ -36,7 +35,13 @@ from trainer.practice.environments import Practice, PracticeEnvironment
 from trainer.rollouts.groups import ChainRollout
 from trainer.run_job import Job, Result, RunProgress
 from trainer.runs.candidate import evaluate_adapter
-from trainer.runs.demonstrations import DIRECTORY, MOST, Demonstrations, demonstrate, read_demonstrations
+from trainer.runs.demonstrations import (
+    DIRECTORY,
+    MOST,
+    Demonstrations,
+    collected_demonstrations,
+    demonstrate,
+)
 from trainer.runs.grown_library import grown_skills
 from trainer.runs.learned_tasks import recorder
 from trainer.runs.own_exam import RunEnvironment
@@ -44,9 +49,10 @@ from trainer.runs.practice_hours import Hours, PracticeProgress
 from trainer.runs.practice_mix import Steering
 from trainer.runs.practice_skills import PractisedSkills, offer_skills
 from trainer.runs.practised_api import keep_samples
-from trainer.runs.rollout import train_on_rollouts
+from trainer.runs.rollout import Seen, train_on_rollouts
 from trainer.runs.run_learner import open_run_learner
 from trainer.runs.run_memory import check_run_memory
+from trainer.runs.run_threads import leave_cpus_to_serving
 from trainer.runs.sft import SftSpec, step_metrics, train_sft
 from trainer.runs.start_adapter import adapter_store, find_start, record_start
 
@@ -54,17 +60,23 @@ _RATE: Final = 1e-3  # of the supervised steps, at its highest
 _STEP_TOKENS: Final = 4096  # of a supervised step, at most
 _ROUNDS: Final = 100_000  # the hours end them
 _GUARD: Final = "gym"  # the environment that shows what was forgotten
-_MOST_LOST: Final = 2.0  # points of tasks there
-_SHARE: Final = 2  # training uses 1/_SHARE of the CPUs
+_MOST_LOST: Final = 2.0  # points of tasks there, unless more may be luck
 _REASONS: Final = 200  # of what could not be practised that are kept
 
 
 async def sample_api(job: Job, progress: RunProgress, sessions: Sessions) -> None:
-    """The first stage, before the environment is opened."""
-    hours = _hours(job)
-    with hours.stage("samples"):
-        PracticeProgress(progress, hours, "samples").part("samples of the API", 0, 1)
-        await keep_samples(job, sessions, practised_api(job.settings))
+    """Read samples of the API that the environment is a double of, if it is one, before that is opened: exams of
+    releases and all training are on a double like that of practice, of which this is the first stage.
+    """
+    api = practised_api(job.settings)
+    if job.settings.kind is RunKind.PRACTICE:
+        hours = _hours(job)
+        with hours.stage("samples"):
+            PracticeProgress(progress, hours, "samples").part("samples of the API", 0, 1)
+            await keep_samples(job, sessions, api)
+    elif api:
+        progress.part("samples of the API", 0, 1)
+        await keep_samples(job, sessions, api)
 
 
 async def practise(job: Job, progress: RunProgress, sessions: Sessions, environment: RunEnvironment) -> Result:
@@ -75,8 +87,8 @@ async def practise(job: Job, progress: RunProgress, sessions: Sessions, environm
     hours = _hours(job)
     start = await find_start(job, sessions)
     await recorder(job, progress, sessions, start)(())
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // _SHARE))
-    steering = Steering(job.directory / "mix.json", practised)
+    leave_cpus_to_serving()
+    steering = Steering(job.directory, practised)
     await steering.begin(sessions, job.project_id)
     found = await _demonstrations(job, progress, hours, practised)
     with hours.stage("supervised"):
@@ -85,14 +97,14 @@ async def practise(job: Job, progress: RunProgress, sessions: Sessions, environm
     with hours.stage("rollouts"):
         written = PractisedSkills(job.directory / "skills.msgpack")
 
-        def seen(rollouts: Sequence[ChainRollout]) -> None:
+        def seen(step: int, rollouts: Sequence[ChainRollout]) -> None:
             written.add(rollouts)
-            steering.note(rollouts)
+            steering.note(step, rollouts)
 
         output = await _rolled_out(job, progress, sessions, hours, practised, taught, seen)
     with hours.stage("exam"):
         result = await _examined(job, progress, sessions, hours, environment, output)
-        offered = await offer_skills(job, progress, sessions, written)
+        offered = await offer_skills(job, progress, sessions, written, result.decision)
     data = _data(job, hours, found, practised.practice) | {"skills": offered}
     return msgspec.structs.replace(result, data={"practice": data})
 
@@ -105,8 +117,9 @@ def _hours(job: Job) -> Hours:
 async def _demonstrations(
     job: Job, progress: RunProgress, hours: Hours, practised: PracticeEnvironment
 ) -> Demonstrations:
-    if hours.sheet.collected:
-        return read_demonstrations(job.directory / DIRECTORY)[0]
+    sheet = hours.sheet
+    if (known := collected_demonstrations(job.directory / DIRECTORY, sheet)) is not None:
+        return known
     with hours.stage("demonstrations"):
         shown = PracticeProgress(progress, hours, "demonstrations")
 
@@ -115,7 +128,8 @@ async def _demonstrations(
             shown.part("demonstrations", kept, MOST)
 
         found = await demonstrate(job, practised, hours.is_left_for_demonstrations, report)
-        hours.sheet.collected = True
+        sheet.demonstrations, sheet.tried, sheet.dropped = found.kept, found.tried, found.dropped
+        sheet.collected = True
     return found
 
 
@@ -169,7 +183,7 @@ async def _rolled_out(
     hours: Hours,
     practised: PracticeEnvironment,
     taught: Path,
-    seen: Callable[[Sequence[ChainRollout]], object],
+    seen: Seen,
 ) -> TrainingOutput:
     settings, most = job.settings, job.settings.gate_scenarios
     job = msgspec.structs.replace(job, settings=msgspec.structs.replace(settings, steps=_ROUNDS))
@@ -208,9 +222,10 @@ async def _examined(
     environment: RunEnvironment,
     output: TrainingOutput,
 ) -> Result:
-    scenarios = hours.decide_exam(job.settings.gate_scenarios)
+    wanted = job.settings.gate_scenarios
+    scenarios = hours.decide_exam(wanted)
     shown = PracticeProgress(progress, hours, "exam")
-    no_time = "" if scenarios else f"its {job.settings.hours:g} hours ended before its exam"
+    no_time = "" if scenarios or not wanted else f"its {job.settings.hours:g} hours ended before its exam"
     settings = msgspec.structs.replace(job.settings, gate_scenarios=scenarios)
     examined = msgspec.structs.replace(job, settings=settings)
     guard = partial(look_at_forgotten, hours.sheet.guard, zlib.crc32(job.id.bytes), shown)
@@ -244,16 +259,23 @@ async def look_at_forgotten(
 
 
 def guarded(after: Sequence[TaskResult], before: Sequence[TaskResult]) -> Guarded:
-    """What the guard says, by the results of the candidate and of the model that serves. Pure."""
-    points = compare(after, before).tgc.mean
+    """What the guard says, by the results of the candidate and of the model that serves. It refuses one that lost
+    more than a little, if the 95 % interval of the loss has no room for none. Pure.
+    """
+    lost = compare(after, before).tgc
+    refuses = lost.mean < -_MOST_LOST and lost.high < 0
     figures = {
         "environment": _GUARD,
         "candidate": msgspec.to_builtins(measure(after)),
         "incumbent": msgspec.to_builtins(measure(before)),
-        "points": points,
+        "points": lost.mean,
+        "interval": [lost.low, lost.high],
     }
-    refusal = f"it forgot what it knew: it solves {-points:.1f} points fewer tasks of the {_GUARD} than before"
-    return Guarded({"forgetting": figures}, refusal if points < -_MOST_LOST else "")
+    refusal = (
+        f"it forgot what it knew: it solves {-lost.mean:.1f} points fewer tasks of the {_GUARD} than before, by "
+        f"the 95 % interval {-lost.high:.1f} to {-lost.low:.1f}"
+    )
+    return Guarded({"forgetting": figures}, refusal if refuses else "")
 
 
 def _data(job: Job, hours: Hours, found: Demonstrations, practice: Practice) -> dict[str, Json]:

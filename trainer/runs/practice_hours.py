@@ -33,6 +33,11 @@ class Sheet(msgspec.Struct):
 
     spent: dict[Stage, float] = {}  # seconds
     collected: bool = False  # all demonstrations
+    demonstrations: int = (
+        0  # kept, once all are collected, of how many that were tried, and why others were dropped
+    )
+    tried: int = 0
+    dropped: dict[str, int] = {}
     step_seconds: list[float] = []  # of the first supervised steps
     steps: int = 0  # supervised, once their speed is known
     taught: str = ""  # the adapter after them

@@ -86,12 +86,15 @@ class PractisedSkills:
 
 
 async def offer_skills(
-    job: Job, progress: RunProgress, sessions: Sessions, found: PractisedSkills
+    job: Job, progress: RunProgress, sessions: Sessions, found: PractisedSkills, decision: str
 ) -> list[dict[str, Json]]:
-    """Add the best ones to the project's library, as it admits any new skill, if the API has what they call.
+    """Add the best ones to the project's library, as it admits any new skill, if the API has what they call. None
+    if the gate's decision is that the candidate is rejected: what it wrote is no better.
 
     Safe to repeat. Returns what was added.
     """
+    if decision == "rejected":
+        return []
     async with sessions() as session:
         served = await manifest.begin_serving(session, job.project_id, None, None)
     catalog = await Catalogs(sessions).of(served.documents)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from app.apis.api_documents import parse_document, read_document
-from app.apis.catalog import App, Operation
+from app.apis.catalog import Operation
 from app.apis.mcp_document import is_listing
 from app.apis.presentation import present
 from app.db import manifests
@@ -62,10 +62,10 @@ def _practice(api: ApiDocument, content: bytes, samples: Mapping[str, Json]) -> 
         document = read_document(content)
         written = parse_document(api.name, document, server=f"http://{api.name}.practice")
         shown = present(written, api.presentation)
-        practice = practice_on(api.name, _without(document, shown.hidden), _as_written(samples, written, shown))
+        shown_document = _without(document, shown.hidden)
+        practice = practice_on(api.name, shown_document, samples, presentation=api.presentation, bind=api.bind)
     except ApiDocumentError as error:
         raise InvalidError(f"{api.name} cannot be practised: {error}") from error
-    practice.presentation = api.presentation
     environment = PracticeEnvironment(practice)
     for split in _SPLITS:
         environment.scenarios(split, 1, 0)
@@ -82,10 +82,3 @@ def _without(document: Mapping[str, Json], hidden: Sequence[Operation]) -> Mappi
         if isinstance(item, dict)
     }
     return {**document, "paths": {**paths, **kept}} if gone else document
-
-
-def _as_written(samples: Mapping[str, Json], written: App, shown: App) -> dict[str, Json]:
-    """Samples by the names that the document has, for those that the agent knows."""
-    names = {(each.method, each.path): each.name for each in written.operations.values()}
-    known = {each.name: names[each.method, each.path] for each in shown.operations.values()}
-    return {known.get(name, name): each for name, each in samples.items()}

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -29,6 +30,9 @@ from trainer.runs.probe_prompt import probe_prompt
 from trainer.runs.report import report_step
 from trainer.runs.step_metrics import task_metrics
 
+Seen: TypeAlias = Callable[[int, Sequence[ChainRollout]], object]
+"""Is told the rollouts of each step, from 1; of one that is repeated since its attempt was killed, once more."""
+
 
 async def train_on_rollouts(
     job: Job,
@@ -38,7 +42,7 @@ async def train_on_rollouts(
     grown: Sequence[GrownSkill],
     *,
     may_go_on: Callable[[], bool] = lambda: True,
-    seen: Callable[[Sequence[ChainRollout]], object] | None = None,
+    seen: Seen | None = None,
 ) -> TrainingOutput:
     """`grown` are the skills of the project, which crowd those that fit. Raises what `progress` raises."""
     settings = job.settings
@@ -87,7 +91,7 @@ class RolloutTraining:
     rolled_out: Callable[[int, int], object] | None = None  # is told how many chains of a step are done
     guard_written: bool = False  # hold the skills of its rollouts to their manifests
     may_go_on: Callable[[], bool] = lambda: True  # asked before each step
-    seen: Callable[[Sequence[ChainRollout]], object] | None = None  # is told the rollouts of each step
+    seen: Seen | None = None
     _served: PublishedAdapter | None = field(default=None, init=False)
 
     async def run(self, report: Callable[[TrainingStep], Awaitable[None]]) -> PublishedAdapter:
@@ -112,7 +116,7 @@ class RolloutTraining:
             crowd.add(_written(rollouts))
             crowd.save(kept)
             if self.seen is not None:
-                self.seen(rollouts)
+                self.seen(index, rollouts)
             policy = await self._serve_latest()
             checkpoints.save(self.learner, index)
             await report(TrainingStep(index, metrics, policy))

@@ -10,12 +10,10 @@ practice  lessons and rollouts on an API's double         supervised steps, then
 Each kind but `exam` publishes one adapter. The gate then evaluates it as a candidate release.
 """
 
-import os
 from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
-import torch
 
 from app.db.database import Sessions, open_database
 from app.engine.tokenizer import ChatTokenizer, read_card
@@ -41,13 +39,10 @@ from trainer.runs.release_exam import examine_releases
 from trainer.runs.rollout import train_on_rollouts
 from trainer.runs.run_learner import open_run_learner
 from trainer.runs.run_memory import check_run_memory
+from trainer.runs.run_threads import leave_cpus_to_serving
 from trainer.runs.sft import train_on_examples
 from trainer.runs.sft_examples import SftExamples, load_examples
 from trainer.runs.start_adapter import find_start, name_of, record_start
-
-_SHARE = 2
-"""Training uses 1/_SHARE of the CPUs; the rest serve. Threads that wait for each other on busy CPUs cost more than
-they gain: an update with one thread too many took ten times as long."""
 
 
 async def train(job: Job, progress: RunProgress) -> Result:
@@ -64,8 +59,7 @@ async def train(job: Job, progress: RunProgress) -> Result:
         sessions = database.sessions
         settings = with_learning_rate(job.settings, read_card(deployment.model_dir))
         job = await with_own_exam(msgspec.structs.replace(job, settings=settings), sessions)
-        if job.settings.kind is RunKind.PRACTICE:
-            await sample_api(job, progress, sessions)
+        await sample_api(job, progress, sessions)
         # Before the training, which takes long: it may fail.
         async with open_run_environment(job, sessions, progress) as environment:
             await check_coverage(job, sessions, environment)
@@ -127,7 +121,7 @@ async def _train_adapter(
 ) -> TrainingOutput:
     kind, start = job.settings.kind, source.start
     device = pick_device(job.deployment.engine_device)
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // _SHARE))
+    leave_cpus_to_serving()
     # A rollout run needs the engines: they sleep only during its updates.
     with sleep_during_updates(job.deployment) if kind is not RunKind.ROLLOUT else nullcontext():
         if source.examples is not None:
