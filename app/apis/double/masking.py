@@ -58,11 +58,14 @@ def samples_of(readings: Readings, is_secret: IsSecret = lambda _: False) -> dic
     by_name = {each.name: each for each in readings.plan}
     fields: dict[str, set[str]] = {}  # by the collection: what its lists show, single records have
     masked: dict[str, Json] = {}
+    looked_at = set[str]()
     for (name, at), values in sorted(given.items(), key=lambda each: _is_of_one(by_name.get(each[0][0]))):
         reading = by_name.get(name)
         known = fields.setdefault(name if reading is None else reading.collection or name, set())
-        every = _Masking(reading, is_secret, names_only=True, fields=known)  # of whatever kind
-        every.answers([value for (other, _), of in given.items() if other == name for value in of])
+        if name not in looked_at:
+            looked_at.add(name)
+            every = _Masking(reading, is_secret, names_only=True, fields=known)  # of whatever kind
+            every.answers([value for (other, _), of in given.items() if other == name for value in of])
         masking = _Masking(reading, is_secret, fields=known)
         masked[at] = _together(masking.answers(values), reading)
     return {at: masked[at] for _, at in given}
