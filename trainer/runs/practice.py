@@ -10,7 +10,6 @@ exam            the candidate against the active release on held-out tasks; then
                 unless it is rejected
 """
 
-import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -53,8 +52,8 @@ from trainer.runs.rollout import Seen, train_on_rollouts
 from trainer.runs.run_learner import open_run_learner
 from trainer.runs.run_memory import check_run_memory
 from trainer.runs.run_threads import leave_cpus_to_serving
-from trainer.runs.sft import SftSpec, step_metrics, train_sft
-from trainer.runs.start_adapter import adapter_store, find_start, record_start
+from trainer.runs.sft import SftSpec, step_metrics, timed, train_sft
+from trainer.runs.start_adapter import adapter_store, find_start
 
 _RATE: Final = 1e-3  # of the supervised steps, at its highest
 _STEP_TOKENS: Final = 4096  # of a supervised step, at most
@@ -156,12 +155,8 @@ async def _taught(
         dtype=job.deployment.train_dtype,
     )
     shown = PracticeProgress(progress, hours, "supervised")
-    before = time.perf_counter()
 
-    async def report(step: SftStep) -> None:
-        nonlocal before
-        record_start(job, start)  # only now: it fits the model
-        seconds, before = time.perf_counter() - before, time.perf_counter()
+    async def report(step: SftStep, seconds: float) -> None:
         if not hours.sheet.steps:
             hours.sheet.step_seconds = [*hours.sheet.step_seconds[: step.index - 1], seconds]
         total = hours.sheet.steps or epoch
@@ -169,7 +164,7 @@ async def _taught(
         await shown.step(step.index, total, step_metrics(step, seconds))
 
     with sleep_during_updates(job.deployment):
-        adapter = await train_sft(spec, device, report, partial(hours.decide_steps, epoch))
+        adapter = await train_sft(spec, device, timed(job, start, report), partial(hours.decide_steps, epoch))
     if remote:
         await adapter_store(job).put(adapter.hash)
     hours.sheet.taught = adapter.hash

@@ -58,15 +58,24 @@ async def train_on_examples(
         prompt=probe_prompt(job.deployment),
         dtype=job.deployment.train_dtype,
     )
+
+    async def report(step: SftStep, seconds: float) -> None:
+        await progress.step(step.index, job.settings.steps, step_metrics(step, seconds))
+
+    return TrainingOutput(await train_sft(spec, device, timed(job, start, report)), examples.data)
+
+
+def timed(job: Job, start: Path | None, report: Callable[[SftStep, float], Awaitable[None]]) -> Report:
+    """A report for `train_sft` that passes on each step with its seconds, and records where the run started."""
     before = time.perf_counter()
 
-    async def report(step: SftStep) -> None:
+    async def told(step: SftStep) -> None:
         nonlocal before
         record_start(job, start)  # only now: it fits the model
         seconds, before = time.perf_counter() - before, time.perf_counter()
-        await progress.step(step.index, job.settings.steps, step_metrics(step, seconds))
+        await report(step, seconds)
 
-    return TrainingOutput(await train_sft(spec, device, report), examples.data)
+    return told
 
 
 async def train_sft(
