@@ -20,7 +20,6 @@ from tests.practised_project import practised_project
 from tests.processes import descendants, gone
 from tests.training_project import ProgressRecorder, TrainingProject, interrupted
 from trainer.run_job import run_directory
-from trainer.runs.practice import sample_api
 from trainer.runs.train import train
 
 SMALL: dict[str, Any] = {
@@ -150,28 +149,6 @@ async def test_a_run_that_is_killed_in_each_stage_ends_without_losing_one(
     [release] = await project.of_run(job)
     assert release.model == row.result["adapter"]
     assert (await project.active()).number == 1
-
-
-async def test_samples_of_the_api_are_read_once(project: TrainingProject) -> None:
-    job, recorder = await project.job(**SMALL), ProgressRecorder()
-    await sample_api(job, recorder, project.sessions)
-    before = _files(job.directory)
-    assert "samples.msgpack" in before
-    await sample_api(job, recorder, project.sessions)
-    assert _files(job.directory)["samples.msgpack"] == before["samples.msgpack"]
-    assert recorder.parts[0][0] == "samples of the API, 0% of the hours"
-
-
-async def test_exams_and_rollouts_on_an_api_have_its_samples_too(project: TrainingProject) -> None:
-    kinds: dict[str, dict[str, Any]] = {"exam": {"releases": "1"}, "rollout": {}}
-    for kind, also in kinds.items():
-        job = await project.job(kind=kind, environment="practice?api=sensors", **also)
-        await sample_api(job, ProgressRecorder(), project.sessions)
-        assert "samples.msgpack" in _files(job.directory)
-        assert "hours.json" not in _files(job.directory)
-    other = await project.job(kind="rollout", environment="gym")
-    await sample_api(other, ProgressRecorder(), project.sessions)
-    assert not _files(other.directory)
 
 
 @pytest.mark.parametrize(

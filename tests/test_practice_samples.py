@@ -17,11 +17,13 @@ from app.project.project_settings import ProjectSettings
 from app.records import Json
 from app.release import tool_documents
 from app.release.real_reads import RealApi, read_real_api
-from app.run_settings import RunSettings
+from app.run_settings import RunKind, RunSettings
 from app.settings import Settings
 from tests.desk_api import TOKEN, Desk, desk_document, serving_desk
+from tests.training_project import ProgressRecorder
 from trainer.practice.environments import Key, practice_on
 from trainer.run_job import Job
+from trainer.runs.practice import sample_api
 from trainer.runs.practice_samples import read_samples
 from trainer.runs.practised_api import keep_samples
 
@@ -155,6 +157,24 @@ async def test_samples_are_kept_once_the_server_has_answered(
     calls = len(desk.calls)
     await keep_samples(run, committed, "desk")
     assert len(desk.calls) == calls
+
+
+async def test_practice_exams_and_rollouts_on_an_api_have_its_samples(
+    committed: Sessions, served: Served, tmp_path: Path
+) -> None:
+    _, url = served
+    project_id = await put(committed, url)
+    for kind in (RunKind.PRACTICE, RunKind.EXAM, RunKind.ROLLOUT):
+        for environment, files in (("practice?api=desk", {"samples.msgpack"}), ("gym", set[str]())):
+            if kind is RunKind.PRACTICE and not files:
+                continue
+            directory = tmp_path / kind / environment.partition("?")[0]
+            directory.mkdir(parents=True)
+            settings = RunSettings(kind=kind, environment=environment)
+            run = msgspec.structs.replace(job(project_id), directory=directory, settings=settings)
+            await sample_api(run, ProgressRecorder(), committed)
+            own = {"hours.json"} if kind is RunKind.PRACTICE else set()
+            assert {each.name for each in directory.iterdir()} == files | own, (kind, environment)
 
 
 async def test_the_time_for_calls_begins_with_the_first_one(committed: Sessions, served: Served) -> None:
