@@ -31,8 +31,11 @@ from tests.bench.watch_tasks import CHANGEDETECTION
 from trainer.worlds.simulate_live.ended import ended_task
 
 SERVERS: dict[str, OtherServer[Any]] = {each.package: each for each in (CHANGEDETECTION, KINTO)}
-_OPEN = ("waiting", "running")
+_OPEN = ("waiting", "running")  # trials
+_UNDER_WAY = ("accepted", "running")  # tasks
+_WRITES = 50  # of a task, before it waits for a person: some change all records
 _PAUSE_SECONDS = 1
+_POLL_SECONDS = 0.2
 
 
 @click.command()
@@ -96,6 +99,8 @@ def _project(
     """A project of its own, so that no task finds another one's skills."""
     project = f"{other.name}-{secrets.token_hex(3)}"
     server.request("POST", "/v1/projects", {"name": project})
+    limits = {"approvals": {"max_writes": _WRITES}}
+    server.request("PATCH", f"/v1/projects/{project}", {"settings": limits})
     if weights is not None:
         server.request("POST", "/v1/hosted-models", {"project": project, **weights})
         release = server.request("POST", "/v1/releases", {"project": project, "hosted": weights["name"]})
@@ -142,13 +147,23 @@ def _trial(server: SageClient, other: OtherServer[Any], project: str) -> str:
     return score if trial["state"] == "done" else f"{trial['state'].replace('_', ' ')}: {trial['reason']}"
 
 
+def _ended(server: SageClient, task: str) -> dict[str, Any]:
+    """The task once it has ended; one that waits for a person is cancelled: nobody is there to approve."""
+    path = f"/v1/tasks/{task}"
+    while (state := server.request("GET", path)["state"]) in _UNDER_WAY:
+        time.sleep(_POLL_SECONDS)
+    if state == "waiting":
+        server.request("POST", f"{path}/cancel")
+    return ended_task(server, task)
+
+
 def solve(
     server: SageClient, other: OtherServer[S], client: httpx.Client, project: str, asked: OtherTask[S]
 ) -> dict[str, Any]:
     """What came of the task."""
     before = other.set_up(client, asked)
     body = {"project": project, "instruction": asked.instruction}
-    task = ended_task(server, server.request("POST", "/v1/tasks", body)["id"])
+    task = _ended(server, server.request("POST", "/v1/tasks", body)["id"])
     solved = asked.check(before, other.read_state(client), str(task["answer"]))
     ended = f"{task['turns']} turns  {task['stop_reason']}"
     click.echo(f"{'solved' if solved else '      '}  {ended}  {asked.kind}: {asked.instruction}")
