@@ -14,7 +14,7 @@ from app.run_settings import RunSettings, check_runnable, read_settings
         ({"learning_rate": 1}, "no setting learning_rate; did you mean lr?"),
         ({"staleness_max": 1}, r"no setting staleness_max; did you mean max_staleness\?"),
         ({"pears": 1}, r"no setting pears; did you mean pairs\?"),
-        ({"zeal": 1}, "no setting zeal; it has kind, start"),
+        ({"zeal": 1}, "no setting zeal; it has kind, hours, start"),
         ({"group": 1}, r"group"),
         ({"seed": -1}, r"seed"),
         ({"seed": 2**32}, r"seed"),
