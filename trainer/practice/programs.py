@@ -589,7 +589,8 @@ def _key_of(reach: Reach, shown: Shown, row: str) -> str:
     made = reach.listing
     is_map = made is not None and made.shape is not None and made.shape.holds == "map"
     if is_map and reach.collection.key not in shown.rows and row == "row":
-        return "key"
+        field = fields_of(reach.collection.item).get(reach.collection.key, {})
+        return "int(key)" if kind_of(flat(field)) == "integer" else "key"  # the names of a JSON object are texts
     if reach.collection.key not in shown.rows:
         raise UnfitError("lists do not show the keys of records")
     return f"{row}[{quoted(reach.collection.key)}]"
