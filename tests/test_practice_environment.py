@@ -69,12 +69,7 @@ async def test_it_follows_the_document_that_the_active_release_has(project: Trai
         assert operations["sensors_list"].path == "/v2/sensors"
 
 
-async def test_the_agent_is_shown_the_api_as_its_tasks_are(project: TrainingProject) -> None:
-    hidden = OperationOverride(place="DELETE /sensors/{sensor}", was="sensors_drop", hidden=True)
-    named = OperationOverride(place="GET /sensors", was="sensors_list", name="all_of_them")
-    document = parse_document("sensors", SENSORS, server="http://sensors.test")
-    keys = dict(zip(document.operations, keys_of(list(document.operations.values())), strict=True))
-    overrides = {keys["sensors_drop"]: hidden, keys["sensors_list"]: named}
+async def present_sensors(project: TrainingProject, overrides: dict[str, OperationOverride]) -> None:
     async with project.sessions.begin() as session:
         await apis.put(
             session,
@@ -86,6 +81,15 @@ async def test_the_agent_is_shown_the_api_as_its_tasks_are(project: TrainingProj
             server="http://sensors.test",
             presentation=msgspec.to_builtins(Presentation(overrides=overrides)),
         )
+
+
+async def test_the_agent_is_shown_the_api_as_its_tasks_are(project: TrainingProject) -> None:
+    hidden = OperationOverride(place="DELETE /sensors/{sensor}", was="sensors_drop", hidden=True)
+    named = OperationOverride(place="GET /sensors", was="sensors_list", name="all_of_them")
+    document = parse_document("sensors", SENSORS, server="http://sensors.test")
+    keys = dict(zip(document.operations, keys_of(list(document.operations.values())), strict=True))
+    overrides = {keys["sensors_drop"]: hidden, keys["sensors_list"]: named}
+    await present_sensors(project, overrides)
     seen = {"sensors_list": {"s1": {"id": "s1", "label": "Hall of mirrors"}}}
     async with opened(project, "practice?api=sensors", seen) as found:
         assert isinstance(found.environment, PracticeEnvironment)
@@ -104,17 +108,7 @@ async def test_samples_are_of_the_operations_that_the_document_calls_so(project:
     keys = dict(zip(document.operations, keys_of(list(document.operations.values())), strict=True))
     swapped = {"sensors_list": "sensors_show", "sensors_show": "sensors_list"}
     overrides = {keys[was]: OperationOverride(place="", was=was, name=name) for was, name in swapped.items()}
-    async with project.sessions.begin() as session:
-        await apis.put(
-            session,
-            project.project_id,
-            "sensors",
-            source="upload",
-            document=SENSORS,
-            digest="sensors",
-            server="http://sensors.test",
-            presentation=msgspec.to_builtins(Presentation(overrides=overrides)),
-        )
+    await present_sensors(project, overrides)
     seen = {"sensors_list": {"s1": {"id": "s1", "label": "Hall of mirrors"}}}
     async with opened(project, "practice?api=sensors", seen) as found:
         assert isinstance(found.environment, PracticeEnvironment)

@@ -309,46 +309,29 @@ class _Program:
                 return [self._call("delete", self._scope(), {}, key=key)]
             case "act":
                 return [self._call(reach.model.operations[form.operation], self._scope(), {}, key=key)]
-        new = repr(form.value) if form.value is not None else self._names.get("new", "")
         made = reach.write
         assert made is not None  # a form of it
-        if form.goal in ("link", "unlink"):
-            return self._join(made, key)
-        if not reach.is_whole:
-            return [self._call(made, self._scope(), {form.field: new}, key=key)]
-        whole, kept = row or self._get(key), [each for each in kept_fields(reach) if each != form.field]
-        listed = ", ".join(map(quoted, kept))
-        lines = [
-            f"row = {whole}",
-            f"kept = {{name: row[name] for name in ({listed},) if row.get(name) is not None}}",
-        ]
-        return (
-            [*lines, self._whole(made, key, new, kept)]
-            if kept
-            else [self._call(made, self._scope(), {form.field: new}, key=key)]
-        )
-
-    def _join(self, made: Modelled, key: str) -> list[str]:
-        """The lines that put a record into another one, or take it out."""
-        form, through = self._form, self._form.through
-        assert through is not None  # a form of it
-        assert through.link is not None
-        new, lines = self._owner, list[str]()
-        if through.link.many:
-            lines = [f"row = {self._get(key)}"]
-            links = (
-                self._access(form.field)
-                if form.field in self._shown.sure
-                else f"({self._access(form.field)} or [])"
-            )
-            new = f"[*{links}, {new}]" if form.goal == "link" else f"[each for each in {links} if each != {new}]"
-        kept = [each for each in kept_fields(self._reach) if each != form.field] if self._reach.is_whole else []
+        lines, new = self._new(key)
+        kept = [each for each in kept_fields(reach) if each != form.field]
         if not kept:
             return [*lines, self._call(made, self._scope(), {form.field: new}, key=key)]
         listed = ", ".join(map(quoted, kept))
-        lines = lines or [f"row = {self._get(key)}"]
+        lines = lines or [f"row = {row or self._get(key)}"]
         lines.append(f"kept = {{name: row[name] for name in ({listed},) if row.get(name) is not None}}")
         return [*lines, self._whole(made, key, new, kept)]
+
+    def _new(self, key: str) -> tuple[list[str], str]:
+        """The new value, after lines that read what it depends on: a link to several records goes on or off."""
+        form, link = self._form, self._form.through.link if self._form.through is not None else None
+        if form.goal not in ("link", "unlink"):
+            return [], repr(form.value) if form.value is not None else self._names["new"]
+        if link is None or not link.many:
+            return [], self._owner
+        links = (
+            self._access(form.field) if form.field in self._shown.sure else f"({self._access(form.field)} or [])"
+        )
+        more, less = f"[*{links}, {self._owner}]", f"[each for each in {links} if each != {self._owner}]"
+        return [f"row = {self._get(key)}"], more if form.goal == "link" else less
 
     def _whole(self, made: Modelled, key: str, new: str, kept: Sequence[str]) -> str:
         """A replacement by what was kept and one new value."""

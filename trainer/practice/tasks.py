@@ -289,14 +289,8 @@ class CarriedOut:
                 made, fields = reach.model.operations[form.operation], Values()
                 self.asked[place] = frozenset(effect(made).sets)
             case _:
-                made, fields = (
-                    reach.write,
-                    {
-                        form.field: self._joined(record)
-                        if form.through and form.through.link and form.goal in ("link", "unlink")
-                        else self._new
-                    },
-                )
+                new = self._joined(record) if form.goal in ("link", "unlink") else self._new
+                made, fields = reach.write, {form.field: new}
                 kept = kept_fields(reach)
                 old = {name: record.fields[name] for name in kept if record.fields.get(name) is not None}
                 fields = {**old, **fields}
