@@ -3,11 +3,10 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 
 from app.records import Json
 from tests.double_documents import answer, body, document, path, query
+from tests.support.http_handlers import AnyMethodHandler, serving_handler
 
 _TEXT: dict[str, Json] = {"type": "string"}
 _CARD: dict[str, Json] = {
@@ -75,9 +74,7 @@ class Desk:
 def serving_desk(desk: Desk) -> Iterator[str]:
     """Its address."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Handler(AnyMethodHandler):
         def respond(self) -> None:
             self.rfile.read(int(self.headers.get("content-length") or 0))
             place = self.path.partition("?")[0]
@@ -91,20 +88,5 @@ def serving_desk(desk: Desk) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(content)
 
-        def __getattr__(self, name: str) -> object:
-            if name.startswith("do_"):
-                return self.respond
-            raise AttributeError(name)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving_handler(Handler) as url:
+        yield url

@@ -5,13 +5,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 from app.apis.double.served import served_document
 from app.apis.double.service import Double
 from app.records import Json
+from tests.support.http_handlers import AnyMethodHandler, serving_handler
 
 FORMS = (
     "not_a_server_error",
@@ -28,10 +27,8 @@ EVERY = (*FORMS, "status_code_conformance", "unsupported_method", "missing_requi
 def serving(double: Double) -> Iterator[str]:
     """Its address, without the path of the document's server."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def answer(self) -> None:
+    class Handler(AnyMethodHandler):
+        def respond(self) -> None:
             path, _, query = self.path.partition("?")
             size = int(self.headers.get("content-length") or 0)
             answer = double.respond(self.command, path, query, dict(self.headers.items()), self.rfile.read(size))
@@ -43,23 +40,8 @@ def serving(double: Double) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(answer.body)
 
-        def __getattr__(self, name: str) -> object:
-            if name.startswith("do_"):
-                return self.answer
-            raise AttributeError(name)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving_handler(Handler) as url:
+        yield url
 
 
 def violations(
