@@ -99,7 +99,7 @@ async def _run(parts: Parts, judge: NamedJudge | None, spans_of: SpansOf | None)
         presence = RunnerPresence(
             sessions, opened.runner, opened.sandbox, memory, opened.engine.occupancy, prompt, crashes
         )
-        async with memory, DiskWatch(opened.runner, DiskSpace(sessions, parts.settings)), presence:
+        async with memory, presence:
             freeze_memory()
             log.info("a runner started", runner=opened.runner.owner, sandbox=opened.sandbox.describe())
             await stop.first.wait()
@@ -197,6 +197,7 @@ async def _start_runner(
     )
     runner = Runner(executor.sessions, executor.execute, options, owner)
     runner.answers = lambda: engine.answers
+    await stack.enter_async_context(DiskWatch(runner, DiskSpace(executor.sessions, settings)))
     await stack.enter_async_context(runner)
     listener.on_task(runner.wake)
     shadows = ShadowRunner(executor.sessions, executor, lambda: runner.has_room, owner=runner.owner)

@@ -61,7 +61,8 @@ async def test_a_runner_claims_nothing_while_its_disk_is_nearly_full(
     with small_filesystem(tmp_path / "disk", 8) as directory, capture_logs() as logs:
         filler = fill(directory)
         disk = disk_space(project.sessions, directory, 4)
-        async with project.runner(Stuck(project.tokenizer), OPTIONS) as runner, DiskWatch(runner, disk):
+        runner = project.runner(Stuck(project.tokenizer), OPTIONS)
+        async with DiskWatch(runner, disk), runner:
             task_id = await project.submit()
             assert "no task is claimed below 4 MB" in runner.faults["disk"]
             await asyncio.sleep(0.5)

@@ -15,7 +15,7 @@ _SECONDS = 1.0
 
 
 class DiskWatch:
-    """While entered, the runner claims nothing while a disk lacks space."""
+    """While entered, the runner claims nothing while a disk lacks space. Enter it before the runner."""
 
     def __init__(self, runner: Runner, disk: DiskSpace) -> None:
         self._runner, self._disk = runner, disk
