@@ -45,6 +45,10 @@ _SENSOR = _object(
     paused={"type": "boolean", "description": "Paused"},
     interval={"type": "integer", "minimum": 1, "maximum": 600, "description": "The interval of the sensor"},
     mode={"type": "string", "enum": ["poll", "push", "batch"]},
+    labels=_listed(_TEXT),
+)
+_SETTINGS = _object(
+    [], language={"type": "string", "enum": ["en", "de", "fr"]}, digest=_FLAG, receivers=_listed(_TEXT), site=_TEXT
 )
 SENSORS = document(
     {
@@ -65,12 +69,18 @@ SENSORS = document(
                 delete=("sensors_drop", None),
             ),
         },
+        "/settings": _operations(
+            "the settings", get=("settings_show", _SETTINGS), put=("settings_put", _SETTINGS, _SETTINGS)
+        ),
+        "/health": _operations(
+            "h", get=("health", _object(["version"], version=_TEXT, queue_size=_WHOLE, db=_FLAG))
+        ),
         "/sensors/{sensor}/pause": _operations("s", post=("sensors_pause", None, None, [path("sensor")])),
         "/sensors/{sensor}/resume": _operations("s", post=("sensors_resume", None, None, [path("sensor")])),
     },
     {"Sensor": {**_SENSOR, "properties": {"id": _TEXT, **_SENSOR["properties"]}}},
 )
-"""A map by id without pages, flags, addresses, and two actions that are opposite."""
+"""A map by id without pages, flags, lists of texts, addresses, two actions that are opposite, and settings."""
 
 _STEP = _object(
     ["name"],

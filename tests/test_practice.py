@@ -22,6 +22,7 @@ from tests.double_documents import DESK
 from tests.practice_rollouts import code_of, execute
 from tests.support.every_row import every_row
 from trainer.environment import Scenario, Split, open_environment
+from trainer.practice.checks import verdict
 from trainer.practice.environments import (
     TASKS,
     Key,
@@ -107,8 +108,8 @@ async def test_the_program_of_a_contrast_solves_hardly_anything(
                 tried += 1
                 with row(f"{name} {own.form.name} by {other.form.name}"):
                     code = code_of(own, 0, other)
-                    verdict, _ = await execute(sandbox, environment, scenario, scenario.tasks[0], code)
-                    if verdict.success:
+                    found, _ = await execute(sandbox, environment, scenario, scenario.tasks[0], code)
+                    if found.success:
                         assert own.form.is_answered or other.form.goal in ("ensure", "check"), (own.form, code)
                         solved.append((scenario.tasks[0].instruction, code))
     assert tried > 20
@@ -218,6 +219,51 @@ def test_the_options_name_a_file_and_one_that_is_missing_is_refused(tmp_path: Pa
     assert len(scenario.tasks) == TASKS
     with pytest.raises(InvalidError, match="cannot be read"):
         open_environment(f"{plug_in}?document={tmp_path / 'none'}")
+
+
+async def test_lists_and_what_there_is_one_of_are_read_and_changed(
+    environments: dict[str, PracticeEnvironment], sandbox: Sandbox
+) -> None:
+    environment = environments["sensors"]
+    practice = environment.practice
+    every = [each for forms in practice.forms.values() for each in forms]
+    asked = [each for each in every if each.by == "only" or each.kind == "texts"]
+    assert {(each.goal, each.collection) for each in asked} == {
+        *((goal, "sensors") for goal in ("read", "change", "add", "drop")),
+        *((goal, "/settings") for goal in ("count", "read", "change", "add", "drop")),
+        ("read", "/health"),
+    }
+    with every_row() as row:
+        for form in asked:
+            alone = PracticeEnvironment(practice_on("sensors", documents.SENSORS))
+            alone.practice.forms = dict.fromkeys(SPLITS, [form])
+            for split in SPLITS:
+                [scenario] = alone.scenarios(split, 1, seed=5)
+                with row(f"{split} {form.name}"):
+                    for index, task in enumerate(scenario.tasks):
+                        code = code_of(plan(alone, scenario), index)
+                        done, said = await execute(sandbox, alone, scenario, task, code)
+                        assert done.success, (task.instruction, code, said, done.failures)
+                    idle, _ = await execute(sandbox, alone, scenario, task, "result = None")
+                    assert not idle.success, task.instruction
+
+
+def test_what_is_set_beside_the_settings_that_were_asked_for_is_noticed(
+    environments: dict[str, PracticeEnvironment],
+) -> None:
+    practice = environments["sensors"].practice
+    form = next(each for each in practice.forms["train"] if each.goal == "add" and each.by == "only")
+    own = practice.fitted(Key("train", 4, 0), form)
+    assert own is not None
+    goal = own.tasks[0].goal
+    assert verdict(practice.model, goal, goal.wanted, None, completed=True).success
+    wanted = goal.wanted.parts["settings"]
+    for value in ({**wanted.value, "site": "another"}, {**wanted.value, "receivers": []}):
+        found = goal.wanted.copy()
+        found.parts["settings"] = msgspec.structs.replace(wanted, value=value)
+        assert verdict(practice.model, goal, found, None, completed=True).failures == (
+            "settings is not as the task wants it",
+        )
 
 
 _PRINTS = """

@@ -52,8 +52,11 @@ def verdict(model: Model, goal: Goal, found: State, answer: Json, *, completed: 
         else:
             left.remove(match)
     others = [place for place in before if place not in changing and after.get(place) != before[place]]
-    parts = goal.wanted.parts.keys() | found.parts.keys()
-    touched = [each for each in parts if goal.wanted.parts.get(each) != found.parts.get(each)]
+    named = goal.wanted.parts.keys() | found.parts.keys()
+    told = {each for each in named if goal.wanted.parts.get(each) != goal.before.parts.get(each)}
+    wrong_parts = {each for each in named if goal.wanted.parts.get(each) != found.parts.get(each)}
+    failures += [f"{each} is not as the task wants it" for each in sorted(told & wrong_parts)]
+    touched = wrong_parts - told
     if others or left or touched:
         said = "; ".join(changes(goal.before, found))
         failures.append(f"changed without being asked: {said[:_SHOWN]}")
@@ -61,7 +64,7 @@ def verdict(model: Model, goal: Goal, found: State, answer: Json, *, completed: 
         failures.append("the task was not completed")
     elif wrong := wrong_answer(goal.answer, answer):
         failures.append(wrong)
-    total = len(changing) + len(new) + 2
+    total = len(changing) + len(new) + len(told) + 2
     return Verdict(total - len(failures), total, tuple(failures))
 
 

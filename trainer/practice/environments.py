@@ -40,7 +40,18 @@ from trainer.practice.checks import verdict
 from trainer.practice.forms import By, Form, Goal, Reach, all_forms, contrasts, likelihood, reaches
 from trainer.practice.mix import Mix
 from trainer.practice.programs import Shown, Writing, write_program
-from trainer.practice.tasks import Drawn, UnfitError, Values, belongs, call, draw_task, owner_of, rows_of, scope_of
+from trainer.practice.tasks import (
+    Drawn,
+    UnfitError,
+    Values,
+    alone,
+    belongs,
+    call,
+    draw_task,
+    owner_of,
+    rows_of,
+    scope_of,
+)
 from trainer.practice.words import word
 
 TASKS: Final = 3  # of a scenario
@@ -55,9 +66,9 @@ _CHOICES: Final = 6  # scenarios, of which the mix chooses one
 _TRIES: Final = 6  # of other details for a form, and of other forms
 _GOALS: Final[Mapping[Goal, float]] = {
     "count": 2, "list": 1.5, "sum": 0.5, "most": 0.7, "least": 0.7, "read": 3, "create": 4, "ensure": 0.7,
-    "change": 4, "act": 2, "delete": 2, "check": 0.7, "link": 1.5, "unlink": 0.5,
+    "change": 4, "act": 2, "delete": 2, "check": 0.7, "link": 1.5, "unlink": 0.5, "add": 1, "drop": 0.5,
 }  # fmt: skip
-_BY: Final[Mapping[By, float]] = {"text": 3, "where": 1.5, "all": 1, "id": 0.7}
+_BY: Final[Mapping[By, float]] = {"text": 3, "where": 1.5, "all": 1, "id": 0.7, "only": 1}
 _HARDER: Final = 0.25  # as often as else: two conditions, and all but one
 _OF_OTHERS: Final = 0.6  # as often as else: those that link to a record
 _WORLD: Final = re.compile(
@@ -168,7 +179,7 @@ class Practice:
         every = list(self.model.app.operations.values())
         if len(every) > _SHOWN:
             about = {form.collection, form.through.collection if form.through is not None else ""}
-            about |= {each.collection for each in self.model.collections[form.collection].home}
+            about |= {each.collection for each in self.every[form.collection].collection.home}
             own = {each.operation.name for each in self.model.every if each.collection in about}
             needed = [each for each in every if each.name in own]
             every = needed + key.random("shown").sample(every, max(0, _SHOWN - len(needed)))
@@ -225,9 +236,9 @@ class Practice:
 
     def _central(self, collection: str) -> float:
         """How much of an API is about the records of a collection, by what they are linked with."""
-        found = self.model.collections
-        inside = sum(scope.parent == collection for each in found.values() for scope in each.scopes)
-        return 1.0 + min(2, len(found[collection].links) + inside)
+        every = self.model.collections.values()
+        inside = sum(scope.parent == collection for each in every for scope in each.scopes)
+        return 1.0 + min(2, len(self.every[collection].collection.links) + inside)
 
     def nothing(self) -> str:
         """Why there is nothing to practise, and what to do."""
@@ -297,7 +308,7 @@ def _check(plan: Plan) -> None:
     writing = plan.writing_of(plan.practice.model.app)
     needs, shown = writing.needs(form), writing.shown[form.collection]
     lacking = needs - shown.rows
-    if form.by != "id" and lacking and (reach.one("get") is None or form.goal == "ensure"):
+    if form.by not in ("id", "only") and lacking and (reach.one("get") is None or form.goal == "ensure"):
         raise UnfitError(f"lists do not show {', '.join(sorted(lacking))}")
     if untrue := needs & shown.untrue:
         raise UnfitError(f"{', '.join(sorted(untrue))} of its records is not what is shown")
@@ -312,6 +323,10 @@ class _Showing:
 
     def shown(self) -> dict[str, Shown]:
         form, every = self._plan.form, self._plan.practice.every
+        if every[form.collection].is_alone:
+            shown = [alone(every[form.collection], double) for double in self._doubles]
+            sure = {name for name in shown[0] if all(each.get(name) is not None for each in shown)}
+            return {form.collection: Shown(frozenset(shown[0]), frozenset(sure))}
         found = {form.collection: self._of(every[form.collection], own=True)}
         if form.through is not None and form.through.name and form.through.collection not in found:
             found[form.through.collection] = self._of(every[form.through.collection], own=False)

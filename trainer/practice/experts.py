@@ -132,7 +132,9 @@ class PracticeScript(ProgramScript):
 
     def _answering(self) -> list[tuple[str, Modelled]]:
         """The operations of the program that answer with records, with what they do."""
-        operations, every = self._plan.app.operations, self._plan.practice.model.operations.values()
+        operations, practice = self._plan.app.operations, self._plan.practice
+        alone = [each for reach in practice.every.values() if reach.is_alone for each in reach.every]
+        every = [*practice.model.operations.values(), *alone]
         places = {(each.operation.method, each.operation.path): each for each in every}
         made = [(name, places[operations[name].method, operations[name].path]) for name in self._called]
         return [(name, each) for name, each in made if each.role in ("list", "get") and each.shape is not None]

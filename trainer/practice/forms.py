@@ -18,7 +18,7 @@ from app.apis.double.effects import Effect
 from app.apis.double.model import HIDDEN, Collection, Link, Model, Modelled, Role
 from app.apis.double.queries import Filter
 from app.apis.double.samples import Sampled
-from app.apis.double.shapes import Schema, fields_of, flat, kind_of, plain
+from app.apis.double.shapes import Schema, fields_of, flat, item_shape, kind_of, plain
 from app.apis.words import split_words
 from app.records import Json
 from app.security.secret_values import is_telling
@@ -38,10 +38,12 @@ Goal: TypeAlias = Literal[
     "check",
     "link",
     "unlink",
+    "add",
+    "drop",
 ]
-By: TypeAlias = Literal["all", "id", "text", "where"]
+By: TypeAlias = Literal["all", "id", "text", "where", "only"]
 Test: TypeAlias = Literal["is", "has", "more", "less", "before", "after"]
-Kind: TypeAlias = Literal["text", "number", "flag", "choice", "date"]
+Kind: TypeAlias = Literal["text", "texts", "number", "flag", "choice", "date"]
 
 ANSWERED: Final[frozenset[Goal]] = frozenset({"count", "list", "sum", "most", "least", "read", "ensure", "check"})
 NAMES: Final = (
@@ -59,11 +61,14 @@ _NAMES: Final = 3  # by which a record is called
 _FEW: Final = 4  # fields of a kind that are asked for
 _READ: Final = 8
 _ID: Final = re.compile(r"(^|_)(id|uuid|guid)s?$|hash|etag|checksum|signature|cursor|avatar|timestamp")
+_MOMENT: Final = re.compile(r"(^|_)(date|timestamp)(_|$)|_(at|on|time)$|^last_[a-z]+ed$")
 _NO_TEXTS: Final = ("byte", "binary", "password", "uuid", "time", "duration", "ipv4", "ipv6", "regex", "json")
 _DATES: Final = ("date", "date-time")
 _TESTS: Final[Mapping[Kind, tuple[Test, ...]]] = {
-    "text": ("has",), "number": ("more", "less"), "flag": ("is",), "choice": ("is",), "date": ("before", "after"),
+    "text": ("has",), "texts": (), "number": ("more", "less"), "flag": ("is",), "choice": ("is",),
+    "date": ("before", "after"),
 }  # fmt: skip
+_WRITES: Final[Mapping[str, Role]] = {"PATCH": "update", "PUT": "replace"}
 _FILTERS: Final[Mapping[Test, str]] = {"is": "equal", "has": "contains", "more": "over", "less": "under"}
 
 
@@ -116,6 +121,11 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
         return self.goal in ANSWERED
 
     @property
+    def has_new(self) -> bool:
+        """Whether a task says the new value."""
+        return self.goal in ("add", "drop") or (self.goal in ("change", "check") and self.value is None)
+
+    @property
     def is_of_owner(self) -> bool:
         """Whether only records are meant that link to another one."""
         linked = self.through is not None and self.through.link is not None
@@ -136,12 +146,23 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reach(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """How the records of one collection are read and written, and which of their fields can be asked for."""
+    """How the records of one collection are read and written, and which of their fields can be asked for.
+
+    What stands alone at its path, as settings do, is the only record of a collection that its path names.
+    """
 
     model: Model
     collection: Collection
     roles: Mapping[Role, Sequence[Modelled]]
     seen: Sampled = Sampled()
+
+    @property
+    def is_alone(self) -> bool:
+        return self.collection.name not in self.model.collections
+
+    @property
+    def every(self) -> list[Modelled]:
+        return [each for made in self.roles.values() for each in made]
 
     def one(self, role: Role) -> Modelled | None:
         return next(iter(self.roles.get(role, ())), None)
@@ -239,6 +260,8 @@ def likelihood(form: Form, reach: Reach) -> float:
     ranks = [order[each] for each in dict.fromkeys(fields) if each in order]
     if form.by == "text" and form.key in reach.names:
         ranks.append(2 * reach.names.index(form.key))
+    if form.through is not None and form.through.collection and not form.through.name:
+        ranks.append(1)  # people know names, and hardly ever ids
     return prod(1 / (1 + rank) for rank in ranks)
 
 
@@ -261,7 +284,10 @@ def kind_of_field(name: str, schema: Schema) -> Kind | None:
         case "boolean":
             return "flag"
         case "integer" | "number":
-            return None if schema.get("format") == "timestamp" or told.endswith(("_at", "_time")) else "number"
+            return None if schema.get("format") == "timestamp" or _MOMENT.search(told) else "number"
+        case "array" if kind_of(flat(schema.get("items") or {})) == "string":
+            item = kind_of_field(name, schema["items"])
+            return "texts" if item == "text" else None
         case "string" if schema.get("format") in _DATES:
             return "date"
         case "string" if schema.get("format") not in _NO_TEXTS and "const" not in schema:
@@ -290,7 +316,28 @@ def reaches(model: Model, seen: Sampled = Sampled()) -> dict[str, Reach]:  # noq
                 roles.setdefault(made.role, []).append(made)
         roles["list"] = sorted(roles.get("list", ()), key=lambda each: bool(each.fixed))
         found[name] = Reach(model, collection, roles, seen)
-    return found
+    return found | {each.collection.name: each for each in _alone(model, seen)}
+
+
+def _alone(model: Model, seen: Sampled) -> Iterator[Reach]:
+    """What is read at a path without parameters and is no record of a collection, as if it were the only one."""
+    for read in model.operations.values():
+        shape = item_shape(read.part) if read.role == "read" and not read.scopes else None
+        if shape is None:
+            continue
+        collection = Collection(
+            name="/".join(("", *read.path)), path=read.path, noun="", item=shape.item, key="", key_schema={}
+        )
+        made: dict[Role, Modelled] = {"get": msgspec.structs.replace(read, shape=shape)}
+        for each in model.operations.values():
+            if each.role == "write" and each.path == read.path and each.operation.method in _WRITES:
+                made[_WRITES[each.operation.method]] = each
+        known = {
+            role: msgspec.structs.replace(each, role=role, collection=collection.name)
+            for role, each in made.items()
+        }
+        roles = {role: [each] for role, each in known.items() if _is_usable(each, collection)}
+        yield Reach(model, collection, roles, seen)
 
 
 def _is_usable(made: Modelled, collection: Collection) -> bool:
@@ -328,10 +375,12 @@ def all_forms(every: Mapping[str, Reach]) -> tuple[list[Form], list[str]]:
     for name, reach in every.items():
         if reach.collection.has_types:
             continue
-        forms = list(_forms(reach, every))
-        if not forms:
+        forms = list(_of_alone(reach) if reach.is_alone else _forms(reach, every))
+        if not forms and not reach.is_alone:
             reasons.append(f"{name}: {_reason(reach)}")
         found |= {each.name: each for each in forms}
+    if all(every[each.collection].is_alone for each in found.values()):
+        return [], reasons  # too little to be divided among exercises and exams
     return list(found.values()), reasons
 
 
@@ -364,6 +413,17 @@ def _forms(reach: Reach, every: Mapping[str, Reach]) -> Iterator[Form]:
     for link in links:
         yield from _of_many(reach, Form(goal="count", collection=name, through=link))
         yield from _joins(reach, link)
+
+
+def _of_alone(reach: Reach) -> Iterator[Form]:
+    if reach.one("get") is None:
+        return
+    base = Form(goal="read", collection=reach.collection.name, by="only")
+    for field in [*reach.kinds][:_READ]:
+        yield _with(base, reach, goal="read", field=field)
+    for field in reach.of_kind("texts"):
+        yield _with(base, reach, goal="count", field=field)
+    yield from _changes(reach, base, flags_only=False)
 
 
 def _owners(reach: Reach, every: Mapping[str, Reach]) -> list[Through | None]:
@@ -470,7 +530,7 @@ def _of_one(reach: Reach, base: Form) -> Iterator[Form]:
 def _changes(reach: Reach, base: Form, *, flags_only: bool) -> Iterator[Form]:
     """Writes to the records that are meant. What is counted or named by a field is not changed in it."""
     own = base.where.field if base.where else ""
-    if not reach.collection.key:
+    if not reach.collection.key and not reach.is_alone:
         return
     for field in reach.settable if reach.write is not None else ():
         kind = reach.kinds[field]
@@ -478,6 +538,9 @@ def _changes(reach: Reach, base: Form, *, flags_only: bool) -> Iterator[Form]:
             yield from (_with(base, reach, goal="change", field=field, value=each) for each in (True, False))
         elif field != own and (kind == "choice" or not flags_only):
             yield _with(base, reach, goal="change", field=field)
+        if kind == "texts" and not flags_only and reach.one("get") is not None:
+            yield _with(base, reach, goal="add", field=field)
+            yield _with(base, reach, goal="drop", field=field)
     for made in reach.roles.get("act", ()):
         if is_plain_action(made) and not (own and own in effect(made).sets):
             yield msgspec.structs.replace(base, goal="act", operation=made.operation.name)

@@ -30,7 +30,7 @@ from trainer.practice.tasks import (
 )
 from trainer.practice.words import noun, nouns
 
-_LOCALS: Final = word_set("row page found chosen owner count best kept made each key apis total shown name")
+_LOCALS: Final = word_set("row item page found chosen owner count best kept made each key apis total shown name")
 _OTHER_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
     "list": ("get_all", "fetch"), "get": ("read", "show"), "create": ("add", "new"), "add": ("create", "insert"),
     "update": ("edit", "modify"), "patch": ("update", "edit"), "delete": ("remove", "destroy"), "put": ("update",),
@@ -41,7 +41,7 @@ _OTHER_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "key": ("id", "uuid", "key"), "text": ("title", "name", "label", "display_name"),
     "flag": ("status", "is_active"), "choice": ("status", "state", "type"),
     "date": ("created_at", "date", "timestamp"),
-    "number": ("value", "count", "amount"), "": ("id", "status", "label"),
+    "number": ("value", "count", "amount"), "texts": ("items", "values"), "": ("id", "status", "label"),
 }  # fmt: skip
 """What one expects that a field is called, by its kind."""
 
@@ -80,7 +80,7 @@ class Writing(msgspec.Struct, frozen=True, eq=False):
     def is_thin(self) -> bool:
         """Whether rows of the list lack what the tasks are about, so that each record is read by itself."""
         form = self.form
-        return form.by != "id" and bool(self.needs(form) - self.shown[form.collection].rows)
+        return form.by not in ("id", "only") and bool(self.needs(form) - self.shown[form.collection].rows)
 
     def needs(self, form: Form) -> set[str]:
         """The fields of rows that a program reads."""
@@ -181,7 +181,7 @@ class _Program:
         act = " ".join(split_words(form.operation))
         several = many if form.by in ("all", "where") else one
         said = {
-            "count": f"count {many}", "list": f"list {form.field} of {many}",
+            "count": f"count {form.field if form.by == 'only' else many}", "list": f"list {form.field} of {many}",
             "sum": f"total {form.field} of {many}",
             "most": f"{many} with most {form.field}", "least": f"{many} with least {form.field}",
             "read": f"{form.field} of {one}", "create": f"create {one} with {' '.join(form.fields)}",
@@ -189,6 +189,7 @@ class _Program:
             "act": f"{act} for {several}", "delete": f"delete {several}",
             "check": f"{verb} {form.field} of {one} and count",
             "link": f"put {one} in", "unlink": f"take {one} out",
+            "add": f"add to {form.field} of {one}", "drop": f"drop from {form.field} of {one}",
         }[form.goal]  # fmt: skip
         if form.by == "where":
             for each in form.conditions.values():
@@ -208,6 +209,9 @@ class _Program:
         """The lines, the result, and its type."""
         form = self._form
         match form.goal:
+            case "count" if form.by == "only":
+                value = f"{self._get('')}{self._item(form.field)}"
+                return [], f"len({value if form.field in self._shown.sure else f'{value} or []'})", "int"
             case "count":
                 return ["count = 0", *self._each(["count += 1"])], "count", "int"
             case "list":
@@ -222,8 +226,12 @@ class _Program:
                 return ["total = 0", *self._each([f"total += {value}"])], "total", "float"
             case "most" | "least":
                 return self._extreme()
-            case "read" if form.by == "id":
-                return [], f"{self._get(self._names['key'])}{self._item(form.field)}", self._kind(form.field)
+            case "read" if form.by in ("id", "only"):
+                return (
+                    [],
+                    f"{self._get(self._names.get('key', ''))}{self._item(form.field)}",
+                    self._kind(form.field),
+                )
             case "read":
                 return self._find(self._access(form.field)), "found", self._kind(form.field)
             case "create":
@@ -260,7 +268,9 @@ class _Program:
     def _write_one(self) -> tuple[list[str], str, str]:
         form, reach = self._form, self._reach
         needs_row = reach.is_whole and form.goal in ("change", "check") and reach.one("get") is None
-        if form.by == "id":
+        if form.by == "only":
+            key, lines = "", self._write("", "")
+        elif form.by == "id":
             if needs_row:
                 key = f"if str({self._key('row')}) == str({self._names['key']}):"
                 lines = ["found = None", *self._each([key, "    found = row"], every=True)]
@@ -323,15 +333,16 @@ class _Program:
     def _new(self, key: str) -> tuple[list[str], str]:
         """The new value, after lines that read what it depends on: a link to several records goes on or off."""
         form, link = self._form, self._form.through.link if self._form.through is not None else None
-        if form.goal not in ("link", "unlink"):
+        if form.goal not in ("link", "unlink", "add", "drop"):
             return [], repr(form.value) if form.value is not None else self._names["new"]
-        if link is None or not link.many:
+        if form.goal in ("link", "unlink") and (link is None or not link.many):
             return [], self._owner
-        links = (
+        one = self._names["new"] if form.has_new else self._owner
+        known = (
             self._access(form.field) if form.field in self._shown.sure else f"({self._access(form.field)} or [])"
         )
-        more, less = f"[*{links}, {self._owner}]", f"[each for each in {links} if each != {self._owner}]"
-        return [f"row = {self._get(key)}"], more if form.goal == "link" else less
+        more, less = f"[*{known}, {one}]", f"[item for item in {known} if item != {one}]"
+        return [f"row = {self._get(key)}"], more if form.goal in ("link", "add") else less
 
     def _whole(self, made: Modelled, key: str, new: str, kept: Sequence[str]) -> str:
         """A replacement by what was kept and one new value."""
@@ -551,7 +562,9 @@ class _Program:
         return f"apis.{self._writing.app.name}.{operation.name}{ends}({', '.join(listed)})"
 
     def _kind(self, field: str) -> str:
-        return {"number": "float", "flag": "bool"}.get(self._reach.kinds.get(field, "text"), "str")
+        return {"number": "float", "flag": "bool", "texts": "list"}.get(
+            self._reach.kinds.get(field, "text"), "str"
+        )
 
 
 def quoted(name: str) -> str:

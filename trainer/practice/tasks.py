@@ -14,8 +14,9 @@ from app.apis.double.model import Collection, Link, Modelled
 from app.apis.double.records import Drawer, NoValueError
 from app.apis.double.service import Answer, Double
 from app.apis.double.shapes import Schema, fields_of, flat, value_at
-from app.apis.double.state import Record, State, linked, new_key, typed_key
+from app.apis.double.state import Part, Record, State, linked, new_key, typed_key
 from app.apis.pagination import first_page, next_page
+from app.apis.words import singular
 from app.errors import HostError
 from app.records import Json
 from trainer.practice.checks import Goal, Place, verdict
@@ -62,7 +63,7 @@ def parameters(form: Form, collection: Collection) -> list[str]:
     found += ["key"] if form.by in ("id", "text") and form.goal != "create" else []
     found += [name for name, each in form.conditions.items() if each.flag is None]
     found += ["but"] if form.but else []
-    found += ["new"] if form.goal in ("change", "check") and form.value is None else []
+    found += ["new"] if form.has_new else []
     return [*found, *form.fields] if form.goal == "create" else found
 
 
@@ -205,6 +206,8 @@ class CarriedOut:
     def out(self) -> Json:
         """The answer. Raises UnfitError for what the API refuses."""
         form = self._form
+        if form.by == "only":
+            return self._alone()
         chosen = [] if form.goal == "create" else self._chosen()
         match form.goal:
             case "count":
@@ -231,9 +234,30 @@ class CarriedOut:
         value = self._new
         return sum(each.fields.get(form.field) == value for each in self._chosen("all"))
 
+    def _alone(self) -> Json:
+        """What there is one of is read, or changed."""
+        form, made = self._form, self._reach.write
+        shown = alone(self._reach, self._double)
+        if form.is_answered:
+            value = shown.get(form.field)
+            return len(value or ()) if form.goal == "count" else value
+        assert made is not None  # a form of it
+        kept = {name: shown[name] for name in kept_fields(self._reach) if shown.get(name) is not None}
+        call(self._double, made, {}, kept | {form.field: self._changed(shown.get(form.field))})
+        return None
+
     @property
     def _new(self) -> Json:
         return self._values["new"] if self._form.value is None else self._form.value
+
+    def _changed(self, value: Json) -> Json:
+        """What becomes of a value."""
+        match self._form.goal:
+            case "add":
+                return [*(value or []), self._new]
+            case "drop":
+                return [each for each in value or [] if each != self._new]
+        return self._new
 
     def _chosen(self, by: str = "") -> list[Record]:
         return chosen_records(self._form, self._reach, self._double.state, self._values, by=by)
@@ -289,7 +313,8 @@ class CarriedOut:
                 made, fields = reach.model.operations[form.operation], Values()
                 self.asked[place] = frozenset(effect(made).sets)
             case _:
-                new = self._joined(record) if form.goal in ("link", "unlink") else self._new
+                joins = form.goal in ("link", "unlink")
+                new = self._joined(record) if joins else self._changed(record.fields.get(form.field))
                 made, fields = reach.write, {form.field: new}
                 kept = kept_fields(reach)
                 old = {name: record.fields[name] for name in kept if record.fields.get(name) is not None}
@@ -305,6 +330,21 @@ def _linking(form: Form, schema: Schema, owner: str) -> Json:
     if form.through is not None and form.through.link is not None and form.through.link.many:
         return [typed_key(flat(flat(schema).get("items") or {}), owner)]
     return typed_key(schema, owner)
+
+
+def alone(reach: Reach, double: Double, sets: Mapping[str, Json] = {}) -> dict[str, Json]:
+    """What an API answers of what there is one of, once some of its fields were set. Raises UnfitError."""
+    made = reach.one("get")
+    assert made is not None  # it is read
+    assert made.shape is not None
+    whole = call(double, made, {}, {}).value
+    found = value_at(whole, made.shape.keys)
+    if not isinstance(found, dict):
+        raise UnfitError(f"{made.operation.name} answers with no object")
+    if sets:
+        found |= sets
+        double.state.parts["/".join(made.path)] = Part(whole, whole)
+    return found
 
 
 def call(double: Double, made: Modelled, known: Mapping[str, Json], fields: Mapping[str, Json]) -> Answer:
@@ -383,9 +423,27 @@ class _Fit:
 
     def values(self) -> Values:
         form = self._form
+        if form.by == "only":
+            return self._alone()
         values = Values(zip(parameters(form, self._collection), self._home(), strict=False))
         self._take_some_away()
         self._place(values)
+        self._tell_which(values)
+        if form.goal in ("link", "unlink"):
+            self._join(values)
+        if form.has_new:
+            values["new"] = self._new_value()
+        if form.goal in ("change", "check", "act", "add", "drop"):
+            self._unlike(values)
+        if form.goal == "create":
+            self._new(values)
+        if form.goal in ("most", "least"):
+            self._tell_apart(values)
+        return values
+
+    def _tell_which(self, values: Values) -> None:
+        """Which records are meant."""
+        form = self._form
         if form.is_of_owner and form.through is not None and form.through.link is not None:
             self._link(form.through, form.through.link, values)
         for name, where in form.conditions.items():
@@ -396,17 +454,37 @@ class _Fit:
             self._leave_one(values)
         if form.by in ("id", "text") and form.goal != "create":
             self._name(values)
-        if form.goal in ("link", "unlink"):
-            self._join(values)
-        if form.goal in ("change", "check") and form.value is None:
-            values["new"] = self._value(form.field, self._reach.settable.get(form.field, {}))
-        if form.goal in ("change", "check", "act"):
-            self._unlike(values)
-        if form.goal == "create":
-            self._new(values)
-        if form.goal in ("most", "least"):
-            self._tell_apart(values)
+
+    def _alone(self) -> Values:
+        """What there is one of becomes another one for each task, as far as it may be set."""
+        form, values = self._form, Values()
+        if form.has_new:
+            values["new"] = self._new_value()
+        if form.goal in ("add", "drop"):
+            value = self._list_without(values["new"])
+        else:
+            value = self._value(form.field, self._fields[form.field])
+        if value == values.get("new", form.value) and form.goal == "change":
+            value = self._other(form.field, value)
+        alone(self._reach, self._double, {form.field: value})
         return values
+
+    def _new_value(self) -> Json:
+        form = self._form
+        schema = self._reach.settable.get(form.field, {})
+        if form.goal not in ("add", "drop"):
+            return self._value(form.field, schema)
+        return draw_text(flat(schema).get("items") or {}, singular(form.field), self._drawer, self._rng)
+
+    def _list_without(self, new: Json) -> list[Json]:
+        """Some texts, and among them the one that is to go, if it is to."""
+        schema = self._fields[self._form.field]
+        items = [each for each in self._value(self._form.field, schema) if each != new]
+        if self._form.goal == "drop":
+            items.insert(self._rng.randint(0, len(items)), new)
+        if not self._drawer.fits(schema, items):
+            raise UnfitError("its list takes no such texts")
+        return items
 
     def _home(self) -> list[Json]:
         """The keys of what the records are in."""
@@ -607,6 +685,10 @@ class _Fit:
     def _unlike(self, values: Values) -> None:
         """What the task wants does not hold yet."""
         form = self._form
+        if form.goal in ("add", "drop"):
+            for record in chosen_records(form, self._reach, self._double.state, values):
+                record.fields[form.field] = self._list_without(values["new"])
+            return
         sets = effect(self._double.model.operations[form.operation]).sets if form.operation else {}
         if form.goal != "act":
             sets = {form.field: values["new"] if form.value is None else form.value}

@@ -9,7 +9,7 @@ from typing import Final
 from app.apis.double import texts
 from app.apis.double.records import Drawer, NoValueError
 from app.apis.double.shapes import Schema, flat, kind_of
-from app.apis.words import split_words, word_set
+from app.apis.words import singular, split_words, word_set
 from app.records import Json
 from trainer.practice.forms import ADDRESSES
 
@@ -22,6 +22,7 @@ _OWN_FORMS: Final = word_set(
 _FOREIGN: Final = ("Überblick", "Café", "Größe", "Señal", "Žluťoučký", "Обзор", "报告", "Résumé", "Ærø")
 _PATHS: Final = ("prices", "news", "docs/start.html", "a/b", "offers", "feed.xml")
 _TRIES: Final = 8
+_TEXTS: Final = 3  # of a list, at most
 _HOSTS: Final = (
     "shop.example.net", "docs.example.com", "news.example.net", "status.example.com", "blog.example.net",
     "data.example.com", "jobs.example.net",
@@ -34,12 +35,23 @@ def draw_value(schema: Schema, name: str, drawer: Drawer, rng: Random) -> Json:
     choices = [each for each in inner.get("enum", ()) if each is not None]
     if choices:
         return rng.choice(choices)
+    if kind_of(inner) == "array" and kind_of(items := flat(inner.get("items") or {})) == "string":
+        return _texts(inner, items, name, drawer, rng)
     if kind_of(inner) != "string" or inner.get("format") not in (None, "uri", "url") or "pattern" in inner:
         found = drawer.value(schema, name, f"value {rng.random()}")
         if found is None or found == "":
             raise NoValueError("its values are empty")
         return found
     return draw_text(schema, name, drawer, rng)
+
+
+def _texts(schema: Schema, items: Schema, name: str, drawer: Drawer, rng: Random) -> list[str]:
+    found = list(
+        dict.fromkeys(draw_text(items, singular(name), drawer, rng) for _ in range(rng.randint(1, _TEXTS)))
+    )
+    if not drawer.fits(schema, found):
+        raise NoValueError("its lists cannot be said")
+    return found
 
 
 def draw_text(schema: Schema, name: str, drawer: Drawer, rng: Random) -> str:

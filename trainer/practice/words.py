@@ -122,6 +122,40 @@ FRAMES: Final[dict[Split, dict[str, Wordings]]] = {
             "Set {flag} of all {them} to false.", "Turn off {flag} for all {them}.",
             "Disable {flag} for the {them}.",
         ),
+        "texts": (
+            "List the {field} of {one}.", "What are the {field} of {one}?", "Which {field} does {one} have?",
+            "Give me all {field} of {one}.",
+        ),
+        "add": (
+            "Add {new} to the {field} of {one}.", "{One} needs one more of its {field}: {new}.",
+            "Put {new} into the {field} of {one}, too.", "Add the {item} {new} to {one}.",
+            "{One} should also have {new} among its {field}.",
+        ),
+        "drop": (
+            "Remove {new} from the {field} of {one}.", "Take {new} out of the {field} of {one}.",
+            "Remove the {item} {new} from {one}.",
+        ),
+        "alone count": ("How many {field} are there?", "How many {field} does {app} have?", "Count the {field}."),
+        "alone read": (
+            "What is the {field}?", "Tell me the {field} of {app}.", "Which {field} does {app} have?",
+            "Look up the {field}.", "What {field} does {app} say it has?", "I need to know the {field}.",
+            "Check {one}: what is the {field}?", "What is the {field} in {one}?",
+        ),
+        "alone texts": (
+            "List the {field}.", "What are the {field}?", "Which {field} are there?",
+            "Give me all {field} of {app}.",
+        ),
+        "alone change": (
+            "Set the {field} to {new}.", "Change the {field} to {new}.", "The {field} should be {new}.",
+            "Set the {field} in {one} to {new}.", "Use {new} as the {field} from now on.",
+        ),
+        "alone add": (
+            "Add {new} to the {field}.", "Add the {item} {new}.", "Put {new} into the {field}, too.",
+            "There should be one more {item}: {new}.", "Also use the {item} {new}.",
+        ),
+        "alone drop": (
+            "Remove {new} from the {field}.", "Remove the {item} {new}.", "Take {new} out of the {field}.",
+        ),
         "check": (
             "{change} Then tell me how many {nouns}{place} there are {that}.",
             "{change} After that, how many {nouns}{place} are there {that}?",
@@ -148,6 +182,15 @@ FRAMES: Final[dict[Split, dict[str, Wordings]]] = {
         "all_off": ("See to it that all {them} are not {flag}.",),
         "all_set": ("Let {flag} be true for all {them}.",),
         "all_unset": ("Let {flag} be false for all {them}.",),
+        "texts": ("Go and see which {field} {one} has.",),
+        "add": ("Let {new} be one of the {field} of {one}.",),
+        "drop": ("Let {new} be none of the {field} of {one}.",),
+        "alone count": ("The number of {field}, please.",),
+        "alone read": ("Do you know the {field} of {app}?",),
+        "alone texts": ("Go and see which {field} {app} has.",),
+        "alone change": ("Let {new} be the {field}.",),
+        "alone add": ("Let {new} be one of the {field}.",),
+        "alone drop": ("Let {new} be none of the {field}.",),
         "check": ("{change} Report the number of {nouns}{place} {that} afterwards.",),
     },
     "test": {
@@ -170,6 +213,15 @@ FRAMES: Final[dict[Split, dict[str, Wordings]]] = {
         "all_off": ("Not one of the {them} may count as {flag}.", "Switch {flag} off for the {them}."),
         "all_set": ("I need {flag} to be true on all the {them}.", "Switch {flag} on for the {them}."),
         "all_unset": ("I need {flag} to be false on all the {them}.", "Switch {flag} off for the {them}."),
+        "texts": ("Write down each of the {field} that {one} has.",),
+        "add": ("{One} lacks {new} among its {field}: see that it gets there.",),
+        "drop": ("{new} has no business among the {field} of {one}.",),
+        "alone count": ("Go through the {field} and say how many you see.",),
+        "alone read": ("I cannot remember the {field}, can you check?",),
+        "alone texts": ("Write down each of the {field}.",),
+        "alone change": ("The {field} is wrong: it has to be {new}.",),
+        "alone add": ("{new} is missing among the {field}: see that it gets there.",),
+        "alone drop": ("{new} has no business among the {field}.",),
         "check": ("{change} Once that is done, let me know the count of {nouns}{place} {that}.",),
     },
 }  # fmt: skip
@@ -218,6 +270,9 @@ _MORE: Final[dict[str, Wordings]] = {
         "For all {them}, set the {label} to {target}.",
     ),
 }  # fmt: skip
+_AS_VERB: Final[Wordings] = (
+    "{Verb} {given}.", "Please {verb} the page {given}.", "Start {verb}ing {given}.", "I want to {verb} {given}.",
+)  # fmt: skip
 _FLAGS: Final[dict[Split, dict[bool, Wordings]]] = {
     "train": {
         True: ("that are {flag}", "which are {flag}", "with {flag} set", "whose {flag} is true"),
@@ -420,6 +475,10 @@ class _Wording:
         field = prose(form.field, self._reach, self._rng) if form.field else ""
         by = prose(form.key, self._reach, self._rng) if form.key else ""
         own = FRAMES[split]
+        if form.by == "only" and form.value is None:
+            return self._of_lists("alone ")
+        if form.goal in ("add", "drop") or (form.goal == "read" and form.kind == "texts"):
+            return self._of_lists()
         match form.goal:
             case "count":
                 return self._of_many(self._frames("count", GYM_FRAMES[split]["count"]))
@@ -433,8 +492,7 @@ class _Wording:
             case "read":
                 return self._read(field)
             case "create":
-                frames = self._frames("create", CRUD_FRAMES[split]["create"])
-                return self._choose(frames).format(noun=self._noun, given=self._given())
+                return self._created()
             case "ensure":
                 given = self._titled(form.key, self._values["key"])
                 place = self._place(_NEW_OWNER)
@@ -448,12 +506,30 @@ class _Wording:
                 return self._choose(own["check"]).format(change=change, **told)
             case "link" | "unlink":
                 return self._joined()
-            case "delete":
-                return self._act("delete", "deleted", self._frames("delete", CRUD_FRAMES[split]["delete"]))
-            case "act":
-                base, done = action(self._reach.model.operations[form.operation])
-                return self._act(base, done, self._frames("act", CRUD_FRAMES[split]["act"]))
         return self._changed(field)
+
+    def _created(self) -> str:
+        frames = self._frames("create", CRUD_FRAMES[self._split]["create"])
+        verb = noun(self._reach.collection)
+        if self._split == "train" and verb in verbs.ALL and is_address(self._form.fields[0], self._reach):
+            frames = (*frames, *_AS_VERB * 3)  # a watch that is created is a page to watch
+        chosen = self._choose(frames)
+        given = self._given(bare=chosen in _AS_VERB)
+        return chosen.format(noun=self._noun, given=given, Verb=verb.capitalize(), verb=verb)
+
+    def _of_lists(self, alone: str = "") -> str:
+        """What is asked of lists of texts, and of the fields of what there is one of."""
+        form = self._form
+        asked = "texts" if form.kind == "texts" and form.goal == "read" else form.goal
+        field = (
+            " ".join(split_words(form.field))
+            if form.kind == "texts"
+            else prose(form.field, self._reach, self._rng)
+        )
+        *words, last = split_words(form.field) or [form.field]
+        new = _value(self._values.get("new"))
+        item = " ".join([*words, singular(last)])
+        return self._of_one(FRAMES[self._split][f"{alone}{asked}"], field=field, item=item, new=new)
 
     def _read(self, field: str) -> str:
         is_said = is_adjective(self._form.field)
@@ -473,6 +549,11 @@ class _Wording:
 
     def _changed(self, field: str) -> str:
         form, split = self._form, self._split
+        if form.goal == "delete":
+            return self._act("delete", "deleted", self._frames("delete", CRUD_FRAMES[split]["delete"]))
+        if form.goal == "act":
+            base, done = action(self._reach.model.operations[form.operation])
+            return self._act(base, done, self._frames("act", CRUD_FRAMES[split]["act"]))
         if form.value is not None:
             verb = flag_verb(form.field, self._reach.kinds)
             bases = () if not verb else (verb,) if form.value else _OPPOSITES.get(verb, ())
@@ -489,7 +570,7 @@ class _Wording:
             frames = self._frames("change", CRUD_FRAMES[split]["change"])
             if split == "train" and form.field in self._reach.names[:1]:
                 frames = frames[::2] + _MORE["rename"]
-            return self._of_one(frames, field=field, new=self._values["new"])
+            return self._of_one(frames, field=field, new=_value(self._values["new"]))
         frames = self._frames("move", GYM_FRAMES[split]["move"])
         return self._of_many(frames, label=field, target=self._values["new"])
 
@@ -507,7 +588,7 @@ class _Wording:
 
     @property
     def _is_one(self) -> bool:
-        return self._form.by in ("id", "text")
+        return self._form.by in ("id", "text", "only")
 
     def _act(self, base: str, done: str, frames: Wordings) -> str:
         more = {"act": base, "Act": base.capitalize(), "acted": done}
@@ -550,7 +631,10 @@ class _Wording:
         return f" {self._choose(_BUT[self._split]).format(one=one)}"
 
     def _one(self) -> str:
-        form, value = self._form, self._values["key"]
+        form = self._form
+        if form.by == "only":
+            return f"the {' '.join(_path_words(self._reach.collection))}"
+        value = self._values["key"]
         if form.by == "id":
             return self._choose(_ID[self._split]).format(noun=self._noun, nouns=self._nouns, value=value)
         return self._called(self._reach, form.key, value)
@@ -611,10 +695,12 @@ class _Wording:
             test, field = f"done {test}", done
         return self._choose(_TESTS[split][test]).format(field=field, v=value)
 
-    def _given(self) -> str:
-        """The fields of a new record."""
+    def _given(self, *, bare: bool = False) -> str:
+        """The fields of a new record; of the first one its value alone if `bare`."""
         form = self._form
         said = [self._titled(each, self._values[each]) for each in form.fields]
+        if bare:
+            said[0] = str(self._values[form.fields[0]])
         if form.through is not None:
             said.append(self._choose(_NEW_OWNER[self._split]).format(one=self._owner()))
         said[0] += self._home()
@@ -629,7 +715,7 @@ class _Wording:
             return f"{done} on {value}"
         is_title = called in ("name", "title") or field == self._reach.collection.key
         frames = TITLED[split] if is_title else GIVEN[split]
-        return self._choose(frames).format(field=called, value=value)
+        return self._choose(frames).format(field=called, value=_value(value))
 
     def _frames(self, name: str, frames: Wordings) -> Wordings:
         """With those that practice has besides."""
@@ -697,4 +783,6 @@ def _flag(field: str) -> str:
 
 
 def _value(value: Json) -> str:
+    if isinstance(value, list):
+        return " and ".join([", ".join(map(str, value[:-1])), str(value[-1])]) if len(value) > 1 else str(*value)
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -27,6 +27,7 @@ from trainer.sft_data.selection import select
 DIRECTORY = "demonstrations"  # of a run's
 MOST = 10_000  # demonstrations, so that their tokens fit in memory
 _BATCH = 8  # scenarios at a time, each batch a file
+_WITHHELD = 0.45  # of tasks are offered no skill: what serves at first has none
 _IN_VAIN = 48  # tasks
 
 
@@ -77,7 +78,7 @@ async def demonstrate(
             sandbox=sandbox,
             seed=job.settings.seed,
         )
-        async with load_expert(context) as expert:
+        async with load_expert(context, withheld=_WITHHELD) as expert:
             while not batches or (found.kept < MOST and may_go_on()):
                 scenarios = environment.scenarios("train", _BATCH, job.settings.seed * MOST + batches)
                 batch = Demonstrations()
