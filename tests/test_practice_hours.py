@@ -53,12 +53,12 @@ def test_time_between_attempts_does_not_count(tmp_path: Path, clock: Clock) -> N
     assert Hours(tmp_path, 1.0, clock=clock).used == 30
 
 
-def test_demonstrations_take_a_twentieth_of_the_hours_at_most(tmp_path: Path, clock: Clock) -> None:
+def test_demonstrations_take_six_hundredths_of_the_hours_at_most(tmp_path: Path, clock: Clock) -> None:
     with Hours(tmp_path, 1.0, clock=clock).stage("demonstrations"):
         clock.now += 100
     hours = Hours(tmp_path, 1.0, clock=clock)
     with hours.stage("demonstrations"):
-        clock.now += 79
+        clock.now += 115
         assert hours.is_left_for_demonstrations()
         clock.now += 2
         assert not hours.is_left_for_demonstrations()
@@ -67,40 +67,40 @@ def test_demonstrations_take_a_twentieth_of_the_hours_at_most(tmp_path: Path, cl
 def test_supervised_steps_are_as_many_as_there_is_time_for_and_the_number_is_kept(
     tmp_path: Path, clock: Clock
 ) -> None:
-    """1,620 s are the share of an hour: after 20 s there is time for 160 more of 10 s, if the data has so many."""
+    """2,160 s are the share of an hour: after 20 s there is time for 214 more of 10 s, if the data has so many."""
     hours = Hours(tmp_path, 1.0, clock=clock)
     hours.sheet.step_seconds = [60.0, 10.0, 10.0, 9.0]  # the first loads the model
     with hours.stage("supervised"):
         clock.now += 20
-        assert hours.decide_steps(1000) == 4 + 160
+        assert hours.decide_steps(1000) == 4 + 214
         clock.now += 500
-    assert Hours(tmp_path, 1.0, clock=clock).decide_steps(1000) == 164
+    assert Hours(tmp_path, 1.0, clock=clock).decide_steps(1000) == 218
     few = Hours(tmp_path / "few", 1.0, clock=clock)
     few.sheet.step_seconds = [1.0, 1.0]
     assert few.decide_steps(7) == 7
 
 
 def test_rollouts_leave_the_exam_the_time_that_it_takes_by_their_own_speed(tmp_path: Path, clock: Clock) -> None:
-    """A task takes 1 s. The exam gets a fifth of the hour, 120 scenarios of 6 tasks, and the guard a tenth, 60."""
+    """A task takes 1 s. The exam gets 9 minutes, 90 scenarios of 6 tasks, and the guard a tenth, 60."""
     hours = Hours(tmp_path, 1.0, clock=clock)
     with hours.stage("rollouts"):
         assert hours.is_left_for_round(200)
         hours.add_round(96, 96.0, 120.0)
-        clock.now += HOUR - (120 + 60) * 6 - 121
+        clock.now += HOUR - (90 + 60) * 6 - 121
         assert hours.is_left_for_round(200)
         assert hours.rounds_left(200) == 1
         clock.now += 2
         assert not hours.is_left_for_round(200)
         assert hours.is_left_for_round(30), "a smaller exam takes less"
-    assert (hours.decide_exam(200), hours.sheet.guard) == (120, 60)
-    assert Hours(tmp_path, 1.0, clock=clock).decide_exam(200) == 120
+    assert (hours.decide_exam(200), hours.sheet.guard) == (90, 60)
+    assert Hours(tmp_path, 1.0, clock=clock).decide_exam(200) == 90
 
 
 def test_where_serving_samples_the_exam_looks_twice(tmp_path: Path, clock: Clock) -> None:
     hours = Hours(tmp_path, 1.0, looks=2, clock=clock)
     with hours.stage("rollouts"):
         hours.add_round(96, 96.0, 120.0)
-    assert (hours.decide_exam(200), hours.sheet.guard) == (60, 60)
+    assert (hours.decide_exam(200), hours.sheet.guard) == (45, 60)
 
 
 def test_an_exam_has_the_fewest_scenarios_that_decide_or_does_not_begin(tmp_path: Path, clock: Clock) -> None:

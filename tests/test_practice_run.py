@@ -52,7 +52,7 @@ async def test_a_run_that_was_cancelled_goes_on_to_the_gate_and_tells_what_it_di
     assert practice["api"] == "sensors"
     assert set(practice["stages"]) == {"samples", *STAGES}
     assert practice["demonstrations"] > 0.8 * practice["tried"] > 20
-    assert (practice["supervised_steps"] >= 4, practice["operations"], practice["left_out"]) == (True, 7, {})
+    assert (practice["supervised_steps"] >= 4, practice["operations"], practice["left_out"]) == (True, 10, {})
     assert sorted(recorder.metrics) == [*range(1, practice["supervised_steps"] + practice["rounds"] + 1)]
     assert {each["stage"] for each in recorder.metrics.values()} <= {"supervised", "rollouts"}
     assert {f"{part.partition(',')[0]}" for part, _, _ in recorder.parts} >= {"supervised steps"}

@@ -16,9 +16,9 @@ from trainer.run_job import RunProgress
 
 Stage: TypeAlias = Literal["samples", "demonstrations", "supervised", "rollouts", "exam"]
 
-DEMONSTRATIONS: Final = 0.05  # of the hours, at most: supervised steps take many times longer to read them
-SUPERVISED_UNTIL: Final = 0.45  # of the hours: rollouts have 0.3 of them, even if all stages take what they may
-_EXAM: Final = 0.2  # of the hours, unless the fewest scenarios take longer
+DEMONSTRATIONS: Final = 0.06  # of the hours, at most: supervised steps take many times longer to read them
+SUPERVISED_UNTIL: Final = 0.6  # of the hours: rollouts have 0.15 of them, even if all stages take what they may
+_EXAM: Final = 0.15  # of the hours, unless the fewest scenarios take longer
 _GUARD: Final = 0.05  # of the hours, of each of two models
 _GUARDED: Final = 10, 60  # scenarios of the guard, at least and at most
 _TASKS: Final = 3  # of a scenario

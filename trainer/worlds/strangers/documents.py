@@ -60,7 +60,9 @@ _READS: Final = (
     ("storage", "used bytes#, free bytes#"), ("queue", "waiting#, running#"), ("ping", "message"),
     ("about", "product, vendor, build number#"), ("cache info", "entries#, hits#"),
     ("maintenance", "message, planned?"), ("region info", "region, latency#"),
+    ("notifications", "addresses*"), ("access rules", "allowed hosts*, strict?"), ("branding", "title, colors*"),
 )  # fmt: skip
+_SET: Final = {"settings", "maintenance", "notifications", "access rules", "branding", "limits"}
 _NAMES: Final = (
     "lighthouse", "paperboat", "campfire", "compass", "anthill", "snowglobe", "windmill", "tinderbox",
     "sandcastle", "kettlebell", "driftwood", "moonbase", "clockwork", "bluebird", "foxglove", "hourglass",
@@ -535,26 +537,28 @@ class _Writer:
         return [_query(self._habits.parameter(each), _TEXT) for each in names]
 
     def _fill(self) -> None:
-        """An operation that no task needs; of some nobody can tell from the document what they do."""
-        rng, habits = self._rng, self._habits
-        path, method, said, node = self._part() if rng.random() < 0.4 else self._untold()
-        if path + habits.slash in self._paths:
-            return
-        if habits.says != "nothing":
-            node["summary"] = said.capitalize()
-        if habits.identifiers != "absent":
-            is_snake = habits.identifiers in ("snake", "path", "framework")
-            node["operationId"] = spell(said, "snake" if is_snake else "camel")
-        self._paths[path + habits.slash] = {method: node}
+        """An operation that no record needs; of some nobody can tell from the document what they do."""
+        for path, method, said, node in self._part() if self._rng.random() < 0.4 else [self._untold()]:
+            if method in self._paths.get(path + self._habits.slash, {}):
+                return
+            if self._habits.says != "nothing":
+                node["summary"] = said.capitalize()
+            if self._habits.identifiers != "absent":
+                is_snake = self._habits.identifiers in ("snake", "path", "framework")
+                node["operationId"] = spell(said, "snake" if is_snake else "camel")
+            self._paths.setdefault(path + self._habits.slash, {})[method] = node
 
-    def _part(self) -> tuple[str, str, str, Node]:
-        """A part of the whole that is read: path, method, what it does, and the operation."""
-        habits, (about, listed) = self._habits, self._rng.choice(_READS)
-        kinds: dict[str, Node] = {"whole": _NUMBER, "flag": {"type": "boolean"}}
-        every = map(read_field, listed.split(", "))
-        shown = _object({habits.field(each.words): kinds.get(each.kind, _TEXT) for each in every})
+    def _part(self) -> list[tuple[str, str, str, Node]]:
+        """What there is one of, read and perhaps set: path, method, what it does, and the operation."""
+        rng, habits, (about, listed) = self._rng, self._habits, self._rng.choice(_READS)
+        fields = map(read_field, listed.split(", "))
+        shown = _object({habits.field(each.words): self._schema(each) for each in fields})
         path = f"{habits.prefix}/{spell(about, habits.paths)}"
-        return path, "get", f"get {about}", _operation(None, shown)
+        found = [(path, "get", f"get {about}", _operation(None, shown))]
+        if about in _SET and rng.random() < 0.7:
+            method, verb = rng.choice((("put", "replace"), ("put", "update"), ("patch", "update")))
+            found.append((path, method, f"{verb} {about}", _operation(shown, shown)))
+        return found
 
     def _untold(self) -> tuple[str, str, str, Node]:
         """The same of what is done with records."""
