@@ -1,8 +1,13 @@
-"""Demonstrations of practice: lessons that its expert executed on the double, of which the right ones are kept."""
+"""Demonstrations of practice: lessons that its expert executed on the double, of which the right ones are kept.
+
+Every few are of the gym, whose tasks a model knows how to solve: practice on one API alone makes it forget all
+others.
+"""
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -12,11 +17,11 @@ from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
 from app.sandbox.forked_sandbox import ForkedSandbox
 from trainer.atomic_write import write_atomically
-from trainer.environment import Scenario
+from trainer.environment import Scenario, open_environment
 from trainer.learning.batch import Sample, samples_of_turns
 from trainer.practice.environments import PracticeEnvironment
 from trainer.practice.experts import load_expert
-from trainer.rollouts.expert import Expert, ExpertContext
+from trainer.rollouts.expert import Expert, ExpertContext, open_expert
 from trainer.run_job import Job
 from trainer.runs.practice_hours import Sheet
 from trainer.sft_data.answer_tokens import UntokenizableError
@@ -26,6 +31,8 @@ from trainer.sft_data.selection import select
 
 DIRECTORY = "demonstrations"  # of a run's
 MOST = 10_000  # demonstrations, so that their tokens fit in memory
+REHEARSED = "gym"  # the environment, and its expert
+_EVERY = 4  # batches, one of them is rehearsed
 _BATCH = 8  # scenarios at a time, each batch a file
 _WITHHELD = 0.45  # of tasks are offered no skill: what serves at first has none
 _IN_VAIN = 48  # tasks
@@ -70,6 +77,7 @@ async def demonstrate(
     directory = job.directory / DIRECTORY
     found, batches = read_demonstrations(directory)
     tokenizer = ChatTokenizer.load(job.deployment.model_dir, job.deployment.template_kwargs)
+    rehearsed = open_environment(REHEARSED)
     async with ForkedSandbox() as sandbox:
         context = ExpertContext(
             environment=environment,
@@ -78,9 +86,12 @@ async def demonstrate(
             sandbox=sandbox,
             seed=job.settings.seed,
         )
-        async with load_expert(context, withheld=_WITHHELD) as expert:
+        known = replace(context, environment=rehearsed)
+        async with load_expert(context, withheld=_WITHHELD) as own, open_expert(REHEARSED, known) as former:
             while not batches or (found.kept < MOST and may_go_on()):
-                scenarios = environment.scenarios("train", _BATCH, job.settings.seed * MOST + batches)
+                is_former = batches % _EVERY == _EVERY - 1
+                world, expert = (rehearsed, former) if is_former else (environment, own)
+                scenarios = world.scenarios("train", _BATCH, job.settings.seed * MOST + batches)
                 batch = Demonstrations()
                 for one in await asyncio.gather(*(_play(expert, each, tokenizer) for each in scenarios)):
                     batch.add(one)

@@ -37,6 +37,7 @@ from trainer.runs.candidate import evaluate_adapter
 from trainer.runs.demonstrations import (
     DIRECTORY,
     MOST,
+    REHEARSED,
     Demonstrations,
     collected_demonstrations,
     demonstrate,
@@ -58,7 +59,6 @@ from trainer.runs.start_adapter import adapter_store, find_start
 _RATE: Final = 1e-3  # of the supervised steps, at its highest
 _STEP_TOKENS: Final = 4096  # of a supervised step, at most
 _ROUNDS: Final = 100_000  # the hours end them
-_GUARD: Final = "gym"  # the environment that shows what was forgotten
 _MOST_LOST: Final = 2.0  # points of tasks there, unless more may be luck
 _REASONS: Final = 200  # of what could not be practised that are kept
 
@@ -242,10 +242,10 @@ async def look_at_forgotten(
     """Whether the candidate solves fewer tasks of the guard's environment than the model that serves."""
     there = replace(
         evaluator,
-        environment=open_environment(_GUARD),
+        environment=open_environment(REHEARSED),
         split="test",
         about={},
-        report=partial(progress.part, f"{_GUARD} tasks"),
+        report=partial(progress.part, f"{REHEARSED} tasks"),
     )
     sample = held_out(there, scenarios, seed)
     tasks = sum(len(each.tasks) for each in sample)
@@ -260,15 +260,15 @@ def guarded(after: Sequence[TaskResult], before: Sequence[TaskResult]) -> Guarde
     lost = compare(after, before).tgc
     refuses = lost.mean < -_MOST_LOST and lost.high < 0
     figures = {
-        "environment": _GUARD,
+        "environment": REHEARSED,
         "candidate": msgspec.to_builtins(measure(after)),
         "incumbent": msgspec.to_builtins(measure(before)),
         "points": lost.mean,
         "interval": [lost.low, lost.high],
     }
     refusal = (
-        f"it forgot what it knew: it solves {-lost.mean:.1f} points fewer tasks of the {_GUARD} than before, by "
-        f"the 95 % interval {-lost.high:.1f} to {-lost.low:.1f}"
+        f"it forgot what it knew: it solves {-lost.mean:.1f} points fewer tasks of the {REHEARSED} than before, "
+        f"by the 95 % interval {-lost.high:.1f} to {-lost.low:.1f}"
     )
     return Guarded({"forgetting": figures}, refusal if refuses else "")
 
