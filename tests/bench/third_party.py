@@ -119,7 +119,7 @@ def _practise(server: SageClient, other: OtherServer[Any], client: httpx.Client,
     project = _project(server, other, client, None)
     server.request("PATCH", f"/v1/projects/{project}", {"settings": {"skills": "review"}})
     other.seed(client, True)  # what samples are read of
-    server.request("PUT", f"/v1/apis/{other.name}", {**other.api(client), "practice": "read"}, project=project)
+    server.request("PATCH", f"/v1/apis/{other.name}", {"practice": "read"}, project=project)
     settings = {
         "kind": "practice",
         "environment": f"practice?api={other.name}",
