@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from tests.ledger_project import LedgerProject
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Whatever the defaults are: processes that tests start pull no model, and withhold no skill by chance.
 
     Each computes in one thread, since as many run at once as there are cores. What servers of this process log is
@@ -41,6 +43,7 @@ def pytest_configure() -> None:
     warm_processes.install()
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
     _share_authorities()
+    _own_directory(config)
     gc.disable()  # until all tests are imported: it would go through them again and again
 
 
@@ -49,6 +52,13 @@ def _share_authorities() -> None:
     import httpx._transports.default as transports
 
     transports.create_ssl_context = cache(transports.create_ssl_context)  # type: ignore[attr-defined]
+
+
+def _own_directory(config: pytest.Config) -> None:
+    """Runs at the same time share none: as one begins, pytest closes theirs to the user of embedded databases."""
+    if "PYTEST_XDIST_WORKER" not in os.environ and "PYTEST_DEBUG_TEMPROOT" not in os.environ:
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = directory = tempfile.mkdtemp(prefix="tests-")
+        config.add_cleanup(partial(shutil.rmtree, directory, ignore_errors=True))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -218,6 +218,22 @@ async def test_redirects_without_an_end_are_given_up() -> None:
             await download(client, "https://a.test/")
 
 
+async def test_a_server_that_broke_off_is_asked_once_more() -> None:
+    answers: list[httpx.Response | Exception] = []
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        if isinstance(found := answers.pop(0), Exception):
+            raise found
+        return found
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        answers += [httpx.ReadError(""), httpx.Response(200, text="{}")]
+        assert await download(client, "https://a.test/") == b"{}"
+        answers += [httpx.ReadError(""), httpx.RemoteProtocolError("it broke off"), httpx.Response(200)]
+        with pytest.raises(ApiDocumentError, match="cannot be reached: it broke off"):
+            await download(client, "https://a.test/")
+
+
 async def test_an_error_does_not_show_what_was_sent(committed: Sessions, database_url: str) -> None:
     site = Site()
     site.answers["/openapi.json"] = shown_to(KEY, moved(f"http://{KEY}.test/"))

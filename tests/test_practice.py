@@ -236,7 +236,7 @@ async def test_lists_and_what_there_is_one_of_are_read_and_changed(
     with every_row() as row:
         for form in asked:
             alone = PracticeEnvironment(practice_on("sensors", documents.SENSORS))
-            alone.practice.forms = dict.fromkeys(SPLITS, [form])
+            alone.practice.forms = {key: [form] for key in SPLITS}
             for split in SPLITS:
                 [scenario] = alone.scenarios(split, 1, seed=5)
                 with row(f"{split} {form.name}"):

@@ -101,7 +101,10 @@ async def download(
     """
     try:
         async with asyncio.timeout(seconds):
-            return await _follow(client, source, seconds, authentication)
+            try:
+                return await _follow(client, source, seconds, authentication)
+            except (httpx.ReadError, httpx.RemoteProtocolError):  # a busy server broke off
+                return await _follow(client, source, seconds, authentication)
     except BodyError as error:
         raise ApiDocumentError(f"{source} {error}") from error
     except TimeoutError as error:
