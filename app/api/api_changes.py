@@ -12,8 +12,9 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db, find_project
+from app.api.access import Access, Caller, Db
 from app.api.problem import problems
+from app.api.project_access import find_project
 from app.api.validation import ProjectName
 from app.apis.document_reader import DocumentReader
 from app.db import api_changes, apis, skill_repairs, tables

@@ -10,11 +10,12 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db, find_project
+from app.api.access import Access, Caller, Db
 from app.api.api_consent import ConsentView, CredentialPlace, connect_api
 from app.api.api_reading import read_api
 from app.api.credential_view import CredentialView
 from app.api.problem import problems
+from app.api.project_access import find_project
 from app.api.submission import Principal
 from app.api.validation import ProjectName
 from app.apis.document_reader import DocumentReader

@@ -10,9 +10,10 @@ from litestar.params import FromPath, JSONBody
 from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db, find_project
+from app.api.access import Access, Caller, Db
 from app.api.api_reading import read_api, read_request
 from app.api.problem import problems
+from app.api.project_access import find_project
 from app.api.validation import ProjectName, Text
 from app.apis.app_view import AppView, OperationTraits, OperationView
 from app.apis.document_reader import DocumentReader

@@ -10,10 +10,11 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller, Db, find_project
+from app.api.access import Caller, Db
 from app.api.api_content import ApiReaders
 from app.api.api_reading import read_request
 from app.api.problem import problems
+from app.api.project_access import find_project
 from app.api.validation import ProjectName
 from app.apis.document_reader import DocumentReader
 from app.apis.double.coverage import Coverage

@@ -10,8 +10,9 @@ from litestar import Controller, get, post
 from litestar.params import FromPath
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller, Db, find_project
+from app.api.access import Caller, Db
 from app.api.problem import problems
+from app.api.project_access import find_project
 from app.api.validation import ProjectName
 from app.db import api_trials, apis
 from app.db.api_trials import ShownTrial, Tried, TriedTurn

@@ -12,7 +12,7 @@ from litestar.params import FromPath, JSONBody
 from msgspec import UNSET
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db, find_project
+from app.api.access import Access, Caller, Db
 from app.api.api_content import ApiReaders, content_of
 from app.api.api_reading import read_api
 from app.api.api_request import ApiPatch, ApiRequest
@@ -20,6 +20,7 @@ from app.api.api_view import ApiSummary, ApiView
 from app.api.document_access import fetch_for, untrusted_remarks
 from app.api.json_request import DocumentRequest
 from app.api.problem import problems
+from app.api.project_access import find_project
 from app.api.validation import ProjectName
 from app.apis.address import check_reachable
 from app.apis.app_view import AppView

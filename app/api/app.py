@@ -10,7 +10,7 @@ from litestar.datastructures import State
 from litestar.di import Provide
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import authorize, provide_access
+from app.api.access import provide_access
 from app.api.allowed_methods import answer_options
 from app.api.api_call import ApiCallController
 from app.api.api_changes import ApiChangeController
@@ -41,6 +41,7 @@ from app.api.mcp_server.endpoint import mcp, running_server
 from app.api.oauth_callback import client_document, oauth_callback
 from app.api.openapi_pages import docs_routes, openapi_config
 from app.api.problem import HANDLERS
+from app.api.project_access import authorize
 from app.api.projects import ProjectController
 from app.api.prometheus_metrics import REQUESTS, metrics
 from app.api.release_diff import ReleaseDiffController

@@ -8,10 +8,11 @@ import msgspec
 from litestar import Controller, get
 from litestar.params import FromQuery, QueryParameter
 
-from app.api.access import Caller, Db, project_filter
+from app.api.access import Caller, Db
 from app.api.columns import columns
 from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
+from app.api.project_access import project_filter
 from app.api.validation import Cursor, Limit, ProjectName
 from app.db import audit, tables
 from app.records import Json

@@ -10,10 +10,10 @@ from litestar import Controller, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
-from app.api.access import Caller, Db, find_release
+from app.api.access import Caller, Db
 from app.api.problem import problems
 from app.api.releases import AllowRejected, ReleaseView
-from app.db import tables
+from app.db import releases, tables
 from app.db.canaries import CanaryShare
 from app.db.database import Sessions
 from app.release import canary, canary_trial
@@ -91,7 +91,7 @@ class CanaryController(Controller):
         """Once the model servers have proven that they have its weights, the release serves its share of the new
         tasks, chosen by a hash of the task id. It is promoted or rejected automatically as soon as the metrics are
         conclusive, or its trial ends. A project has one canary at a time."""
-        await find_release(session, access, release_id)
+        await releases.get(session, release_id, access.project_id)
         await session.commit()  # no transaction is held while weights are loaded
         row = await canary.begin(
             promoter, sessions, release_id, data.percent, access.actor, allow_rejected=allow_rejected
@@ -104,12 +104,12 @@ class CanaryController(Controller):
     ) -> ReleaseView:
         """The release becomes a candidate again and gets no new tasks; its running tasks keep it. Its metrics so
         far are kept in the `evidence` of the release and in the audit log."""
-        await find_release(session, access, release_id)
+        await releases.get(session, release_id, access.project_id)
         await session.commit()
         return ReleaseView.of(await canary.end(sessions, release_id, access.actor))
 
     @get(summary="Show the metrics of a canary", opt={"scope": "tasks"}, responses=_MOVE)
     async def show_canary(self, release_id: FromPath[UUID], session: Db, access: Caller) -> CanaryView:
         """409 if the release is not a canary. A former canary has its metrics in `evidence`."""
-        row = await find_release(session, access, release_id)
+        row = await releases.get(session, release_id, access.project_id)
         return CanaryView.of(row, await canary_trial.evaluate(session, row))

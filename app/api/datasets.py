@@ -12,9 +12,10 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db, find_project, project_filter, project_names
+from app.api.access import Access, Caller, Db
 from app.api.columns import columns
 from app.api.problem import problems
+from app.api.project_access import find_project, project_filter, project_names
 from app.api.validation import Cursor, Limit, ProjectName
 from app.datasets.data_location import DataRules, check_location, dataset_id_of
 from app.datasets.dataset_store import DatasetStore

@@ -8,10 +8,11 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, QueryParameter
 from sqlalchemy import Select
 
-from app.api.access import Access, Caller, Db, find_project, find_task
+from app.api.access import Access, Caller, Db
 from app.api.problem import problems
+from app.api.project_access import find_project
 from app.api.validation import ProjectName
-from app.db import clock, erasure
+from app.db import clock, erasure, tasks
 from app.db.database import Sessions
 from app.db.erasure import Erasure
 from app.errors import NotFoundError
@@ -36,7 +37,7 @@ class ErasureController(Controller):
         """Deletes a task that has ended with its events, trajectory, feedback, approvals and messages, and every
         copy that training runs keep. Names the skills that it wrote, and the runs and releases that learned from
         it: they stay. 409 if it has not ended, or a run is learning from it."""
-        task = await find_task(session, access, task_id)
+        task = await tasks.get(session, task_id, access.project_id)
         await session.commit()
         erased = await _erase(sessions, access, task.project_id, erasure.of_task(task_id))
         if not erased.tasks:

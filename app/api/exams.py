@@ -10,10 +10,11 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db, find_project, project_filter, project_names
+from app.api.access import Access, Caller, Db
 from app.api.columns import columns
 from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
+from app.api.project_access import find_project, project_filter, project_names
 from app.api.submission import Check, Instruction, Variables, refuse_unparsable
 from app.api.validation import MOST, Name, ProjectName, Scenario, in_utc
 from app.db import audit, evaluations, exam_sizes, exams, tables

@@ -9,12 +9,13 @@ from litestar import Controller, get, post
 from litestar.params import FromQuery, JSONBody
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db, find_project, find_task
+from app.api.access import Access, Caller, Db
 from app.api.columns import columns
 from app.api.console_links import ConsoleLinks, console_path
 from app.api.problem import problems
+from app.api.project_access import find_project
 from app.api.validation import Limit, ProjectName
-from app.db import audit, feedback, release_trials, sign_ins, tables, unscored_tasks
+from app.db import audit, feedback, release_trials, sign_ins, tables, tasks, unscored_tasks
 from app.db.unscored_tasks import UnscoredTask
 from app.project.holdout import kind_of
 from app.project.wanted_feedback import KindScores, Unscored, choose
@@ -133,7 +134,7 @@ class FeedbackController(Controller):
     @get(summary="List the feedback on a task", responses=problems(400, 401, 403, 404))
     async def index(self, task_id: FromQuery[UUID], session: Db, access: Caller) -> list[FeedbackView]:
         """Oldest first."""
-        task = await find_task(session, access, task_id)
+        task = await tasks.get(session, task_id, access.project_id)
         return [FeedbackView.of(row) for row in await feedback.of_task(session, task.id)]
 
 
@@ -144,7 +145,7 @@ async def give_feedback(
 
     `console` is the secret of a session there. Its score is a person's only if a link began it.
     """
-    task = await find_task(session, access, data.task_id)
+    task = await tasks.get(session, data.task_id, access.project_id)
     is_person = console is not None and await sign_ins.is_by_link(session, console)
     scale = data.scale.lowest, data.scale.highest
     row = await feedback.add(

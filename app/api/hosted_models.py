@@ -10,11 +10,12 @@ from litestar.params import FromPath, JSONBody
 from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db, find_project
+from app.api.access import Access, Caller, Db
 from app.api.columns import columns
 from app.api.console_links import ConsoleLinks
 from app.api.expert_tasks import ExpertTasks, ExpertTasksRequest, do_again
 from app.api.problem import problems
+from app.api.project_access import find_project
 from app.api.validation import Name, ProjectName, Text
 from app.apis.address import has_name, same_origin
 from app.db import audit, hosted_models, tables

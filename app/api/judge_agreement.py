@@ -3,8 +3,9 @@
 import msgspec
 from litestar import Controller, get
 
-from app.api.access import Caller, Db, find_project
+from app.api.access import Caller, Db
 from app.api.problem import problems
+from app.api.project_access import find_project
 from app.api.validation import ProjectName
 from app.db import judgements, projects
 from app.project.agreement import LEAST_TASKS, Agreement

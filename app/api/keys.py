@@ -9,10 +9,11 @@ from litestar import Controller, delete, get, post
 from litestar.params import FromPath, JSONBody
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db, find_project, project_names
+from app.api.access import Access, Caller, Db
 from app.api.columns import columns
 from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
+from app.api.project_access import find_project, project_names
 from app.api.validation import Name
 from app.db import audit, keys, tables
 from app.db.keys import Scope

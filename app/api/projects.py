@@ -11,11 +11,12 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db, find_project
+from app.api.access import Access, Caller, Db
 from app.api.api_reading import read_api
 from app.api.console_links import ConsoleLinks
 from app.api.datasets import delete_files
 from app.api.problem import problems
+from app.api.project_access import find_project
 from app.api.usage_view import UsageView, view_usage
 from app.api.validation import Name
 from app.apis.document_reader import DocumentReader

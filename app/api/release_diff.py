@@ -6,9 +6,10 @@ from litestar import Controller, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from app.api.access import Caller, Db, find_release
+from app.api.access import Caller, Db
 from app.api.problem import problems
 from app.apis.document_reader import DocumentReader
+from app.db import releases
 from app.release.diff import Diff, diff
 
 
@@ -31,5 +32,5 @@ class ReleaseDiffController(Controller):
         Skills are compared as of the time each release last stopped serving; for the active release and for those
         that never served, as of now.
         """
-        release = await find_release(session, access, release_id)
-        return await diff(session, document_reader, release, await find_release(session, access, other))
+        release = await releases.get(session, release_id, access.project_id)
+        return await diff(session, document_reader, release, await releases.get(session, other, access.project_id))

@@ -10,10 +10,11 @@ from litestar import Controller, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 
-from app.api.access import Caller, Db, find_project, find_release
+from app.api.access import Caller, Db
 from app.api.columns import columns
 from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
+from app.api.project_access import find_project
 from app.api.validation import Name, ProjectName, Text
 from app.db import adapters as adapter_rows
 from app.db import audit, hosted_models, releases, tables
@@ -101,7 +102,7 @@ class ReleaseController(Controller):
     @get("/{release_id:uuid}", summary="Show a release", responses=_READ)
     async def show(self, release_id: FromPath[UUID], session: Db, access: Caller) -> ReleaseView:
         """Its weights, the training run that produced them, and the result of the gate."""
-        return ReleaseView.of(await find_release(session, access, release_id))
+        return ReleaseView.of(await releases.get(session, release_id, access.project_id))
 
     @post(
         summary="Propose an adapter or a hosted model",
@@ -146,7 +147,7 @@ class ReleaseController(Controller):
         self, release_id: FromPath[UUID], session: Db, access: Caller, skills: SkillsQuery = "restore"
     ) -> ActivationChanges:
         """Activating it now changes exactly this: weights, skills, API documents."""
-        release = await find_release(session, access, release_id)
+        release = await releases.get(session, release_id, access.project_id)
         return await changes_of(session, release, await releases.find_active(session, release.project_id), skills)
 
     @post(
@@ -168,7 +169,7 @@ class ReleaseController(Controller):
         """New tasks are pinned to it once every model server has proven that it has the weights; if one refuses,
         nothing changes. Running tasks keep their release. Activating an older release rolls back weights, skills
         and tools: `changes` says what it moved."""
-        await find_release(session, access, release_id)
+        await releases.get(session, release_id, access.project_id)
         await session.commit()  # no transaction is held while weights are loaded
         stated = [ActivationChanges()]  # stays so for a release that is active already
         row = await promoter.activate(

@@ -9,11 +9,11 @@ from litestar import Controller, get, post
 from litestar.params import FromPath, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller, Db, find_task
+from app.api.access import Caller, Db
 from app.api.console_links import ConsoleLinks, console_path
 from app.api.problem import problems
 from app.api.validation import MOST
-from app.db import releases, shadows, tables, trajectories
+from app.db import releases, shadows, tables, tasks, trajectories
 from app.errors import ConflictError, NotFoundError
 from app.records import Call, Json, Stop, Trajectory, Turn
 
@@ -85,7 +85,7 @@ class ReplayController(Controller):
         """The release gets the task with the same seed, clock and skills. Its calls are answered by those that the
         task made, and none goes out; a call that these cannot answer ends the replay. 404 until the task has
         ended, or once its trajectory was deleted."""
-        task = await find_task(session, access, task_id)
+        task = await tasks.get(session, task_id, access.project_id)
         release, replay = await ask_replay(session, task, data.release)
         await session.commit()
         return await view_replay(session, task, release, replay)
@@ -99,7 +99,7 @@ class ReplayController(Controller):
         release: Annotated[int, QueryParameter(ge=1, le=MOST, description="the number of the release")],
     ) -> ReplayView:
         """Turn by turn. 404 if the release was not asked to replay it."""
-        task = await find_task(session, access, task_id)
+        task = await tasks.get(session, task_id, access.project_id)
         by = await releases.numbered(session, task.project_id, release)
         replay = await shadows.replay(session, by.id, task.id)
         if replay is None:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, find_task
+from app.api.access import Access
 from app.api.submission import (
     Check,
     Conversation,
@@ -59,7 +59,7 @@ async def repeat(
         refuse_blank(changes.instruction)
     if isinstance(changes.check, str):
         await refuse_unparsable([changes.check])
-    task = await find_task(session, access, task_id)
+    task = await tasks.get(session, task_id, access.project_id)
     release_id = await _servable(session, task, changes.release) if isinstance(changes.release, int) else None
     new = tasks.NewTask(
         instruction=_either(changes.instruction, task.instruction),

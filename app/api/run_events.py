@@ -7,8 +7,9 @@ from litestar import Controller, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from app.api.access import Caller, project_names
+from app.api.access import Caller
 from app.api.problem import problems
+from app.api.project_access import project_names
 from app.api.run_view import RunView, StepView
 from app.api.sse import BATCH_SIZE, EventBatch, event_stream, message, stream_specs
 from app.api.validation import MOST, LastEventId

@@ -10,12 +10,13 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db, find_project, project_names
+from app.api.access import Access, Caller, Db
 from app.api.datasets import check_data
 from app.api.dependencies import NotifyWorkers
 from app.api.environments import refuse_unknown
 from app.api.practice_estimate import check_practised_api, estimate
 from app.api.problem import problems
+from app.api.project_access import find_project, project_names
 from app.api.run_view import RunPage, RunSummary, RunView, StepView
 from app.api.served_experience import check_experience
 from app.api.validation import Cursor, Limit, ProjectName

@@ -9,13 +9,14 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db, find_project
+from app.api.access import Access, Caller, Db
 from app.api.columns import columns
 from app.api.console_links import ConsoleLinks
 from app.api.datasets import check_data
 from app.api.environments import refuse_unknown
 from app.api.practice_estimate import check_practised_api
 from app.api.problem import problems
+from app.api.project_access import find_project
 from app.api.validation import ProjectName
 from app.datasets.data_location import DataRules
 from app.db import audit, schedules, tables

@@ -9,9 +9,10 @@ from litestar import Controller, delete, get, put
 from litestar.params import FromPath, JSONBody
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db, find_project
+from app.api.access import Access, Caller, Db
 from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
+from app.api.project_access import find_project
 from app.api.validation import Name, ProjectName, Text
 from app.db import audit, secrets, tables
 from app.db.tables import AuditAction

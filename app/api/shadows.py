@@ -10,10 +10,10 @@ from litestar import Controller, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
-from app.api.access import Caller, Db, find_release
+from app.api.access import Caller, Db
 from app.api.problem import problems
 from app.apis.document_reader import DocumentReader
-from app.db import shadows
+from app.db import releases, shadows
 from app.release.shadow_stats import PairedComparison, compare_pairs
 from app.runner import shadow_candidates
 
@@ -73,7 +73,7 @@ class ShadowController(Controller):
         """This release repeats finished tasks that made read-only calls (GET, HEAD, OPTIONS, or `x-safe: true`),
         with the same seed, clock and skills. A call that would write is refused and counted. The tasks, their
         skills and trajectories do not change. 409 if no finished task was read-only."""
-        row = await find_release(session, access, release_id)
+        row = await releases.get(session, release_id, access.project_id)
         await shadow_candidates.request_shadows(session, document_reader, row, data.tasks)
         await session.commit()
         return ShadowsView.of(await shadows.of_release(session, row.id))
@@ -85,5 +85,5 @@ class ShadowController(Controller):
     )
     async def show_shadows(self, release_id: FromPath[UUID], session: Db, access: Caller) -> ShadowsView:
         """Paired differences between tasks and their shadows, with 95 % intervals of the mean."""
-        row = await find_release(session, access, release_id)
+        row = await releases.get(session, release_id, access.project_id)
         return ShadowsView.of(await shadows.of_release(session, row.id))

@@ -13,9 +13,10 @@ from litestar.params import FromQuery, JSONBody, QueryParameter
 from litestar.response import Stream
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller, Db, find_project
+from app.api.access import Caller, Db
 from app.api.api_reading import read_api
 from app.api.problem import problems
+from app.api.project_access import find_project
 from app.api.skill_import_view import ImportReport, ImportRequest
 from app.api.validation import ProjectName
 from app.apis.catalog import Catalog

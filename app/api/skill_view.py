@@ -7,9 +7,9 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import project_names
 from app.api.columns import columns
 from app.api.console_links import ConsoleLinks
+from app.api.project_access import project_names
 from app.db import skill_repairs, skill_uses, tables
 from app.db.skill_evidence import SkillEvidence
 from app.db.skill_uses import SkillStats

@@ -10,9 +10,10 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db, find_project, project_filter, project_names
+from app.api.access import Access, Caller, Db
 from app.api.dependencies import SkillSearch
 from app.api.problem import problems
+from app.api.project_access import find_project, project_filter, project_names
 from app.api.skill_value_view import SkillValue
 from app.api.skill_view import SkillMatch, SkillPage, SkillSummary, SkillView, view_skill
 from app.api.validation import TIME, Cursor, Limit, ProjectName, in_utc

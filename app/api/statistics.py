@@ -9,9 +9,10 @@ from litestar import Controller, get
 from litestar.params import FromQuery, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller, Db, find_project
+from app.api.access import Caller, Db
 from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
+from app.api.project_access import find_project
 from app.api.validation import TIME, ProjectName, in_utc
 from app.db import clock, releases, skills, statistics
 from app.db.statistics import Grouping, TaskStatistics, TimeBucket

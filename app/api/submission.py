@@ -9,7 +9,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, find_project
+from app.api.access import Access
+from app.api.project_access import find_project
 from app.api.validation import Scenario, Text
 from app.db import tables, tasks
 from app.db.tables import Exploration

@@ -8,7 +8,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller, find_task
+from app.api.access import Caller
 from app.api.problem import problems
 from app.api.sse import BATCH_SIZE, EventBatch, event_stream, message, stream_specs
 from app.api.validation import LastEventId
@@ -57,7 +57,7 @@ class TaskEventsController(Controller):
     ) -> Response[Any]:
         """All events so far, then new ones as they happen, up to `done`."""
         async with sessions() as session:
-            task = await find_task(session, access, task_id)
+            task = await tasks.get(session, task_id, access.project_id)
         reader = TaskReader(sessions, task.id, last_event_id)
 
         async def read() -> EventBatch:

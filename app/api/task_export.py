@@ -11,8 +11,9 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromQuery, QueryParameter
 from litestar.response import Stream
 
-from app.api.access import Caller, project_filter, project_names
+from app.api.access import Caller
 from app.api.problem import problems
+from app.api.project_access import project_filter, project_names
 from app.api.task_view import TaskSummary
 from app.api.trajectories import TrajectoryView, view
 from app.api.validation import ProjectName, Since, Until, in_utc

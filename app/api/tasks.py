@@ -10,8 +10,9 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db, find_task, project_filter, project_names
+from app.api.access import Access, Caller, Db
 from app.api.problem import problems
+from app.api.project_access import project_filter, project_names
 from app.api.rerun import Rerun, repeat
 from app.api.submission import Submission, submit_all
 from app.api.task_view import Accepted, AcceptedMany, TaskPage, TaskSummary, TaskView, view_task
@@ -125,7 +126,7 @@ class TaskController(Controller):
         self, task_id: FromPath[UUID], session: Db, access: Caller, limits: NamedDependency[Limits]
     ) -> TaskView:
         """Its state and answer, what it cost, its skills, and the release that served it."""
-        return await view_task(session, await find_task(session, access, task_id), limits)
+        return await view_task(session, await tasks.get(session, task_id, access.project_id), limits)
 
     @post(
         "/{task_id:uuid}/rerun",
@@ -187,7 +188,7 @@ class TaskController(Controller):
         is sent. Webhooks are told of its end again. 409 for a task without a call `in_doubt`. The audit log
         records it.
         """
-        await find_task(session, access, task_id)
+        await tasks.get(session, task_id, access.project_id)
         task = await doubts.settle(session, task_id, access.actor, arrived=data.arrived, result=data.result)
         await session.commit()
         return await view_task(session, task, limits)
@@ -216,7 +217,7 @@ async def list_tasks(session: AsyncSession, only: tasks.TaskFilter, cursor: str 
 
 async def cancel_task(session: AsyncSession, access: Access, task_id: UUID) -> tables.Task:
     """The caller commits. Raises NotFoundError, and ConflictError if it has ended."""
-    await find_task(session, access, task_id)
+    await tasks.get(session, task_id, access.project_id)
     task = await tasks.request_cancel(session, task_id)
     if task.state is tables.TaskState.CANCELLED and not await events.has(session, task_id, "done"):
         # no runner has it, so none will record its end

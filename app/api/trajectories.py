@@ -11,9 +11,9 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, QueryParameter
 from msgspec import UNSET, UnsetType
 
-from app.api.access import Caller, Db, find_task
+from app.api.access import Caller, Db
 from app.api.problem import problems
-from app.db import trajectories
+from app.db import tasks, trajectories
 from app.engine.tokenizer import ChatTokenizer
 from app.records import Call, CountedTokens, Json, Offer, Policy, SkillCall, Stop, Trajectory, Turn, Use
 
@@ -79,7 +79,7 @@ class TrajectoryController(Controller):
         prompt: Annotated[bool, QueryParameter(description="include the prompt of each turn as text")] = True,
     ) -> TrajectoryView:
         """404 until the rollout has ended."""
-        task = await find_task(session, access, task_id)
+        task = await tasks.get(session, task_id, access.project_id)
         found = await trajectories.of_task(session, task.id)
         prompts: list[str | None] | None = None
         if prompt:

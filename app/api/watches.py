@@ -8,9 +8,9 @@ import msgspec
 from litestar import Controller, get
 from litestar.params import FromPath
 
-from app.api.access import Caller, Db, find_release
+from app.api.access import Caller, Db
 from app.api.problem import problems
-from app.db import tables
+from app.db import releases, tables
 from app.release import watch
 from app.release.matched_pairs import PairedDifference
 from app.release.watch import WatchBaseline, WatchStatus
@@ -57,5 +57,5 @@ class WatchController(Controller):
     @get(summary="Show the metrics of a watch", responses=problems(400, 401, 403, 404, 409))
     async def show_watch(self, release_id: FromPath[UUID], session: Db, access: Caller) -> WatchView:
         """409 if the release is not watched. One that was has the result in `evidence`."""
-        row = await find_release(session, access, release_id)
+        row = await releases.get(session, release_id, access.project_id)
         return WatchView.of(row, await watch.evaluate(session, row))

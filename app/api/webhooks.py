@@ -8,10 +8,11 @@ import msgspec
 from litestar import Controller, get, post
 from litestar.params import FromPath, QueryParameter
 
-from app.api.access import Caller, Db, project_filter, project_names
+from app.api.access import Caller, Db
 from app.api.columns import columns
 from app.api.console_links import ConsoleLinks
 from app.api.problem import problems
+from app.api.project_access import project_filter, project_names
 from app.api.validation import Cursor, Limit, ProjectName
 from app.db import tables, webhooks
 from app.db.tables import DeliveryState

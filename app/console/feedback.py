@@ -7,12 +7,12 @@ import msgspec
 from litestar import Controller, Request, Response, get, post
 from litestar.params import FromPath
 
-from app.api.access import Db, find_task
+from app.api.access import Db
 from app.api.feedback import FeedbackRequest, give_feedback, wanted_feedback
 from app.api.validation import Score
 from app.console.forms import read_form
 from app.console.visit import Visitor, after_change, page, visit_project
-from app.db import task_outcomes
+from app.db import task_outcomes, tasks
 
 _TASKS = 30
 
@@ -37,7 +37,7 @@ class FeedbackPages(Controller):
     async def give(
         self, task_id: FromPath[UUID], request: Request[Any, Any, Any], visit: Visitor, session: Db
     ) -> Response[Any]:
-        task = await find_task(session, visit.access, task_id)
+        task = await tasks.get(session, task_id, visit.access.project_id)
         visit = await visit_project(visit, session, task.project_id)
         entered = (await read_form(request, ScoreFields)).given()
         given = FeedbackRequest(task_id=task_id, score=entered.score, comment=entered.comment)

@@ -11,7 +11,8 @@ from litestar.params import FromPath
 from litestar.response import Redirect
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Db, find_project
+from app.api.access import Db
+from app.api.project_access import find_project
 from app.api.projects import OPERATORS, change_project, create_project, delete_project
 from app.api.validation import Name
 from app.apis.document_reader import DocumentReader

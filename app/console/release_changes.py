@@ -10,7 +10,7 @@ from litestar.params import FromPath
 from litestar.response import Redirect
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Db, find_release
+from app.api.access import Db
 from app.console.forms import Form, read_form
 from app.console.releases import activation_label
 from app.console.visit import Visit, Visitor, after_change, page, visit_project
@@ -55,7 +55,7 @@ class ReleaseChangePages(Controller):
         form = await read_form(request, ActivationFields)
         if form.value is None:
             return await _activation(visit, session, release_id, form)
-        release = await find_release(session, visit.access, release_id)
+        release = await releases.get(session, release_id, visit.access.project_id)
         await session.commit()  # no transaction is held while weights are loaded
         allowed = form.value.allow_rejected == "true"
         try:
@@ -84,7 +84,7 @@ class ReleaseChangePages(Controller):
         form = await read_form(request, CanaryFields)
         if form.value is None:
             return await _canary(visit, session, release_id, form)
-        release = await find_release(session, visit.access, release_id)
+        release = await releases.get(session, release_id, visit.access.project_id)
         await session.commit()  # no transaction is held while weights are loaded
         percent, allowed = form.value.percent, form.value.allow_rejected == "true"
         try:
@@ -96,7 +96,7 @@ class ReleaseChangePages(Controller):
 
     @get("/canary/end")
     async def ask_end(self, release_id: FromPath[UUID], visit: Visitor, session: Db) -> Response[Any]:
-        release = await find_release(session, visit.access, release_id)
+        release = await releases.get(session, release_id, visit.access.project_id)
         visit = await visit_project(visit, session, release.project_id)
         canaries.check_is_canary(release)
         active = await releases.active(session, release.project_id)
@@ -106,7 +106,7 @@ class ReleaseChangePages(Controller):
     async def end_canary(
         self, release_id: FromPath[UUID], visit: Visitor, session: Db, sessions: NamedDependency[Sessions]
     ) -> Redirect:
-        release = await find_release(session, visit.access, release_id)
+        release = await releases.get(session, release_id, visit.access.project_id)
         await session.commit()
         await canary.end(sessions, release_id, visit.access.actor)
         notice = f"release {release.number} is no canary any more, but a candidate"
@@ -117,7 +117,7 @@ async def _activation(
     visit: Visit, session: AsyncSession, release_id: UUID, form: Form[ActivationFields]
 ) -> Response[Any]:
     """Raises InvalidError for the active release."""
-    release = await find_release(session, visit.access, release_id)
+    release = await releases.get(session, release_id, visit.access.project_id)
     visit = await visit_project(visit, session, release.project_id)
     active = await releases.find_active(session, release.project_id)
     if active is None or active.id == release.id:
@@ -138,7 +138,7 @@ async def _activation(
 async def _canary(
     visit: Visit, session: AsyncSession, release_id: UUID, form: Form[CanaryFields]
 ) -> Response[Any]:
-    release = await find_release(session, visit.access, release_id)
+    release = await releases.get(session, release_id, visit.access.project_id)
     visit = await visit_project(visit, session, release.project_id)
     return page(
         visit,

@@ -10,7 +10,7 @@ from litestar import Controller, Response, get
 from litestar.params import FromPath, FromQuery
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Db, find_release
+from app.api.access import Db
 from app.console.audit import gist
 from app.console.charts import LineChart, Point, Series, line_chart, number_axis, time_axis
 from app.console.csv_file import csv_file
@@ -62,7 +62,7 @@ class ReleasePage(Controller):
     async def show(
         self, release_id: FromPath[UUID], visit: Visitor, session: Db, file: FromQuery[str] = ""
     ) -> Response[Any]:
-        release = await find_release(session, visit.access, release_id)
+        release = await releases.get(session, release_id, visit.access.project_id)
         visit = await visit_project(visit, session, release.project_id)
         race: Sequence[RaceMoment] = ()
         trial: CanaryStatus | None = None

@@ -10,7 +10,8 @@ from litestar import Request
 from litestar.datastructures import Cookie
 from litestar.handlers import BaseRouteHandler
 
-from app.api.access import Connection, read_access
+from app.api.access import Connection
+from app.api.project_access import read_access
 from app.console import notices
 from app.console.visit import THEME_COOKIE, Visit, with_project
 from app.db import sign_ins

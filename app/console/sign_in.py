@@ -8,7 +8,8 @@ from litestar.params import FromQuery, QueryParameter
 from litestar.response import Redirect
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import ANY_KEY, Db, read_access
+from app.api.access import ANY_KEY, Db
+from app.api.project_access import read_access
 from app.console.navigation import HOME
 from app.console.problem_pages import SIGN_IN
 from app.console.session import check_origin, session_cookie

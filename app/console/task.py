@@ -10,7 +10,7 @@ from litestar.params import FromPath, HeaderParameter, QueryParameter
 from litestar.response.sse import ServerSentEventMessage
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Db, find_task
+from app.api.access import Db
 from app.api.approvals import ApprovalView, view_approval
 from app.api.feedback import FeedbackView
 from app.api.sse import BATCH_SIZE, EventBatch, event_stream
@@ -50,7 +50,7 @@ class TaskDetailPage(Controller):
         limits: NamedDependency[Limits],
         tokenizer: NamedDependency[ChatTokenizer | None],
     ) -> Response[str]:
-        task = await find_task(session, visit.access, task_id)
+        task = await tasks.get(session, task_id, visit.access.project_id)
         visit = await visit_project(visit, session, task.project_id)
         return await task_page(session, visit, task, limits, tokenizer)
 
@@ -67,7 +67,7 @@ class TaskDetailPage(Controller):
         last_event_id: LastEventId = "",
     ) -> Response[Any]:
         """The blocks of the timeline that changed, as they change, then `end`."""
-        task = await find_task(session, visit.access, task_id)
+        task = await tasks.get(session, task_id, visit.access.project_id)
         position = int(last_event_id) if last_event_id.isdecimal() else after
         reader = _BlockReader(sessions, visit, task.id, position, tokenizer)
         return await event_stream(listener, task.id, visit.access, reader.read)

@@ -8,7 +8,7 @@ from litestar import Controller, Request, Response, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from app.api.access import Db, find_task
+from app.api.access import Db
 from app.api.approvals import DECISIONS, DecisionRequest
 from app.api.feedback import FeedbackRequest, give_feedback
 from app.api.rerun import Rerun, repeat
@@ -16,7 +16,7 @@ from app.api.tasks import cancel_task
 from app.console.forms import Form, read_form
 from app.console.task import task_page
 from app.console.visit import Visitor, after_change, visit_project
-from app.db import approvals, doubts
+from app.db import approvals, doubts, tasks
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import AppError, InvalidError
 from app.project.project_settings import Limits
@@ -54,7 +54,7 @@ class TaskChanges(Controller):
         limits: NamedDependency[Limits],
         tokenizer: NamedDependency[ChatTokenizer | None],
     ) -> Response[Any]:
-        task = await find_task(session, visit.access, task_id)
+        task = await tasks.get(session, task_id, visit.access.project_id)
         form: Form[FeedbackFields] = await read_form(request, FeedbackFields)
         if form.value is not None:
             data = FeedbackRequest(task_id, form.value.score, form.value.comment, turn=form.value.turn)
@@ -94,7 +94,7 @@ class TaskChanges(Controller):
     async def settle(
         self, request: _AnyRequest, task_id: FromPath[UUID], visit: Visitor, session: Db
     ) -> Response[Any]:
-        await find_task(session, visit.access, task_id)
+        await tasks.get(session, task_id, visit.access.project_id)
         found = (await read_form(request, SettleFields)).given()
         arrived = found.call == "arrived"
         try:

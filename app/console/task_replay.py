@@ -8,12 +8,12 @@ from litestar import Controller, Request, Response, get, post
 from litestar.params import FromPath, QueryParameter
 
 from app.agent.action import extract_code
-from app.api.access import Db, find_task
+from app.api.access import Db
 from app.api.replays import ask_replay, view_replay
 from app.console.forms import read_form
 from app.console.task import releases_to_choose
 from app.console.visit import Visitor, after_change, page, visit_project
-from app.db import releases, shadows
+from app.db import releases, shadows, tasks
 from app.db.tables import TASK_END_STATES
 from app.errors import InvalidError
 
@@ -32,7 +32,7 @@ class ReplayPages(Controller):
     async def ask(
         self, request: Request[Any, Any, Any], task_id: FromPath[UUID], visit: Visitor, session: Db
     ) -> Response[Any]:
-        task = await find_task(session, visit.access, task_id)
+        task = await tasks.get(session, task_id, visit.access.project_id)
         form = await read_form(request, ReplayFields)
         if form.value is None:
             raise InvalidError("release: choose the number of a release")
@@ -50,7 +50,7 @@ class ReplayPages(Controller):
         release: Annotated[int | None, QueryParameter(ge=1, le=2**31 - 1)] = None,
     ) -> Response[str]:
         """Without a release, the choice of one."""
-        task = await find_task(session, visit.access, task_id)
+        task = await tasks.get(session, task_id, visit.access.project_id)
         if release is None:
             visit = await visit_project(visit, session, task.project_id)
             choices = await releases_to_choose(session, task.project_id)

@@ -13,7 +13,8 @@ from litestar.di import NamedDependency
 from litestar.response import Redirect
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Connection, find_project
+from app.api.access import Access, Connection
+from app.api.project_access import find_project
 from app.console import notices
 from app.console.templates import render
 from app.db import clock, projects, tables

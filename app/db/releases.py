@@ -28,9 +28,10 @@ async def active(session: AsyncSession, project_id: UUID) -> tables.Release:
     return release
 
 
-async def get(session: AsyncSession, release_id: UUID) -> tables.Release:
+async def get(session: AsyncSession, release_id: UUID, project_id: UUID | None = None) -> tables.Release:
+    """Raises NotFoundError also for a release of another project than the one given."""
     release = await session.get(tables.Release, release_id)
-    if release is None:
+    if release is None or project_id not in (None, release.project_id):
         raise NotFoundError(f"no release has the id {release_id}; GET /v1/releases lists them")
     return release
 

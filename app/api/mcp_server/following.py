@@ -6,11 +6,10 @@ from uuid import UUID
 
 import msgspec
 
-from app.api.access import find_task
 from app.api.mcp_server.tool import ToolCall
 from app.api.task_events import TaskReader
 from app.api.task_view import TaskView, view_task
-from app.db import events, tables
+from app.db import events, tables, tasks
 from app.db.database import TRANSIENT, reading
 from app.errors import UnauthorizedError
 
@@ -32,7 +31,7 @@ async def followed(call: ToolCall, task_id: UUID, seconds: float, after: int | N
     `after` is the event from which on; None: from now on.
     """
     async with reading(call.parts.sessions) as session:
-        task = await find_task(session, call.access, task_id)
+        task = await tasks.get(session, task_id, call.access.project_id)
         if after is None:
             after = await events.latest(session, task.id)
     if seconds and task.state not in tables.TASK_END_STATES:
@@ -43,7 +42,9 @@ async def followed(call: ToolCall, task_id: UUID, seconds: float, after: int | N
             if not clock.expired():
                 raise
     async with reading(call.parts.sessions) as session:
-        return await view_task(session, await find_task(session, call.access, task_id), call.parts.limits)
+        return await view_task(
+            session, await tasks.get(session, task_id, call.access.project_id), call.parts.limits
+        )
 
 
 async def _follow(call: ToolCall, task_id: UUID, after: int) -> None:

@@ -5,10 +5,10 @@ from uuid import UUID
 
 import msgspec
 
-from app.api.access import find_project
 from app.api.mcp_server.following import Wait, followed
 from app.api.mcp_server.task_tools import IdempotencyKey, Project
 from app.api.mcp_server.tool import ServedTool, ToolCall
+from app.api.project_access import find_project
 from app.api.skill_runs import SkillRunRequest, run_skill
 from app.api.skill_view import SkillMatch
 from app.api.skills import search_skills

@@ -5,9 +5,9 @@ from uuid import UUID
 
 import msgspec
 
-from app.api.access import find_task, project_filter
 from app.api.mcp_server.following import Wait, followed
 from app.api.mcp_server.tool import ServedTool, ToolCall
+from app.api.project_access import project_filter
 from app.api.submission import Submission, TaskRequest, submit_all
 from app.api.task_view import TaskPage, TaskView, view_task
 from app.api.tasks import cancel_task, list_tasks
@@ -128,7 +128,7 @@ async def cancel(call: ToolCall, given: CancelArguments) -> TaskView:
 
 async def _turns_of(call: ToolCall, task_id: UUID) -> list[TurnText]:
     async with reading(call.parts.sessions) as session:
-        task = await find_task(session, call.access, task_id)
+        task = await tasks.get(session, task_id, call.access.project_id)
         written = await events.of_kind(session, task.id, "turn")
         read = {each["turn"]: each["text"] for each in await events.of_kind(session, task.id, "observation")}
     return [TurnText(turn=each["turn"], text=each["text"], observation=read.get(each["turn"])) for each in written]

@@ -1,0 +1,100 @@
+"""Who may do what: the key of a request, within the limits on keys, and the project that it is about."""
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+from uuid import UUID
+
+from litestar.handlers import BaseRouteHandler
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.api.access import Access, Connection
+from app.api.key_gate import KeyGate
+from app.db import keys, projects, tables
+from app.db.database import TRANSIENT, Sessions, reading
+from app.errors import InvalidError, NotFoundError, UnauthorizedError
+from app.project.project_settings import Limits, ProjectSettings
+
+FindKey = Callable[[AsyncSession, str], Awaitable[tuple[tables.Key, ProjectSettings] | None]]
+"""Finds the valid key of a secret, and the settings of its project."""
+
+
+class _KeyRules(Protocol):
+    """What a server's dependencies say about keys."""
+
+    @property
+    def sessions(self) -> Sessions: ...
+    @property
+    def limits(self) -> Limits: ...
+    @property
+    def failed_keys_per_minute(self) -> int: ...
+
+
+async def authorize(connection: Connection, handler: BaseRouteHandler) -> None:
+    """A guard: runs before the body is read, so that a request without a key learns nothing about its form."""
+    kind, _, secret = connection.headers.get("authorization", "").partition(" ")
+    if kind.lower() != "bearer" or not secret.strip():
+        raise UnauthorizedError("send a key: Authorization: Bearer <key>")
+    access = await read_access(connection, secret.strip())
+    access.require(handler.opt["scope"])
+    connection.state["access"] = access
+
+
+async def read_access(connection: Connection, secret: str, find: FindKey = keys.by_secret) -> Access:
+    """The key of a secret, within the limits on keys. Raises UnauthorizedError, LimitError."""
+    dependencies: _KeyRules = connection.app.state["dependencies"]
+    gate: KeyGate = connection.app.state["key_gate"]
+    address, failures = connection.client.host if connection.client else "", dependencies.failed_keys_per_minute
+    gate.admit(address, secret, failures)
+
+    async def look_up() -> tuple[tables.Key, ProjectSettings] | None:
+        async with reading(dependencies.sessions) as session:
+            return await find(session, secret)
+
+    async def has_ended() -> bool:
+        try:
+            return await look_up() is None
+        except TRANSIENT:
+            return False
+
+    if (found := await look_up()) is None:
+        gate.failed(address, secret, failures)
+        raise UnauthorizedError("this key is unknown or was revoked")
+    key, settings = found
+    gate.passed(secret, key.id, settings.limits.over(dependencies.limits).requests_per_minute)
+    return Access(key.id, key.name, frozenset(key.scopes), key.project_id, has_ended)
+
+
+async def find_project(session: AsyncSession, access: Access, name: str | None) -> tables.Project:
+    """The project of that name; without a name the key's own, or the only one that exists.
+
+    Raises NotFoundError also for a project that the key may not see, and InvalidError if a name is needed.
+    """
+    if name is None and access.project_id is not None:
+        return await projects.by_id(session, access.project_id)
+    if name is not None:
+        return await _visible_project(session, access, name)
+    existing = await projects.list_all(session)
+    if len(existing) == 1:
+        return existing[0]
+    if not existing:
+        raise InvalidError("there is no project yet; create one with POST /v1/projects")
+    raise InvalidError("`project` is required: there are several; GET /v1/projects lists them")
+
+
+async def project_filter(session: AsyncSession, access: Access, name: str | None) -> UUID | None:
+    """The project that a listing is limited to. None: all projects, for a key that sees all."""
+    if name is None:
+        return access.project_id
+    return (await _visible_project(session, access, name)).id
+
+
+async def project_names(session: AsyncSession) -> dict[UUID, str]:
+    return {project.id: project.name for project in await projects.list_all(session)}
+
+
+async def _visible_project(session: AsyncSession, access: Access, name: str) -> tables.Project:
+    unknown = NotFoundError(f"no project is named {name!r}; GET /v1/projects lists them")
+    project = await projects.by_name(session, name)
+    if not access.sees(project.id):
+        raise unknown
+    return project
