@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from app.liveness import LivenessListener
 from app.scratch import remove_left, scratch_directory
 
@@ -80,15 +82,16 @@ def test_what_is_no_directory_of_a_dead_process_stays(tmp_path: Path) -> None:
     assert (elsewhere / "kept").is_dir()
 
 
-def test_a_supervisor_removes_the_sockets_of_killed_ones(tmp_path: Path) -> None:
+def test_a_supervisor_removes_the_sockets_of_killed_ones(tmp_path_factory: pytest.TempPathFactory) -> None:
+    short = tmp_path_factory.mktemp("t")  # paths of sockets have 107 characters at most
     with (
-        started(LISTENER, TMPDIR=str(tmp_path)) as (_, live),
-        started(LISTENER, TMPDIR=str(tmp_path)) as (one, dead),
+        started(LISTENER, TMPDIR=str(short)) as (_, live),
+        started(LISTENER, TMPDIR=str(short)) as (one, dead),
     ):
         killed(one)
         assert dead.exists()
-        with started(LISTENER, TMPDIR=str(tmp_path)) as (_, next_one):
-            assert {*tmp_path.iterdir()} == {live.parent, next_one.parent}
+        with started(LISTENER, TMPDIR=str(short)) as (_, next_one):
+            assert {*short.iterdir()} == {live.parent, next_one.parent}
 
 
 def test_a_listener_that_is_closed_leaves_nothing() -> None:
