@@ -8,6 +8,7 @@ that it was written for, in a project of its own, and is judged by what the serv
 API, and by its answer. The API's trial comes first. With --first 20 only the simple tasks are asked, with --hosted
 URL an endpoint of chat completions is the model instead. With --practise HOURS the model first practises on it,
 in a project in which all tasks are asked then; their skills wait for a person, so that none is offered to another.
+If that broke off, --practised PROJECT asks them, on the same --port, once the project's run has ended.
 """
 
 import json
@@ -46,6 +47,7 @@ _POLL_SECONDS = 0.2
 @click.option("--hosted", metavar="URL", help="an OpenAI-compatible endpoint that hosts the model")
 @click.option("--model", default="smollm2", show_default=True, help="name of the hosted model there")
 @click.option("--practise", "hours", metavar="HOURS", type=float, help="let the model practise on the API first")
+@click.option("--practised", metavar="PROJECT", help="ask the tasks in a project whose model has practised")
 @click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="file for the figures")
 def main(  # noqa: PLR0913 - options of one command
     url: str,
@@ -56,6 +58,7 @@ def main(  # noqa: PLR0913 - options of one command
     hosted: str | None,
     model: str,
     hours: float | None,
+    practised: str | None,
     out: Path | None,
 ) -> None:
     """Count the tasks that the served model solves."""
@@ -67,7 +70,8 @@ def main(  # noqa: PLR0913 - options of one command
             other.set_up(client, other.tasks[0])
             trial = _trial(server, other, _project(server, other, client, weights))
             click.echo(f"trial: {trial}")
-            practice = None if hours is None else _practise(server, other, client, hours)
+            practice = None if practised is None else _after_practice(server, other, client, practised)
+            practice = practice if hours is None else _practise(server, other, client, hours)
             start = time.monotonic()
             results = [
                 solve(
@@ -134,6 +138,16 @@ def _practise(server: SageClient, other: OtherServer[Any], client: httpx.Client,
     result = run["result"] or {"failure": run["failure"]}
     click.echo(f"practice {run['state']}: {result.get('decision')}: {result.get('reason')}")
     return {"project": project, "run": run["id"], "state": run["state"], "result": result}
+
+
+def _after_practice(
+    server: SageClient, other: OtherServer[Any], client: httpx.Client, project: str
+) -> dict[str, Any]:
+    """A project whose model has practised: the server of its API is another one now."""
+    for scheme, credential in other.api(client)["credentials"].items():
+        path = f"/v1/apis/{other.name}/credentials/{scheme}"
+        server.request("PUT", path, credential, project=project)
+    return {"project": project}
 
 
 def _trial(server: SageClient, other: OtherServer[Any], project: str) -> str:
