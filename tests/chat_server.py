@@ -15,9 +15,9 @@ from app.records import Offer
 from tests.listening_app import listening_app
 from tests.office_instructions import asked_by
 from trainer.environment import Scenario
-from trainer.worlds.office.expert_script import ExpertScript
+from trainer.worlds.office.apps import Site
+from trainer.worlds.office.expert import ExpertScript
 from trainer.worlds.office.scenarios import site_of
-from trainer.worlds.office.site import Site
 
 MODEL, KEY = "wise-1", "a good key"
 _SKILL = re.compile(r"Written for the task: (?P<instruction>.+)\n```python\n(?P<source>.*?)\n```", re.DOTALL)

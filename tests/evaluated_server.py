@@ -36,10 +36,10 @@ from tests.recording_swapper import RecordingSwapper
 from tests.scripted_engine import ScriptedEngine, byte_tokenizer
 from trainer.environment import Scenario
 from trainer.evaluation.over_rest import RestEvaluation
-from trainer.worlds.office.expert_script import ExpertScript
+from trainer.worlds.office.apps import Site
+from trainer.worlds.office.expert import ExpertScript
 from trainer.worlds.office.scenarios import draw, site_of
 from trainer.worlds.office.services import create_services
-from trainer.worlds.office.site import Site
 
 TOKEN = "the token of the demo APIs"
 SCENARIOS, SITES = 2, 2

@@ -26,7 +26,7 @@ from trainer.environment import Scenario, Split, Verdict
 from trainer.evaluation.gate_decision import GateRules
 from trainer.evaluation.paired import Evaluator
 from trainer.gate import CandidateAdapter, GateResult, Guard, evaluate_candidate
-from trainer.worlds.office.office_environment import OfficeEnvironment, OfficeWorld
+from trainer.worlds.office.environment import OfficeEnvironment, OfficeWorld
 
 SCENARIOS = 4
 RULES = GateRules(min_scenarios=SCENARIOS)

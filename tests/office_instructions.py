@@ -1,6 +1,6 @@
 """What an instruction of the office in fixed wording asks for."""
 
-from trainer.worlds.office.task_templates import TEMPLATES, Template
+from trainer.worlds.office.scenarios import TEMPLATES, Template
 
 _BY_PHRASING = {phrasing: template for template in TEMPLATES for phrasing in template.phrasings}
 

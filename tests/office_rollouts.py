@@ -11,7 +11,7 @@ from app.gateway.gateway import Gateway
 from app.records import Json, Offer, Policy, Stop, Task, Trajectory
 from app.sandbox.protocol import Function, Sandbox, SessionLimits
 from trainer.environment import Scenario, Verdict
-from trainer.worlds.office.office_environment import OfficeEnvironment, OfficeWorld
+from trainer.worlds.office.environment import OfficeEnvironment, OfficeWorld
 
 MAX_TURNS = 8
 

@@ -8,8 +8,8 @@ import msgspec
 from app.model_catalog import SEED
 from app.settings import Settings
 from tests.tiny_model import make_model_dir
-from trainer.worlds.base_adapter.adapter_bootstrap import AdapterPlan, new_recipe
-from trainer.worlds.base_adapter.adapter_recipe import AdapterRecipe, MixPart, with_settings
+from trainer.worlds.base_adapter.bootstrap import AdapterPlan, new_recipe
+from trainer.worlds.recipes import AdapterRecipe, MixPart, with_settings
 
 CONTEXT = 8192  # tokens: a byte each
 MIX = (

@@ -19,10 +19,15 @@ from app.adapters.files import WEIGHTS, inspect
 from app.errors import InvalidError, ModelMemoryError
 from tests.small_adapter_build import small_model, small_plan
 from trainer.learning.supervised import SftSettings
-from trainer.worlds.base_adapter.adapter_bootstrap import AdapterPlan, bootstrap_adapter, learn, serving_advice
-from trainer.worlds.base_adapter.learning_curve import CurvePoint, read_steps
-from trainer.worlds.base_adapter.sft_segment import SftSegment, fitting_processes, train_segment
-from trainer.worlds.base_adapter.training_set import read_training_set
+from trainer.worlds.base_adapter.bootstrap import AdapterPlan, bootstrap_adapter, learn, serving_advice
+from trainer.worlds.base_adapter.training import (
+    CurvePoint,
+    SftSegment,
+    fitting_processes,
+    read_steps,
+    read_training_set,
+    train_segment,
+)
 
 _DEADLINE = 120.0
 _MARKS = (  # files that are there while the stages work: demonstrations, steps, the adapter, exams

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 
 from app.model_catalog import DEFAULT_MODEL
-from trainer.worlds.base_adapter.adapter_card import AdapterOrigin, adapter_card
-from trainer.worlds.base_adapter.adapter_recipe import AdapterRecipe
-from trainer.worlds.base_adapter.learning_curve import CurvePoint
+from trainer.worlds.base_adapter.bootstrap import AdapterOrigin, adapter_card
+from trainer.worlds.base_adapter.training import CurvePoint
+from trainer.worlds.recipes import AdapterRecipe
 
 CARD = Path(__file__).parents[1] / "app" / "adapters" / "bundled" / DEFAULT_MODEL / "README.md"
 BUILT = re.compile(

@@ -9,18 +9,18 @@ from click.testing import CliRunner
 from app.cli import main
 from app.errors import InvalidError
 from tests.small_adapter_build import small_model
-from trainer.worlds.base_adapter.adapter_bootstrap import new_recipe
-from trainer.worlds.base_adapter.adapter_recipe import (
+from trainer.worlds.base_adapter.bootstrap import new_recipe
+from trainer.worlds.base_adapter.demonstrations import plan_files
+from trainer.worlds.recipes import (
     MIX,
     AdapterRecipe,
     MixPart,
+    Recipe,
     check_recipe,
+    claim_directory,
     divide_scenarios,
     with_settings,
 )
-from trainer.worlds.base_adapter.demonstration_files import plan_files
-from trainer.worlds.recipe_file import claim_directory
-from trainer.worlds.seed_policy.recipe import Recipe
 
 RECIPE = AdapterRecipe(model="small", base="0")
 

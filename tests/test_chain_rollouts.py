@@ -18,7 +18,7 @@ from trainer.environment import Scenario
 from trainer.evaluation.local import evaluate_scenarios
 from trainer.evaluation.policy_metrics import measure
 from trainer.rollouts.episode import EpisodeRunner, scenario_chain
-from trainer.worlds.office.office_environment import OfficeEnvironment
+from trainer.worlds.office.environment import OfficeEnvironment
 
 
 @pytest.fixture(scope="module")

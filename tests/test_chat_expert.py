@@ -17,9 +17,9 @@ from trainer.environment import Scenario
 from trainer.rollouts.expert import ExpertContext
 from trainer.sft_data.answer_tokens import UntokenizableError
 from trainer.sft_data.chat_expert import ChatExpert, load_expert
-from trainer.worlds.office.expert_script import FLAWLESS
-from trainer.worlds.office.office_environment import OfficeEnvironment
-from trainer.worlds.office.scripted_rollouts import ScriptRunner, demonstrate
+from trainer.worlds.office.environment import OfficeEnvironment
+from trainer.worlds.office.expert import FLAWLESS
+from trainer.worlds.office.rollouts import ScriptRunner, demonstrate
 
 HELLO = [Message("user", "hello")]
 

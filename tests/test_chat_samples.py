@@ -20,9 +20,9 @@ from trainer.learning.batch import Sample, samples_of_turns
 from trainer.sft_data.answer_tokens import answer_ids, end_of_answer
 from trainer.sft_data.chat_records import record_of, to_line
 from trainer.sft_data.chat_samples import FAILED, TOO_LONG, build_samples, samples_of
-from trainer.worlds.office.expert_script import Faults
-from trainer.worlds.office.office_environment import OfficeEnvironment
-from trainer.worlds.office.scripted_rollouts import ScriptRunner, demonstrate
+from trainer.worlds.office.environment import OfficeEnvironment
+from trainer.worlds.office.expert import Faults
+from trainer.worlds.office.rollouts import ScriptRunner, demonstrate
 
 FORGETFUL = """{%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' }}

@@ -7,8 +7,8 @@ from app.errors import InvalidError
 from app.gateway.gateway import Gateway
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
-from trainer.worlds.office.office_environment import OfficeEnvironment, OfficeWorld
-from trainer.worlds.office.site import AppSite
+from trainer.worlds.office.apps import AppSite
+from trainer.worlds.office.environment import OfficeEnvironment, OfficeWorld
 
 _READ = """
 password = apis.supervisor.show_passwords()["mail"]

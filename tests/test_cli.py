@@ -20,7 +20,7 @@ from app.settings import Settings
 from tests.processes import free_ports
 from tests.scripted_engine import byte_tokenizer
 from tests.support.every_row import every_row
-from trainer.worlds.admin_token import make_token
+from trainer.worlds.demo import make_token
 
 
 async def sage(*arguments: str, **env: str) -> tuple[int, str, str]:

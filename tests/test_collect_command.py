@@ -21,7 +21,7 @@ from tests.chat_server import KEY, MODEL, ChatServer, chat_server
 from trainer.environment import Scenario
 from trainer.sft_data.chat_records import read_records
 from trainer.sft_data.chat_samples import build_samples
-from trainer.worlds.office.office_environment import OfficeEnvironment
+from trainer.worlds.office.environment import OfficeEnvironment
 
 COUNT = 6
 OPTIONS = ["--scenarios", str(COUNT), "--seed", "4", "--keep", "task"]

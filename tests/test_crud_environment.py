@@ -10,7 +10,7 @@ import pytest
 from app.records import Json
 from trainer.environment import Split, Verdict
 from trainer.lessons.phrases import BY_LINK, CRUD_FRAMES, GIVEN, LINKED, ONE, TITLED
-from trainer.worlds.generated.apis import Api, Role, Route
+from trainer.worlds.generated.apis import CRUD, Api, Role, Route
 from trainer.worlds.generated.crud import (
     ANSWERING,
     CRUD_GOALS,
@@ -21,11 +21,9 @@ from trainer.worlds.generated.crud import (
     plan_of,
 )
 from trainer.worlds.generated.crud_expert import write_program
-from trainer.worlds.generated.environments import WorldState
-from trainer.worlds.generated.records import Record
-from trainer.worlds.generated.services import WorldRequest, WorldResponse
-from trainer.worlds.generated.shapes import CRUD
+from trainer.worlds.generated.environment import WorldState
 from trainer.worlds.generated.words import Pool
+from trainer.worlds.generated.worlds import Record, WorldRequest, WorldResponse
 
 COUNT = 300
 AXES: tuple[HeldOut, ...] = get_args(HeldOut)[1:]

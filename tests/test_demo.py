@@ -15,8 +15,8 @@ from app.errors import ApiDocumentError
 from app.machine.demo import PROJECT, first_task, register_demo
 from app.release import manifest, tool_documents
 from tests.rows import LEASE, task_row
-from trainer.worlds.office.documents import APP_NAMES
-from trainer.worlds.serve_apis import create_demo_apis
+from trainer.worlds.office.apps import APP_NAMES
+from trainer.worlds.office.services import create_demo_apis
 
 
 @pytest.fixture

@@ -9,15 +9,13 @@ import pytest
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
 from trainer.environment import Scenario
-from trainer.worlds.office.distractors import distractors
-from trainer.worlds.office.expert_script import Faults
-from trainer.worlds.office.office_environment import OfficeEnvironment
-from trainer.worlds.office.scenarios import place_at, site_of
-from trainer.worlds.office.scripted_rollouts import ScriptRunner, demonstrate
-from trainer.worlds.office.split import templates_of
+from trainer.worlds.office.environment import OfficeEnvironment
+from trainer.worlds.office.expert import Faults
+from trainer.worlds.office.rollouts import ScriptRunner, demonstrate, distractors
+from trainer.worlds.office.scenarios import place_at, site_of, templates_of
+from trainer.worlds.recipes import MAX_LENGTH, Recipe
 from trainer.worlds.seed_policy.bootstrap import prepare
 from trainer.worlds.seed_policy.demonstrations import Demonstrations, Demonstrator
-from trainer.worlds.seed_policy.recipe import MAX_LENGTH, Recipe
 from trainer.worlds.seed_policy.samples import load_samples, save_samples
 
 

@@ -17,7 +17,7 @@ from app.plugins.plugin_options import options_schema
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.http_server import served
 from trainer.worker.environment_report import EnvironmentReport
-from trainer.worlds.office.office_environment import load_environment
+from trainer.worlds.office.environment import load_environment
 
 OFFICE = EnvironmentInfo("office", "1.0", options_schema(load_environment))
 GARDEN = EnvironmentInfo("garden", "0.3", {"type": "object", "properties": {}})

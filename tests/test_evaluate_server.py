@@ -22,7 +22,7 @@ from tests.listening_app import listening_app
 from trainer.cli.evaluate import evaluate
 from trainer.evaluation.over_rest import EvaluationError, evaluate_server
 from trainer.evaluation.policy_metrics import TaskResult, measure
-from trainer.worlds.admin_token import make_token, read_token
+from trainer.worlds.demo import make_token, read_token
 
 pytestmark = pytest.mark.slow  # whole evaluations
 

@@ -8,7 +8,7 @@ import pytest
 from app.records import Task
 from tests.bench.bench_families import labelled_tasks, measure_pairs
 from trainer.experience.scenario_inference import Conduct, infer_scenarios
-from trainer.worlds.office.places import Variety
+from trainer.worlds.office.scenarios import Variety
 
 
 @pytest.mark.parametrize("variety", ["", "-w"])

@@ -15,14 +15,12 @@ from app.gateway.gateway import Gateway
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox, SessionLimits
 from tests.support.every_row import every_row
-from trainer.worlds.generated.apis import Collection, CrudApi
+from trainer.worlds.generated.apis import ApiShape, Collection, CrudApi
 from trainer.worlds.generated.crud import CRUD_GOALS, CrudAsk, CrudForm, draw_form, draw_records, draw_values
 from trainer.worlds.generated.crud_expert import write_program
 from trainer.worlds.generated.documents import SUPERVISOR, document_of, supervisor_document
-from trainer.worlds.generated.domains import Domain, Verb
-from trainer.worlds.generated.records import Record, Records, verify_records
-from trainer.worlds.generated.services import AppServices, LiveWorlds, WorldRequest
-from trainer.worlds.generated.shapes import ApiShape
+from trainer.worlds.generated.words import Domain, Verb
+from trainer.worlds.generated.worlds import AppServices, LiveWorlds, Record, Records, WorldRequest, verify_records
 
 BASE = "http://parts"
 BOOKS = Collection(

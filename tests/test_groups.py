@@ -26,8 +26,8 @@ from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import Collected, GroupCollector, draw_chains
 from trainer.sage.advantages import compute_advantages
 from trainer.sage.reward import ChainStep, Reward, outcome, with_use_values
-from trainer.worlds.office.office_environment import OfficeEnvironment
-from trainer.worlds.office.scripted_rollouts import LIMITS
+from trainer.worlds.office.environment import OfficeEnvironment
+from trainer.worlds.office.rollouts import LIMITS
 
 SETTINGS = RunSettings(kind=RunKind.ROLLOUT, pairs=2, group=6, reward="tests.test_groups:recording")
 REWARDED: list[Sequence[ChainStep]] = []

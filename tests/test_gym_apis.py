@@ -8,9 +8,8 @@ import httpx
 from app.apis.catalog import Operation
 from tests.gym_rollouts import plan
 from tests.listening_app import listening_app
-from trainer.worlds.generated.apis import GymApi
+from trainer.worlds.generated.apis import GYM, GymApi
 from trainer.worlds.generated.gym import GymEnvironment
-from trainer.worlds.generated.shapes import GYM
 from trainer.worlds.generated.words import spell
 
 

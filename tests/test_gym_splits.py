@@ -11,7 +11,7 @@ from msgspec.structs import astuple
 from tests.gym_rollouts import plan
 from trainer.environment import Split
 from trainer.lessons.phrases import CONDITIONS, GYM_FRAMES
-from trainer.worlds.generated.apis import GymApi
+from trainer.worlds.generated.apis import GYM, GymApi
 from trainer.worlds.generated.gym import (
     FORMS,
     GOALS,
@@ -24,7 +24,6 @@ from trainer.worlds.generated.gym import (
     forms_of,
 )
 from trainer.worlds.generated.gym_expert import ProgramStyle, write_program
-from trainer.worlds.generated.shapes import GYM
 from trainer.worlds.generated.words import Pool
 
 AXES = GymKey.axes

@@ -14,9 +14,9 @@ from app.sandbox.protocol import EnteredSkill
 from app.skills.validate_drafts import validate_drafts
 from app.skills.written_manifest import manifest_of
 from tests.scripted_engine import byte_tokenizer
-from trainer.worlds.office.expert_script import Faults
-from trainer.worlds.office.office_environment import OfficeEnvironment
-from trainer.worlds.office.scripted_rollouts import ScriptRunner
+from trainer.worlds.office.environment import OfficeEnvironment
+from trainer.worlds.office.expert import Faults
+from trainer.worlds.office.rollouts import ScriptRunner
 
 
 async def test_no_call_of_an_honest_skill_is_refused(bare_sandbox: ForkedSandbox, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.worlds.base_adapter.learning_curve import StepJournal, StepRecord, point_at, read_steps
+from trainer.worlds.base_adapter.training import StepJournal, StepRecord, point_at, read_steps
 
 
 def record(step: int, loss: float = 1.0) -> StepRecord:

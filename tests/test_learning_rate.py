@@ -18,12 +18,14 @@ from tests.sage_command import SageCommand
 from tests.served_scores import serve_scored
 from tests.support.every_row import every_row
 from trainer.learning.learning_rate import with_learning_rate
-from trainer.worlds.seed_policy import card
+from trainer.worlds.seed_policy import bootstrap
 
 
 def test_the_seed_policy_names_its_rate_and_others_get_a_tenth_of_it(tmp_path: Path) -> None:
     seed, other = read_card(SEED_DIR), read_card(tmp_path)
-    assert "learning_rate: 0.001\n" in Path(card.__file__).read_text(), "the card of the next one names it, too"
+    assert "learning_rate: 0.001\n" in Path(bootstrap.__file__).read_text(), (
+        "the card of the next one names it, too"
+    )
     with every_row() as row:
         for named, given, expected in (
             (RunSettings(), seed, 1e-3),

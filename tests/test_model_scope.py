@@ -19,8 +19,7 @@ from tests.api_app import ApiApp, open_api_app
 from tests.approving import ApprovingProject
 from tests.hosted_project import hosted_entry
 from tests.ledger import Ledger
-from trainer.worlds.office.documents import APP_NAMES, document
-from trainer.worlds.office.site import Site
+from trainer.worlds.office.apps import APP_NAMES, Site, document
 
 SCOPE = ModelScope.of(SEED, read_card(SEED_DIR))
 REMARK = "will do nothing useful with ledger: set SAGE_MODEL to an instruct model"

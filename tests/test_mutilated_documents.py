@@ -9,8 +9,7 @@ from app.records import Json
 from tests.document_parts import REF, nest, parsed, use
 from tests.processor_time import within
 from tests.support.every_row import every_row
-from trainer.worlds.office.documents import APP_NAMES, document
-from trainer.worlds.office.site import Site
+from trainer.worlds.office.apps import APP_NAMES, Site, document
 
 NASTY: list[Json] = [
     None,

@@ -12,10 +12,9 @@ import pytest
 import uvicorn
 from litestar.testing import AsyncTestClient
 
-from trainer.worlds.office.places import place_of
-from trainer.worlds.office.scenarios import draw, place_at
+from trainer.worlds.office.apps import Site
+from trainer.worlds.office.scenarios import draw, place_at, place_of
 from trainer.worlds.office.services import create_services
-from trainer.worlds.office.site import Site
 
 ADMIN = {"Authorization": "Bearer secret"}
 COUNT = "t12-s1-d0-0"  # how many mails from somebody

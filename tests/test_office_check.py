@@ -14,12 +14,10 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
 from tests.office_instructions import asked_by
 from trainer.worlds.office.apps import PEOPLE
-from trainer.worlds.office.check import can_check, check_of
-from trainer.worlds.office.expert_script import ExpertScript
-from trainer.worlds.office.office_environment import OfficeEnvironment, OfficeWorld
-from trainer.worlds.office.scenarios import place_at, scenario
-from trainer.worlds.office.split import templates_of
-from trainer.worlds.office.task_templates import TEMPLATES, Template
+from trainer.worlds.office.environment import OfficeEnvironment, OfficeWorld
+from trainer.worlds.office.expert import ExpertScript
+from trainer.worlds.office.scenarios import TEMPLATES, Template, place_at, scenario, templates_of
+from trainer.worlds.office.worlds import can_check, check_of
 
 _ENVIRONMENT = OfficeEnvironment()
 

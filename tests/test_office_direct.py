@@ -7,7 +7,7 @@ import httpx
 from app.gateway.http_call import HttpCaller
 from app.gateway.wire_request import WireRequest
 from tests.support.every_row import every_row
-from trainer.worlds.office.direct import DirectClient
+from trainer.worlds.office.environment import DirectClient
 from trainer.worlds.office.services import create_services
 from trainer.worlds.office.worlds import Worlds
 

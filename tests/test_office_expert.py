@@ -16,11 +16,10 @@ from tests.office_rollouts import Office, Played, ended
 from tests.support.every_row import every_row
 from trainer.environment import Scenario, Split
 from trainer.worlds.office import solution
-from trainer.worlds.office.expert_script import FLAWLESS, ExpertScript, Faults
-from trainer.worlds.office.office_environment import OfficeEnvironment, OfficeWorld
-from trainer.worlds.office.scenarios import scenario, site_of
-from trainer.worlds.office.site import Site
-from trainer.worlds.office.task_templates import TEMPLATES, Template
+from trainer.worlds.office.apps import Site
+from trainer.worlds.office.environment import OfficeEnvironment, OfficeWorld
+from trainer.worlds.office.expert import FLAWLESS, ExpertScript, Faults
+from trainer.worlds.office.scenarios import TEMPLATES, Template, scenario, site_of
 
 CLUMSY = Faults(unprepared=0.5, page=0.5, synonym=0.5, inline=0.2)
 ARCHIVE = Template("mail", "act1", "person")

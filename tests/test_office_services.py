@@ -9,9 +9,8 @@ from litestar.testing import AsyncTestClient
 
 from app.apis.api_documents import parse_document
 from app.records import Json
-from trainer.worlds.office.documents import APP_NAMES, document
+from trainer.worlds.office.apps import APP_NAMES, Site, document
 from trainer.worlds.office.services import create_services
-from trainer.worlds.office.site import Site
 from trainer.worlds.office.worlds import Worlds
 
 ADMIN = {"Authorization": "Bearer secret"}

@@ -1,7 +1,6 @@
 """Sites have the same suite under different names and rules, so only the documents state how to use it."""
 
-from trainer.worlds.office.apps import ACTS, APPS
-from trainer.worlds.office.site import Site, candidates
+from trainer.worlds.office.apps import ACTS, APPS, Site, candidates
 
 SITES = [Site.of(seed) for seed in range(200)]
 

@@ -7,8 +7,7 @@ import pytest
 from tests.office_instructions import asked_by
 from trainer.environment import Split
 from trainer.worlds.office.apps import APPS
-from trainer.worlds.office.split import templates_of
-from trainer.worlds.office.task_templates import TEMPLATES, Template
+from trainer.worlds.office.scenarios import TEMPLATES, Template, templates_of
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 

@@ -6,11 +6,8 @@ import pytest
 
 from trainer.environment import Split
 from trainer.worlds.office.apps import APPS, GROUPS, PEOPLE, THRESHOLDS
-from trainer.worlds.office.items import groups_of, items_of, matches
-from trainer.worlds.office.places import Place, Variety, place_of
-from trainer.worlds.office.scenarios import draw, place_at
-from trainer.worlds.office.split import templates_of
-from trainer.worlds.office.task_templates import TEMPLATES
+from trainer.worlds.office.scenarios import TEMPLATES, Place, Variety, draw, place_at, place_of, templates_of
+from trainer.worlds.office.worlds import groups_of, items_of, matches
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 

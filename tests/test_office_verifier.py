@@ -4,11 +4,8 @@ import pytest
 
 from app.errors import NotFoundError
 from app.records import Json
-from trainer.worlds.office.items import Item
-from trainer.worlds.office.places import Place
-from trainer.worlds.office.task_templates import TEMPLATES, Template
-from trainer.worlds.office.verifier import verify
-from trainer.worlds.office.worlds import WorldState
+from trainer.worlds.office.scenarios import TEMPLATES, Place, Template
+from trainer.worlds.office.worlds import Item, WorldState, verify
 
 
 def world_of(template: Template) -> tuple[WorldState, list[Item], list[Item]]:

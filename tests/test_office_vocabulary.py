@@ -13,11 +13,10 @@ from app.sandbox.child.channel import HostChannel
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.office_instructions import asked_by
 from tests.office_rollouts import Office
-from trainer.worlds.office.documents import APP_NAMES
-from trainer.worlds.office.expert_script import ExpertScript, Faults
-from trainer.worlds.office.office_environment import OfficeWorld, catalog_of
-from trainer.worlds.office.task_templates import TEMPLATES
-from trainer.worlds.office.vocabulary import vocabulary
+from trainer.worlds.office.apps import APP_NAMES
+from trainer.worlds.office.environment import OfficeWorld, catalog_of
+from trainer.worlds.office.expert import ExpertScript, Faults, vocabulary
+from trainer.worlds.office.scenarios import TEMPLATES
 
 WORD = re.compile(r"[A-Za-z_]\w*")
 CLUMSY = Faults(unprepared=0.5, page=0.5, synonym=0.5, inline=0.2)

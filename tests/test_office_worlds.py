@@ -6,11 +6,18 @@ from app.errors import InvalidError, NotFoundError
 from tests.office_instructions import asked_by
 from trainer.environment import Split
 from trainer.worlds.office.apps import APPS, GROUPS, PEOPLE
-from trainer.worlds.office.items import PAGE_SIZE, groups_of, items_of, matches
-from trainer.worlds.office.places import Place, place_of
-from trainer.worlds.office.scenarios import draw, place_at, scenario, site_of, task_at
-from trainer.worlds.office.task_templates import TEMPLATES, Template
-from trainer.worlds.office.worlds import Worlds
+from trainer.worlds.office.scenarios import (
+    TEMPLATES,
+    Place,
+    Template,
+    draw,
+    place_at,
+    place_of,
+    scenario,
+    site_of,
+    task_at,
+)
+from trainer.worlds.office.worlds import PAGE_SIZE, Worlds, groups_of, items_of, matches
 
 PLACE = Place(template=0, seed=42, site=7, index=1)
 

@@ -16,10 +16,9 @@ from tests.ledger import Ledger
 from tests.ledger_project import LedgerProject
 from tests.listening_app import listening_app
 from tests.scripted_engine import ScriptedEngine, block, byte_tokenizer
+from trainer.worlds.office.apps import Site
 from trainer.worlds.office.services import create_services
-from trainer.worlds.office.site import Site
-from trainer.worlds.simulate_live.simulation_plan import SimulationPlan
-from trainer.worlds.simulate_live.town import Services, Town
+from trainer.worlds.simulate_live.simulation import Services, SimulationPlan, Town
 
 PLAN = SimulationPlan(days=10, tasks=1)
 

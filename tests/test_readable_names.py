@@ -6,9 +6,8 @@ from random import Random
 from app.apis.readable_names import path_name, readable_name
 from tests.processor_time import within
 from tests.support.every_row import every_row
-from trainer.worlds.generated.apis import draw_gym_api
-from trainer.worlds.generated.domains import draw_domain
-from trainer.worlds.generated.shapes import GYM
+from trainer.worlds.generated.apis import GYM, draw_gym_api
+from trainer.worlds.generated.words import draw_domain
 
 REPO = "/repos/{owner}/{repo}"
 

@@ -23,9 +23,9 @@ from trainer.sft_data.chat_records import read_records
 from trainer.sft_data.collection_journal import CollectionEntry, CollectionJournal
 from trainer.sft_data.rejection_sampling import UNTOKENIZABLE, RejectionSampler
 from trainer.sft_data.selection import RejectReason, select
-from trainer.worlds.office.expert_script import FLAWLESS
-from trainer.worlds.office.office_environment import OfficeEnvironment
-from trainer.worlds.office.scripted_rollouts import ScriptRunner
+from trainer.worlds.office.environment import OfficeEnvironment
+from trainer.worlds.office.expert import FLAWLESS
+from trainer.worlds.office.rollouts import ScriptRunner
 
 GOOD = block("apis.supervisor.complete_task()")
 SETTINGS = {"seed": 1}

@@ -16,9 +16,9 @@ from trainer.cli.reproduce import reproduce
 from trainer.environment import open_environment
 from trainer.evaluation.policy_metrics import TaskResult
 from trainer.rollouts.stack import open_stack
+from trainer.worlds.chart import draw
+from trainer.worlds.commits import provenance, record_commit
 from trainer.worlds.reproduce import run
-from trainer.worlds.reproduce.chart import draw
-from trainer.worlds.reproduce.experiment_model import experiment_settings
 from trainer.worlds.reproduce.findings import LABELS, as_json, as_markdown, differences, read_rows
 from trainer.worlds.reproduce.plan import (
     ExperimentPlan,
@@ -30,9 +30,8 @@ from trainer.worlds.reproduce.plan import (
     search_trials,
 )
 from trainer.worlds.reproduce.run import Experiment, TrialError
-from trainer.worlds.reproduce.supervised_start import make_start
+from trainer.worlds.reproduce.start import experiment_settings, make_start
 from trainer.worlds.reproduce.trial import RowResults, TrialResult, TrialRunner, results_file, trial_file
-from trainer.worlds.reproduce.versions import provenance, record_commit
 from trainer.worlds.seed_policy.samples import load_samples
 
 PLAN = ExperimentPlan()

@@ -19,12 +19,12 @@ from trainer.evaluation.policy_metrics import TaskResult
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
 from trainer.learning.publishing import publish
-from trainer.worlds.held_out import HELD_OUT
 from trainer.worlds.mixed import load_environment
-from trainer.worlds.reproduce.experiment_model import experiment_settings, find_start, import_start, update_device
+from trainer.worlds.recipes import HELD_OUT
 from trainer.worlds.reproduce.findings import differences, read_rows
 from trainer.worlds.reproduce.plan import PRETRAINED, ExperimentPlan, conflicting_values, search_trials
 from trainer.worlds.reproduce.run import Experiment
+from trainer.worlds.reproduce.start import experiment_settings, find_start, import_start, update_device
 from trainer.worlds.reproduce.trial import RowResults, results_file
 
 

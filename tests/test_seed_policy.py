@@ -7,11 +7,10 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from app.engine.tokenizer import ChatTokenizer
-from trainer.worlds.office.vocabulary import vocabulary
-from trainer.worlds.seed_policy.llama import as_llama
-from trainer.worlds.seed_policy.pretrain import new_model
-from trainer.worlds.seed_policy.recipe import MAX_LENGTH, Recipe
-from trainer.worlds.seed_policy.word_tokenizer import build_tokenizer
+from trainer.worlds.office.expert import vocabulary
+from trainer.worlds.recipes import MAX_LENGTH, Recipe
+from trainer.worlds.seed_policy.pretrain import as_llama, new_model
+from trainer.worlds.seed_policy.tokenizer import build_tokenizer
 
 SHIPPED = Path(__file__).parents[1] / "app" / "seed_policy"
 

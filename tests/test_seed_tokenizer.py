@@ -10,14 +10,13 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from app.apis.api_docs import show_signatures
 from app.engine.tokenizer import ChatTokenizer, Message
 from trainer.worlds.office import solution
-from trainer.worlds.office.documents import APP_NAMES
-from trainer.worlds.office.office_environment import catalog_of
-from trainer.worlds.office.site import Site
-from trainer.worlds.office.task_templates import TEMPLATES
-from trainer.worlds.office.vocabulary import vocabulary
+from trainer.worlds.office.apps import APP_NAMES, Site
+from trainer.worlds.office.environment import catalog_of
+from trainer.worlds.office.expert import vocabulary
+from trainer.worlds.office.scenarios import TEMPLATES
+from trainer.worlds.recipes import Recipe
 from trainer.worlds.seed_policy.bootstrap import prepare
-from trainer.worlds.seed_policy.recipe import Recipe
-from trainer.worlds.seed_policy.word_tokenizer import SPECIAL
+from trainer.worlds.seed_policy.tokenizer import SPECIAL
 
 TEXTS = (
     "",

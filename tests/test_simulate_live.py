@@ -8,11 +8,9 @@ import pytest
 
 from app.errors import InvalidError
 from app.run_settings import MIN_KINDS
-from trainer.worlds.office.split import templates_of
-from trainer.worlds.simulate_live.simulation import Simulation, SimulationState
-from trainer.worlds.simulate_live.simulation_findings import as_markdown, curves, findings, success_by_day
-from trainer.worlds.simulate_live.simulation_plan import SimulationPlan
-from trainer.worlds.simulate_live.town import Day
+from trainer.worlds.office.scenarios import templates_of
+from trainer.worlds.simulate_live.findings import as_markdown, curves, findings, success_by_day
+from trainer.worlds.simulate_live.simulation import Day, Simulation, SimulationPlan, SimulationState
 
 PLAN = SimulationPlan(days=20, tasks=40, kinds=30)
 

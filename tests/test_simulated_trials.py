@@ -19,8 +19,7 @@ from tests.api_app import open_api_app
 from tests.canary_project import Project, apply_decision, begin
 from tests.listening_app import listening_app
 from trainer.worlds.office.services import create_services
-from trainer.worlds.simulate_live.simulation_plan import SimulationPlan
-from trainer.worlds.simulate_live.town import Day, Services, Town
+from trainer.worlds.simulate_live.simulation import Day, Services, SimulationPlan, Town
 
 GATE = {"verdict": "promote", "compared_with": {"number": 1, "model": "base"}}
 BEFORE = timedelta(seconds=100)  # when the first of the days ended: a trial has a minimum of seconds

@@ -15,8 +15,7 @@ from tests.tiny_model import write_tokenizer
 from trainer.environment import Scenario
 from trainer.rollouts.episode import Episode
 from trainer.rollouts.expert import ExpertContext
-from trainer.worlds.strangers.environment import load_environment
-from trainer.worlds.strangers.expert import load_expert
+from trainer.worlds.strangers.environment import load_environment, load_expert
 
 READ = re.compile(r'\["([^"]+)"\]|\.get\("([^"]+)"')
 

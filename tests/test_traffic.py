@@ -2,7 +2,7 @@
 
 from app.api.submission import Submission, TaskRequest, refuse_unparsable
 from tests.bench.traffic import draw_traffic, kinds_of, submission
-from trainer.worlds.office.split import templates_of
+from trainer.worlds.office.scenarios import templates_of
 
 
 def test_all_kinds_are_held_out_and_the_same_at_every_call() -> None:

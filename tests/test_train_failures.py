@@ -21,8 +21,7 @@ from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
 from tests.training_project import ProgressRecorder, TrainingProject, chats, interrupted
 from trainer.runs.train import train
-from trainer.worlds.office.documents import APP_NAMES, document, operation_names
-from trainer.worlds.office.site import Site
+from trainer.worlds.office.apps import APP_NAMES, Site, document, operation_names
 
 LOGGED = {"kind": "logged", "steps": 2}
 SFT = {"kind": "sft", "steps": 2}

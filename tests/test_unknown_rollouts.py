@@ -15,7 +15,7 @@ from trainer.environment import Scenario, Verdict
 from trainer.rollouts.episode import EpisodeRunner, scenario_chain
 from trainer.rollouts.groups import GroupCollector
 from trainer.sage.reward import ChainStep, Reward, skill_value
-from trainer.worlds.office.office_environment import OfficeEnvironment, OfficeWorld
+from trainer.worlds.office.environment import OfficeEnvironment, OfficeWorld
 
 __all__ = ["sandbox", "scenarios"]
 

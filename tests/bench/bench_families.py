@@ -19,9 +19,8 @@ from uuid import UUID
 from app.records import Task
 from trainer.experience.scenario_inference import Conduct, infer_scenarios
 from trainer.worlds.office import solution
-from trainer.worlds.office.places import Place, Variety
-from trainer.worlds.office.site import Site
-from trainer.worlds.office.task_templates import TEMPLATES
+from trainer.worlds.office.apps import Site
+from trainer.worlds.office.scenarios import TEMPLATES, Place, Variety
 
 _EACH = 6  # tasks of a kind
 _SOLVED, _EARLY, _WRONG = 0.6, 0.5, 0.7

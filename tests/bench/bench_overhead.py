@@ -34,7 +34,7 @@ from tests.bench.straight import Request, Straight
 from tests.bench.traffic import draw_traffic, kinds_of, submission
 from tests.processes import command_of, cpu_seconds_of, descendants, free_ports
 from tests.vllm.server import SEED_POLICY, WITH_LORA, VllmServer
-from trainer.worlds.simulate_live.ended import ended_task
+from trainer.worlds.simulate_live.simulation import ended_task
 
 ROOT = Path(__file__).parents[2]
 _KINDS = 20  # of tasks

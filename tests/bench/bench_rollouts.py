@@ -33,7 +33,7 @@ from trainer.engines.engine_process import engine_process
 from trainer.engines.subprocess_engine import subprocess_engine
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import GroupCollector, draw_chains
-from trainer.worlds.office.office_environment import OfficeEnvironment
+from trainer.worlds.office.environment import OfficeEnvironment
 
 SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"
 CPU = torch.device("cpu")

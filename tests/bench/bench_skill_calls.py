@@ -34,9 +34,9 @@ from trainer.engines.subprocess_engine import subprocess_engine
 from trainer.rollouts.chain_step import chain_step
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import GroupCollector, draw_chains
-from trainer.worlds.office.expert_script import Faults
-from trainer.worlds.office.office_environment import OfficeEnvironment
-from trainer.worlds.office.scripted_rollouts import ScriptRunner, demonstrate
+from trainer.worlds.office.environment import OfficeEnvironment
+from trainer.worlds.office.expert import Faults
+from trainer.worlds.office.rollouts import ScriptRunner, demonstrate
 
 SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"
 _FAULTS = Faults(unprepared=0.2, page=0.2, synonym=0.2, trust=0.2)

@@ -42,8 +42,8 @@ from trainer.learning.publishing import publish
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import GroupCollector, draw_chains
 from trainer.sage.advantages import AdvantagedRollout, compute_advantages
-from trainer.worlds.office.office_environment import OfficeEnvironment
-from trainer.worlds.office.scripted_rollouts import LIMITS
+from trainer.worlds.office.environment import OfficeEnvironment
+from trainer.worlds.office.rollouts import LIMITS
 
 SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"
 Row = dict[str, Any]

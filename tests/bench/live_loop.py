@@ -39,10 +39,10 @@ from tests.bench.traffic import draw_traffic, kinds_of, submission
 from trainer.cli.watch_run import watch_run
 from trainer.evaluation.metrics_table import metrics_table
 from trainer.evaluation.policy_metrics import TaskResult, measure
-from trainer.worlds.office.documents import APP_NAMES
-from trainer.worlds.office.places import Place
-from trainer.worlds.simulate_live.ended import ended_task
+from trainer.worlds.office.apps import APP_NAMES
+from trainer.worlds.office.scenarios import Place
 from trainer.worlds.simulate_live.lesson import teach
+from trainer.worlds.simulate_live.simulation import ended_task
 
 _SHOWN = {
     "tgc": "tasks solved, %",

@@ -29,7 +29,7 @@ from app.ports import check_port
 from tests.bench.other_server import OtherServer, OtherTask, S
 from tests.bench.record_tasks import KINTO
 from tests.bench.watch_tasks import CHANGEDETECTION
-from trainer.worlds.simulate_live.ended import ended_task
+from trainer.worlds.simulate_live.simulation import ended_task
 
 SERVERS: dict[str, OtherServer[Any]] = {each.package: each for each in (CHANGEDETECTION, KINTO)}
 _OPEN = ("waiting", "running")  # trials

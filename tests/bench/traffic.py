@@ -6,10 +6,8 @@ from random import Random
 from typing import Any
 
 from trainer.environment import Split
-from trainer.worlds.office.check import can_check, check_of
-from trainer.worlds.office.places import TASKS, Place
-from trainer.worlds.office.split import templates_of
-from trainer.worlds.office.task_templates import TEMPLATES, Template
+from trainer.worlds.office.scenarios import TASKS, TEMPLATES, Place, Template, templates_of
+from trainer.worlds.office.worlds import can_check, check_of
 
 
 def kinds_of(split: Split, count: int) -> list[Template]:

@@ -58,7 +58,7 @@ _IMPORTED = (  # before the first fork
     "app.asgi",
     "app.model_server.serve",
     "app.standalone_runner",
-    "trainer.worlds.base_adapter.adapter_bootstrap",
+    "trainer.worlds.base_adapter.bootstrap",
     "trainer.worlds.reproduce.trial",
     "trainer.engines.engine_child",
     "trainer.worker.celery_app",

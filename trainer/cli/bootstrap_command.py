@@ -11,9 +11,8 @@ import msgspec
 from app.model_catalog import SEED
 from app.settings import Settings
 from trainer.evaluation.metrics_table import metrics_table
-from trainer.worlds.base_adapter.adapter_recipe import AdapterRecipe, with_settings
-from trainer.worlds.seed_policy.recipe import Recipe
-from trainer.worlds.source_commit import source_commit
+from trainer.worlds.commits import source_commit
+from trainer.worlds.recipes import AdapterRecipe, Recipe, with_settings
 
 _SCENARIOS = 8000  # of the seed policy
 
@@ -142,12 +141,7 @@ def _build_adapter(options: BootstrapOptions) -> None:
     # As above.
     from app.model_store.pull import pull  # noqa: PLC0415
     from trainer.learning.model import pick_device  # noqa: PLC0415
-    from trainer.worlds.base_adapter.adapter_bootstrap import (  # noqa: PLC0415
-        AdapterPlan,
-        bootstrap_adapter,
-        new_recipe,
-        serving_advice,
-    )
+    from trainer.worlds.base_adapter.bootstrap import AdapterPlan, bootstrap_adapter, new_recipe, serving_advice
 
     settings = Settings.from_env()
     model_dir = pull(options.model, settings.data_dir)

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from app.errors import SettingError
 from app.plugins import registry
 from app.settings import Settings
-from trainer.worlds.defaults import ENVIRONMENT
+from trainer.worlds.demo import ENVIRONMENT
 
 _TIMEOUTS = 3  # an expert that does not answer is asked again for this many times its timeout
 

@@ -5,7 +5,7 @@ import click
 from app.guarded_output import guard_output
 from app.ports import check_port
 from app.settings import Settings
-from trainer.worlds.admin_token import make_token
+from trainer.worlds.demo import make_token
 
 
 @click.command()
@@ -20,7 +20,7 @@ from trainer.worlds.admin_token import make_token
 )
 def demo_apis(host: str, port: int, busy: float) -> None:
     """Serve the APIs of the demo project over HTTP."""
-    from trainer.worlds.serve_apis import serve  # noqa: PLC0415  Litestar takes a moment, which `--help` need not wait for
+    from trainer.worlds.office.services import serve  # noqa: PLC0415  Litestar takes a moment, which `--help` need not wait for
 
     guard_output()
     check_port(host, port, "another --port, or SAGE_DEMO_PORT where `sage up` starts it")

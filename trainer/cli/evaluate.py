@@ -21,8 +21,7 @@ from trainer.environment import Split
 from trainer.evaluation.metrics_table import metrics_table
 from trainer.evaluation.over_rest import RestEvaluation, evaluate_server
 from trainer.evaluation.policy_metrics import Evaluate, PolicyMetrics, TaskResult, measure
-from trainer.worlds.admin_token import read_token
-from trainer.worlds.defaults import ENVIRONMENT
+from trainer.worlds.demo import ENVIRONMENT, read_token
 
 _NONE = "none"
 

@@ -16,9 +16,8 @@ from app.adapters.files import content_hash
 from app.errors import InvalidError
 from app.model_catalog import SEED
 from app.settings import Settings
+from trainer.worlds.commits import UNKNOWN, provenance, record_commit
 from trainer.worlds.reproduce.plan import PRETRAINED, ExperimentPlan, conflicting_values, repeated_trials
-from trainer.worlds.reproduce.versions import provenance, record_commit
-from trainer.worlds.source_commit import UNKNOWN
 
 _CURVES = ("sage", "sage_outcome", "sage_chain", "sft_grpo")
 
@@ -126,7 +125,7 @@ def _find_start(model: str, adapter: Path | None) -> Path | None:
         if adapter is not None:
             raise click.UsageError("--adapter is for another model than the seed policy: name it with --model")
         return None
-    from trainer.worlds.reproduce.experiment_model import find_start  # noqa: PLC0415  torch, as above
+    from trainer.worlds.reproduce.start import find_start  # noqa: PLC0415  torch, as above
 
     return find_start(model, adapter)
 
@@ -150,18 +149,18 @@ def _plan(model: str, start: Path | None, sizes: dict[str, Any], only: tuple[str
 def _start_values(model: str, start: Path | None) -> dict[str, str]:
     if start is None:
         return {}
-    from trainer.worlds.reproduce.experiment_model import start_profile  # noqa: PLC0415  torch, as above
+    from trainer.worlds.reproduce.start import start_profile  # noqa: PLC0415  torch, as above
 
     return {"model": model, "adapter": content_hash(start), "profile": start_profile(model, start)}
 
 
 def _make_start(plan: ExperimentPlan, start: Path | None, work: Path) -> None:
     if start is not None:
-        from trainer.worlds.reproduce.experiment_model import import_start  # noqa: PLC0415  torch, as above
+        from trainer.worlds.reproduce.start import import_start  # noqa: PLC0415  torch, as above
 
         import_start(start, work)
         return
-    from trainer.worlds.reproduce.supervised_start import make_start  # noqa: PLC0415  torch, as above
+    from trainer.worlds.reproduce.start import make_start  # noqa: PLC0415  torch, as above
 
     settings = Settings(data_dir=work, model=SEED)
     with tqdm(total=plan.sft.steps, desc="supervised start", unit="step", disable=None) as bar:
@@ -170,15 +169,8 @@ def _make_start(plan: ExperimentPlan, start: Path | None, work: Path) -> None:
 
 def _write_findings(plan: ExperimentPlan, work: Path, out: Path) -> None:
     """Of all conditions that were run, also by earlier calls with another --only."""
-    from trainer.worlds.reproduce.chart import draw  # noqa: PLC0415
-    from trainer.worlds.reproduce.findings import (  # noqa: PLC0415  numpy, as above
-        LABELS,
-        as_json,
-        as_markdown,
-        curves,
-        differences,
-        read_rows,
-    )
+    from trainer.worlds.chart import draw  # noqa: PLC0415
+    from trainer.worlds.reproduce.findings import LABELS, as_json, as_markdown, curves, differences, read_rows
     from trainer.worlds.reproduce.plan import Trial  # noqa: PLC0415
     from trainer.worlds.reproduce.run import Experiment  # noqa: PLC0415
     from trainer.worlds.reproduce.trial import exam_titles  # noqa: PLC0415

@@ -18,10 +18,8 @@ from app.client.sage_client import SageClient
 from app.parent_death import end_with_parent
 from app.ports import check_port
 from app.python_process import python_module
-from trainer.worlds.admin_token import read_token
-from trainer.worlds.simulate_live.simulation import Simulation, SimulationState
-from trainer.worlds.simulate_live.simulation_plan import SimulationPlan
-from trainer.worlds.simulate_live.town import Day, Services
+from trainer.worlds.demo import read_token
+from trainer.worlds.simulate_live.simulation import Day, Services, Simulation, SimulationPlan, SimulationState
 
 _CONNECTION_RETRIES = 6  # while the services start: 16 seconds
 
@@ -117,8 +115,8 @@ def _office_suite(port: int, busy: float, work: Path) -> Iterator[Services]:
 
 
 def _write_findings(runs: list[SimulationState], out: Path) -> None:
-    from trainer.worlds.reproduce.chart import draw  # noqa: PLC0415
-    from trainer.worlds.simulate_live.simulation_findings import as_markdown, curves, findings, success_by_day  # noqa: PLC0415  numpy, as above
+    from trainer.worlds.chart import draw  # noqa: PLC0415
+    from trainer.worlds.simulate_live.findings import as_markdown, curves, findings, success_by_day  # noqa: PLC0415  numpy, as above
 
     runs = [run for run in runs if run.days]
     if not runs:

@@ -1,10 +1,16 @@
-"""The token of the demo APIs' admin routes, in a file of the data directory that only its owner can read."""
+"""What commands know of the demo without its services: the default environment, and the token of the admin routes.
+
+The token is in a file of the data directory that only its owner can read.
+"""
 
 import os
 import secrets
 from pathlib import Path
 
 from app.errors import SettingError
+
+ENVIRONMENT = "office"
+
 
 _NAME = "demo.token"
 

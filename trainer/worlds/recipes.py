@@ -1,11 +1,35 @@
-"""What determines the adapter of a pretrained model. Imports no torch, so that the command's help is fast."""
+"""What determines the seed policy and the adapters of pretrained models, and what these are examined on.
+
+The recipe of a work directory refuses to mix the results of two. Imports no torch, so that the command that
+shows the defaults starts fast.
+"""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
 from app.errors import InvalidError
+from trainer.atomic_write import write_atomically
+
+MAX_LENGTH = 2048
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Size and training of the seed policy."""
+
+    seed: int = 0
+    hidden: int = 160
+    layers: int = 6
+    heads: int = 5  # of 32: the smallest head that vLLM serves
+    mlp: int = 448
+    drills: int = 40_000  # of each kind, to sample from
+    drill_steps: int = 300
+    steps: int = 6000
+    tokens: int = 16_384  # per step
+    lr: float = 1e-3
+
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
@@ -116,3 +140,47 @@ def _read_json(text: str) -> object:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise InvalidError(f"--set mix is no JSON: {error}") from error
+
+
+HELD_OUT = {
+    "gym, unseen domains": "gym?held_out=domains",
+    "gym, unseen API shapes": "gym?held_out=shapes",
+    "gym, unseen compositions": "gym?held_out=compositions",
+    "gym, unseen phrasings": "gym?held_out=phrasings",
+    "strangers, unseen APIs and phrasings": "strangers",
+    "office, unseen templates": "office",
+    "office, unseen templates and wording": "office?wording=free",
+    "office, unseen templates and names": "office?names=varied",
+}
+"""The environments of the test split, by what training never saw."""
+
+
+def file_name(title: str) -> str:
+    """
+    >>> file_name("gym, unseen API shapes")
+    'gym-unseen-api-shapes'
+    """
+    return title.lower().replace(",", "").replace(" ", "-")
+
+
+_Recipe = TypeVar("_Recipe", bound=msgspec.Struct)
+_FILE = "recipe.json"
+
+
+def claim_directory(work: Path, recipe: _Recipe) -> None:
+    """Mark `work` as this recipe's. Raises InvalidError if it is another's: their results would mix silently."""
+    path = work / _FILE
+    if not path.exists():
+        write_atomically(msgspec.json.encode(recipe), path)
+        return
+    try:
+        begun = msgspec.structs.asdict(msgspec.json.decode(path.read_bytes(), type=type(recipe)))
+    except msgspec.ValidationError as error:
+        raise InvalidError(
+            f"{work} was begun by a build of another kind, of the seed policy or of an adapter: name another "
+            "directory with --work"
+        ) from error
+    other = [name for name, value in msgspec.structs.asdict(recipe).items() if begun[name] != value]
+    if other:
+        was = ", ".join(f"{name}={begun[name]}" for name in other)
+        raise InvalidError(f"{work} was begun with {was}: use the same values, or another work directory")

@@ -1,38 +1,271 @@
 """Make the adapter of a pretrained model: demonstrations, training with exams on the way, evaluation, card.
 
-Every stage leaves its result in the work directory and is skipped if the result exists, so a build that was killed
-resumes, and a stage may run on another machine.
+Every stage leaves its result in the work directory and is skipped if the result exists, so a build that was
+killed resumes, and a stage may run on another machine.
 """
 
+import asyncio
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import torch
+from safetensors.torch import save_file
+from tqdm import tqdm
 
 from app.adapters.files import CONFIG, WEIGHTS, content_hash
 from app.agent.prompt_profiles import choose_profile
 from app.engine.tokenizer import ChatTokenizer, read_card
-from app.errors import InvalidError
+from app.errors import InvalidError, StorageError
 from app.model_catalog import CATALOG
+from app.scratch import scratch_directory
 from app.settings import Settings
 from trainer.atomic_write import write_atomically
 from trainer.environment import Split
-from trainer.evaluation.policy_metrics import PolicyMetrics
+from trainer.evaluation.local_session import LocalEvaluation, open_local_evaluation
+from trainer.evaluation.metrics_table import metrics_table
+from trainer.evaluation.policy_metrics import PolicyMetrics, TaskResult, measure
 from trainer.learning.distributed_learner import fingerprint
 from trainer.learning.publishing import check_adapter
 from trainer.learning.supervised import SftSettings
-from trainer.worlds.base_adapter.adapter_card import AdapterOrigin, adapter_card
-from trainer.worlds.base_adapter.adapter_exams import LIBRARY, AdapterExam, final_exams, run_exam, validation_exams
-from trainer.worlds.base_adapter.adapter_recipe import AdapterRecipe, check_recipe
-from trainer.worlds.base_adapter.demonstration_files import collect_files, plan_files
-from trainer.worlds.base_adapter.half_precision import write_half
-from trainer.worlds.base_adapter.learning_curve import CurvePoint
-from trainer.worlds.base_adapter.sft_segment import SftSegment, check_memory, fitting_processes, train_segment
-from trainer.worlds.base_adapter.training_set import read_training_set, write_training_set
-from trainer.worlds.held_out import HELD_OUT
-from trainer.worlds.recipe_file import claim_directory
+from trainer.worlds.base_adapter.demonstrations import collect_files, plan_files
+from trainer.worlds.base_adapter.training import (
+    CurvePoint,
+    SftSegment,
+    check_memory,
+    fitting_processes,
+    read_training_set,
+    train_segment,
+    write_training_set,
+)
+from trainer.worlds.recipes import HELD_OUT, AdapterRecipe, check_recipe, claim_directory, file_name
+
+
+def write_half(source: Path, target: Path) -> None:
+    """Write `target` whole or not at all, unless it is there. The same adapter gives the same files.
+
+    Raises StorageError if the disk is full.
+    """
+    if target.exists():
+        return
+    weights = {name: each.to(torch.bfloat16).contiguous() for name, each in check_adapter(source).items()}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with scratch_directory(target.parent) as scratch:
+            partial = scratch / target.name
+            partial.mkdir()
+            save_file(weights, partial / WEIGHTS, metadata={"format": "pt"})
+            shutil.copyfile(source / CONFIG, partial / CONFIG)
+            partial.rename(target)
+    except OSError as error:
+        raise StorageError(f"{target} could not be written ({error.strerror}): free disk space") from error
+
+
+VALIDATION = {"gym": "gym", "strangers": "strangers", "office": "office"}
+SEED = 7
+LIBRARY = {True: "on", False: "off"}
+_BASE_SHARE = 20
+_TURNS = 8  # twice what a task needs
+_AT_ONCE = 32  # chains
+
+
+class AdapterExam(msgspec.Struct, frozen=True, kw_only=True):
+    """One environment, with and without an adapter's directory, and the files of its results."""
+
+    title: str
+    environment: str
+    adapter: Path | None
+    split: Split
+    scenarios: int
+    libraries: tuple[bool, ...]
+    files: Path  # their directory
+
+    @property
+    def policy(self) -> str:
+        return "base" if self.adapter is None else "adapter"
+
+    def file(self, library: bool) -> Path:
+        return self.files / f"{file_name(self.title)}-{self.policy}-library-{LIBRARY[library]}.json"
+
+    @property
+    def missing(self) -> list[bool]:
+        return [each for each in self.libraries if not self.file(each).exists()]
+
+
+def run_exam(exam: AdapterExam, settings: Settings) -> dict[bool, PolicyMetrics]:
+    """Metrics with the library on and off. What an earlier call finished is read, not repeated."""
+    if exam.missing:
+        asyncio.run(_evaluate(exam, settings))
+    return {library: measure(_read(exam.file(library))) for library in exam.libraries}
+
+
+def final_exams(
+    adapter: Path, scenarios: int, files: Path, environments: Mapping[str, str]
+) -> Iterator[AdapterExam]:
+    """Each environment by the adapter, and its first scenarios by the base alone, which is slow at failing."""
+    for title, environment in environments.items():
+        for policy in (adapter, None):
+            yield AdapterExam(
+                title=title,
+                environment=environment,
+                adapter=policy,
+                split="test",
+                scenarios=scenarios if policy else -(-scenarios // _BASE_SHARE),
+                libraries=(True, False) if policy else (True,),
+                files=files,
+            )
+
+
+def validation_exams(adapter: Path, scenarios: int, files: Path) -> Iterator[AdapterExam]:
+    """A few scenarios of validation with the library on: how the training goes."""
+    for title, environment in VALIDATION.items():
+        yield AdapterExam(
+            title=title,
+            environment=environment,
+            adapter=adapter,
+            split="validation",
+            scenarios=scenarios,
+            libraries=(True,),
+            files=files,
+        )
+
+
+async def _evaluate(exam: AdapterExam, settings: Settings) -> None:
+    evaluation = LocalEvaluation(
+        environment=exam.environment,
+        adapter=str(exam.adapter or ""),
+        split=exam.split,
+        scenarios=exam.scenarios,
+        at_once=_AT_ONCE,
+    )
+    limited = msgspec.structs.replace(settings, max_turns=min(settings.max_turns, _TURNS))
+    async with open_local_evaluation(evaluation, limited) as evaluate:
+        for library in exam.missing:
+            with tqdm(desc=f"{exam.title}, {exam.policy}, library {LIBRARY[library]}", unit="task") as bar:
+                results = await evaluate(SEED, library, bar.update)
+            write_atomically(msgspec.json.encode(results), exam.file(library))
+
+
+def _read(file: Path) -> Sequence[TaskResult]:
+    return msgspec.json.decode(file.read_bytes(), type=list[TaskResult])
+
+
+_TEXT = """---
+base_model: {model}
+license: apache-2.0
+library_name: peft
+prompt_profile: {profile}
+tags: [agent, code, lora]
+---
+# Adapter for {model}
+
+LoRA of rank {rank} on all linear layers, in bfloat16, content hash `{hash}`. It learned from {examples:,} examples
+({tokens:,} tokens, {learned:,} of them answers) of {demonstrations:,} demonstrations of experts. Each was executed
+and judged right. The scenarios below are of other splits.
+
+Built with `{command}` at commit {commit}, by {processes} processes in {cost}.
+
+{start}Recipe: `{recipe}`
+
+## Data
+
+{data}
+
+## Learning curve
+
+{curve}
+
+## Evaluation
+
+Held-out scenarios, greedy decoding; `base` is the model without the adapter. Intervals are 95 %, by bootstrap over
+scenarios, and exact where all or none were solved. TGC: tasks solved. SGC: scenarios with all tasks solved.
+
+{figures}
+"""
+
+_CURVE = ["step", "examples", "tokens", "learned", "CPU minutes", "loss", "held-out loss", "TGC on validation, %"]
+_START = """It went on from the adapter `{hash}`, the directory after `--start`: without it, the command does not
+make this adapter again.
+
+"""
+
+
+class AdapterOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """How the adapter was built."""
+
+    command: str
+    commit: str
+    processes: int
+    hash: str
+    demonstrations: dict[str, int]  # by part of the mix
+    dropped: dict[str, int]  # demonstrations that the model cannot read, by reason
+    recipe: AdapterRecipe
+
+
+def adapter_card(
+    origin: AdapterOrigin, curve: Sequence[CurvePoint], figures: dict[str, dict[str, PolicyMetrics]]
+) -> str:
+    """`figures` are columns of metrics by the title of their exam."""
+    recipe, last = origin.recipe, curve[-1]
+    return _TEXT.format(
+        model=recipe.model,
+        profile=recipe.profile,
+        rank=recipe.rank,
+        hash=origin.hash,
+        demonstrations=sum(origin.demonstrations.values()),
+        examples=last.examples,
+        tokens=last.tokens,
+        learned=last.learned_tokens,
+        command=origin.command,
+        commit=origin.commit,
+        processes=origin.processes,
+        cost=f"{last.cpu_minutes:.0f} CPU minutes of training" + (last.device and f", each on {last.device}"),
+        start=_START.format(hash=recipe.start) if recipe.start else "",
+        recipe=msgspec.json.encode(recipe).decode(),
+        data=_data(origin),
+        curve=_curve(curve),
+        figures="\n\n".join(f"### {title}\n\n{metrics_table(each)}" for title, each in figures.items()),
+    )
+
+
+def _data(origin: AdapterOrigin) -> str:
+    rows = [
+        f"| {part.name} | {part.environment} | `{part.expert}` | {part.share:.0%} "
+        f"| {origin.demonstrations.get(part.name, 0):,} |"
+        for part in origin.recipe.mix
+    ]
+    dropped = [f"\nLeft out {count:,}: {reason}." for reason, count in origin.dropped.items()]
+    head = "| part | environment | expert | share of scenarios | demonstrations |"
+    return "\n".join([head, "|---|---|---|---|---|", *rows, *dropped])
+
+
+def _curve(curve: Sequence[CurvePoint]) -> str:
+    """Without the last column where no exam was run on the way."""
+    rows = [
+        [
+            f"{each.step}",
+            f"{each.examples:,}",
+            f"{each.tokens:,}",
+            f"{each.learned_tokens:,}",
+            f"{each.cpu_minutes:.1f}",
+            f"{each.loss:.4f}",
+            f"{each.held_out_loss:.4f}",
+            _tgc(each),
+        ]
+        for each in curve
+    ]
+    shown = len(_CURVE) if any(each.exams for each in curve) else len(_CURVE) - 1
+    return "\n".join(f"| {' | '.join(row[:shown])} |" for row in [_CURVE, ["---"] * len(_CURVE), *rows])
+
+
+def _tgc(point: CurvePoint) -> str:
+    shares = [
+        f"{title} {each.tgc.mean:.0f} [{each.tgc.low:.0f}, {each.tgc.high:.0f}]"
+        for title, each in point.exams.items()
+    ]
+    return ", ".join(shares)
+
 
 Figures = dict[str, dict[str, PolicyMetrics]]
 """Metrics by the title of an exam, then by policy and library."""

@@ -16,7 +16,7 @@ from app.settings import Settings
 from trainer.environment import Split
 from trainer.sft_data.chat_records import read_records
 from trainer.sft_data.collection import CollectionSettings, ExpertAccess, collect
-from trainer.worlds.base_adapter.adapter_recipe import AdapterRecipe, MixPart, divide_scenarios
+from trainer.worlds.recipes import AdapterRecipe, MixPart, divide_scenarios
 
 _CHUNK = 25  # scenarios of a file: what a kill can cost each process, at most
 _STRIDE = 100_000  # between the seeds of two parts of the mix

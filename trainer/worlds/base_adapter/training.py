@@ -1,11 +1,12 @@
-"""A segment of the training: the steps between two points of the learning curve, on one or several processes.
+"""The training of an adapter: its samples on disk, its learning curve, and the segments between two points of it.
 
-Between segments no model is loaded, so an exam has the memory for itself. A segment that was killed is repeated
-from its checkpoint.
+A segment runs on one or several processes. Between segments no model is loaded, so an exam has the memory for
+itself. A segment that was killed is repeated from its checkpoint.
 """
 
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from multiprocessing import connection, get_context
 from multiprocessing.context import SpawnProcess
@@ -18,8 +19,10 @@ from transformers import PreTrainedModel
 
 from app.engine.available_memory import memory_available
 from app.engine.model_memory import MemoryNeed, check_fits, trained_needs
+from app.engine.tokenizer import ChatTokenizer
 from app.parent_death import exit_with_parent
 from trainer.atomic_write import write_atomically
+from trainer.evaluation.policy_metrics import PolicyMetrics
 from trainer.learning import rendezvous as meeting
 from trainer.learning.activation_memory import ACTIVATION_BYTES
 from trainer.learning.batch import Sample, pad, plan
@@ -30,8 +33,111 @@ from trainer.learning.precision import DtypeName, base_dtype
 from trainer.learning.publishing import publish
 from trainer.learning.rendezvous import LearnerLostError, Rank, Rendezvous
 from trainer.learning.supervised import SftSettings, SftStep, sft_steps
-from trainer.worlds.base_adapter.learning_curve import CurvePoint, StepJournal, StepRecord, point_at, read_steps
-from trainer.worlds.base_adapter.training_set import read_training_set
+from trainer.sft_data.chat_samples import build_samples
+from trainer.worlds.base_adapter.demonstrations import DemonstrationFile, read_demonstrations
+
+
+class TrainingSet(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples, and for the card what they are."""
+
+    samples: list[Sample]
+    demonstrations: dict[str, int]  # by part of the mix
+    dropped: dict[str, int]  # by reason
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(sample.ids) for sample in self.samples)
+
+    @property
+    def learned_tokens(self) -> int:
+        return sum(sum(sample.sampled) for sample in self.samples)
+
+
+def write_training_set(files: list[DemonstrationFile], tokenizer: ChatTokenizer, path: Path) -> None:
+    """Tokenize the demonstrations, unless that was done. Raises InvalidError where none fits the model."""
+    if path.exists():
+        return
+    counts = Counter[str]()
+    for file in files:
+        counts[file.part.name] += file.path.read_bytes().count(b"\n")
+    built = build_samples(read_demonstrations(files), tokenizer)
+    whole = TrainingSet(samples=built.samples, demonstrations=dict(counts), dropped=built.dropped)
+    write_atomically(msgspec.msgpack.encode(whole), path)
+
+
+def read_training_set(path: Path) -> TrainingSet:
+    return msgspec.msgpack.decode(path.read_bytes(), type=TrainingSet)
+
+
+class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of the training: a line of its journal."""
+
+    step: int
+    examples: int
+    tokens: int
+    learned_tokens: int
+    cpu_seconds: float  # of all processes
+    loss: float
+
+
+class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The training up to a step. Sums count from the first step, and work that a kill undid only once."""
+
+    step: int
+    examples: int
+    tokens: int
+    learned_tokens: int
+    cpu_minutes: float  # of training alone
+    loss: float  # mean of the steps since the last point
+    held_out_loss: float
+    adapter: str  # its content hash
+    device: str = ""  # of each process
+    exams: dict[str, PolicyMetrics] = {}  # by environment
+
+
+class StepJournal:
+    """A file with a line per step. Steps that are repeated after a kill replace their lines."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._records: list[StepRecord] | None = None
+
+    def add(self, record: StepRecord) -> None:
+        if self._records is None:
+            self._records = [each for each in read_steps(self._path) if each.step < record.step]
+            write_atomically(b"".join(map(_line, self._records)), self._path)
+        with self._path.open("ab") as file:
+            file.write(_line(record))
+
+
+def read_steps(path: Path) -> list[StepRecord]:
+    """The whole lines: a last one that a kill cut short is left out."""
+    content = path.read_bytes() if path.exists() else b""
+    whole = content[: content.rfind(b"\n") + 1]
+    return [msgspec.json.decode(line, type=StepRecord) for line in whole.splitlines()]
+
+
+def point_at(
+    step: int, records: Sequence[StepRecord], *, since: int, held_out_loss: float, adapter: str, device: str
+) -> CurvePoint:
+    """The point at a step, with the loss since another."""
+    done = [each for each in records if each.step <= step]
+    recent = [each.loss for each in done if each.step > since]
+    return CurvePoint(
+        step=step,
+        examples=sum(each.examples for each in done),
+        tokens=sum(each.tokens for each in done),
+        learned_tokens=sum(each.learned_tokens for each in done),
+        cpu_minutes=sum(each.cpu_seconds for each in done) / 60,
+        loss=sum(recent) / len(recent),
+        held_out_loss=held_out_loss,
+        adapter=adapter,
+        device=device,
+    )
+
+
+def _line(record: StepRecord) -> bytes:
+    return msgspec.json.encode(record) + b"\n"
 
 
 class SftSegment(msgspec.Struct, frozen=True, kw_only=True):

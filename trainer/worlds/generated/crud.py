@@ -14,19 +14,19 @@ import msgspec
 
 from trainer.lessons.phrases import BY_LINK, CRUD_FRAMES, GIVEN, LINKED, ONE, TITLED, Wordings
 from trainer.worlds.generated.apis import (
+    CRUD,
     RECORD_FIELDS,
     Api,
+    ApiShape,
     Collection,
     RecordField,
     Role,
     draw_crud_api,
     verbs_of,
 )
-from trainer.worlds.generated.domains import Domain, Verb, draw_domain, draw_names, people, projects
-from trainer.worlds.generated.environments import TASKS, Ask, GeneratedEnvironment, Key, Plan
-from trainer.worlds.generated.records import DATES, Record, RecordId, Records, Values, blank_record, new_id
-from trainer.worlds.generated.shapes import CRUD, ApiShape
-from trainer.worlds.generated.words import Pool
+from trainer.worlds.generated.environment import TASKS, Ask, GeneratedEnvironment, Key, Plan
+from trainer.worlds.generated.words import Domain, Pool, Verb, draw_domain, draw_names, people, projects
+from trainer.worlds.generated.worlds import DATES, Record, RecordId, Records, Values, blank_record, new_id
 
 HeldOut: TypeAlias = Literal["all", "domains", "shapes", "phrasings"]
 CrudGoal: TypeAlias = Literal[

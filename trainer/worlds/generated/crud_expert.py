@@ -45,8 +45,8 @@ from trainer.worlds.generated.programs import (
     state_of,
     write,
 )
-from trainer.worlds.generated.records import Values
 from trainer.worlds.generated.words import CRUD_WORDS, spell
+from trainer.worlds.generated.worlds import Values
 
 _MEANT: dict[CrudGoal, str] = {
     "count": "all rows", "count_state": "these rows", "act_all": "all rows", "delete_state": "these rows",

@@ -23,9 +23,8 @@ from app.records import Json, Stop, Task, Trajectory
 from trainer.environment import Scenario, Split, Verdict
 from trainer.worlds.generated.apis import Api
 from trainer.worlds.generated.documents import SUPERVISOR, document_of, supervisor_document
-from trainer.worlds.generated.records import FACTS, Records, Values, verify_records
-from trainer.worlds.generated.services import AppServices, LiveWorlds
 from trainer.worlds.generated.words import Pool
+from trainer.worlds.generated.worlds import FACTS, AppServices, LiveWorlds, Records, Values, verify_records
 
 TASKS = 3  # of a scenario
 _BASE = "http://worlds"  # served in this process

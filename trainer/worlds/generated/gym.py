@@ -14,12 +14,18 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from trainer.lessons.phrases import CONDITIONS, GYM_FRAMES
-from trainer.worlds.generated.apis import PAGE_SIZE, GymApi, RecordField, draw_gym_api
-from trainer.worlds.generated.domains import Verb, directory_name, draw_directory, draw_domain, draw_names, people
-from trainer.worlds.generated.environments import TASKS, Ask, GeneratedEnvironment, Key, Plan
-from trainer.worlds.generated.records import DATES, Record, Records, Values
-from trainer.worlds.generated.shapes import GYM, GYM_LESSONS
-from trainer.worlds.generated.words import Pool
+from trainer.worlds.generated.apis import GYM, GYM_LESSONS, PAGE_SIZE, GymApi, RecordField, draw_gym_api
+from trainer.worlds.generated.environment import TASKS, Ask, GeneratedEnvironment, Key, Plan
+from trainer.worlds.generated.words import (
+    Pool,
+    Verb,
+    directory_name,
+    draw_directory,
+    draw_domain,
+    draw_names,
+    people,
+)
+from trainer.worlds.generated.worlds import DATES, Record, Records, Values
 
 HeldOut: TypeAlias = Literal["all", "domains", "shapes", "compositions", "phrasings"]
 Goal: TypeAlias = Literal[

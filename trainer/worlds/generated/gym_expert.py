@@ -20,7 +20,6 @@ from trainer.lessons.experts import ProgramExpert, ProgramScript, plug_in, raise
 from trainer.lessons.program import Program, indent
 from trainer.worlds.generated.apis import GymApi, RecordField
 from trainer.worlds.generated.documents import FILTERED, SUPERVISOR, record_schema, rows_at
-from trainer.worlds.generated.domains import Verb, other_state_field
 from trainer.worlds.generated.gym import (
     ACTING,
     FIELDS,
@@ -52,8 +51,8 @@ from trainer.worlds.generated.programs import (
     sentence,
     write,
 )
-from trainer.worlds.generated.records import Values
-from trainer.worlds.generated.words import GYM_WORDS, spell
+from trainer.worlds.generated.words import GYM_WORDS, Verb, other_state_field, spell
+from trainer.worlds.generated.worlds import Values
 
 _STREAMED = ("count", "total", "act", "act_count", "move")  # goals that need no list of all rows
 _INTEGERS = ("over", "under", "threshold")

@@ -9,7 +9,7 @@ from app.apis.names import argument_name
 from trainer.lessons.program import indent
 from trainer.worlds.generated.apis import Api, RecordField, Role
 from trainer.worlds.generated.documents import rows_at
-from trainer.worlds.generated.domains import Verb
+from trainer.worlds.generated.words import Verb
 
 
 def log_in(api: Api) -> list[str]:

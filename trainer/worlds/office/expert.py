@@ -1,21 +1,20 @@
-"""The turns of the scripted expert, which demonstrates tasks for a policy to imitate.
+"""The turns of the scripted expert, which demonstrates tasks for a policy to imitate, and the words of all turns.
 
 Its mistakes are random and always noticed: the service refuses the call, and the expert repairs its code. If a
 service was only busy, it calls the function again, or repeats inline code.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Literal, get_args
 
 import msgspec
 
 from app.records import Offer
-from trainer.worlds.office import solution
-from trainer.worlds.office.apps import Field, Role
-from trainer.worlds.office.site import AppSite, Site, candidates
-from trainer.worlds.office.task_templates import Template
+from trainer.worlds.office import apps, solution
+from trainer.worlds.office.apps import APP_NAMES, APPS, AppSite, AppSpec, Field, Role, Site, candidates, document
+from trainer.worlds.office.scenarios import TEMPLATES, Template
 
 SENTENCES = (
     "Read the documents.",
@@ -155,3 +154,55 @@ def _renamed(here: AppSite, template: Template, rng: Random) -> AppSite:
     role = rng.choice(roles)
     others = [name for name in candidates(here.spec)[role] if name != here.names[role]]
     return msgspec.structs.replace(here, names={**here.names, role: rng.choice(others)})
+
+
+_WORD = re.compile(r"\w+")
+
+ERRORS = (
+    "ApiError: Response status code is 401 404 409 422",
+    "message wrong password access_token no call first pages start at id page is not a number group",
+    "AttributeError TypeError NameError KeyError ValueError ValidationError SyntaxError IndentationError",
+    "apis.mail has no operation app API Did you mean or did there is",
+    "apis.api_docs.show_api_descriptions app_name lists them",
+    "name is not defined missing argument unexpected needs a string an integer signature object",
+    "TimeoutError CallLimit ok None error line invalid syntax",
+)
+
+
+def vocabulary() -> list[str]:
+    """Words in a fixed order, each once. API identifiers are whole words; function names are split into parts."""
+    return list(dict.fromkeys(_words()))
+
+
+def _words() -> Iterator[str]:
+    yield from (*APP_NAMES, *apps.PEOPLE, *apps.GROUPS, *apps.THRESHOLDS)
+    yield from (*apps.MEMBER_NAMES, *apps.MEMBER_FIELDS)
+    for spec in APPS.values():
+        yield from _app_words(spec)
+    for template in TEMPLATES:
+        yield from template.function.split("_")
+        for phrasing in template.phrasings:
+            yield from _WORD.findall(phrasing.replace("{value}", ""))
+    yield from _site_words(Site.of(0))
+    for text in (*SENTENCES, *ERRORS):
+        yield from _WORD.findall(text)
+
+
+def _app_words(spec: AppSpec) -> Iterator[str]:
+    yield from (*spec.persons, *spec.labels, *spec.numbers, *spec.values)
+    for names in candidates(spec).values():
+        yield from names
+
+
+def _site_words(site: Site) -> Iterator[str]:
+    """The words of summaries and code: apart from names they are the same at every site."""
+    for app in APP_NAMES:
+        for methods in document(site, app, "")["paths"].values():
+            for operation in methods.values():
+                yield from (operation["operationId"], *_WORD.findall(operation["summary"]))
+                yield from (parameter["name"] for parameter in operation["parameters"])
+    functions = {template.function for template in TEMPLATES}
+    for template in TEMPLATES:
+        code = "\n".join([solution.function(template, site), solution.call(template, template.values[0])])
+        yield from (word for word in _WORD.findall(code) if word not in functions)
+    yield from ("0", "1", "print", "apis", "api_docs", "show_signatures", "complete_task", "answer", "python")

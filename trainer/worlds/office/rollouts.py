@@ -1,6 +1,8 @@
 """Rollouts of the scripted expert: real services, real sandbox, and skills extracted and checked as in serving.
 
-Each episode holds a whole trajectory as serving would have recorded it, scored by the verifier.
+Each episode holds a whole trajectory as serving would have recorded it, scored by the verifier. Among the
+skills offered may be distractors, which resemble what a task needs but do not fit, as a grown library has
+them.
 """
 
 import asyncio
@@ -9,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Annotated
+from uuid import UUID
 
 import msgspec
 
@@ -23,12 +26,55 @@ from app.sandbox.protocol import Sandbox
 from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Environment, Scenario
 from trainer.lessons.expert_engine import ExpertEngine
-from trainer.rollouts.episode import Episode, EpisodeRunner
+from trainer.rollouts.crowd import crowded
+from trainer.rollouts.episode import Episode, EpisodeRunner, Mix
 from trainer.rollouts.expert import ExpertContext
-from trainer.worlds.office.distractors import distractors
-from trainer.worlds.office.expert_script import ExpertScript, Faults
-from trainer.worlds.office.office_environment import OfficeEnvironment
-from trainer.worlds.office.scenarios import place_at, site_of
+from trainer.worlds.office import solution
+from trainer.worlds.office.apps import Site
+from trainer.worlds.office.environment import OfficeEnvironment
+from trainer.worlds.office.expert import ExpertScript, Faults
+from trainer.worlds.office.scenarios import Template, place_at, site_of, templates_of
+
+_NEAR = 0.7  # the share that differs from the task's template in one respect only
+
+
+def distractors(own: Template, site: Site, rng: Random, count: int) -> list[Offer]:
+    """Correct solutions, at this site, of other templates of the train split, all different."""
+    others = [template for template in templates_of("train") if template != own]
+    near = [template for template in others if _shared(template, own) == 2]
+    chosen: list[Template] = []
+    while len(chosen) < count:
+        template = rng.choice(near if near and rng.random() < _NEAR else others)
+        if template not in chosen:
+            chosen.append(template)
+    return [_offer(template, site, rng) for template in chosen]
+
+
+def crowd_around(scenario: Scenario) -> Mix:
+    """Two of them beside what each task of the scenario is offered, as far as three offers leave room."""
+    kind, site = place_at(scenario.tasks[0]).kind, site_of(scenario)
+
+    def mix(position: int, found: list[Offer]) -> list[Offer]:
+        rng = Random(f"crowd {scenario.id} {position}")
+        return crowded(found, distractors(kind, site, rng, 2), 3, rng)
+
+    return mix
+
+
+def _shared(one: Template, other: Template) -> int:
+    return (one.app == other.app) + (one.verb == other.verb) + (one.selector == other.selector)
+
+
+def _offer(template: Template, site: Site, rng: Random) -> Offer:
+    return Offer(
+        skill_id=UUID(int=rng.getrandbits(128)),
+        name=template.function,
+        version=1,
+        signature=solution.signature(template),
+        source=solution.function(template, site),
+        instruction=rng.choice(template.phrasings).format(value=rng.choice(template.values)),
+    )
+
 
 LIMITS = RolloutLimits(turns=8)
 _AT_ONCE = 16

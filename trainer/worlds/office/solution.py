@@ -1,8 +1,7 @@
 """The canonical function for a template at a site, as a careful reader of its documents would write it."""
 
-from trainer.worlds.office.apps import Field, Role
-from trainer.worlds.office.site import AppSite, Site
-from trainer.worlds.office.task_templates import Selector, Template
+from trainer.worlds.office.apps import AppSite, Field, Role, Site
+from trainer.worlds.office.scenarios import Selector, Template
 
 _PARAMETERS: dict[Selector, str] = {
     "person": "name: str",

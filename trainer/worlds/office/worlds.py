@@ -1,13 +1,132 @@
-"""The live worlds: each is created from its id at its first use, isolated, and discarded when old."""
+"""The live worlds: initial items, the effect of each operation, and whether a task was done.
+
+A world is created from its id at its first use, isolated, and discarded when old. The verifier sees the final
+state of the world itself; a check, as a user would attach it to a task, is code that reads the same APIs.
+"""
 
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from random import Random
+from typing import Any
+
+import msgspec
 
 from app.errors import NotFoundError
-from trainer.worlds.office.apps import APPS
-from trainer.worlds.office.items import Item, groups_of, items_of, matches
-from trainer.worlds.office.places import DEMO, Place, place_of
+from app.records import Json
+from trainer.environment import Verdict
+from trainer.worlds.office.apps import ACTS, APPS, GROUPS, PEOPLE, AppSite, AppSpec, Role, Site
+from trainer.worlds.office.scenarios import DEMO, Place, Template, place_of
+
+PAGE_SIZE = 4
+_DEMO_ITEMS = 42
+
+
+class Item(msgspec.Struct):
+    """A mail, note, event and so on, with the acts that were done to it."""
+
+    id: int
+    person: str
+    label: str
+    number: int
+    done: set[Role] = msgspec.field(default_factory=set)
+    prepared: bool = False
+    removed: bool = False
+
+
+def groups_of(place: Place | None) -> dict[str, tuple[str, ...]]:
+    """The members of each group. Nobody is in two groups."""
+    people = list(place.people if place else PEOPLE)
+    if place is not None:
+        Random(f"groups {place.key}").shuffle(people)
+    return {group: tuple(people[start::6]) for start, group in enumerate(GROUPS)}
+
+
+def items_of(app: str, place: Place | None) -> list[Item]:
+    """The items of one app, in order. None: those of the demo world."""
+    if place is None:
+        return _demo_items(APPS[app])
+    rng = Random(f"items {app} {place.key}")
+    items = _any_items(place, app, rng.randint(9, 14), rng)
+    if app == place.kind.app:
+        _set_task(items, place, rng)
+    elif place.kind.selector == "person":  # the same person has an item in every other app
+        rng.choice(items).person = place.value
+    return items
+
+
+def matches(item: Item, place: Place, groups: dict[str, tuple[str, ...]]) -> bool:
+    """Whether the task's selector selects this item."""
+    if place.kind.selector == "person":
+        return item.person == place.value
+    if place.kind.selector == "label":
+        return item.label == place.value
+    if place.kind.selector == "group":
+        return item.person in groups[place.value]
+    return item.number > int(place.value)
+
+
+def _any_items(place: Place, app: str, count: int, rng: Random) -> list[Item]:
+    ids = rng.sample(range(100, 1000), count)
+    numbers = rng.sample(range(1, 100), count)  # all different: the largest is unique
+    return [
+        Item(identity, rng.choice(place.people), rng.choice(place.labels(app)), number)
+        for identity, number in zip(ids, numbers, strict=True)
+    ]
+
+
+def _set_task(items: list[Item], place: Place, rng: Random) -> None:
+    """Put matches on the first page, the last page, and perhaps between; nothing else matches."""
+    last = len(items) - 1
+    between = rng.sample(range(PAGE_SIZE, last), rng.randint(0, 2))
+    chosen = {rng.randrange(PAGE_SIZE), last, *between}
+    wanted, others = _pools(place)
+    field = {"person": "person", "group": "person", "label": "label", "over": "number"}[place.kind.selector]
+    for at, value in zip(sorted(chosen), _spread(wanted, len(chosen), rng), strict=True):
+        setattr(items[at], field, value)
+    rest = [at for at in range(len(items)) if at not in chosen]
+    for at, value in zip(rest, _spread(others, len(rest), rng), strict=True):
+        setattr(items[at], field, value)
+    if place.kind.selector == "over":
+        items[rng.choice(rest)].number = int(place.value)  # the limit itself does not match
+    if place.kind.verb == "top":
+        _give_largest_to_other(items, chosen, rest, rng)
+
+
+def _pools(place: Place) -> tuple[Sequence[Any], Sequence[Any]]:
+    """The matching and the other values of the selecting field."""
+    kind, value = place.kind, place.value
+    if kind.selector == "over":
+        limit = int(value)
+        return range(limit + 1, 100), range(1, limit)
+    if kind.selector == "group":
+        members = groups_of(place)[value]
+        return members, [person for person in place.people if person not in members]
+    return [value], [other for other in place.values(kind.selector) if other != value]
+
+
+def _spread(pool: Sequence[Any], count: int, rng: Random) -> list[Any]:
+    """`count` values of the pool; each occurs once before any occurs twice."""
+    drawn: list[Any] = []
+    while len(drawn) < count:
+        drawn += rng.sample(pool, min(len(pool), count - len(drawn)))
+    return drawn
+
+
+def _give_largest_to_other(items: list[Item], chosen: set[int], rest: list[int], rng: Random) -> None:
+    """Give the overall largest number to an item that does not match."""
+    largest = max(range(len(items)), key=lambda at: items[at].number)
+    if largest in chosen:
+        other = rng.choice(rest)
+        items[largest].number, items[other].number = items[other].number, items[largest].number
+
+
+def _demo_items(spec: AppSpec) -> list[Item]:
+    rng = Random(f"demo {spec.name}")
+    people = _spread(PEOPLE, _DEMO_ITEMS, rng)
+    labels = _spread(spec.values, _DEMO_ITEMS, rng)
+    numbers = rng.sample(range(1, 100), _DEMO_ITEMS)
+    return [Item(101 + at, people[at], labels[at], numbers[at]) for at in range(_DEMO_ITEMS)]
 
 
 class WorldState:
@@ -107,3 +226,230 @@ class Worlds:
 
 def _secret(text: str) -> str:
     return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+PROFILE = {"name": "sam", "city": "oslo"}
+
+
+class RefusedError(Exception):
+    """The service refuses the call. The message is short and names the remedy."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+def perform(site: Site, world: WorldState, target: tuple[str, str], token: str, given: Mapping[str, Json]) -> Json:
+    """The result of the operation `target` = (app, operation). Raises RefusedError."""
+    app, operation = target
+    if app == "supervisor":
+        return _supervise(world, operation)
+    if app == "contacts":
+        return _look_up_members(site, world, operation, token, given)
+    if app not in APPS:
+        raise RefusedError(404, f"no app {app}")
+    here = site.apps[app]
+    role = here.role(operation)
+    if role is None:
+        raise RefusedError(404, f"no operation {operation} in {app}")
+    if role == "login":
+        return _log_in(world, app, given)
+    return _use(here, world, role, token, given)
+
+
+def method_of(site: Site, app: str, operation: str) -> str:
+    """POST for operations that change something, GET for the others."""
+    if app == "supervisor" or (app == "contacts" and operation != site.contacts_login):
+        return "GET"
+    reads = app in APPS and site.apps[app].role(operation) in {"list", "show"}
+    return "GET" if reads else "POST"
+
+
+def _supervise(world: WorldState, operation: str) -> Json:
+    if operation == "show_profile":
+        return PROFILE
+    if operation == "show_passwords":
+        return {app: world.password(app) for app in (*APPS, "contacts")}
+    raise RefusedError(404, f"no operation {operation} in supervisor")
+
+
+def _look_up_members(site: Site, world: WorldState, operation: str, token: str, given: Mapping[str, Json]) -> Json:
+    if operation == site.contacts_login:
+        return _log_in(world, "contacts", given)
+    if operation != site.members:
+        raise RefusedError(404, f"no operation {operation} in contacts")
+    _session(world, "contacts", token)
+    group = given.get("group")
+    if group not in GROUPS:
+        raise RefusedError(404, f"no group {group}")
+    return [{site.member: name} for name in world.groups[group]]
+
+
+def _log_in(world: WorldState, app: str, given: Mapping[str, Json]) -> Json:
+    if given.get("password") != world.password(app):
+        raise RefusedError(401, "wrong password")
+    if app != "contacts" and world.is_busy():  # or tasks with two log-ins would mostly fail
+        raise RefusedError(503, "busy, call again")
+    return {"access_token": world.log_in(app)}
+
+
+def _session(world: WorldState, app: str, token: str) -> list[Item]:
+    listed = world.session(app, token)
+    if listed is None:
+        raise RefusedError(401, "wrong access_token")
+    return listed
+
+
+def _use(here: AppSite, world: WorldState, role: Role, token: str, given: Mapping[str, Json]) -> Json:
+    app = here.spec.name
+    listed = _session(world, app, token)
+    if role == "list":
+        return _page(here, listed, _number(given, "page"))
+    item = _item(here, world, _number(given, "id"))
+    if role == "show":
+        return _as_json(here, item)
+    if role == "prepare":
+        item.prepared = True
+        return None
+    return _act(here, item, role)
+
+
+def _page(here: AppSite, listed: list[Item], page: int) -> Json:
+    if page < here.first_page:
+        raise RefusedError(422, f"pages start at {here.first_page}")
+    start = (page - here.first_page) * PAGE_SIZE
+    rows = [_as_json(here, item) for item in listed[start : start + PAGE_SIZE] if not item.removed]
+    for row in rows:
+        del row[here.fields[here.hidden]]
+    return rows
+
+
+def _act(here: AppSite, item: Item, role: Role) -> None:
+    if role == here.guarded and not item.prepared:
+        raise RefusedError(409, f"call {here.names['prepare']} first")
+    item.done.add(role)
+    item.removed = item.removed or here.spec.acts[ACTS.index(role)].removes
+
+
+def _item(here: AppSite, world: WorldState, identity: int) -> Item:
+    for item in world.items(here.spec.name):
+        if item.id == identity and not item.removed:
+            return item
+    raise RefusedError(404, f"no {here.spec.noun} {identity}")
+
+
+def _as_json(here: AppSite, item: Item) -> dict[str, Json]:
+    fields = here.fields
+    return {
+        "id": item.id,
+        fields["person"]: item.person,
+        fields["label"]: item.label,
+        fields["number"]: item.number,
+    }
+
+
+def _number(given: Mapping[str, Json], name: str) -> int:
+    value = given.get(name)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.removeprefix("-").isascii() and value.removeprefix("-").isdigit():
+        return int(value[:12])
+    raise RefusedError(422, f"{name} is not a number")
+
+
+def verify(world: WorldState, answer: Json, *, completed: bool = True) -> Verdict:
+    """One check for each requested change, one that nothing else changed, and one of the answer.
+
+    Raises NotFoundError for a world without a task, such as the demo.
+    """
+    place = world.place
+    if place is None:
+        raise NotFoundError(f"world {world.name} has no task to judge")
+    items = world.items(place.kind.app)
+    selected = [item for item in items if matches(item, place, world.groups)]
+    changing = _to_change(selected, place)
+    failures = [f for item in changing if (f := _unchanged(item, place))]
+    if other := _other_changes(world, changing):
+        failures.append(f"changed without being asked: {other}")
+    if wrong := _wrong_answer(selected, place, answer, completed):
+        failures.append(wrong)
+    total = len(changing) + 2
+    return Verdict(total - len(failures), total, tuple(failures))
+
+
+def _to_change(selected: list[Item], place: Place) -> list[Item]:
+    if place.kind.verb == "top":
+        return [max(selected, key=lambda item: item.number)]
+    return selected if place.kind.role else []
+
+
+def _unchanged(item: Item, place: Place) -> str | None:
+    if item.done == {place.kind.role}:
+        return None
+    return f"{place.kind.app} {item.id}: expected {place.kind.role}, found {sorted(item.done) or 'no change'}"
+
+
+def _other_changes(world: WorldState, asked: list[Item]) -> str | None:
+    allowed = {id(item) for item in asked}
+    changed = [
+        f"{app} {item.id}"
+        for app, items in world.touched.items()
+        for item in items
+        if item.done and id(item) not in allowed
+    ]
+    return ", ".join(changed) or None
+
+
+def _wrong_answer(selected: list[Item], place: Place, answer: Json, completed: bool) -> str | None:
+    if not completed:
+        return "the task was not completed"
+    if place.kind.role:
+        return None if answer in (None, "") else "an answer was given where none was expected"
+    expected = len(selected) if place.kind.verb == "count" else sum(item.number for item in selected)
+    right = not isinstance(answer, bool) and answer in (expected, str(expected))
+    return None if right else f"expected the answer {expected}, got {str(answer)[:60]}"
+
+
+_LISTED = """\
+def ask(operation, **given):  # again, where the service is busy
+    for _ in range(20):
+        try:
+            return operation(**given)
+        except Exception as error:
+            last = error
+    raise last
+
+password = ask(apis.supervisor.show_passwords)["{app}"]
+token = ask(apis.{app}.{login}, password=password)["access_token"]
+left, page = set(), {first_page}
+while rows := ask(apis.{app}.{list}, access_token=token, page=page):
+    left |= {{row["id"] for row in rows}}
+    page += 1
+score = float(left == set({left}) and answer in (None, ""))
+"""
+_ANSWERED = 'score = float(str(answer) == "{expected}")\n'
+
+
+def can_check(template: Template) -> bool:
+    return template.role is None or template.spec.acts[ACTS.index(template.role)].removes
+
+
+def check_of(place: Place) -> str:
+    """Python that sets `score` to 1 if the task was solved, otherwise to 0. Only for templates that `can_check`
+    allows.
+    """
+    items, kind = items_of(place.kind.app, place), place.kind
+    selected = [item for item in items if matches(item, place, groups_of(place))]
+    if kind.role is None:
+        expected = len(selected) if kind.verb == "count" else sum(item.number for item in selected)
+        return _ANSWERED.format(expected=expected)
+    gone = [max(selected, key=_check_number)] if kind.verb == "top" else selected
+    here = Site.of(place.site).apps[kind.app]
+    left = {item.id for item in items} - {item.id for item in gone}
+    names = {"login": here.names["login"], "list": here.names["list"]}
+    return _LISTED.format(app=kind.app, first_page=here.first_page, left=sorted(left), **names)
+
+
+def _check_number(item: Item) -> int:
+    return item.number

@@ -12,8 +12,8 @@ import msgspec
 from app.agent.limits import RolloutLimits
 from app.model_catalog import SEED
 from app.run_settings import RunKind, RunSettings
-from trainer.worlds.held_out import HELD_OUT
-from trainer.worlds.office.expert_script import Faults
+from trainer.worlds.office.expert import Faults
+from trainer.worlds.recipes import HELD_OUT
 
 _OF_THE_PAPER = "skill"  # reward
 

@@ -13,7 +13,6 @@ from app.errors import AppError
 from app.parent_death import end_with_parent
 from app.python_process import python_module
 from trainer.runs.run_memory import check_run_memory
-from trainer.worlds.reproduce.experiment_model import experiment_settings, update_device
 from trainer.worlds.reproduce.plan import (
     ExperimentPlan,
     Trial,
@@ -22,6 +21,7 @@ from trainer.worlds.reproduce.plan import (
     repeated_trials,
     search_trials,
 )
+from trainer.worlds.reproduce.start import experiment_settings, update_device
 from trainer.worlds.reproduce.trial import TrialResult, exam_titles, results_file, trained_steps, trial_file
 
 Report = Callable[[str], object]

@@ -34,10 +34,10 @@ from trainer.learning.publishing import PublishedAdapter
 from trainer.rollouts.episode import EpisodeRunner, Mix
 from trainer.rollouts.stack import RolloutStack, open_stack
 from trainer.runs.rollout import RolloutTraining, TrainingStep
-from trainer.worlds.held_out import file_name
-from trainer.worlds.office.distractors import crowd_around
-from trainer.worlds.reproduce.experiment_model import experiment_settings, update_device
+from trainer.worlds.office.rollouts import crowd_around
+from trainer.worlds.recipes import file_name
 from trainer.worlds.reproduce.plan import ExperimentPlan, Trial, baseline_rows, condition_of, evaluated_rows
+from trainer.worlds.reproduce.start import experiment_settings, update_device
 
 _VALIDATION_SEED = 500
 _TEST_SEED = 1000  # plus the seed of the trial: the same scenarios for all conditions

@@ -1,4 +1,4 @@
-"""Train the seed policy: copying drills, then supervised steps on demonstrations.
+"""Train the seed policy: copying drills, then supervised steps on demonstrations; at last it becomes a Llama.
 
 It needs only torch, transformers and the work directory with the demonstrations. To use a GPU elsewhere, run
 `python -m trainer.worlds.seed_policy.pretrain WORK --device cuda` there and copy the work directory back.
@@ -14,16 +14,45 @@ import torch
 from tokenizers import Tokenizer
 from torch.nn import Module
 from tqdm import tqdm
-from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config
 
 from trainer.learning.batch import Sample
 from trainer.learning.model import describe, pick_device
 from trainer.learning.supervised import SftSettings, SftStep, train_sft
-from trainer.worlds.seed_policy.drill import drills
-from trainer.worlds.seed_policy.llama import as_llama
-from trainer.worlds.seed_policy.recipe import MAX_LENGTH, Recipe
-from trainer.worlds.seed_policy.samples import load_samples
-from trainer.worlds.seed_policy.word_tokenizer import END, PAD
+from trainer.worlds.recipes import MAX_LENGTH, Recipe
+from trainer.worlds.seed_policy.samples import drills, load_samples
+from trainer.worlds.seed_policy.tokenizer import END, PAD
+
+_SHARED = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "rope_parameters",
+    "tie_word_embeddings",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+)
+_ADDED = "self_attn.o_proj.bias"
+
+
+@torch.no_grad()
+def as_llama(model: PreTrainedModel) -> LlamaForCausalLM:
+    """A copy on the CPU. Raises RuntimeError if a weight has no counterpart."""
+    shared = {name: getattr(model.config, name) for name in _SHARED}
+    llama = LlamaForCausalLM(LlamaConfig(**shared, attention_bias=True))
+    weights = {name: weight.cpu() for name, weight in model.state_dict().items()}
+    for name, parameter in llama.named_parameters():
+        if name.endswith(_ADDED):
+            weights[name] = torch.zeros_like(parameter)
+    llama.load_state_dict(weights)
+    return llama
+
 
 _DRILL_WORDS = "drill_words.json"
 _RECORD = "training.json"

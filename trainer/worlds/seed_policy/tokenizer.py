@@ -1,8 +1,8 @@
-"""A word-level tokenizer for the seed policy: each word of the demo environment is one token everywhere.
+"""A word-level tokenizer for the seed policy: each word of the office is one token, and so are fixed pieces.
 
-A small model learns to copy a value only if the value has the same tokens in prompt and code, so words include no
-leading space and whole identifiers are tokens. Other text falls back to characters, and outside ASCII to bytes, so
-every text survives a round trip.
+A small model learns to copy a value only if the value has the same tokens in prompt and code, so words include
+no leading space and whole identifiers are tokens. Other text falls back to characters, and outside ASCII to
+bytes, so every text survives a round trip. Fixed pieces of code and prose make turns short.
 """
 
 import json
@@ -11,6 +11,108 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models
+
+PROSE = (
+    "skills:\n",
+    " -> int",
+    " every one of my ",
+    "how many ",
+    "count my ",
+    "what is the number of ",
+    "what is the total ",
+    "add up the ",
+    "sum the ",
+    "please ",
+    " the one ",
+    " only the ",
+    " one of my ",
+    " of my ",
+    " of all ",
+    " of the ",
+    " do i have",
+    " from my ",
+    " from ",
+    " in ",
+    " with ",
+    " over ",
+    " all ",
+    " the ",
+)
+
+DOCUMENTS = (
+    "(password) -> access_token: log in",
+    "(access_token, page) -> id, ",
+    "(access_token, id) -> id, ",
+    "(access_token, group) -> ",
+    "(access_token, id)",
+    ": list ",
+    ": list the members of one group",
+    ": show one ",
+    ": unlock one ",
+    ", pages start at ",
+    ", needs ",
+    " first",
+    " one ",
+    ": ",
+    ", ",
+)
+
+CODE = (
+    "\n```python\n",
+    "\n```",
+    '\nprint(apis.api_docs.show_signatures("',
+    'print(apis.api_docs.show_signatures("',
+    '"))',
+    "apis.supervisor.complete_task(",
+    "answer=result",
+    "def ",
+    "_by_",
+    "(name: str)",
+    "(label: str)",
+    "(group: str)",
+    "(limit: int)",
+    ":\n    token = apis.",
+    "\n    token = apis.",
+    "token = apis.",
+    '(password=apis.supervisor.show_passwords()["',
+    '"])["access_token"]',
+    'members = [row["',
+    '"] for row in apis.contacts.',
+    "(access_token=token, group=group)]",
+    '"] in members:',
+    '"] == name:',
+    '"] == label:',
+    '"] > limit:',
+    *(f"\n    {name} = 0" for name in ("done", "count", "total", "best", "most")),
+    "page = ",
+    "while rows := apis.",
+    "(access_token=token, page=page):",
+    "for row in rows:",
+    "row = apis.",
+    '(access_token=token, id=row["id"])',
+    "(access_token=token, id=best)",
+    'if row["',
+    '"] > most:',
+    'most = row["',
+    'best = row["id"]',
+    *(f"{name} += 1" for name in ("done", "count", "page")),
+    'total += row["',
+    '"]',
+    *(f"return {name}\n" for name in ("done", "count", "total", "best")),
+    "result = ",
+    "\nprint(result)",
+    *("\n" + " " * (4 * depth) for depth in range(1, 6)),
+    'name = "',
+    'label = "',
+    'group = "',
+    "limit = ",
+    '("',
+    '")',
+    "apis.",
+)
+
+PIECES = (*PROSE, *DOCUMENTS, *CODE)
+
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 SPECIAL = (PAD, USER, ASSISTANT, END)

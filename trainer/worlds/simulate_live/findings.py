@@ -8,8 +8,7 @@ from statistics import fmean
 import msgspec
 
 from trainer.evaluation.bootstrap_intervals import Estimate, Resamples, tabulate
-from trainer.worlds.simulate_live.simulation import SimulationState
-from trainer.worlds.simulate_live.town import Day
+from trainer.worlds.simulate_live.simulation import Day, SimulationState
 
 _AT_THE_END = 10  # days that are compared
 _AT_THE_START = 5

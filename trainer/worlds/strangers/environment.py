@@ -1,6 +1,7 @@
-"""A plug-in: practice on the APIs of strangers. A scenario and its contrast have an API that no other has.
+"""Plug-ins: practice on the APIs of strangers, and its expert.
 
-Its document is shown whole, with operations that no double models and that no task needs.
+A scenario and its contrast have an API that no other has. Its document is shown whole, with operations that no
+double models and that no task needs.
 """
 
 from functools import cached_property, lru_cache
@@ -10,13 +11,9 @@ from typing import Any, Final, get_args
 from app.apis.double.model import read_model
 from app.errors import InvalidError
 from trainer.environment import Split
-from trainer.practice.environments import (
-    Key,
-    NothingToPractiseError,
-    Plan,
-    Practice,
-    PracticeEnvironment,
-)
+from trainer.lessons.experts import plug_in
+from trainer.practice.environments import Key, NothingToPractiseError, Plan, Practice, PracticeEnvironment
+from trainer.practice.experts import PracticeExpert
 from trainer.practice.forms import Form
 from trainer.worlds.strangers.documents import draw_document
 
@@ -65,3 +62,6 @@ class StrangersEnvironment(PracticeEnvironment):
 
 def load_environment() -> StrangersEnvironment:
     return StrangersEnvironment()
+
+
+load_expert = plug_in("strangers", PracticeExpert, StrangersEnvironment)
