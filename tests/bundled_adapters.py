@@ -8,9 +8,8 @@ import torch
 from app.adapters.bundled_adapter import BundledAdapter
 from app.adapters.store import AdapterStore
 from app.release.first_release import FirstRelease
-from trainer.learning.lora import with_lora
+from trainer.learning.adapter import publish, with_lora
 from trainer.learning.model import load_model
-from trainer.learning.publishing import publish
 
 BASE = "tiny-1m"
 

@@ -11,10 +11,9 @@ from accelerate import Accelerator
 
 from app.run_settings import RunSettings
 from tests.trajectory_samples import advantaged, rollout
+from trainer.learning.adapter import publish, with_lora
 from trainer.learning.learner import Learner
-from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
-from trainer.learning.publishing import publish
 from trainer.sage.advantages import AdvantagedRollout
 
 SETTINGS = RunSettings(lr=1e-3, lora_rank=4, lora_alpha=8, micro_batch_tokens=64, kl=0.05)

@@ -14,10 +14,10 @@ from tests.scripted_engine import Script, ScriptedEngine
 from tests.training_project import ProgressRecorder
 from trainer.environment import Split
 from trainer.evaluation.local import evaluate_scenarios
-from trainer.evaluation.policy_metrics import TaskResult
+from trainer.evaluation.metrics import TaskResult
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.run_job import Job
-from trainer.runs.own_exam import open_run_environment
+from trainer.runs.environment import open_run_environment
 
 
 async def examined(

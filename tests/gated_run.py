@@ -24,7 +24,7 @@ from tests.rows import project_row
 from tests.scripted_engine import Answer, Script, ScriptedEngine, block, byte_tokenizer
 from trainer.environment import Scenario, Split, Verdict
 from trainer.evaluation.gate_decision import GateRules
-from trainer.evaluation.paired import Evaluator
+from trainer.evaluation.local import Evaluator
 from trainer.gate import CandidateAdapter, GateResult, Guard, evaluate_candidate
 from trainer.worlds.office.environment import OfficeEnvironment, OfficeWorld
 

@@ -7,8 +7,7 @@ from peft import PeftModel
 from app.adapters.files import WEIGHTS, content_hash
 from app.records import Probe
 from tests.tiny_adapter import make_adapter, plain_model
-from trainer.learning.logprob_model import LogprobModel
-from trainer.learning.probe import make_probe
+from trainer.learning.adapter import LogprobModel, make_probe
 
 OPENING = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5)
 

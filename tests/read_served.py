@@ -8,8 +8,8 @@ from app.db import releases
 from app.records import BASE
 from app.run_settings import RunSettings
 from tests.served_project import ServedProject
-from trainer.experience.filters import BaseModel
-from trainer.experience.read_experience import BestExperience, LoggedExperience, read_best, read_logged
+from trainer.experience import BestExperience, LoggedExperience, read_best, read_logged
+from trainer.rewards import BaseModel
 from trainer.sage.advantages import ScoredRollout
 
 

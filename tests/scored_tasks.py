@@ -8,7 +8,7 @@ import msgspec
 
 from app.records import Offer, Policy, Stop, Task, Trajectory, Turn, Use
 from tests.scripted_engine import block
-from trainer.experience.scored_task import ScoredTask
+from trainer.rewards import ScoredTask
 
 _DAWN = datetime(2026, 1, 1, tzinfo=UTC)
 

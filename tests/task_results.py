@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from trainer.evaluation.policy_metrics import TaskResult
+from trainer.evaluation.metrics import TaskResult
 
 PLAIN = TaskResult(
     scenario="a", template="t", success=False, turns=4, tokens=100, stop="completed", offered=0, used=0, wrote=0

@@ -10,10 +10,9 @@ from torch.distributed.tensor import DTensor
 from app.records import Probe
 from tests.distributed_process import SETTINGS, round_of
 from tests.named_adapters import OPENING
+from trainer.learning.adapter import PublishedAdapter
 from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
-from trainer.learning.learner import Learner
-from trainer.learning.publishing import PublishedAdapter
-from trainer.learning.update_stats import UpdateStats
+from trainer.learning.learner import Learner, UpdateStats
 
 
 class Outcome(msgspec.Struct):

@@ -17,9 +17,8 @@ from transformers import (
 )
 
 from app.errors import ModelError
+from trainer.learning.adapter import LogprobModel, with_lora
 from trainer.learning.batch import Batch, Sample, pad
-from trainer.learning.logprob_model import LogprobModel
-from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model, sampled_logprobs
 from trainer.learning.sharded_model import empty_model
 

@@ -3,9 +3,7 @@
 import msgspec
 
 from tests.scored_tasks import scored, task_id
-from trainer.experience.best_tasks import BestTasks, select_best
-from trainer.experience.drop_reasons import DropReason
-from trainer.experience.scored_task import ScoredTask
+from trainer.rewards import BestTasks, DropReason, ScoredTask, select_best
 
 
 def select(*tasks: ScoredTask, count: int = 1, makers: tuple[int, ...] = ()) -> BestTasks:

@@ -19,8 +19,8 @@ from app.agent.prompt_profiles import choose_profile
 from app.cli import main
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import EngineError, InvalidError
-from trainer.engines.engine_process import engine_process
-from trainer.evaluation.policy_metrics import PolicyMetrics
+from trainer.engines.servers import engine_process
+from trainer.evaluation.metrics import PolicyMetrics
 from trainer.worlds.recipes import Recipe
 from trainer.worlds.seed_policy.bootstrap import SeedPlan, bootstrap, prepare, teach
 from trainer.worlds.seed_policy.demonstrations import make_chunks

@@ -9,8 +9,7 @@ import pytest
 from app.records import Stop
 from tests.scored_tasks import at, scored, skill, task_id
 from tests.scripted_engine import block
-from trainer.experience.chain_rewards import compute_rewards
-from trainer.experience.scored_task import ScoredTask
+from trainer.rewards import ScoredTask, compute_rewards
 from trainer.sage.reward import (
     RewardRule,
     chain_success,

@@ -16,7 +16,7 @@ from tests.evaluated_server import ExpertPolicy
 from tests.scripted_engine import Script, ScriptedEngine, block, byte_tokenizer
 from trainer.environment import Scenario
 from trainer.evaluation.local import evaluate_scenarios
-from trainer.evaluation.policy_metrics import measure
+from trainer.evaluation.metrics import measure
 from trainer.rollouts.episode import EpisodeRunner, scenario_chain
 from trainer.worlds.office.environment import OfficeEnvironment
 

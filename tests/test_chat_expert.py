@@ -14,9 +14,8 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.chat_server import KEY, MODEL, ChatServer, chat_server
 from tests.trajectory_samples import sample_of
 from trainer.environment import Scenario
-from trainer.rollouts.expert import ExpertContext
-from trainer.sft_data.answer_tokens import UntokenizableError
-from trainer.sft_data.chat_expert import ChatExpert, load_expert
+from trainer.rollouts.episode import ExpertContext
+from trainer.sft.collection import ChatExpert, UntokenizableError, load_expert
 from trainer.worlds.office.environment import OfficeEnvironment
 from trainer.worlds.office.expert import FLAWLESS
 from trainer.worlds.office.rollouts import ScriptRunner, demonstrate

@@ -11,7 +11,7 @@ from app.engine.tokenizer import Message
 from app.errors import InvalidError
 from app.records import Offer, Policy, Stop, Task, Trajectory, Turn, Use
 from tests.support.every_row import every_row
-from trainer.sft_data.chat_records import prompt_lines, read_records, record_of, to_line, write_records
+from trainer.sft.chats import prompt_lines, read_records, record_of, to_line, write_records
 
 OPENING = [Message("system", "be good"), Message("user", "do it")]
 

@@ -17,9 +17,9 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.scripted_engine import byte_tokenizer
 from tests.test_served_model import THINKS
 from trainer.learning.batch import Sample, samples_of_turns
-from trainer.sft_data.answer_tokens import answer_ids, end_of_answer
-from trainer.sft_data.chat_records import record_of, to_line
-from trainer.sft_data.chat_samples import FAILED, TOO_LONG, build_samples, samples_of
+from trainer.sft.chats import record_of, to_line
+from trainer.sft.collection import answer_ids, end_of_answer
+from trainer.sft.samples import FAILED, TOO_LONG, build_samples, samples_of
 from trainer.worlds.office.environment import OfficeEnvironment
 from trainer.worlds.office.expert import Faults
 from trainer.worlds.office.rollouts import ScriptRunner, demonstrate

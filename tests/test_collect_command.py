@@ -19,8 +19,8 @@ from app.model_catalog import SEED_DIR
 from app.security.encryption import KeyRing, new_key
 from tests.chat_server import KEY, MODEL, ChatServer, chat_server
 from trainer.environment import Scenario
-from trainer.sft_data.chat_records import read_records
-from trainer.sft_data.chat_samples import build_samples
+from trainer.sft.chats import read_records
+from trainer.sft.samples import build_samples
 from trainer.worlds.office.environment import OfficeEnvironment
 
 COUNT = 6

@@ -15,9 +15,8 @@ from app.skills.in_memory_library import InMemoryLibrary
 from tests.evaluated_server import ExpertPolicy
 from tests.test_chain_rollouts import ScriptedRunner, sandbox, scenarios
 from trainer.environment import Scenario
-from trainer.rollouts.crowd import Crowd, CrowdSkill, crowded
 from trainer.rollouts.episode import scenario_chain
-from trainer.rollouts.groups import ChainRollout, GroupCollector
+from trainer.rollouts.groups import ChainRollout, Crowd, CrowdSkill, GroupCollector, crowded
 
 __all__ = ["sandbox", "scenarios"]
 

@@ -9,7 +9,7 @@ from app.db import skills
 from app.db.database import Sessions
 from tests.rows import new_skill
 from tests.training_project import ONE_TURN, ProgressRecorder, TrainingProject, on_this_machine
-from trainer.runs.train import train
+from trainer.run import train
 
 
 @pytest.mark.parametrize("crowding", [2, 0])

@@ -10,7 +10,7 @@ from app.db.database import Sessions
 from app.db.tables import RunState
 from tests.queued_runs import EXPIRED, held, queued
 from tests.rows import LEASE
-from trainer.worker.queue_reconciler import reconcile
+from trainer.worker.launcher import reconcile
 
 
 async def test_a_run_that_loses_its_process_too_often_fails(session: AsyncSession) -> None:

@@ -18,7 +18,7 @@ from app.errors import InvalidError, NotFoundError
 from app.run_settings import RunKind, RunSettings, read_settings
 from app.score_source import ScoreSource
 from tests.rows import LEASE, project_row, task_row
-from trainer.worker.queue_reconciler import fire_schedules
+from trainer.worker.launcher import fire_schedules
 
 SETTINGS = RunSettings(kind=RunKind.LOGGED, steps=3)
 DAILY = NewSchedule(every_hours=24, settings=SETTINGS)

@@ -13,7 +13,7 @@ from app.adapters.files import WEIGHTS
 from tests.distributed_process import new_learner, round_of
 from tests.processes import free_ports
 from tests.tiny_model import make_model_dir
-from trainer.learning.publishing import publish
+from trainer.learning.adapter import publish
 
 ROOT = Path(__file__).parents[1]
 

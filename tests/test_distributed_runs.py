@@ -17,9 +17,9 @@ from app.db.tables import RunState
 from app.settings import Settings
 from tests.processes import command_of, descendants, gone
 from tests.training_project import ProgressRecorder, TrainingProject
+from trainer.run import train
 from trainer.run_job import Job
-from trainer.runs.train import train
-from trainer.worker.launch_run import TRAIN_COMMAND, launch_run
+from trainer.worker.launcher import TRAIN_COMMAND, launch_run
 
 STEPS = 12
 LOGGED = {"kind": "logged", "steps": STEPS, "pairs": 1}

@@ -15,7 +15,7 @@ from app.settings import Settings
 from tests.tiny_model import make_model_dir
 from tests.training_project import ProgressRecorder, TrainingProject
 from trainer.environment import GROUP, open_environment
-from trainer.runs.train import train
+from trainer.run import train
 from trainer.sage.reward import ChainStep, Reward
 
 MODULE = "tests.counting_environment.counting"

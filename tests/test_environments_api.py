@@ -16,7 +16,7 @@ from app.plugins.installed_environments import EnvironmentInfo
 from app.plugins.plugin_options import options_schema
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.http_server import served
-from trainer.worker.environment_report import EnvironmentReport
+from trainer.worker.launcher import EnvironmentReport
 from trainer.worlds.office.environment import load_environment
 
 OFFICE = EnvironmentInfo("office", "1.0", options_schema(load_environment))

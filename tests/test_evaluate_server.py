@@ -19,9 +19,9 @@ from app.db import tables
 from app.db.database import Sessions
 from tests.evaluated_server import SCENARIOS, SITES, TOKEN, EvaluatedServer, open_evaluated_server
 from tests.listening_app import listening_app
-from trainer.cli.evaluate import evaluate
+from trainer.commands import evaluate
+from trainer.evaluation.metrics import TaskResult, measure
 from trainer.evaluation.over_rest import EvaluationError, evaluate_server
-from trainer.evaluation.policy_metrics import TaskResult, measure
 from trainer.worlds.demo import make_token, read_token
 
 pytestmark = pytest.mark.slow  # whole evaluations

@@ -20,7 +20,7 @@ from tests.scripted_engine import ScriptedEngine, block
 from tests.scripted_server import scripted_server
 from tests.tiny_model import make_model_dir
 from tests.training_project import ProgressRecorder, TrainingProject
-from trainer.runs.train import train
+from trainer.run import train
 
 PRACTICE = f"{counting.__name__}:load_environment?tasks=1"
 GREET = "say hello to number 7"

@@ -5,9 +5,9 @@ import pytest
 
 from app.records import Json
 from tests.task_results import chains, result
-from trainer.evaluation.exam_evidence import UndecidedError, check_decidable, left_out
-from trainer.evaluation.paired import PairedResults
-from trainer.evaluation.policy_metrics import TaskResult
+from trainer.evaluation.local import PairedResults
+from trainer.evaluation.metrics import TaskResult
+from trainer.gate import UndecidedError, check_decidable, left_out
 
 
 def results(*, unknown: int = 0, known: int = 40, on: str = "", **exam: Json) -> PairedResults:

@@ -17,7 +17,7 @@ from tests.ledger import Entry, Ledger
 from tests.ledger_project import LedgerProject, put_ledger
 from tests.scripted_engine import ScriptedEngine, block
 from tests.training_project import ProgressRecorder
-from trainer.evaluation.policy_metrics import TaskResult
+from trainer.evaluation.metrics import TaskResult
 
 CHECK = "score = float([each['text'] for each in apis.ledger.list_entries()] == ['hello'])"
 WRITE = block("apis.ledger.add_entry(text='hello')\napis.supervisor.complete_task()")

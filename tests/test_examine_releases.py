@@ -15,10 +15,10 @@ from app.records import BASE
 from app.run_settings import check_runnable, read_settings
 from tests.gated_run import PartlyKnown
 from tests.training_project import ONE_TURN, ProgressRecorder, TrainingProject, on_this_machine
+from trainer.run import train
 from trainer.run_job import RunCancelledError
-from trainer.runs.own_exam import RunEnvironment
-from trainer.runs.release_exam import examine_releases
-from trainer.runs.train import train
+from trainer.runs.candidate import examine_releases
+from trainer.runs.environment import RunEnvironment
 
 pytestmark = pytest.mark.slow  # whole exams of several releases
 

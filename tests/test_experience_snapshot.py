@@ -14,9 +14,8 @@ from app.run_settings import RunSettings
 from tests.rows import project_row
 from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject
-from trainer.experience.filters import BaseModel
-from trainer.experience.read_experience import LoggedExperience
-from trainer.experience.snapshot import read_once
+from trainer.experience import LoggedExperience, read_once
+from trainer.rewards import BaseModel
 
 
 async def test_a_second_attempt_reads_what_the_first_one_read(

@@ -2,7 +2,7 @@
 
 from app.records import Trajectory
 from tests.scored_tasks import scored
-from trainer.experience.steps import split_into_steps
+from trainer.rewards import split_into_steps
 from trainer.sage.advantages import ScoredRollout
 
 

@@ -27,8 +27,7 @@ from app.records import Json, Offer, Stop, Task, Turn
 from tests.api_app import ApiApp, open_api_app
 from tests.http_server import served
 from tests.rows import trajectory_of, turn_of
-from trainer.sft_data.chat_records import read_records
-from trainer.sft_data.export_chats import ExportFilter, export_chats
+from trainer.sft.chats import ExportFilter, export_chats, read_records
 
 
 def document_of(*operations: str, parameters: int = 0) -> dict[str, Json]:

@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError
 
 from app.errors import InvalidError, StorageError
-from trainer.worker.failure import describe_failure
+from trainer.worker.run_process import describe_failure
 
 RUN = Path("/data/runs/7")
 FULL = OSError(errno.ENOSPC, "No space left on device", "/data/adapters/tmp/adapter_model.safetensors")

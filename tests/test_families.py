@@ -7,7 +7,7 @@ import pytest
 
 from app.records import Task
 from tests.bench.bench_families import labelled_tasks, measure_pairs
-from trainer.experience.scenario_inference import Conduct, infer_scenarios
+from trainer.rewards import Conduct, infer_scenarios
 from trainer.worlds.office.scenarios import Variety
 
 

@@ -17,7 +17,7 @@ from app.settings import Settings
 from tests.rows import project_row
 from tests.s3_server import KEYS, s3_server
 from trainer.run_job import Job
-from trainer.runs.fetch_data import fetch_data
+from trainer.runs.sft import fetch_data
 
 CONTENT = b'{"messages": []}\n'
 MakeJob = Callable[..., Job]

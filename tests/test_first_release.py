@@ -22,7 +22,7 @@ from tests.bundled_adapters import BASE, bundle, first_release
 from tests.named_adapters import cut_short
 from tests.tiny_model import make_model_dir
 from trainer.run_job import Job
-from trainer.runs.start_adapter import find_start
+from trainer.runs.start import find_start
 
 
 @pytest.fixture(scope="module")

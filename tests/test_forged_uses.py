@@ -8,7 +8,7 @@ from app.records import Json, Offer, Policy, Stop, Task, Trajectory, Turn, Use
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Function, Observation, SessionLimits
 from tests.support.every_row import every_row
-from trainer.rollouts.chain_step import chain_step
+from trainer.rewards import chain_step
 from trainer.sage.reward import ChainStep, skill_integrated
 
 _LIMITS = SessionLimits(cpu_seconds=1, wall_seconds=60, frame_bytes=1 << 16)

@@ -10,7 +10,7 @@ from peft.tuners.lora import Linear
 from torch import Tensor, nn
 
 from tests.tiny_model import make_model_dir
-from trainer.learning.fused_lora import LoraLinear, fuse
+from trainer.learning.adapter import LoraLinear, fuse
 from trainer.learning.model import load_model
 
 

@@ -5,9 +5,15 @@ import pytest
 from app.errors import InvalidError
 from tests.support.every_row import every_row
 from tests.task_results import chains, result
-from trainer.evaluation.gate_decision import GateDecision, GateRules, check_reference, decide, look_greedily
-from trainer.evaluation.gate_power import fewest_gained
-from trainer.evaluation.policy_metrics import TaskResult
+from trainer.evaluation.gate_decision import (
+    GateDecision,
+    GateRules,
+    check_reference,
+    decide,
+    fewest_gained,
+    look_greedily,
+)
+from trainer.evaluation.metrics import TaskResult
 
 SOLVED, FAILED = [True] * 60, [False] * 60
 MANY = [True] * 200

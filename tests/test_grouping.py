@@ -9,12 +9,15 @@ from app.errors import InvalidError
 from app.records import Task
 from tests.scored_tasks import scored, task_id
 from tests.support.every_row import every_row
-from trainer.experience.data_summary import summarize
-from trainer.experience.drop_reasons import DropReason
-from trainer.experience.grouping import GroupedTasks, group_tasks
-from trainer.experience.scenario_inference import infer_scenarios
-from trainer.experience.scored_task import ScoredTask
-from trainer.experience.steps import split_into_steps
+from trainer.rewards import (
+    DropReason,
+    GroupedTasks,
+    ScoredTask,
+    group_tasks,
+    infer_scenarios,
+    split_into_steps,
+    summarize,
+)
 from trainer.sage.advantages import compute_advantages
 from trainer.sage.reward import Reward
 

@@ -14,7 +14,7 @@ from tests.examined import examined
 from tests.ledger_project import LedgerProject
 from tests.rows import new_skill
 from tests.scripted_engine import ScriptedEngine, block
-from trainer.runs.grown_library import grown_skills
+from trainer.runs.candidate import grown_skills
 
 ASKED = "write hello into the ledger"
 CHECK = "score = float(any(entry['text'] == 'hello' for entry in apis.ledger.list_entries()))"

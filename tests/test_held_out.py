@@ -22,12 +22,11 @@ from app.run_settings import RunSettings
 from tests.ledger import Ledger
 from tests.ledger_project import put_ledger
 from tests.training_project import ONE_TURN, ProgressRecorder, TrainingProject, on_this_machine
-from trainer.experience.drop_reasons import DropReason
-from trainer.experience.filters import BaseModel
-from trainer.experience.window import read_window
+from trainer.experience import read_window
+from trainer.rewards import BaseModel, DropReason
+from trainer.run import train
 from trainer.run_job import Job
-from trainer.runs.own_exam import open_run_environment
-from trainer.runs.train import train
+from trainer.runs.environment import open_run_environment
 
 CHECK = "score = float(len(apis.ledger.list_entries()) == 0)"
 STAGING = "exam?name=mine&on=staging"

@@ -17,10 +17,9 @@ from app.project.holdout import is_held_out, kind_that_begins
 from app.records import Call, Task
 from tests.served_project import ServedProject
 from tests.training_project import ProgressRecorder, TrainingProject, on_this_machine
-from trainer.experience.held_out_tasks import HeldOutTasks, read_held_out
-from trainer.experience.task_kinds import TaskKinds
-from trainer.runs.own_exam import with_own_exam
-from trainer.runs.train import train
+from trainer.experience import HeldOutTasks, TaskKinds, read_held_out
+from trainer.run import train
+from trainer.runs.environment import with_own_exam
 
 PROJECT = UUID(int=7)
 NAMES = ["iris", "omar", "lena", "noor", "pia", "juri", "sven", "tova", "emil", "anna", "bela", "cleo"]

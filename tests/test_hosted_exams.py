@@ -12,7 +12,7 @@ from tests.hosted_project import hosted_entry
 from tests.odd_endpoint import OddEndpoint, said
 from tests.scripted_engine import block
 from tests.training_project import ONE_TURN, ProgressRecorder, TrainingProject, on_this_machine
-from trainer.runs.train import train
+from trainer.run import train
 
 pytestmark = pytest.mark.slow  # whole exams
 

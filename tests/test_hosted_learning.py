@@ -27,14 +27,13 @@ from tests.rows import project_row, trajectory_of
 from tests.scripted_engine import END, block, byte_tokenizer
 from tests.served_project import ServedProject
 from tests.support.every_row import every_row
-from trainer.experience.drop_reasons import ADVICE, DropReason
-from trainer.experience.filters import BaseModel
-from trainer.experience.read_experience import read_logged
+from trainer.experience import read_logged
 from trainer.learning.batch import Sample
+from trainer.rewards import ADVICE, BaseModel, DropReason
 from trainer.run_job import Job
-from trainer.runs.sft_examples import load_examples
-from trainer.runs.start_adapter import find_start
-from trainer.sft_data.hosted_chats import hosted_samples, observation_of
+from trainer.runs.sft import load_examples
+from trainer.runs.start import find_start
+from trainer.sft.samples import hosted_samples, observation_of
 
 MODEL = hosted(UUID(int=7))
 DONE = "apis.supervisor.complete_task()"

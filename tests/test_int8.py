@@ -30,7 +30,7 @@ from tests.engine_process import engine_process
 from tests.test_engine_scheduler import begin
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
-from trainer.engines.subprocess_engine import subprocess_engine
+from trainer.engines.embedded import subprocess_engine
 
 PROMPT = [number * 7 % 250 for number in range(70)]
 

@@ -15,10 +15,9 @@ from tests.small_disk import small_disk
 from tests.synced_paths import synced_paths
 from tests.tiny_model import make_model_dir
 from tests.trajectory_samples import advantaged, rollout, sample_of, trajectory
+from trainer.learning.adapter import with_lora
 from trainer.learning.batch import pad
-from trainer.learning.checkpoints import Checkpoints
-from trainer.learning.learner import Learner
-from trainer.learning.lora import with_lora
+from trainer.learning.learner import Checkpoints, Learner
 from trainer.learning.model import load_model
 from trainer.sage.advantages import AdvantagedRollout
 

@@ -17,7 +17,7 @@ from tests.http_server import served
 from tests.sage_command import SageCommand
 from tests.served_scores import serve_scored
 from tests.support.every_row import every_row
-from trainer.learning.learning_rate import with_learning_rate
+from trainer.learning.learner import with_learning_rate
 from trainer.worlds.seed_policy import bootstrap
 
 

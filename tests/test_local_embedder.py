@@ -1,6 +1,6 @@
 """The trainer's own embedder."""
 
-from trainer.engines.local_embedder import local_embedder
+from trainer.engines.embedded import local_embedder
 
 
 async def test_it_has_loaded_its_model_before_the_first_skill_is_looked_for() -> None:

@@ -18,11 +18,11 @@ from app.settings import Settings
 from tests.engine_process import engine_process
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
-from trainer.cli.evaluate import served_adapter
-from trainer.engines.engine_pool import EnginePool
+from trainer.commands import served_adapter
+from trainer.engines.embedded import EnginePool
 from trainer.environment import open_environment
-from trainer.evaluation.local_session import LocalEvaluation, open_local_evaluation
-from trainer.evaluation.policy_metrics import measure
+from trainer.evaluation.local import LocalEvaluation, open_local_evaluation
+from trainer.evaluation.metrics import measure
 from trainer.rollouts.stack import open_stack
 
 COMES_WITH_ONE = CATALOG[DEFAULT_MODEL]

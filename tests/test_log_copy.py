@@ -7,7 +7,7 @@ from app.db import run_logs, runs
 from app.db.database import Sessions
 from app.run_settings import RunSettings
 from tests.rows import project_row
-from trainer.worker.log_copy import LogCopy
+from trainer.worker.run_files import LogCopy
 
 
 async def test_it_is_the_last_64_kib_from_the_beginning_of_a_line(committed: Sessions, tmp_path: Path) -> None:

@@ -13,11 +13,9 @@ from app.errors import InvalidError, StorageError
 from tests.small_disk import small_disk
 from tests.tiny_adapter import make_adapter, reference
 from tests.tiny_model import make_model_dir
+from trainer.learning.adapter import LogprobModel, check_adapter, publish, with_lora
 from trainer.learning.batch import Sample, pad
-from trainer.learning.logprob_model import LogprobModel
-from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
-from trainer.learning.publishing import check_adapter, publish
 
 CPU = torch.device("cpu")
 

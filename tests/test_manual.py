@@ -18,7 +18,7 @@ from app.manual.site.markdown import render
 from tests.api_app import asgi_client, problem
 from tests.reference_pages import reference_pages
 from tests.support.every_row import every_row
-from trainer.experience.drop_reasons import DropReason
+from trainer.rewards import DropReason
 
 REPOSITORY = Path(__file__).parents[1]
 SOURCES = [REPOSITORY / "README.md", *sorted(DIRECTORY.glob("*.md"))]

@@ -8,8 +8,8 @@ from app.db.tables import TaskState
 from app.records import Stop
 from tests.approving import ApprovingProject
 from tests.scripted_engine import ScriptedEngine, block
-from trainer.experience.drop_reasons import DropReason
-from trainer.experience.window import why_dropped
+from trainer.experience import why_dropped
+from trainer.rewards import DropReason
 
 LOOK = "print(apis.api_docs.show_app_descriptions())"
 DONE = "apis.supervisor.complete_task()"

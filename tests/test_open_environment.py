@@ -8,7 +8,7 @@ from app.errors import InvalidError
 from app.run_settings import MIN_SCENARIOS
 from trainer.environment import open_environment
 from trainer.evaluation.gate_decision import GateRules
-from trainer.worker.environment_report import installed_environments
+from trainer.worker.launcher import installed_environments
 
 
 def test_the_fewest_scenarios_that_a_run_accepts_are_those_that_the_gate_needs() -> None:

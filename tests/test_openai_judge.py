@@ -28,8 +28,8 @@ from tests.rows import project_row, turn_of
 from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject, minute
 from tests.trajectory_samples import trajectory
-from trainer.experience.judging import judge_window
-from trainer.experience.openai_judge import judge_messages, read_scores
+from trainer.experience import judge_window
+from trainer.judge import judge_messages, read_scores
 
 KEY = "a good key"
 Answer = Callable[[list[str]], str]  # of the attempts that it is shown

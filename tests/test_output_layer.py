@@ -7,10 +7,16 @@ import torch
 from torch import Tensor, nn
 
 from tests.tiny_model import make_model_dir
-from trainer.learning import output_layer
+from trainer.learning import model as output_layer
 from trainer.learning.batch import Batch, Sample, pad
-from trainer.learning.model import load_model, sampled_logits, sampled_logprobs
-from trainer.learning.output_layer import ExactLogits, TokenLogprobs, token_logprobs
+from trainer.learning.model import (
+    ExactLogits,
+    TokenLogprobs,
+    load_model,
+    sampled_logits,
+    sampled_logprobs,
+    token_logprobs,
+)
 
 CPU = torch.device("cpu")
 WORDS = 300

@@ -19,12 +19,12 @@ from tests.rows import new_skill
 from tests.scripted_engine import Script, ScriptedEngine, block
 from tests.served_project import minute
 from tests.training_project import ONE_TURN, ProgressRecorder, TrainingProject, on_this_machine
-from trainer.evaluation.policy_metrics import TaskResult
+from trainer.evaluation.metrics import TaskResult
 from trainer.rollouts.episode import scenario_chain
+from trainer.run import train
 from trainer.run_job import Job
-from trainer.runs.grown_library import grown_skills
-from trainer.runs.own_exam import open_run_environment, too_little_own_work, with_own_exam
-from trainer.runs.train import train
+from trainer.runs.candidate import grown_skills
+from trainer.runs.environment import open_run_environment, too_little_own_work, with_own_exam
 
 CHECK = "score = float(any(entry['text'] == '{0}' for entry in apis.ledger.list_entries()))"
 WRITE = "apis.ledger.add_entry(text='{0}')"

@@ -11,8 +11,17 @@ from transformers import LlamaForCausalLM, MambaForCausalLM, PreTrainedModel
 
 from tests.tiny_model import make_model_dir
 from trainer.learning.batch import Sample, pad
-from trainer.learning.model import load_model, sampled_logprobs
-from trainer.learning.packing import PACKED, Packing, attend, attend_at_once, can_pack, fits_kernel, reach
+from trainer.learning.model import (
+    PACKED,
+    Packing,
+    attend,
+    attend_at_once,
+    can_pack,
+    fits_kernel,
+    load_model,
+    reach,
+    sampled_logprobs,
+)
 
 HEADS, SIZE = 4, 8
 CPU = torch.device("cpu")

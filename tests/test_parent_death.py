@@ -11,7 +11,7 @@ from tests.processes import free_ports, is_open
 SUITE = """
 import sys, time
 from pathlib import Path
-from trainer.cli.simulate_live import _office_suite
+from trainer.worlds.commands import _office_suite
 with _office_suite(int(sys.argv[1]), 0.35, Path(sys.argv[2])):
     print("served", flush=True)
     time.sleep(60)

@@ -4,9 +4,7 @@ import pytest
 
 from app.errors import InvalidError
 from tests.task_results import chains, result
-from trainer.evaluation.bootstrap_intervals import Estimate
-from trainer.evaluation.metrics_table import metrics_table
-from trainer.evaluation.policy_metrics import compare, compare_runs, measure, measure_runs
+from trainer.evaluation.metrics import Estimate, compare, compare_runs, measure, measure_runs, metrics_table
 
 HALF = [number % 2 == 0 for number in range(100)]
 

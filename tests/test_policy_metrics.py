@@ -3,9 +3,7 @@
 import pytest
 
 from tests.task_results import result
-from trainer.evaluation.bootstrap_intervals import Estimate
-from trainer.evaluation.metrics_table import metrics_table
-from trainer.evaluation.policy_metrics import PolicyMetrics, measure
+from trainer.evaluation.metrics import Estimate, PolicyMetrics, measure, metrics_table
 
 
 def example() -> PolicyMetrics:

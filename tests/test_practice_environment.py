@@ -22,7 +22,7 @@ from tests.training_project import ProgressRecorder, TrainingProject
 from trainer.environment import open_environment
 from trainer.practice.environments import NothingToPractiseError, Practice, PracticeEnvironment, practice_on
 from trainer.practice.programs import write_program
-from trainer.runs.own_exam import RunEnvironment, open_run_environment
+from trainer.runs.environment import RunEnvironment, open_run_environment
 
 
 @pytest.fixture

@@ -18,8 +18,7 @@ from tests.tiny_model import write_tokenizer
 from trainer.environment import Scenario
 from trainer.practice.environments import PracticeEnvironment, practice_on
 from trainer.practice.experts import load_expert
-from trainer.rollouts.episode import Episode
-from trainer.rollouts.expert import ExpertContext
+from trainer.rollouts.episode import Episode, ExpertContext
 
 DOCUMENTS = {
     "desk": DESK,

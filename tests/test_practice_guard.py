@@ -13,12 +13,12 @@ from tests.support.every_row import every_row
 from tests.task_results import result
 from tests.training_project import ProgressRecorder
 from trainer.evaluation.gate_decision import GateRules
-from trainer.evaluation.paired import Evaluator
-from trainer.evaluation.policy_metrics import TaskResult
+from trainer.evaluation.local import Evaluator
+from trainer.evaluation.metrics import TaskResult
 from trainer.gate import Guarded
-from trainer.runs.own_exam import open_run_environment
-from trainer.runs.practice import guarded, look_at_forgotten
-from trainer.runs.served_evaluator import open_evaluator
+from trainer.practice.run import guarded, look_at_forgotten
+from trainer.runs.candidate import open_evaluator
+from trainer.runs.environment import open_run_environment
 
 
 @pytest.fixture

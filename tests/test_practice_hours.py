@@ -8,8 +8,8 @@ import pytest
 
 from app.run_settings import MIN_SCENARIOS
 from trainer.learning.batch import Sample
-from trainer.runs.demonstrations import Demonstrations, collected_demonstrations
-from trainer.runs.practice_hours import Hours, Sheet
+from trainer.practice.hours import Hours, Sheet
+from trainer.practice.run import Demonstrations, collected_demonstrations
 
 HOUR = 3600.0
 

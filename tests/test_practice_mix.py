@@ -17,11 +17,10 @@ from tests.practice_documents import SENSORS, VAULT, VAULT_SAMPLES
 from tests.practised_project import practised_project
 from tests.support.every_row import every_row
 from trainer.environment import Split, Verdict
-from trainer.practice.environments import Plan, PracticeEnvironment, practice_on
-from trainer.practice.mix import Mix, RealTask, kind_of_form
+from trainer.practice.environments import Mix, Plan, PracticeEnvironment, RealTask, kind_of_form, practice_on
+from trainer.practice.run import Steering
 from trainer.rollouts.episode import Episode
 from trainer.rollouts.groups import ChainRollout
-from trainer.runs.practice_mix import Steering
 
 COUNT = 400
 

@@ -19,8 +19,8 @@ from app.records import Json
 from tests.practised_project import practised_project
 from tests.processes import descendants, gone
 from tests.training_project import ProgressRecorder, TrainingProject, interrupted
+from trainer.run import train
 from trainer.run_job import run_directory
-from trainer.runs.train import train
 
 SMALL: dict[str, Any] = {
     "kind": "practice",

@@ -21,11 +21,10 @@ from app.run_settings import RunKind, RunSettings
 from app.settings import Settings
 from tests.desk_api import TOKEN, Desk, desk_document, serving_desk
 from tests.training_project import ProgressRecorder
+from trainer.practice.api import keep_samples, read_samples
 from trainer.practice.environments import Key, practice_on
+from trainer.practice.run import sample_api
 from trainer.run_job import Job
-from trainer.runs.practice import sample_api
-from trainer.runs.practice_samples import read_samples
-from trainer.runs.practised_api import keep_samples
 
 Served = tuple[Desk, str]
 

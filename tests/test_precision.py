@@ -11,11 +11,9 @@ from app.model_server.model_dtype import fast_bfloat16
 from tests.distributed_process import SETTINGS, new_learner, round_of
 from tests.tiny_model import make_model_dir
 from tests.trajectory_samples import rollout, sample_of
+from trainer.learning.adapter import LogprobModel, with_lora
 from trainer.learning.batch import pad
-from trainer.learning.logprob_model import LogprobModel
-from trainer.learning.lora import with_lora
-from trainer.learning.model import load_model
-from trainer.learning.precision import base_dtype
+from trainer.learning.model import base_dtype, load_model
 from trainer.learning.supervised import SftSettings, train_sft
 
 CPU = torch.device("cpu")

@@ -13,12 +13,9 @@ from app.settings import Settings
 from tests.named_adapters import OPENING, probe_of
 from tests.tiny_adapter import make_adapter, plain_model, reference
 from tests.tiny_model import make_model_dir
-from trainer.learning.logprob_model import LogprobModel
-from trainer.learning.lora import with_lora
+from trainer.learning.adapter import LogprobModel, make_probe, publish, with_lora
 from trainer.learning.model import load_model
-from trainer.learning.probe import make_probe
-from trainer.learning.publishing import publish
-from trainer.runs.probe_prompt import probe_prompt
+from trainer.runs.start import probe_prompt
 
 
 @pytest.fixture(scope="module")

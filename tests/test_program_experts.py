@@ -15,9 +15,8 @@ from app.errors import InvalidError
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.tiny_model import write_tokenizer
 from trainer.environment import Environment, Scenario, open_environment
-from trainer.rollouts.episode import Episode
-from trainer.rollouts.expert import ExpertContext, open_expert
-from trainer.sft_data.chat_records import read_records
+from trainer.rollouts.episode import Episode, ExpertContext, open_expert
+from trainer.sft.chats import read_records
 from trainer.worlds.generated.crud import CrudEnvironment
 from trainer.worlds.generated.gym import GymEnvironment
 

@@ -8,7 +8,7 @@ from app.release.reference import possible_loss, since_reference
 from tests.promoted_releases import EVEN, GAIN, LOSS, exam, live, named, served
 from tests.task_results import chains
 from trainer.evaluation.gate_decision import check_reference, decide
-from trainer.evaluation.policy_metrics import TaskResult
+from trainer.evaluation.metrics import TaskResult
 
 
 class History:

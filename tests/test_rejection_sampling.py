@@ -18,11 +18,16 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.scripted_engine import block
 from trainer.environment import Scenario, Verdict
 from trainer.rollouts.episode import Episode
-from trainer.sft_data.answer_tokens import UntokenizableError
-from trainer.sft_data.chat_records import read_records
-from trainer.sft_data.collection_journal import CollectionEntry, CollectionJournal
-from trainer.sft_data.rejection_sampling import UNTOKENIZABLE, RejectionSampler
-from trainer.sft_data.selection import RejectReason, select
+from trainer.sft.chats import read_records
+from trainer.sft.collection import (
+    UNTOKENIZABLE,
+    CollectionEntry,
+    CollectionJournal,
+    RejectionSampler,
+    RejectReason,
+    UntokenizableError,
+    select,
+)
 from trainer.worlds.office.environment import OfficeEnvironment
 from trainer.worlds.office.expert import FLAWLESS
 from trainer.worlds.office.rollouts import ScriptRunner

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from app.adapters.files import WEIGHTS
 from app.model_catalog import SEED
 from app.settings import Settings
-from trainer.cli.reproduce import reproduce
 from trainer.environment import open_environment
-from trainer.evaluation.policy_metrics import TaskResult
+from trainer.evaluation.metrics import TaskResult
 from trainer.rollouts.stack import open_stack
 from trainer.worlds.chart import draw
+from trainer.worlds.commands import reproduce
 from trainer.worlds.commits import provenance, record_commit
 from trainer.worlds.reproduce import run
 from trainer.worlds.reproduce.findings import LABELS, as_json, as_markdown, differences, read_rows

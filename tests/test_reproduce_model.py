@@ -13,12 +13,11 @@ from app.agent.limits import RolloutLimits
 from app.errors import InvalidError, ModelMemoryError
 from app.model_catalog import SEED
 from tests.tiny_model import make_model_dir
-from trainer.cli.reproduce import reproduce
 from trainer.environment import open_environment
-from trainer.evaluation.policy_metrics import TaskResult
-from trainer.learning.lora import with_lora
+from trainer.evaluation.metrics import TaskResult
+from trainer.learning.adapter import publish, with_lora
 from trainer.learning.model import load_model
-from trainer.learning.publishing import publish
+from trainer.worlds.commands import reproduce
 from trainer.worlds.mixed import load_environment
 from trainer.worlds.recipes import HELD_OUT
 from trainer.worlds.reproduce.findings import differences, read_rows
@@ -124,7 +123,7 @@ def test_environments_are_mixed_by_their_names(names: str) -> None:
 def test_trials_that_do_not_fit_are_not_begun(
     model: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.runs.run_memory.memory_available", lambda: 100 << 20)
+    monkeypatch.setattr("trainer.runs.start.memory_available", lambda: 100 << 20)
     order = ("--model", str(model), "--adapter", str(adapter), "--work", str(tmp_path / "work"))
     shown = call(*order, "--at-once", "3")
     assert isinstance(shown.exception, ModelMemoryError)

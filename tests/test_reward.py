@@ -8,7 +8,7 @@ import pytest
 
 from app.records import Stop, Use
 from tests.trajectory_samples import coded, offer, trajectory
-from trainer.rollouts.chain_step import chain_step
+from trainer.rewards import chain_step
 from trainer.sage.reward import (
     ChainStep,
     RewardRule,

@@ -11,11 +11,9 @@ from app.errors import ModelMemoryError
 from app.run_settings import RunKind, RunSettings
 from app.settings import Settings
 from tests.tiny_model import make_model_dir
-from trainer.learning.activation_memory import ACTIVATION_BYTES, activation_bytes
-from trainer.learning.logprob_model import LogprobModel
-from trainer.learning.lora import with_lora
-from trainer.learning.model import load_model
-from trainer.runs.run_memory import check_run_memory, run_need
+from trainer.learning.adapter import LogprobModel, with_lora
+from trainer.learning.model import ACTIVATION_BYTES, activation_bytes, load_model
+from trainer.runs.start import check_run_memory, run_need
 
 CPU = torch.device("cpu")
 PROCESS = 850 << 20

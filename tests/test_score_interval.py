@@ -6,8 +6,7 @@ import pytest
 
 from app.run_settings import RunSettings
 from tests.support.every_row import every_row
-from trainer.evaluation.gate_decision import GateRules
-from trainer.evaluation.score_interval import difference_lower_bound
+from trainer.evaluation.gate_decision import GateRules, difference_lower_bound
 
 MARGIN = GateRules().margin / 100
 

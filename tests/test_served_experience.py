@@ -4,8 +4,8 @@ from app.records import BASE
 from app.run_settings import RunSettings
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import Answer, ScriptedEngine, block
-from trainer.experience.filters import BaseModel
-from trainer.experience.read_experience import read_best, read_logged
+from trainer.experience import read_best, read_logged
+from trainer.rewards import BaseModel
 
 SKILL = """
 def write_entry(text: str) -> int:

@@ -14,7 +14,7 @@ from app.settings import Settings
 from tests.sleepy_server import sleepy_server
 from tests.test_adapter_store import trained
 from tests.training_project import ProgressRecorder, TrainingProject, chats
-from trainer.runs.train import train
+from trainer.run import train
 
 SFT = {"kind": "sft", "steps": 2, "micro_batch_tokens": 128}
 

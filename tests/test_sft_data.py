@@ -22,11 +22,10 @@ from tests.rows import project_row
 from tests.served_project import ServedProject
 from tests.tiny_model import make_model_dir
 from tests.trajectory_samples import sample_of
-from trainer.experience.filters import BaseModel
+from trainer.rewards import BaseModel
 from trainer.run_job import Job, RunCancelledError
-from trainer.runs.sft import train_on_examples
-from trainer.runs.sft_examples import load_examples
-from trainer.sft_data.chat_samples import TOO_LONG
+from trainer.runs.sft import load_examples, train_on_examples
+from trainer.sft.samples import TOO_LONG
 
 CPU = torch.device("cpu")
 FILE = {"messages": [{"role": "user", "content": "do it"}, {"role": "assistant", "content": "done"}]}

@@ -23,8 +23,8 @@ from tests.distributed_process import SETTINGS
 from tests.team_learner import Outcome, train
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
+from trainer.learning.adapter import attach_lora, initial_weights, with_lora
 from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
-from trainer.learning.lora import attach_lora, initial_weights, with_lora
 from trainer.learning.model import load_model
 from trainer.learning.sharded_model import empty_model, read_shards, shard_units
 

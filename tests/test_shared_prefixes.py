@@ -14,14 +14,10 @@ from tests.distributed_process import new_learner
 from tests.tiny_model import make_model_dir
 from tests.trajectory_samples import advantaged, rollout, sample_of
 from trainer.learning import learner as learner_module
-from trainer.learning.activation_memory import activation_bytes
-from trainer.learning.batch import Batch, Sample, pad, shared_tokens
+from trainer.learning.adapter import LogprobModel, with_lora
+from trainer.learning.batch import Batch, Sample, TrainingSample, divide, pad, shared_tokens
 from trainer.learning.learner import Learner
-from trainer.learning.logprob_model import LogprobModel
-from trainer.learning.lora import with_lora
-from trainer.learning.model import load_model
-from trainer.learning.packing import Packing, attend
-from trainer.learning.training_samples import TrainingSample, divide
+from trainer.learning.model import Packing, activation_bytes, attend, load_model
 from trainer.sage.advantages import AdvantagedRollout
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ from app.engine.protocol import Sampling
 from app.errors import EngineRefusalError
 from tests.scripted_engine import ScriptedEngine, byte_tokenizer
 from tests.scripted_server import scripted_server
-from trainer.engines.shared_servers import SharedServers
+from trainer.engines.servers import SharedServers
 
 SAMPLING = Sampling(max_tokens=9)
 

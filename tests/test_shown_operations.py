@@ -13,8 +13,7 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.support.every_row import every_row
 from tests.tiny_model import write_tokenizer
 from trainer.environment import Split, open_environment
-from trainer.rollouts.episode import Episode
-from trainer.rollouts.expert import ExpertContext, open_expert
+from trainer.rollouts.episode import Episode, ExpertContext, open_expert
 
 _CALLED = re.compile(r"\bapis\.(?!api_docs\b)(\w+)\.(\w+)\(")
 

@@ -12,8 +12,8 @@ from app.settings import Settings
 from tests.processes import free_ports
 from tests.rows import LEASE, project_row
 from tests.sleepy_server import SleepyServer, sleepy_server
-from trainer.engines.sleep import servers_that_sleep, sleep_during_updates, sleep_servers, wake_servers
-from trainer.worker.queue_reconciler import wake_idle
+from trainer.engines.servers import servers_that_sleep, sleep_during_updates, sleep_servers, wake_servers
+from trainer.worker.launcher import wake_idle
 
 
 @pytest.fixture

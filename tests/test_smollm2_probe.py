@@ -14,12 +14,10 @@ from app.model_store.pull import pull
 from app.settings import Settings
 from tests.engine_process import engine_process
 from tests.smollm2 import SMOL, download
+from trainer.learning.adapter import LogprobModel, PublishedAdapter, publish, with_lora
 from trainer.learning.batch import Sample, pad
-from trainer.learning.logprob_model import LogprobModel
-from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
-from trainer.learning.publishing import PublishedAdapter, publish
-from trainer.runs.probe_prompt import probe_prompt
+from trainer.runs.start import probe_prompt
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

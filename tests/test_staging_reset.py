@@ -19,8 +19,8 @@ from tests.ledger import Ledger
 from tests.ledger_project import LedgerProject, put_ledger
 from tests.scripted_engine import block
 from tests.webhook_receiver import SECRET, WebhookReceiver, is_signed
-from trainer.evaluation.policy_metrics import TaskResult
-from trainer.exam import api_trials
+from trainer.evaluation.metrics import TaskResult
+from trainer.exam import trials
 
 WRITE = block("apis.ledger.add_entry(text='hello')\napis.supervisor.complete_task()")
 CHECK = "score = float([each['text'] for each in apis.ledger.list_entries()] == ['hello'])"
@@ -61,7 +61,7 @@ class Stage:
 
 @pytest.fixture
 async def stage(project: LedgerProject, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
-    monkeypatch.setattr(api_trials, "_RESET_PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(trials, "_RESET_PAUSES", (0.01, 0.01))
     ledger = Ledger()
     receiver = Resetting(ledger)
     async with AsyncExitStack() as stack:

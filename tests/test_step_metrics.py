@@ -1,7 +1,7 @@
 """The metrics of a step: what nobody can tell is neither a success nor a failure."""
 
-from trainer.evaluation.policy_metrics import TaskResult
-from trainer.runs.step_metrics import experience_metrics, task_metrics, with_warnings
+from trainer.evaluation.metrics import TaskResult
+from trainer.runs.rollout import experience_metrics, task_metrics, with_warnings
 
 
 def result(*, success: bool = False, known: bool = True, wrote: int = 0) -> TaskResult:

@@ -13,8 +13,7 @@ from app.sandbox.protocol import Sandbox
 from tests.support.every_row import every_row
 from tests.tiny_model import write_tokenizer
 from trainer.environment import Scenario
-from trainer.rollouts.episode import Episode
-from trainer.rollouts.expert import ExpertContext
+from trainer.rollouts.episode import Episode, ExpertContext
 from trainer.worlds.strangers.environment import load_environment, load_expert
 
 READ = re.compile(r'\["([^"]+)"\]|\.get\("([^"]+)"')

@@ -18,10 +18,15 @@ from app.engine.routing import BLOCK_TOKENS
 from app.errors import EngineError, EngineRefusalError, ModelError
 from tests.tiny_adapter import make_adapter, reference
 from tests.tiny_model import make_model_dir
+from trainer.engines.embedded import (
+    CancelRequest,
+    EnginePool,
+    SampleRequest,
+    SubprocessEngine,
+    read_request,
+    subprocess_engine,
+)
 from trainer.engines.engine_child import RequestHandler
-from trainer.engines.engine_messages import CancelRequest, SampleRequest, read_request
-from trainer.engines.engine_pool import EnginePool
-from trainer.engines.subprocess_engine import SubprocessEngine, subprocess_engine
 
 PROMPT = (5, 17, 33, 80, 81)
 SAMPLING = Sampling(max_tokens=12, temperature=1.0, seed=3)

@@ -13,9 +13,8 @@ from transformers import PreTrainedModel
 from app.errors import ModelMemoryError
 from tests.tiny_model import make_model_dir
 from trainer.learning import supervised
-from trainer.learning.activation_memory import activation_bytes
 from trainer.learning.batch import Sample, pad
-from trainer.learning.model import load_model, sampled_logprobs
+from trainer.learning.model import activation_bytes, load_model, sampled_logprobs
 from trainer.learning.supervised import OnStep, SftSettings, SftStep, sft_steps, train_sft
 
 SETTINGS = SftSettings(steps=12, lr=2e-3, warmup=3, tokens=128, checkpoint_every=4, seed=5)

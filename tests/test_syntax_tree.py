@@ -19,7 +19,7 @@ from tests.processor_time import within
 from tests.scripted_engine import ScriptedEngine, block
 from tests.support.every_row import every_row
 from tests.written_functions import offer, ran, rollout
-from trainer.rollouts.chain_step import chain_step
+from trainer.rewards import chain_step
 
 _DEPTHS = (120, 990, 10_000)
 

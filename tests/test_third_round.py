@@ -52,7 +52,7 @@ from tests.test_second_round_manifest import _ALLOWED, _seen
 from tests.test_skill_guard import Sender, operation
 from tests.tiny_gguf import write_gguf
 from tests.trajectory_samples import trajectory
-from trainer.experience.openai_judge import judge_messages
+from trainer.judge import judge_messages
 
 # Redirected changes
 

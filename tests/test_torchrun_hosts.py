@@ -18,8 +18,8 @@ from app.errors import InvalidError
 from tests.processes import free_ports
 from tests.team_learner import Outcome
 from tests.tiny_model import make_model_dir
-from trainer.learning import rendezvous
-from trainer.learning.rendezvous import LearnerLostError, parse_address
+from trainer.learning import distributed
+from trainer.learning.distributed import LearnerLostError, parse_address
 
 ROOT = Path(__file__).parents[1]
 
@@ -92,31 +92,31 @@ FOLLOW = [sys.executable, "-m", "trainer.learning.follow", "--once"]
 
 
 def test_a_process_ends_with_the_one_it_follows(model: Path, tmp_path: Path) -> None:
-    store, meeting = rendezvous.serve("127.0.0.1", 0, local=1, remote=1)
+    store, meeting = distributed.serve("127.0.0.1", 0, local=1, remote=1)
     given = environment(model, tmp_path, f"127.0.0.1:{meeting.port}", count=1)
     with subprocess.Popen(FOLLOW, cwd=ROOT, env=given) as follower:
-        rendezvous.await_remote(store, meeting, seconds=60)
+        distributed.await_remote(store, meeting, seconds=60)
         assert follower.poll() is None
         del store  # as if the run's process were killed
-        assert follower.wait(timeout=60) == rendezvous.LOST
+        assert follower.wait(timeout=60) == distributed.LOST
 
 
 def test_another_number_of_processes_than_the_worker_waits_for_is_refused(model: Path, tmp_path: Path) -> None:
-    store, meeting = rendezvous.serve("127.0.0.1", 0, local=1, remote=2)
+    store, meeting = distributed.serve("127.0.0.1", 0, local=1, remote=2)
     given = environment(model, tmp_path, f"127.0.0.1:{meeting.port}", count=1)
     done = subprocess.run(FOLLOW, cwd=ROOT, env=given, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 1
     assert "torchrun started 1 processes, but the worker waits for 2" in done.stderr
     assert "set SAGE_TRAIN_REMOTE_PROCESSES=1 there" in done.stderr
     with pytest.raises(LearnerLostError, match="2 of 2 processes of other hosts did not join within 0 s"):
-        rendezvous.await_remote(store, meeting, seconds=0.1)
+        distributed.await_remote(store, meeting, seconds=0.1)
 
 
 @pytest.mark.slow
 def test_the_first_process_ends_when_one_of_another_host_falls_silent() -> None:
     script = """
 import time
-from trainer.learning.rendezvous import heartbeat, serve, watch_remote
+from trainer.learning.distributed import heartbeat, serve, watch_remote
 store, meeting = serve("127.0.0.1", 0, local=1, remote=1)
 with watch_remote(meeting, silence_seconds=4):
     with heartbeat(meeting, 1):
@@ -126,7 +126,7 @@ with watch_remote(meeting, silence_seconds=4):
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.startswith("heard"), "no silence while it beats"
-    assert done.returncode == rendezvous.LOST
+    assert done.returncode == distributed.LOST
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", ":29500", "host:0", "host:x", "host:70000"])
@@ -136,7 +136,7 @@ def test_an_address_without_host_or_port_is_refused(address: str) -> None:
 
 
 def test_a_port_that_is_taken_is_named() -> None:
-    first, meeting = rendezvous.serve("127.0.0.1", 0, local=1, remote=0)
+    first, meeting = distributed.serve("127.0.0.1", 0, local=1, remote=0)
     with pytest.raises(InvalidError, match=f"cannot listen on port {meeting.port}"):
-        rendezvous.serve("127.0.0.1", meeting.port, local=1, remote=0)
+        distributed.serve("127.0.0.1", meeting.port, local=1, remote=0)
     del first

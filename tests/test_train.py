@@ -21,8 +21,8 @@ from app.settings import Settings
 from tests.sleepy_server import sleepy_server
 from tests.tiny_adapter import TARGETS, make_adapter
 from tests.training_project import ProgressRecorder, TrainingProject, chats, interrupted, on_this_machine
-from trainer.learning.publishing import check_adapter
-from trainer.runs.train import train
+from trainer.learning.adapter import check_adapter
+from trainer.run import train
 
 LOGGED = {"kind": "logged", "steps": 3, "pairs": 1}
 SFT = {"kind": "sft", "steps": 3, "micro_batch_tokens": 128}

@@ -20,7 +20,7 @@ from tests.small_disk import small_disk
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
 from tests.training_project import ProgressRecorder, TrainingProject, chats, interrupted
-from trainer.runs.train import train
+from trainer.run import train
 from trainer.worlds.office.apps import APP_NAMES, Site, document, operation_names
 
 LOGGED = {"kind": "logged", "steps": 2}

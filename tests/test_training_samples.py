@@ -7,9 +7,8 @@ import pytest
 
 from app.records import Trajectory
 from tests.trajectory_samples import advantaged, rollout, trajectory
-from trainer.learning.batch import Sample
-from trainer.learning.training_samples import TrainingSample, divide, training_samples
-from trainer.runs.step_metrics import experience_metrics, warnings_of
+from trainer.learning.batch import Sample, TrainingSample, divide, training_samples
+from trainer.runs.rollout import experience_metrics, warnings_of
 from trainer.sage.advantages import ScoredRollout, compute_advantages
 
 EMPTY = trajectory(seed=8)  # its prompt did not fit, or the engine gave no answer in time

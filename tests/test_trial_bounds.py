@@ -20,7 +20,7 @@ from tests.examined import examined
 from tests.ledger import Entry, Ledger
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import block
-from trainer.evaluation.policy_metrics import TaskResult
+from trainer.evaluation.metrics import TaskResult
 
 CHECK = "score = float([each['text'] for each in apis.ledger.list_entries()] == ['hello'])"
 

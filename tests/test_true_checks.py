@@ -15,10 +15,10 @@ from app.settings import Settings
 from tests.gated_run import NEW, Policies, Run, lazy
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import Script, ScriptedEngine, block
-from trainer.evaluation.paired import Evaluator
+from trainer.evaluation.local import Evaluator
 from trainer.gate import CandidateAdapter, GateResult, evaluate_candidate
 from trainer.run_job import Job
-from trainer.runs.own_exam import open_run_environment
+from trainer.runs.environment import open_run_environment
 
 TRUE = "score = 1.0"
 ANSWERED = "score = float(answer == '{0}')"

@@ -12,8 +12,7 @@ from tests.distributed_process import SETTINGS, new_learner, round_of
 from tests.tiny_model import make_model_dir
 from tests.trajectory_samples import sample_of
 from trainer.learning.batch import pad
-from trainer.learning.learner import Learner
-from trainer.learning.trust_region import shorten
+from trainer.learning.learner import Learner, shorten
 from trainer.sage.advantages import AdvantagedRollout
 
 HUGE = msgspec.structs.replace(SETTINGS, kl=0.0, grad_clip=1e9, lr=0.05)

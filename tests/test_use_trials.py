@@ -10,7 +10,7 @@ from app.db import projects, tables
 from tests.read_served import rewards
 from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject
-from trainer.experience.use_trials import TrialTask, use_values
+from trainer.experience import TrialTask, use_values
 
 
 def tried(good: int, bad: int, *, withheld: bool, scenario: str = "mail") -> list[TrialTask]:

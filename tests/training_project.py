@@ -20,9 +20,9 @@ from app.run_settings import read_settings
 from app.settings import Settings
 from tests.rows import project_row
 from tests.served_project import ServedProject
+from trainer.run import train
 from trainer.run_job import Job, RunCancelledError, run_directory
-from trainer.runs.train import train
-from trainer.worker.failure import describe_failure
+from trainer.worker.run_process import describe_failure
 
 SMALL = {"lora_rank": 4, "lora_alpha": 8, "gate_scenarios": 0}
 

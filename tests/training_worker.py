@@ -3,6 +3,6 @@
 import sys
 
 from app.settings import Settings
-from trainer.worker.celery_app import build
+from trainer.worker.launcher import build
 
 celery = build(Settings.from_env(), (sys.executable, "-m", "tests.training_process"))

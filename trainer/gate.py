@@ -1,16 +1,17 @@
 """The gate between training and serving: a run's adapter becomes a candidate release, which passes or is rejected.
 
-The candidate and the active release are evaluated on the same scenarios, and where the candidate would pass, so is
-the reference, the last release that has proven a gain. A release that passed is activated by the API servers, once
-the model servers have proven that they have its weights, and only if the weights that it was compared with still
-serve.
+The candidate and the active release are evaluated on the same scenarios, and where the candidate would pass, so
+is the reference, the last release that has proven a gain, or the next since that can be evaluated. A release
+that passed is activated by the API servers, once the model servers have proven that they have its weights, and
+only if the weights that it was compared with still serve.
 
-Where they are sampled, the results of both differ by luck, too. If these show neither a gain nor a loss beyond the
-margin, both are examined greedily, on the same scenarios, and a gain in that lets the candidate pass.
+Where they are sampled, the results of both differ by luck, too. If these show neither a gain nor a loss beyond
+the margin, both are examined greedily, on the same scenarios, and a gain in that lets the candidate pass. The
+evidence says in words what the tasks of an exam could not show.
 """
 
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,14 +26,138 @@ from app.db import evaluations, releases, tables
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
 from app.db.tables import ReleaseState
-from app.errors import StagingError
+from app.errors import AdapterError, EngineRefusalError, StagingError
 from app.records import Json
-from app.run_settings import RunSettings
-from trainer.evaluation.exam_evidence import UndecidedError, check_decidable, left_out
+from app.release.reference import since_reference
+from app.run_settings import MIN_JUDGED, MIN_KINDS, RunSettings
 from trainer.evaluation.gate_decision import GateDecision, GateRules, check_reference, decide, look_greedily
-from trainer.evaluation.paired import Evaluator, PairedResults, evaluate_again, evaluate_pair
-from trainer.gate_reference import Reference, find_reference
+from trainer.evaluation.local import Evaluator, PairedResults, evaluate_again, evaluate_pair
 from trainer.run_job import RunProgress
+
+
+class _Ground(msgspec.Struct, frozen=True):
+    """The words for what trials run on."""
+
+    unjudged: str = "that cannot be judged"  # tasks
+    unknown: str = "have unknown results"  # scenarios
+    advice: str = "name an environment with more scenarios"
+
+
+_CHECKS = "make an exam with more tasks that have a check (POST /v1/exams)"
+_PRACTICE = _Ground()
+_GROUNDS = {
+    "recorded": _Ground(
+        "without a record that solved it by today's operations",
+        "asked for what was never recorded",
+        "have more tasks scored",
+    ),
+    "staging": _Ground("without a check", advice=_CHECKS),
+    "live": _Ground("without a check or a record that only read", "tried to write", _CHECKS),
+}
+
+
+class UndecidedError(Exception):
+    """The results of an exam are too few to decide by."""
+
+    def __init__(self, results: PairedResults, reason: str, advice: str = "") -> None:
+        super().__init__(reason)
+        self.evaluation: dict[str, Json] = results.settings
+        self.advice = advice or _advice(results)  # what would let them decide
+
+
+def check_decidable(results: PairedResults, coverage: float, min_scenarios: int) -> None:
+    """Raises UndecidedError. `coverage` is the share of scenarios that must be known of all models."""
+    known, scenarios = results.settings["coverage"], len({each.scenario for each in results.candidate})
+    also = "" if results.reference is None else ", also of the reference"
+    if known < coverage:
+        share = f"the results of {known:.0%} of the scenarios are known{also}, {coverage:.0%} are needed"
+        raise UndecidedError(results, f"{share} (exam_coverage): the others {_ground(results).unknown}")
+    if scenarios < min_scenarios:
+        number = f"the exam has {scenarios} scenarios to examine on{also}, {min_scenarios} are needed"
+        raise UndecidedError(results, number + left_out(results))
+    exam = results.settings.get("exam", {})
+    every = exam.get("kinds", 0)
+    tried = every - exam.get("kinds_left_out", 0)
+    if tried < MIN_JUDGED * every:
+        number = f"the exam can be tried on tasks of {tried} of its {every} kinds, {MIN_JUDGED:.0%} are needed"
+        raise UndecidedError(results, number + left_out(results))
+    known_kinds = len({each.template for each in results.candidate})
+    if exam and known_kinds < MIN_KINDS:
+        number = f"the exam has tasks of {known_kinds} kinds to examine on{also}, {MIN_KINDS} are needed"
+        raise UndecidedError(results, number + left_out(results))
+    if exam and not _any_solved(results):
+        nobody = "no release solved a task of the exam, so it compares nothing"
+        raise UndecidedError(results, nobody + left_out(results), "mend the checks if nothing can pass them")
+
+
+def left_out(results: PairedResults) -> str:
+    """The end of a sentence that says which tasks of the exam were left out; empty if none was."""
+    exam = results.settings.get("exam", {})
+    unjudged, idle = exam.get("tasks_left_out", 0), exam.get("true_whatever_happens", 0)
+    parts = [f"{unjudged} {_ground(results).unjudged}"] if unjudged else []
+    if idle:
+        parts.append(f"{idle} that doing nothing solves (checks that are true whatever happens)")
+    return f"; tasks left out: {', '.join(parts)}" if parts else ""
+
+
+def _any_solved(results: PairedResults) -> bool:
+    return any(each.success for each in (*results.candidate, *results.incumbent, *(results.reference or ())))
+
+
+def _advice(results: PairedResults) -> str:
+    if results.settings.get("exam", {}).get("true_whatever_happens"):
+        return f"mend the checks that pass when nothing is done, {_ground(results).advice}"
+    return _ground(results).advice
+
+
+def _ground(results: PairedResults) -> _Ground:
+    exam = results.settings.get("exam")
+    return _GROUNDS[exam["on"]] if exam else _PRACTICE
+
+
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """A release, and those that would have been the reference if an engine could still load their adapters."""
+
+    release: tables.Release
+    is_examined: bool  # its weights are neither the incumbent's nor the candidate's
+    gone: Sequence[tables.Release] = ()
+
+    @property
+    def left_out(self) -> str:
+        """The end of a sentence; empty if nothing was."""
+        if not self.gone:
+            return ""
+        numbers = ", ".join(str(release.number) for release in self.gone)
+        return f"; the reference is not release {numbers}: the adapter is gone, or of another base model"
+
+
+async def find_reference(
+    sessions: Sessions, evaluator: Evaluator, incumbent: tables.Release, candidate: tables.Release
+) -> Reference:
+    """Of the incumbent. Raises EngineError if an adapter may be there, but cannot be fetched or loaded now."""
+    async with sessions() as session:
+        history = await releases.of_project(session, incumbent.project_id)
+    gone: list[tables.Release] = []
+    for release in since_reference(history, incumbent):
+        if release.model in (incumbent.model, candidate.model):
+            return Reference(release=release, is_examined=False, gone=gone)
+        if await _loads(sessions, evaluator, release):
+            return Reference(release=release, is_examined=True, gone=gone)
+        gone.append(release)
+    return Reference(release=incumbent, is_examined=False, gone=gone)
+
+
+async def _loads(sessions: Sessions, evaluator: Evaluator, release: tables.Release) -> bool:
+    async with sessions() as session:
+        adapter = await session.get(tables.Adapter, release.model)
+    if adapter is not None and adapter.base != evaluator.base:
+        return False
+    try:
+        await evaluator.load(release.model)
+    except (AdapterError, EngineRefusalError):
+        return False
+    return True
+
 
 _LIVE_TASKS_DECIDE = "Recorded calls show no gain on tasks that were never solved: live tasks decide (gate=canary)"
 

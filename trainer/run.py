@@ -20,29 +20,33 @@ from app.engine.tokenizer import ChatTokenizer, read_card
 from app.errors import InvalidError
 from app.run_settings import RunKind
 from app.security.encryption import KeyRing
-from trainer.engines.sleep import servers_that_sleep, sleep_during_updates, wake_servers
-from trainer.experience.filters import BaseModel
-from trainer.experience.read_experience import LoggedExperience
-from trainer.experience.snapshot import read_once
-from trainer.learning.learning_rate import with_learning_rate
+from trainer.engines.servers import servers_that_sleep, sleep_during_updates, wake_servers
+from trainer.experience import LoggedExperience, read_once
+from trainer.learning.adapter import TrainingOutput
+from trainer.learning.learner import with_learning_rate
 from trainer.learning.model import pick_device
-from trainer.learning.publishing import TrainingOutput
+from trainer.practice.run import practise, sample_api
+from trainer.rewards import BaseModel
 from trainer.run_job import Job, Result, RunProgress
-from trainer.runs.candidate import evaluate_adapter
-from trainer.runs.exam_coverage import check_coverage
-from trainer.runs.grown_library import grown_skills
-from trainer.runs.learned_tasks import recorder
-from trainer.runs.logged import train_on_logged
-from trainer.runs.own_exam import RunEnvironment, open_run_environment, too_little_own_work, with_own_exam
-from trainer.runs.practice import practise, sample_api
-from trainer.runs.release_exam import examine_releases
-from trainer.runs.rollout import train_on_rollouts
-from trainer.runs.run_learner import open_run_learner
-from trainer.runs.run_memory import check_run_memory
-from trainer.runs.run_threads import leave_cpus_to_serving
-from trainer.runs.sft import train_on_examples
-from trainer.runs.sft_examples import SftExamples, load_examples
-from trainer.runs.start_adapter import find_start, name_of, record_start
+from trainer.runs.candidate import evaluate_adapter, examine_releases, grown_skills
+from trainer.runs.environment import (
+    RunEnvironment,
+    check_coverage,
+    open_run_environment,
+    too_little_own_work,
+    with_own_exam,
+)
+from trainer.runs.rollout import train_on_logged, train_on_rollouts
+from trainer.runs.sft import SftExamples, load_examples, train_on_examples
+from trainer.runs.start import (
+    check_run_memory,
+    find_start,
+    leave_cpus_to_serving,
+    name_of,
+    open_run_learner,
+    record_start,
+    recorder,
+)
 
 
 async def train(job: Job, progress: RunProgress) -> Result:

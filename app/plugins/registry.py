@@ -15,7 +15,7 @@ Groups, and where their parts are specified:
     sage.retrieval      app.skills.retrieval
     sage.skill_checks   app.skills.validate_drafts; all registered checks are used
     sage.api_protocols  app.apis.protocol; the one that recognizes a document is used
-    sage.experts        trainer.rollouts.expert
+    sage.experts        trainer.rollouts.episode
     sage.judges         app.judge
 
 Listing and finding names imports none of the parts.

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from app.records import Task
-from trainer.experience.scenario_inference import Conduct, infer_scenarios
+from trainer.rewards import Conduct, infer_scenarios
 from trainer.worlds.office import solution
 from trainer.worlds.office.apps import Site
 from trainer.worlds.office.scenarios import TEMPLATES, Place, Variety

@@ -27,7 +27,7 @@ from app.skills.fusion import FusionWeights, fuse
 from tests.bench.results_file import write_results
 from tests.public_documents import NAMES, public_documents
 from tests.servers.test_public_documents import queries
-from trainer.engines.local_embedder import local_embedder
+from trainer.engines.embedded import local_embedder
 
 _EVEN = FusionWeights({"words": 1.0, "vectors": 1.0}, {"words": 0.0, "vectors": -1.0})
 _WEIGHTS = [0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0]  # of a cosine, beside the best worth of words

@@ -29,8 +29,8 @@ from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.retrieval import scenario as by_scenario
-from trainer.engines.engine_process import engine_process
-from trainer.engines.subprocess_engine import subprocess_engine
+from trainer.engines.embedded import subprocess_engine
+from trainer.engines.servers import engine_process
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import GroupCollector, draw_chains
 from trainer.worlds.office.environment import OfficeEnvironment

@@ -27,10 +27,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from app.run_settings import RunSettings
 from tests.processes import free_ports
 from tests.trajectory_samples import advantaged, rollout
+from trainer.learning.adapter import attach_lora
 from trainer.learning.distributed_learner import LearnerSpec, new_learner
 from trainer.learning.learner import Learner
-from trainer.learning.lora import attach_lora
-from trainer.learning.precision import DtypeName
+from trainer.learning.model import DtypeName
 from trainer.learning.sharded_model import empty_model, shard_units
 
 ROOT = Path(__file__).parents[2]

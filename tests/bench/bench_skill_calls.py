@@ -30,8 +30,8 @@ from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.retrieval import scenario as by_scenario
 from tests.bench.in_session import InSessionSandbox
 from tests.bench.results_file import write_results
-from trainer.engines.subprocess_engine import subprocess_engine
-from trainer.rollouts.chain_step import chain_step
+from trainer.engines.embedded import subprocess_engine
+from trainer.rewards import chain_step
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import GroupCollector, draw_chains
 from trainer.worlds.office.environment import OfficeEnvironment

@@ -33,7 +33,7 @@ from tests.vllm.live_requests import off_by
 from tests.vllm.loader_setup import open_loader
 from tests.vllm.server import VllmServer
 from tests.vllm.streams import AnsweredRequest, Streams
-from trainer.learning.publishing import PublishedAdapter
+from trainer.learning.adapter import PublishedAdapter
 
 _TOLERANCE = 1e-3  # of a logprob
 _WINDOW = 1.0  # seconds from the start of a swap in which throughput is measured

@@ -35,10 +35,9 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.retrieval import scenario as by_scenario
 from tests.trajectory_samples import sample_of
-from trainer.engines.subprocess_engine import subprocess_engine
-from trainer.learning.lora import with_lora
+from trainer.engines.embedded import subprocess_engine
+from trainer.learning.adapter import publish, with_lora
 from trainer.learning.model import load_model
-from trainer.learning.publishing import publish
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import GroupCollector, draw_chains
 from trainer.sage.advantages import AdvantagedRollout, compute_advantages

@@ -37,8 +37,7 @@ from app.ports import check_port
 from app.run_settings import read_settings
 from tests.bench.traffic import draw_traffic, kinds_of, submission
 from trainer.cli.watch_run import watch_run
-from trainer.evaluation.metrics_table import metrics_table
-from trainer.evaluation.policy_metrics import TaskResult, measure
+from trainer.evaluation.metrics import TaskResult, measure, metrics_table
 from trainer.worlds.office.apps import APP_NAMES
 from trainer.worlds.office.scenarios import Place
 from trainer.worlds.simulate_live.lesson import teach

@@ -16,8 +16,8 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from app.run_settings import RunSettings
+from trainer.learning.adapter import with_lora
 from trainer.learning.learner import Learner
-from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
 from trainer.sage.advantages import AdvantagedRollout
 

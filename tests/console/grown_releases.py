@@ -17,7 +17,7 @@ from app.db.tables import AuditAction, ExamSource, ReleaseState
 from app.records import Json
 from tests.ledger import Ledger
 from trainer.evaluation.gate_decision import decide
-from trainer.evaluation.policy_metrics import TaskResult
+from trainer.evaluation.metrics import TaskResult
 
 COUNT = 30
 _REJECTED = {3, 9, 14, 22, 29}

@@ -13,7 +13,7 @@ from app.db.tables import RunState
 from tests.console.conftest import CheckPage
 from tests.console.grown_console import GrownConsole
 from tests.served_scores import serve_scored
-from trainer.experience.drop_reasons import DropReason
+from trainer.rewards import DropReason
 
 pytestmark = pytest.mark.slow  # in a browser
 

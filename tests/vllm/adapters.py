@@ -14,9 +14,8 @@ from app.model_catalog import SEED
 from app.settings import Settings
 from tests.tiny_adapter import plain_model
 from tests.vllm.server import SEED_POLICY
-from trainer.learning.lora import with_lora
-from trainer.learning.publishing import PublishedAdapter, publish
-from trainer.runs.probe_prompt import probe_prompt
+from trainer.learning.adapter import PublishedAdapter, publish, with_lora
+from trainer.runs.start import probe_prompt
 
 RANK = 8
 _SPREAD = 0.05  # of the weights: logprobs change by several tenths, and the text stays readable

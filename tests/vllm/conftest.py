@@ -11,7 +11,7 @@ import pytest
 from app.engine.http_engine import HttpEngine
 from tests.vllm.adapters import RANK, make_adapter
 from tests.vllm.server import SLOTS, WITH_LORA, VllmServer
-from trainer.learning.publishing import PublishedAdapter
+from trainer.learning.adapter import PublishedAdapter
 
 collect_ignore = ["on_cpu"]  # imported by vLLM, in vLLM's environment
 

@@ -10,7 +10,7 @@ from app.engine.protocol import Completion
 from app.errors import AppError
 from app.hot_swap.loader import AdapterLoader
 from tests.vllm.live_requests import off_by, random_prompt, sampling
-from trainer.learning.publishing import PublishedAdapter
+from trainer.learning.adapter import PublishedAdapter
 
 PROMPT, ANSWER = 30, 40  # tokens
 

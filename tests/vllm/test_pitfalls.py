@@ -34,7 +34,7 @@ from tests.vllm.conftest import Servers
 from tests.vllm.live_requests import metric, off_by, sampling, spoken
 from tests.vllm.loader_setup import open_loader, release_row
 from tests.vllm.server import SLOTS, VllmServer
-from trainer.learning.publishing import PublishedAdapter
+from trainer.learning.adapter import PublishedAdapter
 
 PROMPT = spoken("archive my mails")
 HELD = 8  # adapters that the servers keep in memory, of which SLOTS are usable at once

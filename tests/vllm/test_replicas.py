@@ -16,7 +16,7 @@ from tests.vllm.adapters import make_adapter
 from tests.vllm.conftest import Servers
 from tests.vllm.live_requests import metric, off_by, random_prompt, sampling, spoken, until
 from tests.vllm.loader_setup import open_loader, release_row
-from trainer.learning.publishing import PublishedAdapter
+from trainer.learning.adapter import PublishedAdapter
 
 RUNNING = "vllm:num_requests_running"
 PROMPTS = [random_prompt(seed, 30) for seed in range(16)]

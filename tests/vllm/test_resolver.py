@@ -20,7 +20,7 @@ from tests.vllm.adapters import make_adapter, reference
 from tests.vllm.live_requests import off_by, random_prompt, sampling
 from tests.vllm.loader_setup import open_loader, release_row
 from tests.vllm.server import VllmServer
-from trainer.learning.publishing import PublishedAdapter
+from trainer.learning.adapter import PublishedAdapter
 
 PROMPT = random_prompt(11, 40)
 

@@ -15,7 +15,7 @@ from tests.training_project import ProgressRecorder, TrainingProject
 from tests.vllm.conftest import Servers
 from tests.vllm.live_requests import metric, off_by, sampling, spoken
 from tests.vllm.loader_setup import open_loader
-from trainer.runs.train import train
+from trainer.run import train
 
 RUN = {
     "kind": "rollout",

@@ -13,8 +13,8 @@ from app.errors import EngineError, SettingError
 from tests.vllm.adapters import make_adapter
 from tests.vllm.live_requests import random_prompt, sampling
 from tests.vllm.server import WITH_LORA, VllmServer
-from trainer.engines.sleep import sleep_servers
-from trainer.learning.publishing import PublishedAdapter
+from trainer.engines.servers import sleep_servers
+from trainer.learning.adapter import PublishedAdapter
 
 CACHE = 256 << 20  # bytes of the server's KV cache
 PROMPT = random_prompt(1, 40)

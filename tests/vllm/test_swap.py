@@ -10,7 +10,7 @@ from app.errors import AdapterError
 from app.hot_swap.loader import AdapterLoader
 from tests.vllm.loader_setup import open_loader
 from tests.vllm.streams import Streams
-from trainer.learning.publishing import PublishedAdapter
+from trainer.learning.adapter import PublishedAdapter
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Sampling
 from tests.vllm.adapters import reference
 from tests.vllm.live_requests import metric, off_by, random_prompt, sampling, spoken, tokenizer, until
-from trainer.learning.publishing import PublishedAdapter
+from trainer.learning.adapter import PublishedAdapter
 
 RUNNING = "vllm:num_requests_running"
 GENERATED = "vllm:generation_tokens_total"

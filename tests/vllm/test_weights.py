@@ -9,7 +9,7 @@ from app.engine.protocol import Completion
 from app.errors import EngineRefusalError
 from tests.vllm.live_requests import off_by, random_prompt, sampling, spoken
 from tests.vllm.server import SLOTS
-from trainer.learning.publishing import PublishedAdapter
+from trainer.learning.adapter import PublishedAdapter
 
 
 async def load(engine: HttpEngine, adapters: list[PublishedAdapter]) -> None:

@@ -1,7 +1,8 @@
-"""The embedded engine in a child process over a socket, for a trainer that rolls out on its own machine.
+"""The embedded engine in a child process over a socket, and the embedding model, for a trainer without a server.
 
 A child process, because two threads of one process share the interpreter lock: rollouts would wait whenever the
 engine computes, and the other way round. A socket, because it is measurably faster than the engine's HTTP API.
+A message is a 4-byte length, then MessagePack. Several engines are used as one.
 """
 
 import asyncio
@@ -12,24 +13,95 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
+from typing import TypeAlias
 
-from app.engine.protocol import Completion, Sampling
+import msgspec
+import numpy as np
+
+from app.engine.protocol import Completion, Sampling, Vector
+from app.engine.routing import RecentPrefixes, ReplicaLoad, choose_replica, hash_blocks
 from app.errors import EngineError, EngineRefusalError, ModelError
+from app.model_server.embeddings import EmbeddingModel
 from app.python_process import python_module
 from app.settings import EngineDtype
-from trainer.engines.engine_messages import (
-    CancelRequest,
-    EngineReply,
-    EngineRequest,
-    ErrorReply,
-    LoadRequest,
-    ReadyReply,
-    SampleReply,
-    SampleRequest,
-    UnloadRequest,
-    read_reply,
-    write,
-)
+
+_LENGTH_BYTES = 4
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True):
+    number: int  # of the request; its reply has the same
+
+
+class SampleRequest(_Message, frozen=True, tag="sample"):
+    """Sample one completion."""
+
+    model: str
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling
+
+
+class CancelRequest(_Message, frozen=True, tag="cancel"):
+    """Cancel the request of this number, and send no reply."""
+
+
+class LoadRequest(_Message, frozen=True, tag="load"):
+    """Load an adapter from a directory. Safe to repeat."""
+
+    name: str
+    path: str
+
+
+class UnloadRequest(_Message, frozen=True, tag="unload"):
+    """Unload an adapter. Safe to repeat."""
+
+    name: str
+
+
+class SampleReply(_Message, frozen=True, tag="completion"):
+    completion: Completion
+
+
+class OkReply(_Message, frozen=True, tag="ok"):
+    """The reply to LoadRequest and UnloadRequest."""
+
+
+class ReadyReply(_Message, frozen=True, tag="ready"):
+    """The engine is ready. Sent once, with number 0."""
+
+    max_length: int  # of a sequence, prompt included: of the model, or of the KV cache
+
+
+class ErrorReply(_Message, frozen=True, tag="error"):
+    reason: str
+    status: int  # as in HTTP
+
+
+EngineRequest: TypeAlias = SampleRequest | CancelRequest | LoadRequest | UnloadRequest
+EngineReply: TypeAlias = SampleReply | OkReply | ReadyReply | ErrorReply
+_REQUESTS: msgspec.msgpack.Decoder[EngineRequest] = msgspec.msgpack.Decoder(EngineRequest)
+_REPLIES: msgspec.msgpack.Decoder[EngineReply] = msgspec.msgpack.Decoder(EngineReply)
+
+
+def write(writer: asyncio.StreamWriter, message: EngineRequest | EngineReply) -> None:
+    """Write a message to an unlimited buffer: senders wait for their replies, so few messages are under way."""
+    body = msgspec.msgpack.encode(message)
+    writer.write(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
+
+
+async def read_request(reader: asyncio.StreamReader) -> EngineRequest:
+    """Raises IncompleteReadError or ConnectionError at the end of the stream."""
+    return _REQUESTS.decode(await _read_frame(reader))
+
+
+async def read_reply(reader: asyncio.StreamReader) -> EngineReply:
+    """Raises IncompleteReadError or ConnectionError at the end of the stream."""
+    return _REPLIES.decode(await _read_frame(reader))
+
+
+async def _read_frame(reader: asyncio.StreamReader) -> bytes:
+    length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
+    return await reader.readexactly(length)
+
 
 _MAX_ADAPTERS = 8
 
@@ -159,3 +231,64 @@ async def _wait_until_ready(reader: asyncio.StreamReader) -> ReadyReply:
 
 def _ended() -> EngineError:
     return EngineError("the engine's process has ended: check the log, then start the run again")
+
+
+class EnginePool:
+    """Does what one of them does. A prompt goes where its beginning is cached, unless others are much idler."""
+
+    def __init__(self, engines: Sequence[SubprocessEngine]) -> None:
+        self._members = [_Member(engine) for engine in engines]
+        self.max_length = min(engine.max_length for engine in engines)
+
+    async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
+        blocks = hash_blocks(model, prompt_ids)
+        loads = [ReplicaLoad(each.in_flight, each.recent.match(blocks)) for each in self._members]
+        member = self._members[choose_replica(loads)]
+        member.recent.add(blocks)
+        member.in_flight += 1
+        try:
+            return await member.engine.complete(prompt_ids, model=model, sampling=sampling)
+        finally:
+            member.in_flight -= 1
+
+    async def load_adapter(self, name: str, path: Path) -> None:
+        await asyncio.gather(*(each.engine.load_adapter(name, path) for each in self._members))
+
+    async def unload_adapter(self, name: str) -> None:
+        await asyncio.gather(*(each.engine.unload_adapter(name) for each in self._members))
+
+
+class _Member:
+    def __init__(self, engine: SubprocessEngine) -> None:
+        self.engine, self.in_flight, self.recent = engine, 0, RecentPrefixes()
+
+
+class LocalEmbedder:
+    """Implements `Embedder`."""
+
+    def __init__(self, embeddings: EmbeddingModel) -> None:
+        self._embeddings = embeddings
+
+    @property
+    def model(self) -> str:
+        return self._embeddings.name
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        vectors, _ = await self._embeddings.embed(list(texts))
+        return [np.asarray(vector, np.float32) for vector in vectors]
+
+
+@asynccontextmanager
+async def local_embedder(device: str = "cpu") -> AsyncIterator[LocalEmbedder]:
+    """All-MiniLM-L6-v2, loaded; its vectors equal those of the server.
+
+    A library waits for vectors for seconds only. If they came with the loading, the policy that is evaluated first
+    would find its skills without.
+    """
+    embeddings = EmbeddingModel("minilm", device)
+    try:
+        embedder = LocalEmbedder(embeddings)
+        await embedder.embed(["ready"])
+        yield embedder
+    finally:
+        embeddings.close()

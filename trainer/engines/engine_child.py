@@ -19,7 +19,7 @@ from app.model_server.scheduler import SWITCH_INTERVAL, Scheduler
 from app.model_server.schemas import CompletionRequest, LoadAdapterRequest
 from app.model_server.serve import resolve_device
 from app.model_server.service import EngineService
-from trainer.engines.engine_messages import (
+from trainer.engines.embedded import (
     CancelRequest,
     EngineReply,
     EngineRequest,

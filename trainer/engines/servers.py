@@ -1,23 +1,73 @@
-"""Put model servers on the training GPU to sleep while a run updates, and always wake them.
+"""Model servers that a trainer uses: those of serving or of other runs, and one of its own.
 
-vLLM's sleep of level 1: weights move to host memory, the KV cache is dropped, and requests under way wait to be
-recomputed. A server without /sleep is refused, naming its missing flags.
+Those on the training GPU sleep while a run updates, and are always woken. vLLM's sleep of level 1: weights move
+to host memory, the KV cache is dropped, and requests under way wait to be recomputed. A server without /sleep
+is refused, naming its missing flags.
 """
 
+import asyncio
+import os
+import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from http import HTTPStatus
+from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
 import structlog
 
-from app.errors import EngineError, SettingError, first_line
+from app.engine.http_engine import HttpEngine
+from app.engine.protocol import Completion, Sampling
+from app.errors import EngineError, EngineRefusalError, SettingError, first_line
+from app.parent_death import end_with_parent
+from app.python_process import python_module
 from app.setting_lists import urls_in
 from app.settings import Settings
 
 log = structlog.get_logger(__name__)
+
+
+class SharedServers(HttpEngine):
+    """Leaves the servers with the adapters that they had before: nobody else unloads those of a run."""
+
+    def __init__(self, urls: Sequence[str], **settings: Any) -> None:
+        super().__init__(urls, **settings)
+        self._own: set[str] = set()  # adapters that no server had
+
+    async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
+        """Loads an adapter again that another process has unloaded."""
+        try:
+            return await super().complete(prompt_ids, model=model, sampling=sampling)
+        except EngineRefusalError as error:
+            if error.code != HTTPStatus.NOT_FOUND or model not in self._loaded:
+                raise
+        await self.load_adapter(model, self._loaded[model])
+        return await super().complete(prompt_ids, model=model, sampling=sampling)
+
+    async def load_adapter(self, name: str, path: Path) -> None:
+        if name not in await self.loaded():
+            self._own.add(name)
+        await super().load_adapter(name, path)
+
+    async def unload_adapter(self, name: str) -> None:
+        """One that was there before stays."""
+        if name in self._own:
+            await super().unload_adapter(name)
+            self._own.remove(name)
+        else:
+            self._loaded.pop(name, None)
+
+    async def close(self) -> None:
+        for name in sorted(self._own):
+            try:
+                await self.unload_adapter(name)
+            except EngineError as error:
+                log.warning("an adapter stays loaded", model=name, cause=str(error))
+        await super().close()
+
 
 _TIMEOUT = httpx.Timeout(300, connect=5)  # gigabytes move to host memory and back
 _ATTEMPTS = 5  # at waking a server
@@ -136,3 +186,38 @@ def _sleeps(http: httpx.Client, url: str) -> bool:
 
 def _open() -> httpx.Client:
     return httpx.Client(timeout=_TIMEOUT, trust_env=False)
+
+
+_ENGINE_PROCESS_TIMEOUT = 120.0
+
+
+@asynccontextmanager
+async def engine_process(model: Path, device: str) -> AsyncIterator[str]:
+    """Yield its URL. Raises EngineError if it does not start."""
+    process = await asyncio.create_subprocess_exec(
+        *python_module("app.model_server", "--model", str(model), "--port", "0"),
+        *("--device", device, "--embeddings", "none"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=end_with_parent,
+    )
+    try:
+        yield await _address(process)
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGTERM)
+        await process.wait()
+
+
+async def _address(process: asyncio.subprocess.Process) -> str:
+    """Parse the line that the server prints once it accepts connections: `serving MODEL on URL (DEVICE)`."""
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(_ENGINE_PROCESS_TIMEOUT):
+            line = (await process.stdout.readline()).decode()
+    except TimeoutError as error:
+        raise EngineError(f"the model server is not ready after {_ENGINE_PROCESS_TIMEOUT:g} seconds") from error
+    if not line.startswith("serving"):
+        raise EngineError(f"the model server ended with code {await process.wait()} before it was ready")
+    return line.rpartition(" on ")[2].split()[0]

@@ -15,7 +15,7 @@ import msgspec
 
 from app.errors import AppError, first_line
 from trainer.environment import Split
-from trainer.evaluation.policy_metrics import TaskResult
+from trainer.evaluation.metrics import TaskResult
 
 _FIRST_SITE = 7_000_000  # above all sites that training uses
 _ATTEMPTS = 100  # to wait for the end of a task whose event stream breaks off

@@ -1,42 +1,473 @@
-"""What the trials of an exam run on: recorded calls, staging servers, or the live APIs."""
+"""What the trials of an exam run on: recorded calls, staging servers, or the live APIs, which are only read.
 
+Staging servers are called instead of those of production, with credentials of their own, and restored before
+each trial: by an operation of their API, or a signed POST.
+"""
+
+import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
-from uuid import UUID
+from typing import NamedTuple, Protocol
+from uuid import UUID, uuid4
 
 import httpx
 import msgspec
 
 from app.agent.limits import RolloutLimits
+from app.agent.score import score
 from app.apis.address import service
-from app.apis.catalog import Catalog
+from app.apis.catalog import App, Catalog, Operation
+from app.apis.credentials import Credentials, SecretStore
+from app.apis.reachable import CalledServers, refuse_production
+from app.credentials.credential import Credential, checked
+from app.credentials.static_credentials import StaticCredentials
 from app.credentials.stored_credentials import StoredCredentials
 from app.db.advisory_locks import staging_lock
 from app.db.database import Sessions
-from app.errors import InvalidError
+from app.errors import HostError, InvalidError, StagingError
 from app.gateway.approval_gate import ApprovalGate
+from app.gateway.callers import Caller
 from app.gateway.certificates import Certificates
+from app.gateway.gateway import Gateway
 from app.gateway.http_client import open_client
 from app.gateway.mcp_client.connection_pool import McpServers
 from app.gateway.mcp_client.mcp_calls import mcp_callers
 from app.gateway.mcp_client.mcp_commands import SCHEME, McpCommand, read_commands
 from app.gateway.own_services import OwnServices
-from app.gateway.recorded_calls import CallKey, call_key
+from app.gateway.recorded_calls import CallKey, RecordedCalls, call_key
 from app.project.project_settings import ProjectSettings
-from app.records import Call, Trajectory
+from app.project.signed_post import PostError, SignedPost, post, status_problem
+from app.project.staging import StagingApi, StagingCredential
+from app.project.webhook import signing_key
+from app.records import Call, Stop, Task, Trajectory
 from app.release.catalogs import Catalogs
 from app.release.project_secrets import ProjectSecrets
 from app.release.tool_documents import ApiDocument
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.sandbox.protocol import Sandbox
-from trainer.exam.api_trials import ApiTrials
-from trainer.exam.exam_environment import Ground, Trials
-from trainer.exam.recorded_trials import RecordedTrials
-from trainer.exam.staging_reset import Reset, ResetMessage, ResetOperation
+from app.sandbox.protocol import Sandbox, SessionLimits
+from app.score_source import GOOD
+from trainer.environment import Verdict
+from trainer.exam.environment import ExamItem, Ground, Trials, verdict_of
 from trainer.run_job import Job
-from trainer.runs.staging_servers import TrialServers, staging_servers
+
+_CHECK_CALLS = 200
+_UNKNOWN = Verdict(0, 1, ("what the APIs would have answered is not recorded",), known=False)
+
+
+class RecordedTrials:
+    """Implements `Trials`. A trial is right if it made the changes of the solved task and gave its answer, or if
+    the task's check says so.
+    """
+
+    def __init__(
+        self, catalog: Catalog, sandbox: Sandbox, limits: SessionLimits, others: Mapping[CallKey, Call]
+    ) -> None:
+        """`others` are reads that gave every task the same result."""
+        self._catalog = catalog
+        self._sandbox = sandbox
+        self._limits = limits
+        self._others = others
+
+    def can_judge(self, item: ExamItem) -> bool:
+        record = item.record
+        return record is not None and record.stop is Stop.COMPLETED and (item.score or 0.0) >= GOOD
+
+    @asynccontextmanager
+    async def open(self, item: ExamItem) -> AsyncIterator["RecordedWorld"]:
+        assert item.record is not None  # `can_judge`
+        recording = RecordedCalls(item.record.calls, self._catalog.is_read, self._others)
+        async with httpx.AsyncClient(transport=_Unreachable()) as client:
+            yield RecordedWorld(item, self, recording, client)
+
+    async def judge(self, world: "RecordedWorld", trajectory: Trajectory) -> Verdict:
+        item = world.item
+        assert item.record is not None
+        if trajectory.stop is Stop.IN_DOUBT:
+            return _UNKNOWN
+        if trajectory.stop is not Stop.COMPLETED:
+            return Verdict(0, 1, (f"it ended with {trajectory.stop}",))
+        same = world.recording.complete and trajectory.answer == item.record.answer
+        if same or item.check is None:
+            return Verdict(int(same), 1, () if same else ("other changes or another answer than recorded",))
+        gateway = world.open_gateway(_CHECK_CALLS, read_only=True)
+        try:
+            value = await score(
+                item.check,
+                trajectory.answer,
+                sandbox=self._sandbox,
+                gateway=gateway,
+                limits=self._limits,
+                now=world.now,
+            )
+        except InvalidError as error:
+            return Verdict(0, 1, (str(error),), known=gateway.in_doubt is None)
+        return verdict_of(value) if gateway.in_doubt is None else _UNKNOWN
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._catalog
+
+
+class RecordedWorld:
+    """One trial. Implements `World`, with a gateway of its own."""
+
+    def __init__(
+        self, item: ExamItem, trials: RecordedTrials, recording: RecordedCalls, client: httpx.AsyncClient
+    ) -> None:
+        self.item = item
+        self.recording = recording
+        self.client = client
+        self._trials = trials
+
+    @property
+    def task(self) -> Task:
+        return self.item.task
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._trials.catalog
+
+    @property
+    def now(self) -> datetime:
+        return self.item.now
+
+    def open_gateway(self, max_calls: int, *, read_only: bool = False) -> Gateway:
+        return Gateway(
+            self.catalog,
+            self.client,
+            instruction=self.task.instruction,
+            variables=self.task.variables,
+            store=_NoSecrets(),
+            read_only=read_only,
+            max_calls=max_calls,
+            recording=self.recording,
+        )
+
+    async def verify(self, trajectory: Trajectory) -> Verdict:
+        return await self._trials.judge(self, trajectory)
+
+
+class _NoSecrets:
+    """Implements `SecretStore`: nothing is sent, so nothing needs the real values."""
+
+    async def value(self, name: str) -> str:  # noqa: ARG002
+        return "***"
+
+
+class _Unreachable(httpx.AsyncBaseTransport):
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("trials on recorded calls reach no network", request=request)
+
+
+EVENT = "staging.reset"
+
+
+class ResetError(Exception):
+    """A reset failed. `again`: another attempt may succeed."""
+
+    def __init__(self, message: str, *, again: bool) -> None:
+        super().__init__(message)
+        self.again = again
+
+
+class Reset(Protocol):
+    async def __call__(self, gateway: Gateway) -> None:
+        """Restore one server; `gateway` calls the staging servers. Raises ResetError."""
+        ...
+
+
+@dataclass(frozen=True)
+class ResetOperation:
+    """Fulfils `Reset` by calling an operation without arguments."""
+
+    app: str
+    operation: str
+
+    async def __call__(self, gateway: Gateway) -> None:
+        try:
+            await gateway(f"{self.app}.{self.operation}", [], {})
+        except HostError as error:
+            reason = f"{self.operation}() raised {error.kind}: {error.message}"
+            raise ResetError(reason, again=error.kind == "ApiError") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResetMessage:
+    """Fulfils `Reset` by a POST that is signed as messages to webhooks are. It is done once that is answered."""
+
+    client: httpx.AsyncClient
+    url: str
+    key: bytes
+    project: str
+    app: str
+    seconds: float = 60
+
+    async def __call__(self, gateway: Gateway) -> None:  # noqa: ARG002
+        data = {"project": self.project, "api": self.app}
+        body = msgspec.json.encode({"type": EVENT, "timestamp": datetime.now(UTC).isoformat(), "data": data})
+        message = SignedPost(self.url, self.key, f"msg_{uuid4().hex}", body)
+        try:
+            status, _ = await post(self.client, message, seconds=self.seconds)
+        except PostError as error:
+            raise ResetError(f"reset_url: {error}", again=True) from error
+        if (problem := status_problem(status)) is not None:
+            raise ResetError(f"reset_url: {problem}", again=status >= 500)
+
+
+_RESET_PAUSES = (1.0, 4.0)  # seconds before a reset that failed is tried again
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiTrials:
+    """Implements `Trials`. A task's check decides, so a task without one cannot be judged."""
+
+    catalog: Catalog
+    client: httpx.AsyncClient
+    credentials: Credentials
+    store: SecretStore
+    sandbox: Sandbox
+    limits: SessionLimits
+    timeout: float  # seconds of a call
+    callers: Mapping[str, Caller] = field(default_factory=dict)  # of protocols that are more than HTTP
+    read_only: bool
+    approvals: ApprovalGate | None = None  # calls that wait for a person are not made
+    resets: Mapping[str, Reset] = field(default_factory=dict)  # by app, before each trial
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))  # for trials at once
+    alone: Callable[[], AbstractAsyncContextManager[None]] = nullcontext  # entered for each trial
+
+    def can_judge(self, item: ExamItem) -> bool:
+        """Where trials only read, also not a task that changed something when it was served."""
+        if item.check is None:
+            return False
+        if not self.read_only:
+            return True
+        reads = self.catalog.is_read
+        return item.record is not None and all(reads(call.api) for call in item.record.calls)
+
+    @asynccontextmanager
+    async def open(self, item: ExamItem) -> AsyncIterator["ApiWorld"]:
+        """Raises StagingError if the APIs cannot be reset."""
+        async with self.slots, self.alone():
+            world = ApiWorld(item, self)
+            await world.reset()
+            yield world
+
+
+class ApiWorld:
+    """One trial. Implements `World`, with a gateway of its own."""
+
+    def __init__(self, item: ExamItem, trials: ApiTrials) -> None:
+        self.item = item
+        self._trials = trials
+        self._gateway: Gateway | None = None
+
+    @property
+    def task(self) -> Task:
+        return self.item.task
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._trials.catalog
+
+    @property
+    def client(self) -> httpx.AsyncClient:
+        return self._trials.client
+
+    @property
+    def now(self) -> datetime:
+        return self.item.now
+
+    async def reset(self) -> None:
+        """Raises StagingError."""
+        for app, reset in self._trials.resets.items():
+            await self._reset(app, reset)
+
+    async def _reset(self, app: str, reset: Reset) -> None:
+        for pause in (*_RESET_PAUSES, None):
+            try:
+                return await reset(self._open(1, read_only=False))
+            except ResetError as error:
+                if pause is None or not error.again:
+                    raise StagingError(f"the staging server of {app} cannot be reset: {error}") from error
+                await asyncio.sleep(pause)
+
+    def open_gateway(self, max_calls: int) -> Gateway:
+        self._gateway = self._open(max_calls, read_only=self._trials.read_only)
+        return self._gateway
+
+    async def verify(self, trajectory: Trajectory) -> Verdict:
+        assert self.item.check is not None  # `can_judge`
+        if self._gateway is not None and self._gateway.would_write:
+            return Verdict(0, 1, (f"it tried to write: {self._gateway.would_write}",), known=False)
+        if self._gateway is not None and self._gateway.unreachable:
+            return _unreachable(self._gateway)
+        if trajectory.stop is not Stop.COMPLETED:
+            return Verdict(0, 1, (f"it ended with {trajectory.stop}",))
+        gateway = self._open(_CHECK_CALLS, read_only=True)
+        try:
+            value = await score(
+                self.item.check,
+                trajectory.answer,
+                sandbox=self._trials.sandbox,
+                gateway=gateway,
+                limits=self._trials.limits,
+                now=self.now,
+            )
+        except InvalidError as error:
+            return _unreachable(gateway) if gateway.unreachable else Verdict(0, 1, (str(error),))
+        return _unreachable(gateway) if gateway.unreachable else verdict_of(value)
+
+    def _open(self, max_calls: int, *, read_only: bool) -> Gateway:
+        return Gateway(
+            self.catalog,
+            self.client,
+            instruction=self.task.instruction,
+            variables=self.task.variables,
+            credentials=self._trials.credentials,
+            store=self._trials.store,
+            read_only=read_only,
+            approvals=self._trials.approvals,
+            max_calls=max_calls,
+            timeout=self._trials.timeout,
+            callers=self._trials.callers,
+        )
+
+
+def _unreachable(gateway: Gateway) -> Verdict:
+    """A server that is down says nothing about the policy."""
+    return Verdict(0, 1, (f"a server cannot be reached: {gateway.unreachable}",), known=False)
+
+
+_REFERENCE = "secret:"
+
+
+async def staging_credentials(
+    apps: Mapping[str, App], staging: Mapping[str, StagingApi], store: SecretStore
+) -> StaticCredentials:
+    """Raises InvalidError that names the field, or the secret that is not stored."""
+    tokens, credentials = {}, {}
+    for name, each in staging.items():
+        if each.token_secret is not None:
+            tokens[name] = await stored_secret(store, each.token_secret)
+        schemes = each.credentials.items()
+        credentials[name] = {
+            scheme: await _credential(apps[name], scheme, given, store) for scheme, given in schemes
+        }
+    return StaticCredentials(credentials, tokens)
+
+
+async def stored_secret(store: SecretStore, name: str) -> str:
+    try:
+        return await store.value(name)
+    except HostError as error:
+        raise InvalidError(f"staging: {error.message}") from error
+
+
+async def _credential(app: App, scheme: str, given: StagingCredential, store: SecretStore) -> Credential:
+    where = f"staging.{app.name}"
+    fields = msgspec.to_builtins(given)
+    for name in ("value", "password"):
+        if name in fields:
+            fields[name] = await stored_secret(store, fields[name].removeprefix(_REFERENCE))
+    try:
+        credential, kind = checked(scheme, msgspec.convert(fields, Credential), app.schemes.get(scheme))
+    except msgspec.ValidationError as error:
+        raise InvalidError(f"{where}.credentials.{scheme}: {error}") from error
+    except InvalidError as error:
+        raise InvalidError(f"{where}.{error}") from error
+    if kind in ("oauth2", "openid") and credential.value is None:
+        raise InvalidError(
+            f"{where}.credentials.{scheme}: trials ask no authorization server for tokens: give one that lasts, "
+            "as `value`"
+        )
+    return credential
+
+
+class ResetWebhook(NamedTuple):
+    """Where a reset is asked for, and the key that signs it."""
+
+    url: str
+    key: bytes
+
+
+class TrialServers(msgspec.Struct, frozen=True, kw_only=True):
+    """Where calls go, and with which secrets."""
+
+    catalog: Catalog
+    credentials: Credentials | None = None  # None: those of production
+    store: SecretStore
+    only: tuple[str, ...] | None = None  # the URLs of those that alone may be reached; None: all
+    resets: dict[str, str] = {}  # operations by app
+    webhooks: dict[str, ResetWebhook] = {}  # that reset, by app
+    commands: Mapping[str, McpCommand] = {}  # the MCP servers that may be started here
+
+
+async def staging_servers(catalog: Catalog, staging: Mapping[str, StagingApi], store: SecretStore) -> TrialServers:
+    """Raises InvalidError for staging that is incomplete, or that is no other server than production."""
+    moved = await asyncio.to_thread(staged, catalog, staging)
+    staging = {name: each for name, each in staging.items() if name in moved.apps}
+    names = {old: new for each in staging.values() for old, new in each.secrets.items()}
+    return TrialServers(
+        catalog=moved,
+        credentials=await staging_credentials(moved.apps, staging, store),
+        store=StagingSecrets(store, names),
+        only=tuple(each.server for each in staging.values()),
+        resets={name: each.reset for name, each in staging.items() if each.reset is not None},
+        webhooks={name: await _webhook(name, each, store) for name, each in staging.items() if each.reset_url},
+    )
+
+
+async def _webhook(app: str, staging: StagingApi, store: SecretStore) -> ResetWebhook:
+    assert staging.reset_url is not None
+    assert staging.reset_secret is not None
+    secret = await stored_secret(store, staging.reset_secret)
+    return ResetWebhook(staging.reset_url, signing_key(secret, f"staging.{app}.reset_secret"))
+
+
+def staged(catalog: Catalog, staging: Mapping[str, StagingApi]) -> Catalog:
+    """The catalog with all calls going to the staging servers.
+
+    Raises InvalidError for an API without one, or whose staging server is one that tasks call, or could call.
+    """
+    if missing := sorted(catalog.apps.keys() - staging.keys()):
+        raise InvalidError(f"staging has no server for {', '.join(missing)}: name it in the project's settings")
+    refuse_production({name: staging[name] for name in catalog.apps}, map(CalledServers.of, catalog.apps.values()))
+    return Catalog({name: _staged(app, staging[name]) for name, app in catalog.apps.items()})
+
+
+def _staged(app: App, staging: StagingApi) -> App:
+    if staging.reset is not None and staging.reset not in app.operations:
+        raise InvalidError(f"staging.{app.name}.reset: {app.name} has no operation {staging.reset!r}")
+    if not staging.is_restored and not all(each.safe for each in app.operations.values()):
+        raise InvalidError(
+            f"staging.{app.name} has no reset: trials would meet what earlier ones changed. Name `reset` or "
+            "`reset_url`, or say `stateless`, if what one trial changes there concerns no other"
+        )
+    operations = {name: _moved(each) for name, each in app.operations.items()}
+    return msgspec.structs.replace(
+        app, server=staging.server, operations=operations, trusted=True, token_origins=()
+    )
+
+
+def _moved(operation: Operation) -> Operation:
+    return msgspec.structs.replace(operation, server=None)
+
+
+class StagingSecrets:
+    """Implements `SecretStore`: for each bound secret another one, and none without."""
+
+    def __init__(self, store: SecretStore, names: Mapping[str, str]) -> None:
+        self._store = store
+        self._names = names
+
+    async def value(self, name: str) -> str:
+        if name not in self._names:
+            raise HostError("PermissionError", f"staging gets no {name!r}: name what it gets in staging.secrets")
+        return await self._store.value(self._names[name])
 
 
 class ProjectApis(msgspec.Struct, frozen=True):

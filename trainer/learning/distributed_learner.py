@@ -27,14 +27,12 @@ from app.errors import InvalidError
 from app.parent_death import exit_with_parent
 from app.records import Probe
 from app.run_settings import RunSettings
-from trainer.learning import rendezvous as meeting
-from trainer.learning.learner import Learner
-from trainer.learning.lora import attach_lora, initial_weights, with_lora
-from trainer.learning.model import load_model
-from trainer.learning.precision import DtypeName, base_dtype
-from trainer.learning.rendezvous import LearnerLostError, Rank, Rendezvous, parse_address
+from trainer.learning import distributed
+from trainer.learning.adapter import attach_lora, initial_weights, with_lora
+from trainer.learning.distributed import LearnerLostError, Rank, Rendezvous, parse_address
+from trainer.learning.learner import Learner, UpdateStats
+from trainer.learning.model import DtypeName, base_dtype, load_model
 from trainer.learning.sharded_model import empty_model, read_shards
-from trainer.learning.update_stats import UpdateStats
 from trainer.sage.advantages import AdvantagedRollout
 
 log = structlog.get_logger(__name__)
@@ -98,12 +96,12 @@ def open_learner(spec: LearnerSpec, team: Team) -> Iterator[Learner]:
         yield Learner(_whole_policy(spec, torch.device(spec.device)), spec.settings)
         return
     host, port = parse_address(team.rendezvous) if team.remote else ("127.0.0.1", 0)
-    store, rendezvous = meeting.serve(host, port, team.local, team.remote)
+    store, rendezvous = distributed.serve(host, port, team.local, team.remote)
     others = [_spawn(rendezvous, Rank(index, index, team.local), spec.device) for index in range(1, team.local)]
     with _end_with(others):
-        meeting.await_remote(store, rendezvous, _JOIN_SECONDS)
-        with meeting.watch_remote(rendezvous):
-            accelerator = meeting.join(store, rendezvous, Rank(0, 0, team.local), spec.device)
+        distributed.await_remote(store, rendezvous, _JOIN_SECONDS)
+        with distributed.watch_remote(rendezvous):
+            accelerator = distributed.join(store, rendezvous, Rank(0, 0, team.local), spec.device)
             with report_lost():
                 same = msgspec.structs.replace(spec, dtype=_dtype_name(spec))  # other hosts might choose another
                 broadcast_object_list([same, fingerprint(spec.model_dir)])
@@ -136,8 +134,8 @@ def run_follower(
     `localize` turns its spec into this host's, where model and adapter may lie elsewhere. Raises InvalidError
     if this host's model differs.
     """
-    store = meeting.connect(rendezvous.host, rendezvous.port)
-    accelerator = meeting.join(store, rendezvous, rank, device)
+    store = distributed.connect(rendezvous.host, rendezvous.port)
+    accelerator = distributed.join(store, rendezvous, rank, device)
     shared, expected = broadcast_object_list([None, None])
     spec = localize(shared)
     if fingerprint(spec.model_dir) != expected:
@@ -224,7 +222,7 @@ def _end_with(others: Sequence[SpawnProcess]) -> Iterator[None]:
         connection.wait([other.sentinel for other in others])
         if not ended.wait(_GRACE_SECONDS):
             log.error("a process of this update ended", codes=[other.exitcode for other in others])
-            os._exit(meeting.LOST)
+            os._exit(distributed.LOST)
 
     if others:
         threading.Thread(target=watch, name="watch", daemon=True).start()

@@ -1,7 +1,12 @@
-"""The optimizer steps of SAGE: complete trajectories in, updated LoRA weights out, on one device or on many."""
+"""The optimizer steps of SAGE: complete trajectories in, updated LoRA weights out, on one device or on many.
+
+A learning rate that suits one model ruins another one: an optimizer that divides gradients by their size moves
+all weights by about as much, whatever the gradients say. The divergence of the policies tells how far a step
+went, and those that take a policy too far from the one that sampled what they learn from are shortened.
+"""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -16,27 +21,89 @@ from torch.optim import AdamW
 from transformers import PreTrainedModel
 
 from app.errors import InvalidError
-from app.records import Probe
+from app.records import Json, Probe
 from app.run_settings import RunKind, RunSettings
-from trainer.learning.activation_memory import (
+from trainer.learning.adapter import LogprobModel, PublishedAdapter, lora_weights, make_probe, write_adapter
+from trainer.learning.batch import Batch, MicroBatch, TrainingSample, divide, training_samples
+from trainer.learning.distributed import ProcessGroup, gather_full, shard_like
+from trainer.learning.model import (
     ACTIVATION_BYTES,
     activation_bytes,
     checkpoint_activations,
     checkpointed,
+    save_atomically,
+    within_memory,
 )
-from trainer.learning.batch import Batch
-from trainer.learning.distributed import ProcessGroup, gather_full, shard_like
-from trainer.learning.logprob_model import LogprobModel
-from trainer.learning.micro_batch import MicroBatch
-from trainer.learning.model import save_atomically, within_memory
-from trainer.learning.probe import make_probe
-from trainer.learning.publishing import PublishedAdapter, lora_weights, write_adapter
 from trainer.learning.sharded_model import shard_units
-from trainer.learning.training_samples import TrainingSample, divide, training_samples
-from trainer.learning.trust_region import shorten
-from trainer.learning.update_stats import UpdateStats
 from trainer.sage.advantages import AdvantagedRollout
 from trainer.sage.loss import policy_loss
+
+_FIELD = "learning_rate"  # of a model's card
+_PRETRAINED = 1e-4  # a step of ten times as much takes a pretrained model out of what it samples
+_SUPERVISED = 1e-3  # of LoRA on demonstrations, which cannot run away from what they say
+
+
+def with_learning_rate(settings: RunSettings, card: Mapping[str, Json]) -> RunSettings:
+    """The settings with a rate above 0. Raises InvalidError for a card whose rate is none.
+
+    >>> [with_learning_rate(RunSettings(lr=lr), {"learning_rate": 0.002}).lr for lr in (0, 0.5)]
+    [0.002, 0.5]
+    >>> with_learning_rate(RunSettings(), {}).lr, with_learning_rate(RunSettings(kind=RunKind.SFT), {}).lr
+    (0.0001, 0.001)
+    """
+    if settings.lr:
+        return settings
+    if settings.kind is RunKind.SFT:
+        return msgspec.structs.replace(settings, lr=_SUPERVISED)
+    rate = card.get(_FIELD, _PRETRAINED)
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1:
+        raise InvalidError(f"the card of the model has {_FIELD}: {rate!r}, which is no rate: mend it, or set lr")
+    return msgspec.structs.replace(settings, lr=float(rate))
+
+
+_TRIES = 8
+_TOLERANCE = 1.1
+
+
+@torch.no_grad()
+def shorten(
+    weights: Mapping[str, Tensor], center: Mapping[str, Tensor], limit: float, divergence: Callable[[], float]
+) -> float:
+    """Move `weights` towards `center` until their `divergence()` from it is at most about `limit`. Returns it.
+
+    Near the center it grows with the square of the distance. Where no try is near enough, the weights are those of
+    the center.
+    """
+    for _ in range(_TRIES):
+        found = divergence()
+        if found <= limit * _TOLERANCE:
+            return found
+        part = (limit / found) ** 0.5
+        for name, each in weights.items():
+            each.copy_(center[name] + (each - center[name]) * part)
+    for name, each in weights.items():
+        each.copy_(center[name])
+    return 0.0
+
+
+class UpdateStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Statistics of one update: loss, norm, clipping and KL of its last optimizer step, the rest from before its
+    first.
+    """
+
+    loss: float
+    grad_norm: float  # before clipping
+    clip_fraction: float  # of the sampled tokens: those whose gradient was clipped
+    ratio_mean: float  # p / p of the policy that sampled, as its engine reported it
+    ratio_max: float
+    kl_to_engine: float  # estimated KL from the engine that sampled: almost 0 without stale samples
+    kl_to_start: float  # KL from the policy at the start of the run: half the mean square of log (p / p_ref)
+    kl_of_step: float  # KL from the policy that sampled, after the step: what `max_kl` limits
+    entropy: float  # of a sampled token, in nats: estimated by its -log p
+    tokens: int  # sampled ones that were learned from
+    read_tokens: int  # these and the context between them
+    samples: int  # sequences of tokens
+
 
 _MEASURED = 16  # trajectories of a step whose KL is measured; a KL penalty needs all
 
@@ -297,3 +364,32 @@ def _moments_like(moments: dict[str, Tensor], parameter: Tensor) -> dict[str, Te
         key: shard_like(each, parameter) if each.shape == parameter.shape else each
         for key, each in moments.items()
     }
+
+
+_NAME = "learner-{:05}.checkpoint"
+
+
+class Checkpoints:
+    """The checkpoints in one run's directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds earlier attempts have completed."""
+        last = self._last()
+        return 0 if last is None else int(last.stem.partition("-")[2])
+
+    def restore(self, learner: Learner) -> int:
+        """Restore the learner to the last checkpoint. Returns the number of completed rounds."""
+        if (last := self._last()) is not None:
+            learner.restore(last)
+        return self.rounds
+
+    def save(self, learner: Learner, rounds: int) -> None:
+        learner.save(self._directory / _NAME.format(rounds))
+        (self._directory / _NAME.format(rounds - 1)).unlink(missing_ok=True)
+
+    def _last(self) -> Path | None:
+        return max(self._directory.glob(_NAME.replace("{:05}", "*")), default=None)

@@ -21,10 +21,7 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from app.errors import InvalidError, ModelError, first_line
-from trainer.learning.liger import use_liger
-from trainer.learning.model import attention_of
-from trainer.learning.output_layer import prepare_output_layer
-from trainer.learning.packing import register
+from trainer.learning.model import attention_of, prepare_output_layer, register, use_liger
 
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 _PREFIX = "base_model.model."  # that PEFT puts before the base model's names

@@ -16,10 +16,16 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 from transformers import PreTrainedModel
 
-from trainer.learning.activation_memory import ACTIVATION_BYTES, activation_bytes, checkpointed
 from trainer.learning.batch import Sample, pad, plan
 from trainer.learning.distributed import ProcessGroup
-from trainer.learning.model import sampled_logprobs, save_atomically, within_memory
+from trainer.learning.model import (
+    ACTIVATION_BYTES,
+    activation_bytes,
+    checkpointed,
+    sampled_logprobs,
+    save_atomically,
+    within_memory,
+)
 
 
 class SftSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """Experts that know a program for each task: they read the documents, write it, and repair what a service refuses.
 
-Their rollouts are in the real sandbox, with skills kept, crowded and withheld as in serving. They use a skill that
-fits, or solve the task and complete it.
+Their rollouts are in the real sandbox, with skills kept, crowded and withheld as in serving. They use a skill
+that fits, or solve the task and complete it. Their engine answers what they say, so rollouts are recorded as a
+policy's.
 """
 
 import re
@@ -15,19 +16,46 @@ from uuid import UUID
 
 import msgspec
 
+from app.agent.hooks import RolloutHooks
 from app.agent.limits import RolloutLimits
 from app.agent.rollout_loop import Agent
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
 from app.apis.listed_app import listed_apps
+from app.engine.protocol import Completion, Sampling
+from app.engine.thoughts import after_thought
+from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
-from app.records import Offer, Policy, Task
+from app.records import Offer, Policy, Task, Turn
 from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Environment, Scenario
-from trainer.lessons.expert_engine import ExpertEngine
 from trainer.lessons.program import Program
-from trainer.rollouts.episode import Episode, EpisodeRunner
-from trainer.rollouts.expert import ExpertContext
+from trainer.rollouts.episode import Episode, EpisodeRunner, ExpertContext
+
+
+class Script(Protocol):
+    def next_turn(self, observations: Sequence[str]) -> str:
+        """The next message, given all observations so far."""
+        ...
+
+
+class ExpertEngine(RolloutHooks):
+    """An engine whose completions are the script's, each token with probability 1. It watches its observations."""
+
+    def __init__(self, script: Script, tokenizer: ChatTokenizer) -> None:
+        super().__init__()
+        self._script = script
+        self._tokenizer = tokenizer
+        self._observations: list[str] = []
+
+    async def on_turn_end(self, index: int, turn: Turn) -> None:  # noqa: ARG002
+        self._observations.append(turn.observation)
+
+    async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:  # noqa: ARG002
+        text = after_thought(self._tokenizer.decode(prompt_ids), self._script.next_turn(self._observations))
+        ids = (*self._tokenizer.encode(text), self._tokenizer.stop_ids[0])
+        return Completion(ids, (0.0,) * len(ids), "stop")
+
 
 Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
 

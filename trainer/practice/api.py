@@ -1,26 +1,94 @@
-"""The environment `practice?api=NAME` of a run: the double of an API of its project."""
+"""The plug-in `practice`: tasks on the double of an API of the project that a run belongs to.
+
+The double is made from the document that the active release has of it, and from samples of the real API, which
+is read only where the project wants it.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from app.apis.api_documents import parse_document, read_document
 from app.apis.catalog import Operation
+from app.apis.document_reader import DocumentReader
 from app.apis.mcp_document import is_listing
 from app.apis.presentation import present
-from app.db import manifests
+from app.db import apis, manifests
 from app.db.database import Sessions, reading
+from app.db.tables import PracticeSource
 from app.errors import ApiDocumentError, InvalidError
-from app.records import Json
+from app.gateway.certificates import Certificates
+from app.gateway.http_client import open_client
+from app.gateway.own_services import OwnServices
+from app.project.project_settings import ProjectSettings
+from app.records import Json, Task
 from app.release import manifest
+from app.release.real_reads import RealApi, read_real_api
 from app.release.tool_documents import ApiDocument
 from trainer.atomic_write import write_atomically
-from trainer.environment import Split
+from trainer.environment import Scenario, Split, World
 from trainer.practice.environments import Practice, PracticeEnvironment, practice_on
-from trainer.practice.practice_choice import PracticeChoice
 from trainer.run_job import Job
-from trainer.runs.practice_samples import read_samples
+
+ApiName: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{0,63}(?!\n)$")]
+
+
+def load_environment(*, api: ApiName) -> "PracticeChoice":
+    """The plug-in: practice on the API of that name, by the document that the active release has of it."""
+    return PracticeChoice(api)
+
+
+class PracticeChoice(msgspec.Struct, frozen=True):
+    """Which API. A run opens it; by itself it is an environment without tasks."""
+
+    api: str
+
+    def scenarios(self, split: Split, count: int, seed: int) -> Sequence[Scenario]:  # noqa: ARG002
+        raise InvalidError("an API belongs to a project: name practice in a training run of that project")
+
+    def open(self, scenario: Scenario, task: Task) -> AbstractAsyncContextManager[World]:
+        raise AssertionError(f"{task} of {scenario} came from elsewhere")
+
+
+_SECONDS: Final = 300.0  # of calls
+_CALL_SECONDS: Final = 30.0
+_READER_SECONDS: Final = 1_800.0  # on the clock: training may leave it little of the machine
+
+
+async def read_samples(job: Job, sessions: Sessions, api: str) -> Mapping[str, Json]:
+    """Answers of the real API, by the names of operations in its model, masked: they may be stored. Empty unless
+    the API has `practice: read`.
+
+    `practice_on(name, document, samples)` makes of them what can be practised. Raises NotFoundError for an API
+    that the project does not have, ApiDocumentError for one whose document cannot be read as records.
+    """
+    async with sessions() as session:
+        row = await apis.get(session, job.project_id, api, document=False)
+        served = await manifest.begin_serving(session, job.project_id, None, None)
+    document = next((each for each in served.documents if each.name == api), None)
+    if row.practice is not PracticeSource.READ or document is None:
+        return {}
+    client = open_client(
+        allow_private_hosts=job.deployment.allow_private_hosts,
+        certificates=Certificates.of(job.deployment),
+        own=OwnServices.of(job.deployment),
+    )
+    async with client, DocumentReader(timeout=_READER_SECONDS, at_once=1) as reader:
+        real = RealApi(
+            sessions=sessions,
+            client=client,
+            reader=reader,
+            project_id=job.project_id,
+            document=document,
+            rules=msgspec.convert(served.settings, ProjectSettings).approvals,
+            seconds=_SECONDS,
+            call_seconds=_CALL_SECONDS,
+        )
+        return (await read_real_api(real))()
+
 
 _SAMPLES = "samples.msgpack"
 _SPLITS: tuple[Split, ...] = ("train", "test")

@@ -8,53 +8,312 @@ rollouts        SAGE from that adapter on, until only the exam has time: a check
 exam            the candidate against the active release on held-out tasks; then both on what was learned before,
                 which the candidate must not have forgotten. The skills that helped are offered to the project,
                 unless it is rejected
+
+Every few demonstrations are of the gym, whose tasks a model knows how to solve: practice on one API alone
+makes it forget all others.
 """
 
+import asyncio
 import zlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace as structs_replace
 
-from app.db.database import Sessions
+from app.agent.prompt_profiles import choose_profile
+from app.apis.builtin import with_builtins
+from app.db import skill_moves, training_data
+from app.db.database import Sessions, reading
+from app.db.skills import NewSkill
+from app.engine.tokenizer import ChatTokenizer
+from app.errors import InvalidError
 from app.records import Json
+from app.release import manifest
+from app.release.catalogs import Catalogs
 from app.run_settings import RunKind, practised_api
-from trainer.engines.sleep import sleep_during_updates
-from trainer.environment import open_environment
-from trainer.evaluation.paired import Evaluator, held_out
-from trainer.evaluation.policy_metrics import TaskResult, compare, measure
+from app.sandbox.forked_sandbox import ForkedSandbox
+from app.score_source import GOOD
+from app.skills.admission import admit, stored_manifest
+from app.skills.extract import extract
+from trainer.atomic_write import write_atomically
+from trainer.engines.servers import sleep_during_updates
+from trainer.environment import Scenario, open_environment
+from trainer.evaluation.local import Evaluator, held_out
+from trainer.evaluation.metrics import TaskResult, compare, measure
 from trainer.gate import Guarded
+from trainer.learning.adapter import TrainingOutput
+from trainer.learning.batch import Sample, samples_of_turns
+from trainer.learning.learner import Checkpoints
 from trainer.learning.model import pick_device
-from trainer.learning.publishing import TrainingOutput
 from trainer.learning.supervised import SftStep, epoch_steps
-from trainer.practice.environments import Practice, PracticeEnvironment
+from trainer.practice.api import keep_samples
+from trainer.practice.environments import Mix, Practice, PracticeEnvironment, RealTask, kind_of_form
+from trainer.practice.experts import load_expert
+from trainer.practice.hours import Hours, PracticeProgress, Sheet
+from trainer.rollouts.episode import Episode, Expert, ExpertContext, open_expert
 from trainer.rollouts.groups import ChainRollout
 from trainer.run_job import Job, Result, RunProgress
-from trainer.runs.candidate import evaluate_adapter
-from trainer.runs.demonstrations import (
-    DIRECTORY,
-    MOST,
-    REHEARSED,
-    Demonstrations,
-    collected_demonstrations,
-    demonstrate,
-)
-from trainer.runs.grown_library import grown_skills
-from trainer.runs.learned_tasks import recorder
-from trainer.runs.own_exam import RunEnvironment
-from trainer.runs.practice_hours import Hours, PracticeProgress
-from trainer.runs.practice_mix import Steering
-from trainer.runs.practice_skills import PractisedSkills, offer_skills
-from trainer.runs.practised_api import keep_samples
+from trainer.runs.candidate import evaluate_adapter, grown_skills
+from trainer.runs.environment import RunEnvironment
 from trainer.runs.rollout import Seen, train_on_rollouts
-from trainer.runs.run_learner import open_run_learner
-from trainer.runs.run_memory import check_run_memory
-from trainer.runs.run_threads import leave_cpus_to_serving
 from trainer.runs.sft import SftSpec, step_metrics, timed, train_sft
-from trainer.runs.start_adapter import adapter_store, find_start
+from trainer.runs.start import (
+    adapter_store,
+    check_run_memory,
+    find_start,
+    leave_cpus_to_serving,
+    open_run_learner,
+    recorder,
+)
+from trainer.sft.collection import UNTOKENIZABLE, UntokenizableError, select
+from trainer.sft.samples import TOO_LONG
+
+DIRECTORY = "demonstrations"  # of a run's
+MOST = 10_000  # demonstrations, so that their tokens fit in memory
+REHEARSED = "gym"  # the environment, and its expert
+_EVERY = 4  # batches, one of them is rehearsed
+_BATCH = 8  # scenarios at a time, each batch a file
+_WITHHELD = 0.45  # of tasks are offered no skill: what serves at first has none
+_IN_VAIN = 48  # tasks
+
+
+class Demonstrations(msgspec.Struct):
+    """Those kept, of how many `tried` tasks, and why the others were dropped."""
+
+    samples: list[Sample] = []
+    kept: int = 0
+    tried: int = 0
+    dropped: dict[str, int] = {}
+
+    def add(self, other: "Demonstrations") -> None:
+        self.samples += other.samples
+        self.kept, self.tried = self.kept + other.kept, self.tried + other.tried
+        self.dropped = dict(Counter(self.dropped) + Counter(other.dropped))
+
+
+def read_demonstrations(directory: Path) -> tuple[Demonstrations, int]:
+    """What earlier attempts left, and in how many files."""
+    found, files = Demonstrations(), sorted(directory.glob("*.msgpack"))
+    for each in files:
+        found.add(msgspec.msgpack.decode(each.read_bytes(), type=Demonstrations))
+    return found, len(files)
+
+
+def collected_demonstrations(directory: Path, sheet: Sheet) -> Demonstrations | None:
+    """Those of a run that has collected all; without their samples, which fill the memory, if they were taught."""
+    if sheet.taught:
+        return Demonstrations([], sheet.demonstrations, sheet.tried, sheet.dropped)
+    return read_demonstrations(directory)[0] if sheet.collected else None
+
+
+async def demonstrate(
+    job: Job, environment: PracticeEnvironment, may_go_on: Callable[[], bool], report: Callable[[int], object]
+) -> Demonstrations:
+    """Collect into the run's directory until time is up; `report` is called with the number kept.
+
+    Raises InvalidError where none is right.
+    """
+    directory = job.directory / DIRECTORY
+    found, batches = read_demonstrations(directory)
+    tokenizer = ChatTokenizer.load(job.deployment.model_dir, job.deployment.template_kwargs)
+    rehearsed = open_environment(REHEARSED)
+    async with ForkedSandbox() as sandbox:
+        context = ExpertContext(
+            environment=environment,
+            tokenizer=tokenizer,
+            profile=choose_profile(job.deployment.prompt_profile, tokenizer.card),
+            sandbox=sandbox,
+            seed=job.settings.seed,
+        )
+        known = replace(context, environment=rehearsed)
+        async with load_expert(context, withheld=_WITHHELD) as own, open_expert(REHEARSED, known) as former:
+            while not batches or (found.kept < MOST and may_go_on()):
+                is_former = batches % _EVERY == _EVERY - 1
+                world, expert = (rehearsed, former) if is_former else (environment, own)
+                scenarios = world.scenarios("train", _BATCH, job.settings.seed * MOST + batches)
+                batch = Demonstrations()
+                for one in await asyncio.gather(*(_play(expert, each, tokenizer) for each in scenarios)):
+                    batch.add(one)
+                write_atomically(msgspec.msgpack.encode(batch), directory / f"{batches:05}.msgpack")
+                found.add(batch)
+                batches += 1
+                report(found.kept)
+                if not found.kept and found.tried >= _IN_VAIN:
+                    break
+    if not found.kept:
+        reasons = ", ".join(f"{count} because {reason}" for reason, count in found.dropped.items())
+        raise InvalidError(
+            f"none of {found.tried} demonstrations can be learned from ({reasons}): use a model with a longer "
+            "context, or a document whose operations do what it says"
+        )
+    return found
+
+
+async def _play(expert: Expert, scenario: Scenario, tokenizer: ChatTokenizer) -> Demonstrations:
+    tasks = len(scenario.tasks)
+    try:
+        selection = select(await expert.play(scenario, 0.0))
+    except UntokenizableError:
+        return Demonstrations(tried=tasks, dropped={UNTOKENIZABLE: tasks})
+    samples, kept, dropped = list[Sample](), 0, Counter(selection.dropped)
+    for each in selection.kept:
+        own = samples_of_turns(each.trajectory.turns, failed=False)
+        fits = all(len(sample.ids) <= tokenizer.max_length for sample in own)
+        samples, kept = samples + (own if fits else []), kept + fits
+        dropped += Counter({TOO_LONG: int(not fits)})
+    return Demonstrations(samples, kept, tasks, dict(dropped))
+
+
+_TASKS = 500  # the newest
+
+
+class Steering:
+    """The mix of a run's environment, kept in its directory between its attempts: those after the last two steps,
+    as an attempt that is killed may have noted a step that the next one repeats.
+    """
+
+    def __init__(self, directory: Path, practised: PracticeEnvironment) -> None:
+        self._directory, self._path, self._practised = directory, directory / "mix.json", practised
+        self._after: dict[int, Mix] = {}  # by step; 0: before the first
+
+    async def begin(self, sessions: Sessions, project_id: UUID) -> None:
+        """With what earlier attempts left after their last finished step, or by the tasks of the project."""
+        if self._path.exists():
+            self._after = msgspec.json.decode(self._path.read_bytes(), type=dict[int, Mix])
+        else:
+            self._set(0, await asked_of(sessions, project_id, self._practised.practice))
+        self._practised.mix = self._after[Checkpoints(self._directory).rounds]
+
+    def note(self, step: int, rollouts: Iterable[ChainRollout]) -> None:
+        """What those of a step solved, so that what is half mastered comes more often. Safe to repeat."""
+        solved, tried = Counter[str](), Counter[str]()
+        for each in rollouts:
+            kind = kind_of_form(self._practised.place(each.scenario.tasks[0].variables["world"])[0].form)
+            known = [episode.verdict.success for episode in each.episodes if episode.verdict.known]
+            solved[kind] += sum(known)
+            tried[kind] += len(known)
+        before = self._after[step - 1]
+        after = Mix(before.asked, dict(before.rates))
+        after.note({kind: (solved[kind], count) for kind, count in tried.items()})
+        self._set(step, after)
+
+    def _set(self, step: int, mix: Mix) -> None:
+        self._practised.mix = mix
+        self._after = {at: each for at, each in self._after.items() if at == step - 1} | {step: mix}
+        write_atomically(msgspec.json.encode(self._after), self._path)
+
+
+async def asked_of(sessions: Sessions, project_id: UUID, practice: Practice) -> Mix:
+    """The mix by what the newest tasks did with the API, scored or not. Their texts and answers do not count."""
+    tasks, model = [], practice.model
+    async with reading(sessions) as session:
+        ended = await training_data.window(session, project_id, limit=_TASKS)
+        scores = {each.id: each.score for each in ended if each.executed}
+        async for each in training_data.trajectories(session, list(scores)):
+            calls = tuple(
+                structs_replace(call, result=None, response=None)  # 500 tasks are in memory
+                for call in each.calls
+                if call.api.partition(".")[0] == model.app.name
+            )
+            score = scores[each.task.id]
+            tasks.append(RealTask(calls, failed=score is not None and score < GOOD))
+    return Mix.of(model, tasks, practice.presentation)
+
+
+_USED = 2  # further tasks that were solved with it, at least
+_OFFERED = 20  # of a run, at most
+_KEPT = 2_000  # in memory, the newest
+
+
+class PractisedSkill(msgspec.Struct):
+    """A source, the solved tasks that wrote it, and those that were solved with it after that."""
+
+    new: NewSkill
+    written: set[UUID] = set()
+    used: set[UUID] = set()
+
+    @property
+    def helped(self) -> int:
+        return len(self.used - self.written)
+
+
+class PractisedSkills:
+    """All that a run wrote, kept in its directory. The same text under the same name is one skill."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._skills: dict[tuple[str, str], PractisedSkill] = {}
+        if path.exists():
+            for each in msgspec.msgpack.decode(path.read_bytes(), type=list[PractisedSkill]):
+                self._skills[each.new.name, each.new.source] = each
+
+    def add(self, rollouts: Iterable[ChainRollout]) -> None:
+        """What solved tasks wrote and used. Safe to repeat."""
+        for rollout in rollouts:
+            for episode in rollout.episodes:
+                if episode.verdict.known and episode.verdict.success:
+                    self._add(episode)
+        for key in list(self._skills)[: max(0, len(self._skills) - _KEPT)]:
+            del self._skills[key]
+        write_atomically(msgspec.msgpack.encode(list(self._skills.values())), self._path)
+
+    def _add(self, episode: Episode) -> None:
+        trajectory = episode.trajectory
+        for offer in trajectory.used():
+            if (known := self._skills.get((offer.name, offer.source))) is not None:
+                known.used.add(trajectory.task.id)
+        made = {each.name for each in episode.made if each.skill_id in episode.creditable}
+        for draft in extract(trajectory) if made else ():
+            if draft.name not in made or draft.name not in episode.manifests:
+                continue
+            new = NewSkill(
+                name=draft.name,
+                signature=draft.signature,
+                source=draft.source,
+                apis=list(draft.apis),
+                instruction=draft.instruction,
+                slots=list(draft.slots),
+                manifest=msgspec.to_builtins(episode.manifests[draft.name]),
+            )
+            known = self._skills.setdefault((draft.name, draft.source), PractisedSkill(new))
+            known.written.add(trajectory.task.id)
+
+    def best(self) -> list[NewSkill]:
+        """Those that helped, one of a name, the most helpful first."""
+        helpful = [each for each in self._skills.values() if each.helped >= _USED]
+        ordered = sorted(helpful, key=lambda each: (-each.helped, each.new.name, each.new.source))
+        return list({each.new.name: each.new for each in reversed(ordered)}.values())[::-1]
+
+
+async def offer_skills(
+    job: Job, progress: RunProgress, sessions: Sessions, found: PractisedSkills, decision: str
+) -> list[dict[str, Json]]:
+    """Add the best ones to the project's library, as it admits any new skill, if the API has what they call. None
+    if the gate's decision is that the candidate is rejected: what it wrote is no better.
+
+    Safe to repeat. Returns what was added.
+    """
+    if decision == "rejected":
+        return []
+    async with sessions() as session:
+        served = await manifest.begin_serving(session, job.project_id, None, None)
+    catalog = await Catalogs(sessions).of(served.documents)
+    apis = with_builtins(catalog)
+    fitting = [each for each in found.best() if not stored_manifest(each).not_in(apis)]
+    async with sessions.begin() as session:
+        await progress.hold(session)
+        rows = [
+            await admit(session, job.project_id, each, catalog, actor=skill_moves.PRACTICE)
+            for each in fitting[:_OFFERED]
+        ]
+        return [{"id": str(row.id), "name": row.name, "version": row.version, "state": row.state} for row in rows]
+
 
 _RATE: Final = 1e-3  # of the supervised steps, at its highest
 _STEP_TOKENS: Final = 4096  # of a supervised step, at most

@@ -1,27 +1,53 @@
-"""Run a policy on tasks of an environment, alone or in chains, and verify the results."""
+"""Run a policy, or an expert whom it is to imitate, on tasks of an environment, and verify the results.
+
+Tasks come alone or in chains. An expert is a plug-in: a function `load_expert(context, *, option: type =
+default, ...)` that returns an async context manager of an `Expert`, registered in the entry-point group
+`sage.experts` or named "module:attribute".
+"""
 
 import asyncio
 from collections import ChainMap
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from pathlib import Path
+from typing import Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from app.agent.hooks import RolloutHooks
+from app.agent.prompt_profiles import Profile
 from app.agent.rollout_loop import Agent, ResumeState, run_rollout
+from app.engine.hosted.chat_model import ChatModel
+from app.engine.protocol import Engine
+from app.engine.tokenizer import ChatTokenizer
 from app.errors import AppError, WorldError
 from app.gateway.gateway import Gateway
 from app.gateway.skill_guard import GuardedSkill, SkillGuard
 from app.gateway.skill_manifest import SkillManifest
+from app.plugins import registry
+from app.plugins.plugin_options import PluginSpec, load_options
 from app.records import Offer, Policy, Task, Trajectory
+from app.sandbox.protocol import Sandbox
 from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.skill_checks import is_wrapper
 from app.skills.validate_drafts import validate_drafts
 from app.skills.written_manifest import manifests_of
 from trainer.environment import Environment, OpensGateway, Scenario, Verdict, World
+
+
+class AdapterEngine(Engine, Protocol):
+    """An engine that loads adapters: the client of the model servers, or the trainer's own engine."""
+
+    async def load_adapter(self, name: str, path: Path) -> None: ...
+
+    async def unload_adapter(self, name: str) -> None: ...
+
+
+LibraryFactory: TypeAlias = Callable[[], InMemoryLibrary]
+"""Makes an empty library for one chain."""
+
 
 T = TypeVar("T")
 
@@ -143,3 +169,50 @@ def _gateway(world: World, calls: int) -> Gateway:
     return Gateway(
         world.catalog, world.client, instruction=task.instruction, variables=task.variables, max_calls=calls
     )
+
+
+GROUP = "sage.experts"
+OpenModel: TypeAlias = Callable[[], AbstractAsyncContextManager[ChatModel]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertContext:
+    """Where an expert works, and for which policy its turns are recorded."""
+
+    environment: Environment
+    tokenizer: ChatTokenizer  # of the policy that will imitate
+    profile: Profile  # of the same policy
+    sandbox: Sandbox
+    seed: int = 0
+    key: str = ""  # secret of an expert behind an API
+    timeout: float = 120.0  # seconds per answer
+    patience: float = 360.0  # seconds of retries while an expert is overloaded, slow or unreachable
+    open_model: OpenModel | None = None  # of an expert behind an API, instead of by its options
+
+
+class Expert(Protocol):
+    """Works through whole scenarios. Its trajectories hold the policy's tokens and prompts, as if it had acted."""
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether every pass over a scenario is the same, regardless of the temperature."""
+        ...
+
+    async def play(self, scenario: Scenario, temperature: float) -> list[Episode]:
+        """One pass over the tasks of a scenario in order, each with the skills that the earlier ones left.
+
+        Raises EngineError where the expert does not answer, UntokenizableError for an answer that the policy's
+        tokenizer cannot represent.
+        """
+        ...
+
+
+def open_expert(text: str, context: ExpertContext) -> AbstractAsyncContextManager[Expert]:
+    """The expert that a setting names, such as "scripted?inline=0.1".
+
+    Raises InvalidError for an unknown name, and for an option that is unknown, missing or does not fit.
+    """
+    spec = PluginSpec.parse(text)
+    load = registry.load(GROUP, spec.name)
+    opened: AbstractAsyncContextManager[Expert] = load(context, **load_options(load, spec))
+    return opened

@@ -16,12 +16,10 @@ from app.setting_lists import urls_in
 from app.settings import Settings
 from app.skills.in_memory_library import GrownSkill, InMemoryLibrary
 from app.skills.retrieval import Retrieval, load_retrieval, needs_embeddings
-from trainer.engines.engine_pool import EnginePool
-from trainer.engines.local_embedder import local_embedder
-from trainer.engines.shared_servers import SharedServers
-from trainer.engines.subprocess_engine import SubprocessEngine, subprocess_engine
+from trainer.engines.embedded import EnginePool, SubprocessEngine, local_embedder, subprocess_engine
+from trainer.engines.servers import SharedServers
 from trainer.environment import Environment
-from trainer.rollouts.protocols import AdapterEngine, LibraryFactory
+from trainer.rollouts.episode import AdapterEngine, LibraryFactory
 
 
 @dataclass(frozen=True)

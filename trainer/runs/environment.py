@@ -1,41 +1,74 @@
-"""The environment of a run: one that its settings name, an exam of the project's own work, or its API's double."""
+"""The environment of a run: one that its settings name, an exam of the project's own work, or its API's double.
+
+An exam is made of what was recorded, where that still tells what the APIs of today answer. A gate that would
+examine something else than the project does is refused.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
+from typing import TypeAlias
 from uuid import UUID, uuid4
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import exam_sizes, exams, projects, releases, scored_log, tables, training_data
+from app.apis.builtin import with_builtins
+from app.apis.catalog import Catalog
+from app.apis.fingerprint import shapes
+from app.db import apis, exam_sizes, exams, projects, releases, scored_log, tables, training_data
 from app.db.database import Sessions, reading
 from app.db.exam_sizes import ExamSize
 from app.db.exams import NewExamTask
 from app.errors import InvalidError, NotFoundError
 from app.project.holdout import OWN_WORK
 from app.project.project_settings import ProjectSettings
-from app.records import Json, Task
+from app.records import Call, Json, Task
 from app.release import manifest
+from app.release.catalogs import Catalogs
+from app.release.tool_documents import api_document, api_documents
 from app.run_settings import MIN_KINDS, MIN_SCENARIOS, RunKind, rollout_environment
 from trainer.environment import Environment, Split, open_environment
-from trainer.exam.exam_environment import (
-    ExamChoice,
-    ExamEnvironment,
-    ExamItem,
-    Trials,
-    exam_scenarios,
-)
-from trainer.exam.idle_trials import solved_idly
-from trainer.experience.held_out_tasks import read_held_out
-from trainer.experience.task_kinds import TaskKinds
-from trainer.practice.practice_choice import PracticeChoice
+from trainer.exam.environment import ExamChoice, ExamEnvironment, ExamItem, Trials, exam_scenarios, solved_idly
+from trainer.exam.trials import ProjectApis, open_trials
+from trainer.experience import TaskKinds, read_held_out
+from trainer.practice.api import PracticeChoice, open_practice
 from trainer.run_job import Job, RunProgress
-from trainer.runs.exam_trials import ProjectApis, open_trials
-from trainer.runs.past_operations import PastOperations
-from trainer.runs.practised_api import open_practice
+
+
+class PastOperations:
+    """The operations of earlier releases of a project, compared with those of its active one."""
+
+    def __init__(self, sessions: Sessions, active: tables.Release) -> None:
+        self._catalogs = Catalogs(sessions)
+        self._active = active
+        self._shapes: dict[str | None, Mapping[str, str]] = {}  # by the hash of the documents
+
+    async def are_present(self, session: AsyncSession, release_id: UUID, calls: Sequence[Call]) -> bool:
+        """Whether the operations that these calls of a task reached are what they were. Words for people do not
+        count.
+        """
+        release = await releases.get(session, release_id)
+        if release.tools == self._active.tools:
+            return True
+        then, now = await self._of(session, release), await self._of(session, self._active)
+        reached = {call.api for call in calls if call.error is None or call.api in then}
+        return all(api in now and then.get(api) == now[api] for api in reached)
+
+    async def _of(self, session: AsyncSession, release: tables.Release) -> Mapping[str, str]:
+        if release.tools not in self._shapes:
+            catalog = await self._catalogs.of(await api_documents(session, release))
+            self._shapes[release.tools] = await asyncio.to_thread(_shapes, catalog)
+        return self._shapes[release.tools]
+
+
+def _shapes(catalog: Catalog) -> dict[str, str]:
+    """By "app.operation"."""
+    apps = with_builtins(catalog).apps.values()
+    return {f"{app.name}.{name}": shape for app in apps for name, shape in shapes(app).items()}
+
 
 _TRAINING = 500  # kinds that rollouts draw from
 
@@ -259,3 +292,71 @@ async def _items(
 
 def _task(task: NewExamTask, project: str) -> Task:
     return Task(task.task_id or uuid4(), task.instruction, project, task.scenario, task.variables)
+
+
+_SHARE = 0.9  # of an API's operations that the environment must have by name
+_WORLDS = 20  # that are opened: the names may differ between them
+
+_Names: TypeAlias = Mapping[str, Collection[Collection[str]]]
+"""Of each API, for each operation the names that it is known by."""
+
+
+async def check_coverage(job: Job, sessions: Sessions, found: RunEnvironment | None) -> None:
+    """Raises InvalidError for a run whose gate would decide in a world without the project's APIs.
+
+    Success there says nothing about the project's work. A project without APIs is not examined on anything else.
+    An API of the same name is another one if the environment lacks more than a tenth of its operations.
+    """
+    if found is None or found.own or not job.settings.gate_scenarios or job.settings.foreign_exam:
+        return
+    own = _names(await _catalog(sessions, job.project_id))
+    if lacking := await _lacking(found.environment, own):
+        raise InvalidError(
+            f"the environment {job.settings.environment} has {', and '.join(lacking)}, so its evaluation says "
+            f"nothing about what the project {job.project} does there: {_advice(job)}"
+        )
+
+
+def _advice(job: Job) -> str:
+    if job.settings.kind is RunKind.EXAM:
+        return "name another environment, or set foreign_exam=true to examine releases there all the same"
+    return (
+        "set gate_scenarios=0 and try the candidate as a canary (gate=canary does by itself), or "
+        "foreign_exam=true to let the gate decide all the same"
+    )
+
+
+async def _catalog(sessions: Sessions, project_id: UUID) -> Catalog:
+    async with sessions() as session:
+        documents = [await api_document(session, row) for row in await apis.of_project(session, project_id)]
+    return await Catalogs(sessions).of(documents)
+
+
+def _names(catalog: Catalog) -> _Names:
+    return {
+        app.name: [{each.name, *each.former_names} for each in app.operations.values()]
+        for app in catalog.apps.values()
+    }
+
+
+async def _lacking(environment: Environment, own: _Names) -> list[str]:
+    """What the environment has too little of, in words. Opens worlds until there is nothing."""
+    there: dict[str, set[str]] = {}
+    lacking = list(_too_few(own, there))
+    for scenario in environment.scenarios("validation", _WORLDS, seed=0) if lacking else ():
+        async with environment.open(scenario, scenario.tasks[0]) as world:
+            for app in world.catalog.apps.values():
+                there.setdefault(app.name, set()).update(app.operations)
+        if not (lacking := list(_too_few(own, there))):
+            break
+    return lacking
+
+
+def _too_few(own: _Names, there: Mapping[str, Collection[str]]) -> Iterator[str]:
+    if absent := sorted(set(own) - set(there)):
+        yield f"no {', '.join(absent)}"
+    for app, operations in own.items():
+        if app in there:
+            known = sum(any(name in there[app] for name in names) for names in operations)
+            if known < _SHARE * len(operations):
+                yield f"only {known} of the {len(operations)} operations of {app}"

@@ -1,34 +1,152 @@
-"""A run of kind `rollout`: SAGE. Each step rolls out groups of chains and updates the policy once."""
+"""Runs of the kinds `rollout` and `logged`: policy-gradient updates, one per step.
+
+`rollout` is SAGE: each step rolls out groups of chains. `logged` learns from served tasks with scores. The
+metrics of a step, and the warnings derived from them, are the first sign of a run going wrong: rewards without
+spread, functions that are no longer written, logprobs of the engine that differ from the trainer's.
+"""
 
 import shutil
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import TypeAlias
 
 import msgspec
+import structlog
 
 from app.records import Json, Policy
 from app.run_settings import RunSettings
 from app.skills.in_memory_library import GrownSkill
-from trainer.engines.sleep import sleep_during_updates
+from trainer.engines.servers import sleep_during_updates
 from trainer.environment import Environment
 from trainer.evaluation.local import task_result
-from trainer.learning.checkpoints import Checkpoints
-from trainer.learning.learner import Learner
-from trainer.learning.publishing import PublishedAdapter, TrainingOutput
-from trainer.rollouts.crowd import Crowd, CrowdSkill
+from trainer.evaluation.metrics import TaskResult
+from trainer.experience import LoggedExperience
+from trainer.learning.adapter import PublishedAdapter, TrainingOutput
+from trainer.learning.learner import Checkpoints, Learner, UpdateStats
 from trainer.rollouts.episode import EpisodeRunner
-from trainer.rollouts.groups import ChainRollout, GroupCollector, draw_chains
+from trainer.rollouts.groups import ChainRollout, Crowd, CrowdSkill, GroupCollector, draw_chains
 from trainer.rollouts.stack import RolloutStack, open_stack
 from trainer.run_job import Job, RunProgress
-from trainer.runs.policy_update import UpdateContext, update_policy
-from trainer.runs.probe_prompt import probe_prompt
-from trainer.runs.report import report_step
-from trainer.runs.step_metrics import task_metrics
+from trainer.runs.start import probe_prompt
+from trainer.sage.advantages import AdvantagedRollout, ScoredRollout, compute_advantages
+
+_LOW_WRITE_RATE = 0.2
+
+
+def experience_metrics(rollouts: Sequence[AdvantagedRollout]) -> dict[str, Json]:
+    """Rewards, the fraction of rollouts that are trained on, those left out for a flaw, and staleness; nothing
+    without rollouts.
+    """
+    if not rollouts:
+        return {}
+    scored = [each.rollout for each in rollouts]
+    flaws = [each.trajectory.flaw for each in scored]
+    metrics: dict[str, Json] = {
+        "outcome": fmean(each.score for each in scored),
+        "skill_bonus": fmean(each.bonus for each in scored),
+        "trained_fraction": fmean(
+            each.has_signal and not flaw for each, flaw in zip(rollouts, flaws, strict=True)
+        ),
+        "empty": flaws.count("empty"),
+        "generated_tokens": fmean(each.trajectory.generated_tokens for each in scored),
+        "turns": fmean(len(each.trajectory.turns) for each in scored),
+        "staleness": {str(age): count for age, count in sorted(Counter(s.staleness for s in scored).items())},
+    }
+    for position in sorted({each.position for each in scored}):
+        metrics[f"reward_{position + 1}"] = fmean(each.reward for each in scored if each.position == position)
+    offered = [each for each in scored if each.trajectory.offered]
+    if offered:
+        metrics["skill_usage"] = fmean(any(each.trajectory.used()) for each in offered)
+    return metrics
+
+
+def task_metrics(results: Sequence[TaskResult]) -> dict[str, Json]:
+    """Metrics of fresh rollouts only: the share of successes among those whose result is known, the number of the
+    others, and the rate at which functions are written.
+    """
+    known = [result.success for result in results if result.known]
+    unaided = [result for result in results if not result.used]
+    return {
+        **({"success": fmean(known)} if known else {}),
+        **({"unknown": len(results) - len(known)} if len(known) < len(results) else {}),
+        **({"write_rate": fmean(result.wrote > 0 for result in unaided)} if unaided else {}),
+    }
+
+
+def update_metrics(stats: UpdateStats | None, seconds: float) -> dict[str, Json]:
+    """Metrics of an update; `stats` is None if no rollout of the step had a learning signal."""
+    if stats is None:
+        return {"no_signal": True}
+    speed = {"update_seconds": seconds, "update_tokens_per_second": stats.read_tokens / seconds}
+    return {**msgspec.to_builtins(stats), **speed}
+
+
+def with_warnings(metrics: dict[str, Json]) -> dict[str, Json]:
+    """The metrics of a step, with the list `warnings` if there are any."""
+    warnings = warnings_of(metrics)
+    return {**metrics, "warnings": warnings} if warnings else metrics
+
+
+def warnings_of(metrics: dict[str, Json]) -> list[str]:
+    """What is wrong with a step, in full sentences."""
+    warnings = []
+    if metrics.get("unknown"):
+        warnings.append(
+            f"{metrics['unknown']} rollouts were left out: it cannot be told whether they succeeded. They asked "
+            "for what is not recorded, tried to write where trials only read, or met a server that is down"
+        )
+    if metrics.get("failed_rollouts"):
+        warnings.append(
+            f"{metrics['failed_rollouts']} rollouts were left out: the environment could not set up or verify "
+            "their worlds. The log of the worker says why"
+        )
+    if metrics.get("no_signal"):
+        warnings.append(
+            "no learning signal in this step: all rollouts of each group have the same reward. If this goes on, "
+            "the tasks are too easy or too hard for this policy, or the reward does not separate good from bad"
+        )
+    if metrics.get("empty"):
+        warnings.append(
+            f"{metrics['empty']} rollouts were dropped: the policy sampled nothing before the context was full "
+            "or the time was up"
+        )
+    if metrics.get("write_rate", 1.0) < _LOW_WRITE_RATE:
+        warnings.append(f"functions are rarely written ({metrics['write_rate']:.0%} of tasks)")
+    return warnings
+
+
+log = structlog.get_logger(__name__)
+
+
+async def report_step(progress: RunProgress, index: int, total: int, metrics: dict[str, Json]) -> None:
+    """Log the step and write it to the row. Raises what `progress` raises."""
+    metrics = with_warnings(metrics)
+    for warning in metrics.get("warnings", ()):
+        log.warning(warning, step=index)
+    log.info("step", step=index, **{name: value for name, value in metrics.items() if name != "warnings"})
+    await progress.step(index, total, metrics)
+
+
+UpdateContext = Callable[[], AbstractContextManager[None]]
+"""Makes the context that an update runs in."""
+
+
+def update_policy(
+    learner: Learner, rollouts: Sequence[ScoredRollout], updating: UpdateContext = nullcontext
+) -> dict[str, Json]:
+    """Update the policy once. Returns the metrics of the rollouts and of the update."""
+    started = time.perf_counter()
+    advantaged = compute_advantages(rollouts, normalize=learner.settings.normalise)
+    with updating():
+        stats = learner.update(advantaged)
+    return experience_metrics(advantaged) | update_metrics(stats, time.perf_counter() - started)
+
 
 Seen: TypeAlias = Callable[[int, Sequence[ChainRollout]], object]
 """Is told the rollouts of each step, from 1; of one that is repeated since its attempt was killed, once more."""
@@ -161,3 +279,20 @@ def _rollout_metrics(rollouts: Sequence[ChainRollout], seconds: float) -> dict[s
         "rollout_seconds": seconds,
         "rollout_tokens_per_second": tokens / seconds,
     }
+
+
+async def train_on_logged(
+    job: Job, progress: RunProgress, learner: Learner, logged: LoggedExperience
+) -> TrainingOutput:
+    """Train on the logged experience, step by step.
+
+    A retry ends with the same weights. Raises what `progress` raises.
+    """
+    checkpoints = Checkpoints(job.directory)
+    for index in range(checkpoints.restore(learner) + 1, len(logged.steps) + 1):
+        metrics = update_policy(learner, logged.steps[index - 1]) | {"kept_fraction": logged.data.fraction}
+        checkpoints.save(learner, index)
+        await report_step(progress, index, len(logged.steps), metrics)
+    deployment = job.deployment
+    adapter = learner.publish(deployment.adapters_dir, probe_prompt(deployment), base=deployment.served_model)
+    return TrainingOutput(adapter, msgspec.to_builtins(logged.data))

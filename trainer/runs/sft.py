@@ -1,27 +1,196 @@
-"""A run of kind `sft`: supervised steps on good trajectories, imported or served."""
+"""A run of kind `sft`: supervised steps on good trajectories, imported or served.
 
+Imported chats are an uploaded dataset, or a file under an allowed prefix.
+"""
+
+import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias, cast
+from uuid import UUID
 
 import msgspec
 import torch
 from transformers import PreTrainedModel
 
+from app.adapters.remote_store import open_remote, remote_errors
+from app.agent.prompt_profiles import choose_profile
+from app.apis.builtin import with_builtins
+from app.apis.listed_app import ListedApp, listed_apps
+from app.datasets.chat_lines import ChatRecord
+from app.datasets.data_location import DataRules, check_location, dataset_id_of, resolve_path
+from app.datasets.dataset_store import DatasetStore
+from app.db import datasets
+from app.db.database import Sessions, reading
+from app.errors import InvalidError, NotFoundError, SettingError, StorageError, first_line
 from app.records import Json
+from app.release import manifest
+from app.release.catalogs import Catalogs
 from app.run_settings import RunSettings
-from trainer.learning.activation_memory import checkpoint_activations
-from trainer.learning.batch import Sample
-from trainer.learning.lora import with_lora
-from trainer.learning.model import load_model
-from trainer.learning.precision import DtypeName, base_dtype
-from trainer.learning.publishing import PublishedAdapter, TrainingOutput, publish
+from trainer.atomic_write import write_atomically
+from trainer.experience import BestExperience, HeldOutTasks, RecordTasks, judge_window, read_best, read_held_out
+from trainer.learning.adapter import PublishedAdapter, TrainingOutput, publish, with_lora
+from trainer.learning.batch import Sample, samples_of_turns
+from trainer.learning.model import DtypeName, base_dtype, checkpoint_activations, load_model
 from trainer.learning.supervised import SftSettings, SftStep, sft_steps
+from trainer.rewards import ADVICE, BaseModel, DropReason
 from trainer.run_job import Job, RunProgress
-from trainer.runs.probe_prompt import probe_prompt
-from trainer.runs.sft_examples import SftExamples
-from trainer.runs.start_adapter import record_start
+from trainer.runs.start import probe_prompt, record_start
+from trainer.sft.chats import asked, prompt_lines, read_records
+from trainer.sft.samples import build_samples, hosted_samples
+
+_FILE = "sft.data"
+
+
+async def fetch_data(job: Job, sessions: Sessions) -> Path:
+    """The file, on this machine. The rules of this machine apply, whoever queued the run.
+
+    Raises InvalidError for data that may not be read, is missing or is damaged, StorageError if its store does not
+    answer.
+    """
+    if dataset_id := dataset_id_of(job.settings.data):
+        return await _fetch_dataset(job, sessions, dataset_id)
+    data, rules = job.settings.data, DataRules.of(job.deployment)
+    check_location(data, rules.prefixes, directories=True)
+    if data.startswith("/"):
+        return resolve_path(data, rules.prefixes)
+    target = _target(job)
+    await asyncio.to_thread(_download, data, target, rules.max_bytes)
+    return target
+
+
+async def _fetch_dataset(job: Job, sessions: Sessions, dataset_id: UUID) -> Path:
+    try:
+        async with sessions() as session:
+            row = await datasets.get(session, dataset_id, job.project_id)
+    except NotFoundError as error:
+        raise InvalidError(f"dataset {dataset_id} was deleted: upload it again, and start another run") from error
+    store = DatasetStore(job.deployment.datasets_dir, job.deployment.adapter_store)
+    await store.fetch(dataset_id, row.digest, _target(job))
+    return _target(job)
+
+
+def _download(url: str, target: Path, max_bytes: int) -> None:
+    try:
+        remote, path = open_remote(url)
+    except SettingError as error:
+        raise InvalidError(f"data={url!r}: {first_line(error.__cause__ or error)}") from error
+    try:
+        found = remote.info(path)
+        if found["type"] != "file":
+            raise InvalidError(f"data={url!r} is no file")
+        if found["size"] is None or found["size"] > max_bytes:
+            raise InvalidError(f"data={url!r} has more than {max_bytes:,} bytes: split it")
+        remote.get_file(path, os.fspath(target))
+    except FileNotFoundError as error:
+        raise InvalidError(f"data={url!r} does not exist") from error
+    except remote_errors() as error:
+        raise StorageError(f"data={url!r} cannot be read ({first_line(error)})") from error
+
+
+def _target(job: Job) -> Path:
+    job.directory.mkdir(parents=True, exist_ok=True)
+    return job.directory / _FILE
+
+
+_EXAMPLES_FILE = "sft.examples"
+
+
+class SftExamples(msgspec.Struct, frozen=True):
+    """The samples, and for the run's result how many there are and why others were dropped."""
+
+    samples: list[Sample]
+    data: dict[str, Json]
+
+
+async def load_examples(job: Job, sessions: Sessions, base: BaseModel, record: RecordTasks) -> SftExamples:
+    """The chats of `data` or, without it, the best served tasks, which are recorded.
+
+    They are kept in the run's directory, so that a retry learns from the same. Raises InvalidError where there are
+    none, or where the data does not fit or may not be read, and StorageError where it cannot be.
+    """
+    path = job.directory / _EXAMPLES_FILE
+    if path.exists():
+        return msgspec.msgpack.decode(path.read_bytes(), type=SftExamples)
+    if job.settings.data:
+        async with reading(sessions) as session:
+            held_out = await read_held_out(session, job.project_id, job.settings.environment)
+        examples = _import_chats(await fetch_data(job, sessions), job.settings.data, base, held_out)
+        await record([])
+    else:
+        examples = await _read_served(job, sessions, base, record)
+    write_atomically(msgspec.msgpack.encode(examples), path)
+    return examples
+
+
+async def _read_served(job: Job, sessions: Sessions, base: BaseModel, record: RecordTasks) -> SftExamples:
+    await judge_window(sessions, job.project_id, job.settings, job.deployment)
+    while True:  # each round again has fewer tasks
+        async with reading(sessions) as session:
+            best = await read_best(session, job.project_id, job.settings, base)
+        if await record([each.task.id for each in best.trajectories]):
+            return await _examples(job, sessions, base, best)
+
+
+async def _examples(job: Job, sessions: Sessions, base: BaseModel, best: BestExperience) -> SftExamples:
+    """Raises InvalidError with advice where nothing is left."""
+    samples, unfit = list[Sample](), 0
+    apps = _ReleaseApps(job.project_id, sessions)
+    profile = choose_profile(job.deployment.prompt_profile, base.tokenizer.card)
+    for each in best.trajectories:
+        if each.flaw != "hosted":
+            samples += samples_of_turns(each.turns, failed=False)
+            continue
+        retold = hosted_samples(each, profile, await apps.of(each.policy.release), base.tokenizer)
+        samples, unfit = samples + retold, unfit + (not retold)
+    if not samples:
+        raise InvalidError(f"nothing to learn from in {unfit} tasks of hosted models: {ADVICE[DropReason.UNFIT]}")
+    data = msgspec.to_builtins(best.data)
+    if unfit:
+        data["trajectories"] -= unfit
+        data["dropped"][DropReason.UNFIT.value] = unfit
+    return SftExamples(samples, data)
+
+
+class _ReleaseApps:
+    """What tasks of each release are shown of the project's APIs."""
+
+    def __init__(self, project_id: UUID, sessions: Sessions) -> None:
+        self._project_id, self._sessions, self._catalogs = project_id, sessions, Catalogs(sessions)
+        self._known: dict[UUID | None, Sequence[ListedApp]] = {}
+
+    async def of(self, release_id: UUID | None) -> Sequence[ListedApp]:
+        if release_id not in self._known:
+            async with self._sessions() as session:
+                served = await manifest.begin_serving(session, self._project_id, release_id, None)
+            catalog = with_builtins(await self._catalogs.of(served.documents))
+            self._known[release_id] = await asyncio.to_thread(listed_apps, catalog)
+        return self._known[release_id]
+
+
+def _import_chats(path: Path, data: str, base: BaseModel, held_out: HeldOutTasks) -> SftExamples:
+    """Raises InvalidError that names the data, and the line or conversation that does not fit."""
+    records = read_records(path, data)
+    kept = [each for each in records if not _is_held_out(each, held_out)]
+    if not kept:
+        raise InvalidError(
+            f"{data}: candidates are examined on the tasks of all {len(records)} conversations: "
+            f"{ADVICE[DropReason.HELD_OUT]}"
+        )
+    try:
+        built = build_samples(kept, base.tokenizer)
+    except InvalidError as error:
+        raise InvalidError(f"{data}, {error}") from error
+    dropped = {DropReason.HELD_OUT.value: len(records) - len(kept)} if len(kept) < len(records) else {}
+    counts = {"trajectories": len(built.samples), "tokens": built.tokens, "dropped": dropped | built.dropped}
+    return SftExamples(built.samples, {"conversations": len(records), **counts})
+
+
+def _is_held_out(record: ChatRecord, held_out: HeldOutTasks) -> bool:
+    return held_out.holds(*asked(record)) or any(map(held_out.resembles, prompt_lines(record)))
+
 
 _WARMUP = 50  # steps at most, and at most a tenth of all
 _CHECKPOINT = "sft.checkpoint"

@@ -1,17 +1,37 @@
-"""The adapter that a run continues: that of the active release, of the last one before a hosted model, or none."""
+"""What a run begins with: the adapter that it continues, its learner, and the memory and CPUs that it may use.
 
+The tasks that it learns from are recorded, so that their erasure can name it. At its end a fixed prompt probes
+its adapter.
+"""
+
+import os
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import AbstractContextManager
 from pathlib import Path
 from uuid import UUID
 
+import torch
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.adapters.store import AdapterStore
-from app.db import releases, tables
+from app.agent.chat import Chat
+from app.agent.prompt_profiles import choose_profile
+from app.apis.listed_app import ListedApp
+from app.db import learning, releases, tables
 from app.db.database import Sessions
+from app.engine.available_memory import memory_available
+from app.engine.model_memory import MemoryNeed, check_fits, served_needs, trained_needs, usual_format
+from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
-from app.records import BASE, hosted_id
+from app.records import BASE, Task, hosted_id
+from app.run_settings import RunKind, RunSettings
+from app.settings import Settings
 from trainer.atomic_write import write_atomically
-from trainer.run_job import Job
+from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
+from trainer.learning.learner import Learner
+from trainer.learning.model import ACTIVATION_BYTES, base_dtype
+from trainer.rollouts.stack import engine_count
+from trainer.run_job import Job, RunProgress
 
 _FILE = "start"  # in the run's directory: the hash of the adapter, or the base model
 
@@ -69,3 +89,104 @@ async def fetch_adapter(job: Job, model: str) -> Path | None:
 
 def adapter_store(job: Job) -> AdapterStore:
     return AdapterStore(job.deployment.adapters_dir, job.deployment.adapter_store)
+
+
+def recorder(
+    job: Job, progress: RunProgress, sessions: Sessions, start: Path | None
+) -> Callable[[Collection[UUID]], Awaitable[bool]]:
+    """A function that records the tasks, the adapter that the run continues and its rate, before it learns.
+
+    It returns False, and records none, if a task was erased since it was read: then read again. Raises what
+    `progress` raises.
+    """
+
+    async def record(task_ids: Collection[UUID]) -> bool:
+        async with sessions.begin() as session:
+            await progress.hold(session)
+            return await learning.record(session, job.id, name_of(start), task_ids, job.settings.lr)
+
+    return record
+
+
+_ROLLOUT_ADAPTERS = 2  # of the present step and the one before
+_ADVICE = "lower SAGE_TRAIN_PROCESSES or SAGE_ENGINE_KV_MB, or set gradient_checkpointing"
+
+
+def check_run_memory(
+    settings: RunSettings, deployment: Settings, device: torch.device, *, runs: int = 1, advice: str = _ADVICE
+) -> None:
+    """Raises ModelMemoryError if the host has less than all processes of so many such runs need together.
+
+    A GPU is checked by the process that uses it. Processes that hold parts of a model are not checked.
+    """
+    if device.type == "cpu" and not deployment.train_shard:
+        need = run_need(settings, deployment, device)
+        every = MemoryNeed(
+            tuple((runs * size, use if runs == 1 else f"{runs} x {use}") for size, use in need.parts)
+        )
+        check_fits(deployment.model_dir, every, memory_available(), doing="training with ", advice=advice)
+
+
+def run_need(settings: RunSettings, deployment: Settings, device: torch.device) -> MemoryNeed:
+    """Of the processes that update, and of the engines that roll out."""
+    path, rolls_out = deployment.model_dir, settings.kind in (RunKind.ROLLOUT, RunKind.PRACTICE)
+    learner = trained_needs(
+        path,
+        base_dtype(deployment.train_dtype, device, path).itemsize,
+        rank=settings.lora_rank,
+        kept_tokens=0 if settings.gradient_checkpointing else settings.micro_batch_tokens,
+        most_kept=ACTIVATION_BYTES,
+    ).host
+    engine = served_needs(
+        path,
+        usual_format(path, deployment.engine_dtype),
+        cache=deployment.engine_kv_mb << 20,
+        adapters=_ROLLOUT_ADAPTERS,
+    ).host
+    learners = 1 if settings.kind is RunKind.SFT else deployment.train_processes
+    engines = engine_count(deployment) if rolls_out and not deployment.rollout_engine_urls else 0
+    return MemoryNeed(
+        (
+            (learners * learner.total, f"{learners} x updates of {learner}"),
+            (engines * engine.total, f"{engines} x rollouts of {engine}"),
+        )
+    )
+
+
+_SHARE = 2
+
+
+def leave_cpus_to_serving() -> None:
+    """Training uses half of the CPUs. Threads that wait for each other on busy CPUs cost more than they gain: an
+    update with one thread too many took ten times as long.
+    """
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // _SHARE))
+
+
+def open_run_learner(job: Job, start: Path | None, device: torch.device) -> AbstractContextManager[Learner]:
+    """From the adapter `start`. Raises as `open_learner`."""
+    spec = LearnerSpec(
+        model_dir=job.deployment.model_dir,
+        settings=job.settings,
+        start=start,
+        device=device.type,
+        dtype=job.deployment.train_dtype,
+        shard=job.deployment.train_shard,
+    )
+    team = Team(
+        local=job.deployment.train_processes,
+        remote=job.deployment.train_remote_processes,
+        rendezvous=job.deployment.train_rendezvous,
+    )
+    return open_learner(spec, team)
+
+
+_TASK = Task(UUID(int=0), "Find the mails that came in today, and answer how many there are.")
+_APPS = (ListedApp("mail", "Mails that were received and sent"),)
+
+
+def probe_prompt(deployment: Settings) -> tuple[int, ...]:
+    """Token ids up to the policy's first answer. Raises ModelError for a model without a chat template."""
+    tokenizer = ChatTokenizer.load(deployment.model_dir, deployment.template_kwargs)
+    profile = choose_profile(deployment.prompt_profile, tokenizer.card)
+    return Chat(tokenizer, profile.opening(_TASK, (), _APPS)).prompt().ids

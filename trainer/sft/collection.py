@@ -1,29 +1,352 @@
-"""A model behind a chat endpoint as the expert: prompted in words, recorded in the policy's tokens and profile."""
+"""Collect demonstrations of an expert in an environment, and write the good ones to a file of chats.
 
-from collections.abc import AsyncIterator, Sequence
+Rejection sampling: the expert works through scenarios, and its successes are kept, in the tokens that the
+policy would have sampled. An expert may be a model behind a chat endpoint. A collection that was interrupted
+resumes: its journal is a file next to the output file, with a line per finished scenario.
+"""
+
+import asyncio
+import os
+import unicodedata
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
+from app.agent.action import extract_code
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_full import Full
-from app.agent.prompt_profiles import Profile
+from app.agent.prompt_profiles import Profile, choose_profile
 from app.agent.rollout_loop import Agent
-from app.apis.listed_app import ListedApp
+from app.apis.builtin import with_builtins
+from app.apis.listed_app import ListedApp, listed_apps
+from app.datasets.chat_lines import ChatRecord
 from app.engine.hosted.chat_model import ChatModel
 from app.engine.hosted.client import OpenAiChatModel, Remedies, WithheldError
 from app.engine.protocol import Completion, Sampling
 from app.engine.thoughts import after_thought
 from app.engine.tokenizer import ChatTokenizer, Message
-from app.records import Offer, Policy, Task
+from app.errors import AppError, InvalidError, ModelError
+from app.records import Json, Offer, Policy, Task
+from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Observation
+from app.settings import Settings
 from app.skills.in_memory_library import InMemoryLibrary
-from trainer.environment import Scenario
-from trainer.rollouts.episode import Episode, EpisodeRunner
-from trainer.rollouts.expert import ExpertContext
-from trainer.sft_data.answer_tokens import UntokenizableError, answer_ids
+from trainer.atomic_write import write_atomically
+from trainer.environment import Environment, Scenario, Split, open_environment
+from trainer.rollouts.episode import Episode, EpisodeRunner, ExpertContext, OpenModel, open_expert
+from trainer.sft.chats import record_of, to_line
+
+_PROBE = "probe"
+
+
+class UntokenizableError(InvalidError):
+    """The policy's tokenizer cannot represent a text: trained on it, the policy would learn a different text."""
+
+
+def answer_ids(tokenizer: ChatTokenizer, text: str, *, ended: bool = True) -> tuple[int, ...]:
+    """The tokens of one answer, with its end token unless it was cut off. Raises UntokenizableError."""
+    reserved = next((token for token in _reserved(tokenizer) if token in text), None)
+    if reserved is not None:
+        raise UntokenizableError(f"an answer contains {reserved}, which is reserved for the model's chat template")
+    ids = tokenizer.encode(text)
+    back = tokenizer.decode(ids)
+    if _plain(back) != _plain(text):
+        raise UntokenizableError(
+            f"the model's tokenizer cannot represent {_differing(text, back)!r}: use chats that fit the model"
+        )
+    return (*ids, end_of_answer(tokenizer)) if ended else tuple(ids)
+
+
+def end_of_answer(tokenizer: ChatTokenizer) -> int:
+    """The token that the chat template writes after an answer or, if it writes none, the model's end of text.
+
+    Raises ModelError where there is neither.
+    """
+    messages = [Message("user", "?"), Message("assistant", _PROBE)]
+    tail = tokenizer.render(messages, generate=False).rpartition(_PROBE)[2].lstrip()
+    ids = [*tokenizer.encode(tail)[:1], *tokenizer.eos_ids]
+    end = next((token for token in ids if token in tokenizer.stop_ids), None)
+    if end is None:
+        raise ModelError("the model has no token that ends an answer: set eos_token_id in its config.json")
+    return end
+
+
+def _reserved(tokenizer: ChatTokenizer) -> list[str]:
+    added = tokenizer.tokenizer.get_added_tokens_decoder().values()
+    return [token.content for token in added if token.special]
+
+
+def _plain(text: str) -> str:
+    """The text without the differences that many tokenizers normalize away: letter forms and white space."""
+    return "".join(unicodedata.normalize("NFKC", text).split())
+
+
+def _differing(text: str, back: str) -> str:
+    """The first word that was not decoded as it was."""
+    return next((word for word in text.split() if _plain(word) not in _plain(back)), text[:40])
+
+
+KeepRule: TypeAlias = Literal["chain", "task"]
+_FIRST = 2  # tasks of a scenario that must succeed, so that the skills the second used are good ones
+
+
+class RejectReason(StrEnum):
+    """Why a trajectory is not imitated."""
+
+    FAILED = "the task failed"
+    CHAIN = "an early task of the scenario failed"
+    NO_CODE = "a turn had no code"
+    CUT_OFF = "an answer was cut off"
+
+
+class Selection(msgspec.Struct, frozen=True):
+    kept: list[Episode]
+    dropped: dict[str, int]  # by reason
+
+
+def select(episodes: Sequence[Episode], rule: KeepRule = "chain") -> Selection:
+    """The successes of one pass over a scenario in which every turn has code and was not cut off.
+
+    Under "chain", as in SAGE (arXiv 2512.17102), only if at least the first two tasks succeeded.
+    """
+    early = [episode.verdict.success for episode in episodes[:_FIRST]]
+    kept: list[Episode] = []
+    dropped = Counter[str]()
+    for episode in episodes:
+        reason = _reject_reason(episode) or (RejectReason.CHAIN if rule == "chain" and not all(early) else None)
+        if reason is None:
+            kept.append(episode)
+        else:
+            dropped[reason.value] += 1
+    return Selection(kept, dict(dropped))
+
+
+def _reject_reason(episode: Episode) -> RejectReason | None:
+    turns = episode.trajectory.turns
+    if any(extract_code(turn.full_text) is None for turn in turns):
+        return RejectReason.NO_CODE
+    if any(turn.finish == "length" for turn in turns):
+        return RejectReason.CUT_OFF
+    return None if episode.verdict.success else RejectReason.FAILED
+
+
+class CollectionEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one scenario: a line of the journal."""
+
+    index: int
+    tried: int  # tasks
+    dropped: dict[str, int]
+    kept: list[str]  # lines of chats
+
+
+class CollectionJournal:
+    """The finished scenarios, on disk. `settings` are those of the collection: others are refused."""
+
+    def __init__(self, out: Path, settings: dict[str, Json]) -> None:
+        """Raises InvalidError where `out` exists, or its journal has other settings."""
+        self.entries: dict[int, CollectionEntry] = {}
+        self._out = out
+        self._path = out.with_name(f"{out.name}.journal")
+        if out.exists():
+            raise InvalidError(f"{out} exists: name another file, or remove it")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        if self._path.exists():
+            self._read(settings)
+        else:
+            self._begin(settings)
+
+    def add(self, entry: CollectionEntry) -> None:
+        """Append an entry. It is on disk when this returns."""
+        with self._path.open("ab") as file:
+            file.write(msgspec.json.encode(entry) + b"\n")
+        self.entries[entry.index] = entry
+
+    def close(self) -> None:
+        """Remove a journal without entries, so that the next collection may have other settings."""
+        if not self.entries:
+            self._path.unlink(missing_ok=True)
+
+    def finish(self) -> CollectionEntry:
+        """Write the chats in the order of the scenarios, and remove the journal. Returns the sum of all
+        entries.
+        """
+        entries = [self.entries[index] for index in sorted(self.entries)]
+        kept = [line for entry in entries for line in entry.kept]
+        write_atomically("".join(kept).encode(), self._out)
+        self._path.unlink()
+        dropped = sum((Counter(entry.dropped) for entry in entries), Counter[str]())
+        return CollectionEntry(
+            index=0, tried=sum(entry.tried for entry in entries), dropped=dict(dropped), kept=kept
+        )
+
+    def _begin(self, settings: dict[str, Json]) -> None:
+        self._path.write_bytes(msgspec.json.encode(settings) + b"\n")
+
+    def _read(self, settings: dict[str, Json]) -> None:
+        """Read the entries. A last line that was cut short by a crash or a full disk is removed."""
+        content = self._path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if not whole:
+            return self._begin(settings)
+        first, *lines = whole.splitlines()
+        begun, given = msgspec.json.decode(first), msgspec.json.decode(msgspec.json.encode(settings))
+        other = [f"{name}={begun.get(name)}" for name in given if begun.get(name) != given[name]]
+        if other:
+            raise InvalidError(
+                f"{self._path} was begun with {', '.join(other)}: use the same, or remove it to start over"
+            )
+        if len(whole) < len(content):
+            os.truncate(self._path, len(whole))
+        for line in lines:
+            entry = msgspec.json.decode(line, type=CollectionEntry)
+            self.entries[entry.index] = entry
+
+
+UNTOKENIZABLE = "an answer has no tokens of the policy"
+Play = Callable[[Scenario, float], Awaitable[list[Episode]]]
+"""One pass over the tasks of a scenario, at a temperature."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RejectionSampler:
+    """Samples an expert at rising temperatures until a pass over a scenario leaves something to keep."""
+
+    environment: Environment
+    profile: Profile  # of the policy that will imitate
+    play: Play
+    temperatures: Sequence[float]  # in order
+    rule: KeepRule
+    source: str  # the expert's name, stored with each chat
+    at_once: int = 8  # scenarios
+
+    async def run(
+        self, scenarios: Sequence[Scenario], journal: CollectionJournal, report: Callable[[], object]
+    ) -> None:
+        """Sample all scenarios that the journal does not hold yet; `report` is called for each.
+
+        Raises the first EngineError or SandboxError; unfinished scenarios are then abandoned, finished ones kept.
+        """
+        slots = asyncio.Semaphore(self.at_once)
+
+        async def sample(index: int, scenario: Scenario) -> None:
+            async with slots:
+                journal.add(await self._sample(index, scenario))
+                report()
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index, scenario in enumerate(scenarios):
+                    if index not in journal.entries:
+                        group.create_task(sample(index, scenario))
+        except* AppError as failures:
+            raise failures.exceptions[0] from None
+
+    async def _sample(self, index: int, scenario: Scenario) -> CollectionEntry:
+        dropped, tried, kept = Counter[str](), 0, list[str]()
+        for temperature in self.temperatures:
+            try:
+                episodes = await self.play(scenario, temperature)
+            except UntokenizableError:
+                tried, dropped = tried + 1, dropped + Counter({UNTOKENIZABLE: 1})
+                continue
+            selection = select(episodes, self.rule)
+            tried, dropped = tried + len(episodes), dropped + Counter(selection.dropped)
+            if selection.kept:
+                records = [await self._record(scenario, each, temperature) for each in selection.kept]
+                kept = [to_line(record).decode() for record in records]
+                break
+        return CollectionEntry(index=index, tried=tried, dropped=dict(dropped), kept=kept)
+
+    async def _record(self, scenario: Scenario, episode: Episode, temperature: float) -> ChatRecord:
+        trajectory = episode.trajectory
+        async with self.environment.open(scenario, trajectory.task) as world:
+            apps = listed_apps(with_builtins(world.catalog))
+        opening = self.profile.opening(trajectory.task, trajectory.offered, apps)
+        about: dict[str, Json] = {
+            "template": scenario.template,
+            "score": episode.verdict.fraction,
+            "source": self.source,
+            "temperature": temperature,
+        }
+        return record_of(trajectory, opening, about)
+
+
+class CollectionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What to collect. One file never mixes chats of different settings."""
+
+    expert: str  # a plug-in of the group `sage.experts`, with its options
+    environment: str
+    split: Split = "train"
+    scenarios: int = 100
+    seed: int = 0
+    temperatures: tuple[float, ...] = (0.0,)
+    keep: KeepRule = "chain"
+    profile: str = ""  # of the policy that will imitate; "": the one its model card names
+
+
+class ExpertAccess(msgspec.Struct, frozen=True, kw_only=True):
+    """How the expert is reached. It may differ between calls that collect into one file."""
+
+    key: str = ""
+    at_once: int = 8  # scenarios
+    timeout: float = 120.0  # seconds per answer
+    patience: float = 360.0  # seconds of retries while the expert is overloaded, slow or unreachable
+    open_model: OpenModel | None = None  # that of a project, whose rules and whose account hold
+
+
+async def collect(
+    wanted: CollectionSettings,
+    access: ExpertAccess,
+    settings: Settings,
+    out: Path,
+    report: Callable[[int], object],
+) -> CollectionEntry:
+    """Collect into `out`, resuming from its journal after an interruption. Returns the sum over all scenarios.
+
+    `report` is called with the number of scenarios finished since its last call. Raises InvalidError for settings
+    that do not fit, EngineError where the expert does not answer.
+    """
+    tokenizer = ChatTokenizer.load(settings.model_dir, settings.template_kwargs)
+    profile = choose_profile(wanted.profile or settings.prompt_profile, tokenizer.card)
+    wanted = msgspec.structs.replace(wanted, profile=profile.name)
+    environment = open_environment(wanted.environment)
+    async with ForkedSandbox() as sandbox:
+        context = ExpertContext(
+            environment=environment,
+            tokenizer=tokenizer,
+            profile=profile,
+            sandbox=sandbox,
+            seed=wanted.seed,
+            key=access.key,
+            timeout=access.timeout,
+            patience=access.patience,
+            open_model=access.open_model,
+        )
+        async with open_expert(wanted.expert, context) as expert:
+            scenarios = environment.scenarios(wanted.split, wanted.scenarios, wanted.seed)
+            journal = CollectionJournal(out, msgspec.to_builtins(wanted))
+            report(len(journal.entries))
+            sampler = RejectionSampler(
+                environment=environment,
+                profile=profile,
+                play=expert.play,
+                temperatures=(0.0,) if expert.deterministic else wanted.temperatures,
+                rule=wanted.keep,
+                source=wanted.expert,
+                at_once=access.at_once,
+            )
+            try:
+                await sampler.run(scenarios, journal, lambda: report(1))
+            finally:
+                journal.close()
+    return journal.finish()
+
 
 LIMITS = RolloutLimits(turns=20, turn_tokens=100_000, task_tokens=1_000_000, seconds=7200)
 """Only turns are limited tightly: the endpoint counts tokens of its own, and may be slow."""

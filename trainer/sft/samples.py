@@ -1,4 +1,8 @@
-"""Conversations as training samples: the tokens that a rollout would have had, those of answers marked."""
+"""Conversations as training samples: the tokens that a rollout would have had, those of answers marked.
+
+Rollouts of a hosted model become conversations of the model that is trained: what it would have read. A hosted
+model reads the `full` profile; the one that imitates it reads its own.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,14 +10,17 @@ from collections.abc import Sequence
 import msgspec
 
 from app.agent.chat import Chat
+from app.agent.prompt_profiles import Profile
+from app.apis.listed_app import ListedApp
 from app.datasets.chat_lines import ChatRecord
 from app.engine.thoughts import after_thought
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError, ModelError
-from app.records import Turn
-from app.sandbox.protocol import RunStop
+from app.records import Trajectory, Turn
+from app.sandbox.protocol import Observation, RunStop
 from trainer.learning.batch import Sample, samples_of_turns
-from trainer.sft_data.answer_tokens import answer_ids
+from trainer.sft.chats import record_of
+from trainer.sft.collection import answer_ids
 
 TOO_LONG = "longer than the model's context"
 FAILED = "without an answer whose code worked"
@@ -107,3 +114,42 @@ def _numbered(record: ChatRecord, tokenizer: ChatTokenizer, number: int) -> list
         return samples_of(record, tokenizer)
     except (InvalidError, ModelError) as error:
         raise InvalidError(f"conversation {number}: {error}") from error
+
+
+_OUTPUT, _ERROR = "Output:\n", "Error:\n"
+
+
+def hosted_samples(
+    trajectory: Trajectory, profile: Profile, apps: Sequence[ListedApp], tokenizer: ChatTokenizer
+) -> list[Sample]:
+    """None if the tokenizer cannot represent an answer, or the conversation is longer than the model's context.
+    `apps` are those that the rollout had.
+    """
+    try:
+        samples = samples_of(_retold(trajectory, profile, apps), tokenizer)
+    except (InvalidError, ModelError):
+        return []
+    return samples if all(len(sample.ids) <= tokenizer.max_length for sample in samples) else []
+
+
+def _retold(trajectory: Trajectory, profile: Profile, apps: Sequence[ListedApp]) -> ChatRecord:
+    opening = profile.opening(trajectory.task, trajectory.offered, apps)
+    turns = tuple(
+        msgspec.structs.replace(turn, observation=profile.observation(observation_of(turn)))
+        for turn in trajectory.turns
+    )
+    return record_of(msgspec.structs.replace(trajectory, turns=turns), opening)
+
+
+def observation_of(turn: Turn) -> Observation:
+    """What the code of a turn printed and raised, out of what the `full` profile has shown of it."""
+    printed, error, text = "", "", turn.observation
+    if text.startswith(_ERROR):
+        error = text.removeprefix(_ERROR)
+    elif text.startswith(_OUTPUT):
+        printed = text.removeprefix(_OUTPUT)
+        if turn.failed or not turn.alive:
+            before, mark, after = printed.rpartition(f"\n{_ERROR}")
+            printed, error = (before, after) if mark else (printed, "")
+    stop = RunStop(turn.outcome) if turn.outcome in set(RunStop) else RunStop.OK
+    return Observation(stdout=printed, error=error or None, stop=stop, alive=turn.alive)

@@ -1,26 +1,79 @@
-"""Keep the queue of runs moving, in a thread of every worker: fire schedules, requeue lost runs, notify.
+"""The Celery worker for training, which launches a process for each run. Imports no torch.
 
-Any number of workers may do so at once: the rows decide. The thread also reports the worker's environments.
+Its messages only say that a run waits: the rows are the queue. A thread keeps it moving: it fires schedules,
+requeues lost runs, notifies, and reports which environments are installed here, so that the API can refuse
+others at once. Any number of workers may do so at once: the rows decide.
 """
 
 import asyncio
+import contextlib
 import os
 import signal
+import socket
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
+from importlib.metadata import EntryPoint
 from pathlib import Path
-from uuid import UUID
+from typing import IO
+from uuid import UUID, uuid4
 
-from app.db import adapters, environments, run_queue, schedules
+import structlog
+from celery import Celery, signals
+from celery.worker import state
+
+from app.broker.celery_broker import TRAIN, notify_workers, open_broker
+from app.db import adapters, environments, run_queue, runs, schedules
 from app.db.database import TRANSIENT, Sessions, open_database
-from app.errors import EngineError
-from app.liveness import LivenessReporter
+from app.db.tables import RunState
+from app.errors import EngineError, NotFoundError, first_line
+from app.liveness import LivenessListener, LivenessReporter
 from app.loop import Loop
-from trainer.engines.sleep import wake_servers
-from trainer.worker.environment_report import EnvironmentReport
-from trainer.worker.run_files import clear_ended
+from app.plugins import registry
+from app.plugins.installed_environments import EnvironmentInfo
+from app.plugins.plugin_options import options_schema
+from app.python_process import python_module
+from app.settings import Settings
+from trainer.engines.servers import servers_that_sleep, wake_servers
+from trainer.environment import GROUP
+from trainer.run_job import run_directory, runs_directory
+from trainer.worker.run_files import LogCopy, clear_ended
+
+log = structlog.get_logger(__name__)
+
+
+class EnvironmentReport:
+    """The environments of this process, imported once, reported under the host's name."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._environments: list[EnvironmentInfo] | None = None
+
+    async def send(self) -> None:
+        if self._environments is None:
+            self._environments = await asyncio.to_thread(installed_environments)
+        async with self._sessions.begin() as session:
+            await environments.report(session, socket.gethostname(), self._environments)
+
+
+def installed_environments() -> list[EnvironmentInfo]:
+    """The environments of installed distributions. One that cannot be loaded is logged and left out."""
+    found = (_info(registry.find(GROUP, name)) for name in registry.names(GROUP))
+    return [each for each in found if each is not None]
+
+
+def _info(registration: EntryPoint) -> EnvironmentInfo | None:
+    try:
+        schema = options_schema(registration.load())
+    except Exception:  # code of other packages: a broken one must not stop the worker
+        log.exception("an environment cannot be loaded", environment=registration.name)
+        return None
+    version = registration.dist.version if registration.dist else ""
+    return EnvironmentInfo(registration.name, version, schema)
+
 
 Notify = Callable[[UUID], None]
 
@@ -126,3 +179,133 @@ async def wake_idle(sessions: Sessions, servers_that_sleep: Sequence[str]) -> No
     if not busy:
         with suppress(EngineError):  # `wake_servers` has logged it, and the next round tries again
             await asyncio.to_thread(wake_servers, servers_that_sleep)
+
+
+TRAIN_COMMAND = python_module("trainer.worker.run_process")
+_POLL_SECONDS = 0.2
+_START_SECONDS = 120.0  # until its first sign of life
+
+
+def launch_run(run_id: UUID, settings: Settings, command: Sequence[str], is_stopping: Callable[[], bool]) -> None:
+    """Execute a queued run in a process of its own, terminated if `is_stopping`. Blocks until that has ended."""
+    owner = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+    arguments = [*command, str(run_id), "--owner", owner, "--worker", str(os.getpid())]
+    try:
+        if not is_stopping() and asyncio.run(_is_queued(run_id, settings)):
+            with _output(run_id, settings) as output:
+                code = _run(arguments, output, is_stopping, settings.hang_seconds)
+            if code:
+                log.warning("a training process died", run=str(run_id), code=code)
+            asyncio.run(_settle(run_id, owner, settings, died=code != 0))
+    except TRANSIENT as error:
+        log.warning(
+            "the database is unavailable, the run waits",
+            run=str(run_id),
+            cause=first_line(error),
+        )
+
+
+def _run(
+    command: Sequence[str], output: IO[bytes] | None, is_stopping: Callable[[], bool], hang_seconds: float
+) -> int:
+    """Run the process and return its exit code. Spawned, because CUDA does not survive a fork."""
+    with contextlib.closing(LivenessListener()) as listener:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, "NOTIFY_SOCKET": listener.address},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            return _attend(process, listener, is_stopping, hang_seconds)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # the whole group has ended
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _attend(
+    process: "subprocess.Popen[bytes]",
+    listener: LivenessListener,
+    is_stopping: Callable[[], bool],
+    hang_seconds: float,
+) -> int:
+    """Wait until the process has ended, or kill it once it gives no sign of life. Returns its exit code."""
+    terminated, silent, allowed = False, 0.0, max(hang_seconds, _START_SECONDS)
+    while True:
+        try:
+            return process.wait(_POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            if is_stopping() and not terminated:
+                process.terminate()
+                terminated = True
+        if listener.heard():
+            silent, allowed = 0.0, hang_seconds
+        silent += _POLL_SECONDS  # not what a clock shows: this process may have been stopped itself
+        if silent > allowed:
+            log.warning("a training process gave no sign of life and is killed", seconds=allowed)
+            process.kill()
+
+
+@contextlib.contextmanager
+def _output(run_id: UUID, settings: Settings) -> Iterator[IO[bytes] | None]:
+    """The run's log file. None, our own output, if it cannot be opened: the run then fails with the reason."""
+    try:
+        directory = run_directory(settings, run_id)
+        directory.mkdir(parents=True, exist_ok=True)
+        output = (directory / "log").open("ab")
+    except OSError:
+        yield None
+        return
+    with output:
+        yield output
+
+
+async def _is_queued(run_id: UUID, settings: Settings) -> bool:
+    async with open_database(settings.database_url, connections=1) as database, database.sessions() as session:
+        try:
+            return (await runs.get(session, run_id)).state is RunState.QUEUED
+        except NotFoundError:  # its project was deleted
+            return False
+
+
+async def _settle(run_id: UUID, owner: str, settings: Settings, *, died: bool) -> None:
+    """Copy what the process logged last, and end the lease of a dead one, so that the run is requeued at once."""
+    async with open_database(settings.database_url, connections=1) as database:
+        await LogCopy(run_id, run_directory(settings, run_id)).copy(database.sessions)
+        if died:
+            async with database.sessions.begin() as session:
+                await run_queue.expire(session, run_id, owner)
+
+
+_RECONCILE_SECONDS = 2.0
+
+
+def build(settings: Settings, command: Sequence[str] = TRAIN_COMMAND) -> Celery:
+    """Build the application: `command` executes one run. A running worker also reconciles the queue."""
+    broker = open_broker(settings)
+
+    @broker.task(name=TRAIN, shared=False)
+    def train(run_id: str) -> None:
+        """Harmless if it is delivered twice, or the run is gone."""
+        launch_run(UUID(run_id), settings, command, _is_stopping)
+
+    reconciler = QueueReconciler(
+        settings.database_url,
+        partial(notify_workers, broker),
+        is_idle=lambda: not state.active_requests,
+        runs=runs_directory(settings),
+        seconds=min(_RECONCILE_SECONDS, settings.lease_seconds / 4),
+        servers_that_sleep=servers_that_sleep(settings),
+        notify_socket=settings.notify_socket,
+    )
+    signals.worker_ready.connect(lambda **_: reconciler.start(), weak=False)
+    signals.worker_shutdown.connect(lambda **_: reconciler.stop(), weak=False)
+    return broker
+
+
+def _is_stopping() -> bool:
+    """Celery only records the signal, and waits until its job is done."""
+    return state.should_stop is not None or state.should_terminate is not None

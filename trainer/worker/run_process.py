@@ -1,16 +1,21 @@
 """The process of one training run: `python -m trainer.worker.run_process RUN_ID`.
 
-It claims the run, renews its lease, and writes how it ended. If it dies, another process resumes the run.
+It claims the run, renews its lease, and writes how it ended. If it dies, another process resumes the run. The
+lease has a thread with an event loop and a connection of its own: training blocks the main thread's loop for
+minutes.
 """
 
 import argparse
 import asyncio
+import errno
 import os
 import signal
 import socket
 import sys
+import threading
+import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import projects, run_queue, tables
 from app.db.database import TRANSIENT, Sessions, open_database
 from app.db.tables import RunState
-from app.errors import StorageError, first_line
+from app.errors import AppError, ConflictError, StorageError, first_line
 from app.guarded_output import guard_output
 from app.liveness import LivenessReporter
 from app.parent_death import exit_with_parent
@@ -32,12 +37,180 @@ from app.records import Json, RunPart
 from app.run_settings import read_settings
 from app.settings import Settings
 from trainer.run_job import ExecuteRun, Job, Result, RunCancelledError, RunProgress, run_directory
-from trainer.worker.failure import describe_failure
-from trainer.worker.heartbeat import Heartbeat, RunLease
-from trainer.worker.log_copy import LogCopy
-from trainer.worker.run_files import clear, note_project
+from trainer.worker.run_files import LogCopy, clear, note_project
 
 log = structlog.get_logger(__name__)
+
+_BEAT_SECONDS = 0.5  # at most; also the delay until a cancellation is seen
+LOST, HANDED_BACK = 3, 4  # exit codes
+
+
+class RunLease(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, the owner of its lease, and the lease's length."""
+
+    run_id: UUID
+    owner: str
+    lease_seconds: float
+    worker: int = 0  # the parent: this process exits when it does; 0: none
+    grace_seconds: float = 5.0  # for a cancelled run to end by itself
+
+
+class Heartbeat:
+    """Beats from `start` until `stop`. Calls `cancel`, in its own thread, when the run is to be cancelled."""
+
+    def __init__(
+        self,
+        database_url: str,
+        lease: RunLease,
+        cancel: Callable[[], object],
+        notify_socket: str = "",
+        part: Callable[[], RunPart | None] = lambda: None,
+        log_copy: LogCopy | None = None,
+    ) -> None:
+        """Signs of life go to `notify_socket`, whether the database answers or not. Each beat writes `part`."""
+        self._url = database_url
+        self._life = LivenessReporter(notify_socket)
+        self._lease = lease
+        self._cancel = cancel
+        self._part = part
+        self._log_copy = log_copy
+        self._written: RunPart | None = None  # the last part
+        self._cancelled_at: float | None = None
+        self._asked_to_stop = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Call it when the run has ended, before its end is written."""
+        self._ended.set()
+        self._thread.join()
+
+    def hand_back(self) -> None:
+        """Requeue the run and end this process at the next beat. Safe in a signal handler."""
+        self._asked_to_stop = True
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled_at is not None
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._beat_until_ended())
+        finally:
+            if not self._ended.is_set():  # a run without a lease must not continue
+                os._exit(LOST)
+
+    async def _beat_until_ended(self) -> None:
+        async with self._life, open_database(self._url, connections=1) as database:
+            renewed = time.monotonic()
+            while not self._ended.is_set():
+                try:
+                    async with asyncio.timeout(self._lease.lease_seconds / 2):  # the database may not answer
+                        await self._beat(database.sessions)
+                        renewed = time.monotonic()
+                        if self._log_copy is not None:
+                            await self._log_copy.refresh(database.sessions)
+                except TRANSIENT as error:
+                    log.warning("the database does not answer", cause=first_line(error))
+                except Exception:  # the last resort: the run goes on until its lease is lost
+                    log.exception("a heartbeat failed")
+                if time.monotonic() - renewed > self._lease.lease_seconds:
+                    self._exit(LOST, "the database was unavailable for longer than the lease")
+                await asyncio.to_thread(self._ended.wait, min(_BEAT_SECONDS, self._lease.lease_seconds / 4))
+
+    async def _beat(self, sessions: Sessions) -> None:
+        lease, stopping, cancelled, part = self._lease, self._asked_to_stop, False, self._part()
+        if lease.worker and os.getppid() != lease.worker:
+            self._exit(LOST, "the worker has died")
+        try:
+            async with sessions.begin() as session:
+                if stopping:
+                    await run_queue.hand_back(session, lease.run_id, lease.owner)
+                else:
+                    new = part if part != self._written else None
+                    about = lease.run_id, lease.owner, lease.lease_seconds
+                    cancelled = await run_queue.extend(session, *about, part=new)
+                    self._written = part
+        except ConflictError as lost:
+            self._exit(LOST, str(lost))
+        if stopping:
+            self._exit(HANDED_BACK, "asked to stop")
+        if cancelled:
+            await self._end_cancelled(sessions)
+
+    async def _end_cancelled(self, sessions: Sessions) -> None:
+        """Cancel the run; end the process if the main thread has not reacted within the grace period."""
+        if self._cancelled_at is None:
+            self._cancelled_at = time.monotonic()
+            self._cancel()
+        elif time.monotonic() - self._cancelled_at > self._lease.grace_seconds:
+            async with sessions.begin() as session:
+                await run_queue.finish(session, self._lease.run_id, self._lease.owner, RunState.CANCELLED)
+            self._exit(0, "cancelled")
+
+    def _exit(self, code: int, reason: str) -> None:
+        """End the process at once: the main thread must not write anything more."""
+        if not self._ended.is_set():
+            log.warning("this process ends", run=str(self._lease.run_id), reason=reason)
+            os._exit(code)
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL_TEXTS = (
+    "No space left on device",
+    "Disk quota exceeded",
+)  # of torch and safetensors
+_MAX_LENGTH = 2000  # characters
+
+
+def describe_failure(error: BaseException, directory: Path) -> str:
+    """Describe an error in one line; `directory` is the run's.
+
+    >>> describe_failure(ValueError("odd"), Path("runs/7"))
+    'ValueError: odd (a defect: see the end of runs/7/log)'
+    """
+    chain = list(_chain(error))
+    described = f"{type(chain[0]).__name__}: {' '.join(str(chain[0]).split())}"[:_MAX_LENGTH]
+    if isinstance(chain[0], AppError):
+        return described
+    for cause in filter(_is_full, chain):
+        return f"{StorageError.__name__}: no space is left for {_place(cause, directory)}: free some, then retry"
+    if any(map(_is_out_of_memory, chain)):
+        return f"{described} (set a lower micro_batch_tokens, or gradient_checkpointing=true)"
+    if isinstance(chain[0], OSError):
+        return described
+    return f"{described} (a defect: see the end of {directory / 'log'})"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, unwrapped from exception groups, then its causes."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    yield error
+    cause = error.__cause__ or error.__context__
+    if cause is not None:
+        yield from _chain(cause)
+
+
+def _is_full(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return True
+    return any(text in str(error) for text in _FULL_TEXTS)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Check torch's error by name: failures are also described where torch is not installed."""
+    named = type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError)
+    return named or "can't allocate memory" in str(error)  # torch's message on a CPU
+
+
+def _place(error: BaseException, directory: Path) -> str:
+    named = getattr(error, "filename", None)
+    return str(Path(named).parent if isinstance(named, str) else directory)
+
 
 _RETRY_SECONDS = 1.0  # between two attempts to write how a run ended
 
@@ -177,7 +350,7 @@ def _raise_if(cancelled: bool) -> None:
 
 async def _train(job: Job, progress: RunProgress) -> Result:
     """Import torch only now: that takes seconds, and a missing torch must be the run's failure."""
-    from trainer.runs.train import train  # noqa: PLC0415
+    from trainer.run import train  # noqa: PLC0415
 
     return await train(job, progress)
 

@@ -24,8 +24,8 @@ from app.run_settings import RunSettings
 from tests.rows import project_row
 from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject, minute
-from trainer.experience.filters import BaseModel
-from trainer.experience.read_experience import read_logged
+from trainer.experience import read_logged
+from trainer.rewards import BaseModel
 
 _KINDS = 30  # of tasks, whose instructions name different things
 _BATCH = 2000

@@ -23,11 +23,10 @@ from app.scratch import scratch_directory
 from app.settings import Settings
 from trainer.atomic_write import write_atomically
 from trainer.environment import Split
-from trainer.evaluation.local_session import LocalEvaluation, open_local_evaluation
-from trainer.evaluation.metrics_table import metrics_table
-from trainer.evaluation.policy_metrics import PolicyMetrics, TaskResult, measure
+from trainer.evaluation.local import LocalEvaluation, open_local_evaluation
+from trainer.evaluation.metrics import PolicyMetrics, TaskResult, measure, metrics_table
+from trainer.learning.adapter import check_adapter
 from trainer.learning.distributed_learner import fingerprint
-from trainer.learning.publishing import check_adapter
 from trainer.learning.supervised import SftSettings
 from trainer.worlds.base_adapter.demonstrations import collect_files, plan_files
 from trainer.worlds.base_adapter.training import (

@@ -14,8 +14,8 @@ from app.datasets.chat_lines import ChatRecord
 from app.parent_death import exit_with_parent
 from app.settings import Settings
 from trainer.environment import Split
-from trainer.sft_data.chat_records import read_records
-from trainer.sft_data.collection import CollectionSettings, ExpertAccess, collect
+from trainer.sft.chats import read_records
+from trainer.sft.collection import CollectionSettings, ExpertAccess, collect
 from trainer.worlds.recipes import AdapterRecipe, MixPart, divide_scenarios
 
 _CHUNK = 25  # scenarios of a file: what a kill can cost each process, at most

@@ -22,18 +22,14 @@ from app.engine.model_memory import MemoryNeed, check_fits, trained_needs
 from app.engine.tokenizer import ChatTokenizer
 from app.parent_death import exit_with_parent
 from trainer.atomic_write import write_atomically
-from trainer.evaluation.policy_metrics import PolicyMetrics
-from trainer.learning import rendezvous as meeting
-from trainer.learning.activation_memory import ACTIVATION_BYTES
+from trainer.evaluation.metrics import PolicyMetrics
+from trainer.learning import distributed
+from trainer.learning.adapter import publish, with_lora
 from trainer.learning.batch import Sample, pad, plan
-from trainer.learning.distributed import ProcessGroup
-from trainer.learning.lora import with_lora
-from trainer.learning.model import describe, load_model, sampled_logprobs
-from trainer.learning.precision import DtypeName, base_dtype
-from trainer.learning.publishing import publish
-from trainer.learning.rendezvous import LearnerLostError, Rank, Rendezvous
+from trainer.learning.distributed import LearnerLostError, ProcessGroup, Rank, Rendezvous
+from trainer.learning.model import ACTIVATION_BYTES, DtypeName, base_dtype, describe, load_model, sampled_logprobs
 from trainer.learning.supervised import SftSettings, SftStep, sft_steps
-from trainer.sft_data.chat_samples import build_samples
+from trainer.sft.samples import build_samples
 from trainer.worlds.base_adapter.demonstrations import DemonstrationFile, read_demonstrations
 
 
@@ -185,7 +181,7 @@ def train_segment(segment: SftSegment, processes: int) -> CurvePoint:
     if not segment.point.exists():
         check_memory(segment, processes)
         segment.work.mkdir(parents=True, exist_ok=True)
-        store, rendezvous = meeting.serve("127.0.0.1", 0, processes, 0)
+        store, rendezvous = distributed.serve("127.0.0.1", 0, processes, 0)
         team = [_spawn(segment, rendezvous, Rank(index, index, processes)) for index in range(processes)]
         try:
             _await_all(team)
@@ -237,8 +233,8 @@ def _run(segment: SftSegment, rendezvous: Rendezvous, rank: Rank, parent: int) -
     exit_with_parent(parent)
     if rendezvous.count == 1:
         return _train(segment, ProcessGroup(torch.device(segment.device)))
-    store = meeting.connect(rendezvous.host, rendezvous.port)
-    accelerator = meeting.join(store, rendezvous, rank, segment.device)
+    store = distributed.connect(rendezvous.host, rendezvous.port)
+    accelerator = distributed.join(store, rendezvous, rank, segment.device)
     _train(segment, ProcessGroup(accelerator))
     accelerator.end_training()
 

@@ -8,15 +8,7 @@ import msgspec
 
 from app.apis.names import argument_name
 from app.records import Offer
-from trainer.lessons.experts import (
-    ProgramExpert,
-    ProgramScript,
-    plug_in,
-    raised,
-    signatures_of,
-    skill_of,
-    turn_of,
-)
+from trainer.lessons.experts import ProgramExpert, ProgramScript, plug_in, raised, signatures_of, skill_of, turn_of
 from trainer.lessons.program import Program
 from trainer.worlds.generated.apis import RecordField, Role
 from trainer.worlds.generated.crud import (

@@ -25,10 +25,9 @@ from app.records import Offer, Policy, Task
 from app.sandbox.protocol import Sandbox
 from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Environment, Scenario
-from trainer.lessons.expert_engine import ExpertEngine
-from trainer.rollouts.crowd import crowded
-from trainer.rollouts.episode import Episode, EpisodeRunner, Mix
-from trainer.rollouts.expert import ExpertContext
+from trainer.lessons.experts import ExpertEngine
+from trainer.rollouts.episode import Episode, EpisodeRunner, ExpertContext, Mix
+from trainer.rollouts.groups import crowded
 from trainer.worlds.office import solution
 from trainer.worlds.office.apps import Site
 from trainer.worlds.office.environment import OfficeEnvironment

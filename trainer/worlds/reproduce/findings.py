@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from trainer.evaluation.bootstrap_intervals import Estimate
-from trainer.evaluation.policy_metrics import (
+from trainer.evaluation.metrics import (
     Comparison,
+    Estimate,
     PolicyMetrics,
     TaskResult,
     compare_runs,

@@ -12,7 +12,7 @@ import msgspec
 from app.errors import AppError
 from app.parent_death import end_with_parent
 from app.python_process import python_module
-from trainer.runs.run_memory import check_run_memory
+from trainer.runs.start import check_run_memory
 from trainer.worlds.reproduce.plan import (
     ExperimentPlan,
     Trial,

@@ -20,9 +20,9 @@ from app.model_catalog import SEED, find_model
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from trainer.environment import open_environment
+from trainer.learning.adapter import check_adapter
 from trainer.learning.batch import Sample, samples_of
 from trainer.learning.model import pick_device
-from trainer.learning.publishing import check_adapter
 from trainer.learning.supervised import SftStep
 from trainer.runs.sft import SftSpec, train_sft
 from trainer.worlds.office.rollouts import ScriptRunner, demonstrate

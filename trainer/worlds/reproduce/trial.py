@@ -24,13 +24,10 @@ from app.settings import Settings
 from trainer.atomic_write import write_atomically
 from trainer.environment import Environment, Scenario, Split, open_environment
 from trainer.evaluation.local import evaluate_scenarios
-from trainer.evaluation.policy_metrics import TaskResult, measure
-from trainer.learning.checkpoints import Checkpoints
-from trainer.learning.learner import Learner
-from trainer.learning.lora import with_lora
-from trainer.learning.model import load_model
-from trainer.learning.precision import base_dtype
-from trainer.learning.publishing import PublishedAdapter
+from trainer.evaluation.metrics import TaskResult, measure
+from trainer.learning.adapter import PublishedAdapter, with_lora
+from trainer.learning.learner import Checkpoints, Learner
+from trainer.learning.model import base_dtype, load_model
 from trainer.rollouts.episode import EpisodeRunner, Mix
 from trainer.rollouts.stack import RolloutStack, open_stack
 from trainer.runs.rollout import RolloutTraining, TrainingStep

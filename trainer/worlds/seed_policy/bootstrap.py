@@ -19,10 +19,9 @@ from app.engine.http_engine import HttpEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
 from app.sandbox.forked_sandbox import ForkedSandbox
-from trainer.engines.engine_process import engine_process
+from trainer.engines.servers import engine_process
 from trainer.evaluation.local import evaluate_scenarios
-from trainer.evaluation.metrics_table import metrics_table
-from trainer.evaluation.policy_metrics import PolicyMetrics, measure
+from trainer.evaluation.metrics import PolicyMetrics, measure, metrics_table
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.worlds.office.apps import operation_names
 from trainer.worlds.office.environment import OfficeEnvironment

@@ -7,7 +7,7 @@ from statistics import fmean
 
 import msgspec
 
-from trainer.evaluation.bootstrap_intervals import Estimate, Resamples, tabulate
+from trainer.evaluation.metrics import Estimate, Resamples, tabulate
 from trainer.worlds.simulate_live.simulation import Day, SimulationState
 
 _AT_THE_END = 10  # days that are compared

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from app.client.sage_client import SageClient
 from app.model_catalog import SEED
 from app.settings import Settings
-from trainer.sft_data.collection import CollectionSettings, ExpertAccess, collect
+from trainer.sft.collection import CollectionSettings, ExpertAccess, collect
 from trainer.worlds.simulate_live.simulation import ended_run
 
 _EXPERT = "scripted?inline=0.1&ignore=0.6&trust=1.0&unprepared=0.08&page=0.08&synonym=0.04"
