@@ -14,21 +14,14 @@ import click
 
 from app.client.api_commands import apis
 from app.client.approval_commands import approvals
-from app.client.error_text import readable_error
-from app.client.hosted_commands import (
-    add_model,
-    change_model,
-    demonstrate,
-    list_hosted,
-    probe_model,
-    remove_model,
-)
 from app.client.key_commands import create_key, list_keys, revoke_key
-from app.client.listing_group import ListingGroup
+from app.client.options import ListingGroup
 from app.client.project_commands import projects
 from app.client.run_command import run
 from app.client.skill_commands import skills
 from app.client.task_commands import score, tasks
+from app.client.words import readable_error
+from app.engine.hosted.commands import add_model, change_model, demonstrate, list_hosted, probe_model, remove_model
 from app.errors import AppError, SettingError
 from app.garbage_collection import collect_seldom
 from app.guarded_output import guard_output
@@ -94,8 +87,8 @@ def up_command() -> None:
 def serve() -> None:
     """Run only the API, with DATABASE_URL and ENGINE_URLS. Runners execute its tasks."""
     from app.api.http_server import serve as serve_app  # noqa: PLC0415
-    from app.asgi import app  # noqa: PLC0415
     from app.ports import check_port  # noqa: PLC0415
+    from app.processes.api import app  # noqa: PLC0415
 
     guard_output()
     settings = Settings.from_env()
@@ -106,7 +99,7 @@ def serve() -> None:
 @main.command("runner")
 def runner_command() -> None:
     """Run one runner, which executes tasks, with DATABASE_URL and ENGINE_URLS."""
-    from app.standalone_runner import main as run_tasks  # noqa: PLC0415
+    from app.processes.runner import main as run_tasks  # noqa: PLC0415
 
     guard_output()
     run_tasks()
@@ -129,8 +122,8 @@ def worker() -> None:
 @main.command("console")
 def console_command() -> None:
     """Print a link that signs you in to the console, once, as this machine's first admin key."""
-    from app.machine.console_link import console_link  # noqa: PLC0415
     from app.machine.local_database import use_existing  # noqa: PLC0415
+    from app.machine.up import console_link  # noqa: PLC0415
 
     settings = Settings.from_env()
     with use_existing(settings) as url:
@@ -140,7 +133,7 @@ def console_command() -> None:
 @main.command("doctor")
 def doctor_command() -> None:
     """Check this deployment and say what to mend. The exit code is 1 if tasks cannot be served."""
-    from app.doctor.examine import examine_deployment  # noqa: PLC0415
+    from app.machine.doctor import examine_deployment  # noqa: PLC0415
 
     if not examine_deployment(Settings.from_env()):
         sys.exit(1)
@@ -155,7 +148,7 @@ def doctor_command() -> None:
 @click.option("--adapters", help="the adapter directory, as model servers see it [default: as here]")
 def manifests_command(**options: str | None) -> None:
     """Print Kubernetes objects that tell a router which adapters serve."""
-    from app.machine.served_manifests import served_manifests  # noqa: PLC0415
+    from app.machine.manifests import served_manifests  # noqa: PLC0415
 
     settings = Settings.from_env()
     text = asyncio.run(served_manifests(settings, **options))
@@ -202,8 +195,8 @@ def backup_command(file: Path) -> None:
 @click.option("--replace", is_flag=True, help="replace what the database and the data directory have")
 def restore_command(file: Path, *, replace: bool) -> None:
     """Restore FILE to an empty database and data directory. Everything else must be stopped."""
+    from app.machine.backup import read_backup, restore  # noqa: PLC0415
     from app.machine.local_database import use_stopped  # noqa: PLC0415
-    from app.machine.restore import read_backup, restore  # noqa: PLC0415
 
     settings = Settings.from_env()
     manifest = read_backup(file, settings, replace=replace)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 import msgspec
 
-from app.model_catalog import DEFAULT_MODEL, SEED, find_model
+from app.base.model_catalog import DEFAULT_MODEL, SEED, find_model
 from app.records import Json
 from app.setting_lists import check_servers, object_in
 from app.setting_variables import unread_variables, values_in

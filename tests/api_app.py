@@ -13,24 +13,23 @@ import msgspec
 from litestar import Litestar
 
 from app.adapters.store import AdapterStore
-from app.api.app import OpenDependencies, create_app
 from app.api.dependencies import Dependencies
-from app.api.health import ReadinessCheck
 from app.apis.document_reader import DocumentReader
-from app.console.routes import console_router
 from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
 from app.db import keys, projects, tables
 from app.db.database import Sessions
 from app.db.disk_space import DiskSpace
 from app.db.notifications import NotificationListener
-from app.engine.dispatcher import Occupancy
+from app.engine.client import ModelServer
+from app.engine.dispatch import Occupancy
 from app.engine.model_scope import ModelScope
-from app.engine.model_server import ModelServer
 from app.engine.replica import ReplicaState
 from app.engine.tokenizer import ChatTokenizer
 from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.hot_swap.adapter_directory import AdapterDirectory
+from app.machine.routes import ReadinessCheck
+from app.processes.api import OpenDependencies, console_router, create_app
 from app.records import Offer
 from app.release.first_release import FirstRelease
 from app.release.promote import Promoter

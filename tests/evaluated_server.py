@@ -13,7 +13,6 @@ import msgspec
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
-from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.apis.document_reader import DocumentReader
 from app.broker.celery_broker import worker_notifier
@@ -22,6 +21,7 @@ from app.db import keys
 from app.db.database import Sessions
 from app.db.notifications import NotificationListener
 from app.hot_swap.adapter_directory import AdapterDirectory
+from app.processes.api import create_app
 from app.records import Offer
 from app.release.promote import Promoter
 from app.runner.execute import TaskExecutor

@@ -9,7 +9,7 @@ from uuid import UUID
 from app.agent.limits import RolloutLimits
 from app.db import releases, tables
 from app.db.database import Sessions
-from app.engine.hosted.chat_model import ChatModel, OpenTelling, Told
+from app.engine.protocol import ChatModel, OpenTelling, Told
 from app.records import hosted
 from app.runner.execute import TaskExecutor
 from app.runner.runner import Runner, RunnerOptions

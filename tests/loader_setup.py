@@ -6,9 +6,8 @@ from pathlib import Path
 from app.db import releases, tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
-from app.engine.hosted.chat_model import OpenHosted
-from app.engine.http_engine import HttpEngine
-from app.engine.protocol import Completion, Sampling
+from app.engine.client import HttpEngine
+from app.engine.protocol import Completion, OpenHosted, Sampling
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.hot_swap.loader import AdapterLoader
 from app.hot_swap.swap_report import SwapReport

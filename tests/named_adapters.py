@@ -4,7 +4,7 @@ from pathlib import Path
 
 from peft import PeftModel
 
-from app.adapters.files import WEIGHTS, content_hash
+from app.engine.adapter_files import WEIGHTS, content_hash
 from app.records import Probe
 from tests.tiny_adapter import make_adapter, plain_model
 from trainer.learning.adapter import LogprobModel, make_probe

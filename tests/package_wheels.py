@@ -6,7 +6,7 @@ import json
 import zipfile
 from pathlib import Path
 
-from app.model_catalog import CatalogModel, Wheel
+from app.base.model_catalog import CatalogModel, Wheel
 from tests.file_server import FileServer
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from app.agent.stop_signal import StopSignal
 from app.db import tables
 from app.db.suspects import is_condemned
-from app.engine.dispatcher import Occupancy
+from app.engine.dispatch import Occupancy
 from app.process_identity import new_owner
 from app.runner.crash_file import CrashFile
 from app.runner.presence import RunnerPresence

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
 
+from app.base.model_catalog import SEED
 from app.db import apis
 from app.db.database import Sessions
-from app.model_catalog import SEED
 from app.records import Json
 from app.settings import Settings
 from tests.practice_documents import SENSORS, STORE

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from app.engine.hosted.chat_model import ChatAnswer, Tokens
+from app.engine.protocol import ChatAnswer, Tokens
 from app.engine.tokenizer import Message
 from app.errors import EngineError
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from app.base.model_catalog import CATALOG
 from app.errors import ModelDownloadError
-from app.model_catalog import CATALOG
-from app.model_store.sources import from_index
+from app.machine.models import from_index
 
 SMOL = CATALOG["smollm2-135m"]
 

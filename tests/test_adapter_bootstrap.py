@@ -15,7 +15,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from app.adapters.files import WEIGHTS, inspect
+from app.engine.adapter_files import WEIGHTS, inspect
 from app.errors import InvalidError, ModelMemoryError
 from tests.small_adapter_build import small_model, small_plan
 from trainer.learning.supervised import SftSettings

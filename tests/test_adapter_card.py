@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from app.model_catalog import DEFAULT_MODEL
+from app.base.model_catalog import DEFAULT_MODEL
 from trainer.worlds.base_adapter.bootstrap import AdapterOrigin, adapter_card
 from trainer.worlds.base_adapter.training import CurvePoint
 from trainer.worlds.recipes import AdapterRecipe

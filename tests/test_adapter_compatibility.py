@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from app.adapters.files import CONFIG, WEIGHTS, base_shapes, inspect
+from app.engine.adapter_files import CONFIG, WEIGHTS, base_shapes, inspect
 from app.errors import AdapterError
 
 SPEAKS = "language_model.model.layers"

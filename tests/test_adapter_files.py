@@ -12,9 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from app.adapters import files
-from app.adapters.compatibility import Shapes
-from app.adapters.files import CONFIG, WEIGHTS, base_shapes, content_hash, inspect, verify
+from app.engine import adapter_files
+from app.engine.adapter_files import CONFIG, WEIGHTS, Shapes, base_shapes, content_hash, inspect, verify
 from app.errors import AdapterError, UnreadableAdapterError
 from tests.named_adapters import make_named
 from tests.support.every_row import every_row
@@ -94,7 +93,7 @@ def test_a_disk_that_fails_says_nothing_about_the_adapter(copy: Path, monkeypatc
     def fail(_: Path) -> str:
         raise OSError(EIO, "Input/output error")
 
-    monkeypatch.setattr(files, "content_hash", fail)
+    monkeypatch.setattr(adapter_files, "content_hash", fail)
     with pytest.raises(UnreadableAdapterError, match=r"cannot be read \(.*Input/output error\): check the disk"):
         verify(copy)
 

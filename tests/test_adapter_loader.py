@@ -15,10 +15,9 @@ from prometheus_client import REGISTRY
 from app.db import projects, releases, run_queue, runs, tables, task_queue
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, RunState
-from app.engine.capability import PROBE_PREFIX
-from app.engine.http_engine import HttpEngine
-from app.engine.protocol import Completion
-from app.engine.retry import RetryingEngine
+from app.engine.client import HttpEngine
+from app.engine.protocol import Completion, RetryingEngine
+from app.engine.replica import PROBE_PREFIX
 from app.errors import AdapterError, EngineError, EngineRefusalError
 from app.hot_swap.loader import AdapterLoader
 from app.records import Json, hosted

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.adapters.files import CONFIG, WEIGHTS, content_hash
 from app.db.database import Sessions
+from app.engine.adapter_files import CONFIG, WEIGHTS, content_hash
 from tests.api_app import open_api_app
 from tests.http_server import served
 from tests.sage_command import SageCommand

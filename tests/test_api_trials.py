@@ -16,13 +16,13 @@ import msgspec
 import pytest
 from sqlalchemy import delete, event, func, select, update
 
-from app.api.scope_check import ScopeCheck
 from app.db import api_trials, apis, releases, tables
 from app.db.clock import from_now
 from app.db.database import Sessions
 from app.db.tables import TrialState
 from app.engine.model_scope import ModelScope
 from app.errors import EngineError
+from app.machine.health import ScopeCheck
 from app.records import Stop, hosted, what_to_do
 from app.runner.retention_loop import RetentionLoop
 from app.runner.trial_loop import ApiTrials

@@ -10,9 +10,7 @@ import httpx
 import pytest
 from sqlalchemy import update
 
-from app.api.app import create_app
 from app.api.dependencies import Dependencies
-from app.api.readiness import RunnerError, check_runners
 from app.apis.document_reader import DocumentReader
 from app.datasets.dataset_store import DatasetStore
 from app.db import apis, projects, run_queue, runners, runs, tables
@@ -22,6 +20,8 @@ from app.db.migrate import check_schema
 from app.db.notifications import NotificationListener
 from app.errors import EngineError
 from app.hot_swap.adapter_directory import AdapterDirectory
+from app.machine.health import RunnerError, check_runners
+from app.processes.api import create_app
 from app.release.promote import Promoter
 from app.run_settings import RunSettings
 from tests.api_app import (

@@ -22,7 +22,7 @@ from tests.scripted_engine import byte_tokenizer
 
 READYZ_PROGRAM = """
 import asyncio, sys, httpx
-from app.asgi import app
+from app.processes.api import app
 HEAVY = ("torch", "transformers", "peft", "sentence_transformers", "accelerate", "trainer")
 assert not [name for name in HEAVY if name in sys.modules], "imported with the application"
 

@@ -20,9 +20,15 @@ from app.db.database import open_database
 from app.db.migrate import migrate
 from app.db.tables import Adapter, Dataset
 from app.errors import ConflictError, DatabaseError, InvalidError, StorageError
-from app.machine.backup import back_up
-from app.machine.backup_archive import BackupManifest, pack_rows, unpack_rows, verify_archive
-from app.machine.restore import read_backup, restore
+from app.machine.backup import (
+    BackupManifest,
+    back_up,
+    pack_rows,
+    read_backup,
+    restore,
+    unpack_rows,
+    verify_archive,
+)
 from app.records import hosted
 from app.security.encryption import KeyRing, new_key, write_key_file
 from app.settings import Settings

@@ -9,7 +9,7 @@ import pytest
 
 from app.db.database import Sessions
 from app.db.tables import RunState
-from app.doctor.host_checks import check_broker
+from app.machine.doctor import check_broker
 from tests.broker_servers import BrokerServer, rabbitmq_server, redis_server
 from tests.worker_host import WorkerHost
 

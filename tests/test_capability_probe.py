@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.engine.capability import ServerRequirements
-from app.engine.health_monitor import HealthChecks
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
+from app.engine.health import HealthChecks
 from app.engine.protocol import Sampling
+from app.engine.replica import ServerRequirements
 from app.errors import EngineError, SettingError
 from tests.engine_process import engine_process
 from tests.faulty_proxy import COMPLETIONS, Fault, Forward, Reply, answering, faulty_proxy, rewriting, sound, until

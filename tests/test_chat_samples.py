@@ -8,10 +8,10 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from app.agent.prompt_compact import Compact
+from app.base.model_catalog import SEED_DIR
 from app.datasets.chat_lines import ChatRecord, from_line
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import InvalidError, ModelError
-from app.model_catalog import SEED_DIR
 from app.records import Trajectory
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.scripted_engine import byte_tokenizer

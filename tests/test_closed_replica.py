@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from app.engine.replica import Replica, ReplicaLimits
-from app.engine.vllm_api import ReplicaError
+from app.engine.vllm import ReplicaError
 
 _BODY = b'{"data":[{"id":"base"}]}'
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)

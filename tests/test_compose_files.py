@@ -18,7 +18,7 @@ from compose_spec import PyCompose
 from packaging.requirements import Requirement
 from sqlalchemy import make_url
 
-from app.model_catalog import SEED_DIR
+from app.base.model_catalog import SEED_DIR
 from app.settings import Settings
 from tests.compose_file import COMPOSE, PASSWORDS, ROOT, UnsetError, read, service
 from tests.processes import free_ports

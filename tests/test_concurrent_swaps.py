@@ -9,8 +9,8 @@ import pytest
 
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
-from app.engine.health_monitor import HealthChecks
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
+from app.engine.health import HealthChecks
 from app.engine.protocol import Sampling
 from app.errors import AdapterError, EngineError
 from tests.engine_process import engine_process

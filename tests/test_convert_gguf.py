@@ -12,8 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import GgufError
-from app.model_store.convert import Origin, convert
-from app.model_store.gguf_weights import to_bfloat16
+from app.machine.gguf import Origin, convert, to_bfloat16
 from tests.tiny_gguf import write_gguf
 
 ORIGIN = Origin(title="Tiny", licence="apache-2.0", source="tiny.gguf", sha256="0" * 64, prompt_profile="compact")

@@ -12,7 +12,7 @@ from app.apis.api_documents import parse_document
 from app.db import apis, manifests, projects, releases, task_queue
 from app.db.database import Sessions
 from app.errors import ApiDocumentError
-from app.machine.demo import PROJECT, first_task, register_demo
+from app.machine.up import PROJECT, first_task, register_demo
 from app.release import manifest, tool_documents
 from tests.rows import LEASE, task_row
 from trainer.worlds.office.apps import APP_NAMES

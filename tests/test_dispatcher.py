@@ -6,11 +6,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from app.engine.health_monitor import HealthChecks
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
+from app.engine.health import HealthChecks
 from app.engine.protocol import Sampling
-from app.engine.replica import ReplicaState
-from app.engine.routing import BLOCK_TOKENS, RecentPrefixes, hash_blocks
+from app.engine.replica import BLOCK_TOKENS, RecentPrefixes, ReplicaState, hash_blocks
 from tests.engine_process import engine_process
 from tests.faulty_proxy import COMPLETIONS, FaultyProxy, faulty_proxy, held, sound, until
 from tests.tiny_model import make_model_dir

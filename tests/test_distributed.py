@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from app.adapters.files import WEIGHTS
+from app.engine.adapter_files import WEIGHTS
 from tests.distributed_process import new_learner, round_of
 from tests.processes import free_ports
 from tests.tiny_model import make_model_dir

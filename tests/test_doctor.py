@@ -24,10 +24,8 @@ from app.db.clock import from_now
 from app.db.database import Sessions, open_database
 from app.db.migrate import migrate
 from app.db.tables import TrialState
-from app.doctor.database_checks import check_trials, skew_finding
-from app.doctor.examine import examine
-from app.machine.data_dir_lock import lock_data_dir
-from app.machine.running_settings import noted_settings
+from app.machine.doctor import check_trials, examine, skew_finding
+from app.machine.local_database import lock_data_dir, noted_settings
 from app.plugins.installed_environments import EnvironmentInfo
 from app.settings import Settings
 from tests.engine_process import engine_process

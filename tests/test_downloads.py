@@ -5,7 +5,7 @@ import time
 import httpx
 import pytest
 
-from app.model_store.downloads import get
+from app.machine.downloads import get
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from app.engine.http_engine import HttpEmbedder, HttpEngine
+from app.engine.client import HttpEmbedder, HttpEngine
 from app.errors import EngineError, EngineRefusalError
 from app.model_server.embeddings import EmbeddingModel
 from tests.engine_process import engine_process

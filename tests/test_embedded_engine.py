@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
 from app.engine.protocol import Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import EngineRefusalError

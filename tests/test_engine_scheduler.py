@@ -12,12 +12,11 @@ import torch
 
 from app.engine.protocol import Sampling
 from app.errors import ModelError
+from app.model_server.blocks import as_ids
 from app.model_server.decoder import Decoder, load_model
 from app.model_server.generation import Generation, GenerationChunk
-from app.model_server.lora_layers import AdapterSet
-from app.model_server.prefix_cache import as_ids
-from app.model_server.prometheus import EngineMetrics
-from app.model_server.scheduler import Scheduler
+from app.model_server.lora import AdapterSet
+from app.model_server.scheduler import EngineMetrics, Scheduler
 from tests.tiny_adapter import make_adapter, reference
 from tests.tiny_model import make_model_dir
 

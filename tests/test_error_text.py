@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from app import errors
-from app.client.error_text import readable_error
+from app.client.words import readable_error
 from tests.rest_reference import openapi_document
 from tests.support.every_row import every_row
 

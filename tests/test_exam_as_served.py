@@ -10,7 +10,7 @@ import torch
 from app.db import exams, skill_moves, skills
 from app.db.database import Sessions
 from app.db.tables import ExamSource
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import EngineError
 from app.settings import Settings

@@ -18,7 +18,7 @@ from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
 from app.apis.listed_app import listed_apps
 from app.apis.presentation import Presentation, present
-from app.client.sage_client import SageClient
+from app.client.server import SageClient
 from app.datasets.chat_lines import ChatRecord
 from app.db import tables, tasks, trajectories
 from app.db.database import Sessions

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from app.model_server.decoder import Decoder, load_model
-from app.model_server.fused_layers import FusedLayer
-from app.model_server.joined_layers import HalfLinear, JoinedLinear, PackedLinear, fits_half
-from app.model_server.lora_layers import AdapterSet
+from app.model_server.layers import FusedLayer, HalfLinear, JoinedLinear, PackedLinear, fits_half
+from app.model_server.lora import AdapterSet
 from tests.tiny_adapter import make_adapter, plain_model, reference
 from tests.tiny_model import make_model_dir
 

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from app.cli import main
-from app.client.given_text import text_of_file
+from app.client.options import text_of_file
 from app.engine.tokenizer import ChatTokenizer, read_card
 from app.errors import ModelError
 from tests.scripted_engine import byte_tokenizer

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.engine.group_lock import GroupLock
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
+from app.engine.replica import GroupLock
 from tests.engine_process import engine_process
 from tests.faulty_proxy import Forward, Reply, faulty_proxy
 from tests.loader_setup import GREEDY, PROMPT

@@ -12,9 +12,9 @@ import pytest
 
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
+from app.base.model_catalog import SEED_DIR
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError, WorldError
-from app.model_catalog import SEED_DIR
 from app.records import Policy, Task, Trajectory
 from app.run_settings import RunKind, RunSettings, read_settings
 from app.sandbox.forked_sandbox import ForkedSandbox

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.engine.hosted.chat_model import ChatAnswer, Tokens
 from app.engine.hosted.client import Abilities, OpenAiChatModel, WithheldError
+from app.engine.protocol import ChatAnswer, Tokens
 from app.engine.tokenizer import Message
 from app.errors import EngineError, EngineRefusalError
 from tests.listening_app import listening_app

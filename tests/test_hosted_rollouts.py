@@ -13,9 +13,9 @@ from app.agent.prompt_compact import Compact
 from app.agent.prompt_full import Full
 from app.agent.prompt_profiles import PROFILES, prompt_hash
 from app.agent.rollout_loop import Agent, ResumeState, hosted_agent, run_rollout
-from app.engine.hosted.chat_model import ChatAnswer, Tokens
 from app.engine.hosted.client import OpenAiChatModel
 from app.engine.hosted.probe import probe
+from app.engine.protocol import ChatAnswer, Tokens
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import EngineError
 from app.records import CountedTokens, Policy, Stop, Trajectory, Turn, hosted

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.engine.hosted.chat_model import ChatAnswer, Tokens
-from app.engine.hosted.client import Abilities, Thoughts
+from app.engine.hosted.client import Abilities, Thoughts, whole_answer
 from app.engine.hosted.probe import probe
-from app.engine.hosted.streamed_answer import whole_answer
+from app.engine.protocol import ChatAnswer, Tokens
 from app.errors import EngineError, EngineRefusalError
 from app.untrusted.json_text import JsonError
 from tests.odd_endpoint import OddEndpoint, Reply, refused, said

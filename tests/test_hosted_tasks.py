@@ -29,7 +29,7 @@ from app.db import (
     usage,
 )
 from app.db.tables import TaskState
-from app.engine.hosted.chat_model import ChatAnswer
+from app.engine.protocol import ChatAnswer
 from app.engine.tokenizer import Message
 from app.errors import EngineError, EngineRefusalError
 from app.records import CountedTokens, Stop, Trajectory, Turn, hosted

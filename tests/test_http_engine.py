@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.health_monitor import HealthChecks
-from app.engine.http_engine import HttpEmbedder, HttpEngine
-from app.engine.noop_adapter import QueryShape, write_noop_adapter
-from app.engine.protocol import Sampling
-from app.engine.retry import RetryingEngine
+from app.engine.client import HttpEmbedder, HttpEngine
+from app.engine.health import HealthChecks, QueryShape, write_noop_adapter
+from app.engine.protocol import RetryingEngine, Sampling
 from app.errors import EngineError, EngineRefusalError
 from tests.engine_process import engine_process
 from tests.faulty_proxy import Fault, FaultyProxy, Forward, Reply, answering, faulty_proxy, sound

@@ -13,7 +13,7 @@ import httpx
 import pytest
 import uvloop
 
-from app.engine import vllm_api
+from app.engine import vllm
 from app.errors import EngineError, HostError
 from app.gateway.http_call import HttpCaller
 from app.gateway.http_client import open_client
@@ -63,8 +63,8 @@ async def call_apis(url: str) -> Counter[type[BaseException]]:
 
 
 async def ask_engine(url: str) -> Counter[type[BaseException]]:
-    async with vllm_api.open_client(_AT_ONCE, 30) as client:
-        return await errors_of(lambda target: vllm_api.send(client, "POST", target, None, {}), url)
+    async with vllm.open_client(_AT_ONCE, 30) as client:
+        return await errors_of(lambda target: vllm.send(client, "POST", target, None, {}), url)
 
 
 async def test_a_call_to_a_server_that_resets_connections_is_an_api_error() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.model_store.pull import pull
+from app.machine.models import pull
 from app.settings import Settings
 from tests.file_server import FileServer
 from tests.model_hub import COMMIT, NOWHERE, publish, sage

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from app.engine.model_memory import WeightFormat, served_needs, weights_in
+from app.engine.memory import WeightFormat, served_needs, weights_in
 from app.engine.protocol import Sampling
 from app.errors import ModelError
 from app.model_server.decoder import MB, Decoder, load_model
-from app.model_server.int8_layers import (
+from app.model_server.device import moved_mass, resolve_dtype
+from app.model_server.layers import (
     Int8Activations,
     Int8Embedding,
     Int8Linear,
@@ -21,10 +22,8 @@ from app.model_server.int8_layers import (
     quantize,
     quantize_layers,
 )
-from app.model_server.lora_layers import AdapterSet
-from app.model_server.model_dtype import moved_mass, resolve_dtype
-from app.model_server.prometheus import EngineMetrics
-from app.model_server.scheduler import Scheduler
+from app.model_server.lora import AdapterSet
+from app.model_server.scheduler import EngineMetrics, Scheduler
 from app.settings import EngineDtype
 from tests.engine_process import engine_process
 from tests.test_engine_scheduler import begin

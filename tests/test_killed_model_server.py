@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from app.db.tables import TaskState
-from app.engine.health_monitor import HealthChecks
-from app.engine.http_engine import HttpEngine
-from app.engine.retry import RetryingEngine
+from app.engine.client import HttpEngine
+from app.engine.health import HealthChecks
+from app.engine.protocol import RetryingEngine
 from tests.chaos_engine import WRITES
 from tests.ledger_project import LedgerProject, until
 from tests.processes import free_ports

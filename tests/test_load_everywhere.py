@@ -13,8 +13,8 @@ import pytest
 from app.db import audit
 from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState
-from app.engine.health_monitor import HealthChecks
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
+from app.engine.health import HealthChecks
 from app.errors import AdapterError, EngineError, EngineRefusalError
 from app.records import Probe
 from tests.engine_process import engine_process

@@ -14,8 +14,7 @@ from sqlalchemy import NullPool, create_engine, text
 
 from app.db import embedded_postgres
 from app.errors import DatabaseError
-from app.machine.data_dir_lock import DataDirLockedError, lock_data_dir
-from app.machine.local_database import run_database, use_database
+from app.machine.local_database import DataDirLockedError, lock_data_dir, run_database, use_database
 from app.settings import Settings
 from tests.ledger_project import until
 from tests.processes import alive, gone

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from app.adapters.bundled_adapter import BUNDLED
+from app.base.model_catalog import CATALOG, DEFAULT_MODEL, SEED
 from app.cli import main
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
 from app.errors import InvalidError, SettingError
-from app.model_catalog import CATALOG, DEFAULT_MODEL, SEED
 from app.records import Stop
 from app.settings import Settings
 from tests.engine_process import engine_process

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from app.engine.protocol import Sampling
+from app.model_server.blocks import as_ids
 from app.model_server.decoder import Decoder, Tables
 from app.model_server.generation import Generation, GenerationChunk
-from app.model_server.prefix_cache import as_ids
 from app.model_server.scheduler import Scheduler
 from tests.test_engine_scheduler import begin, scheduling
 from tests.tiny_adapter import make_adapter, reference

@@ -8,7 +8,7 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 
-from app.adapters.files import CONFIG, WEIGHTS, inspect
+from app.engine.adapter_files import CONFIG, WEIGHTS, inspect
 from app.errors import InvalidError, StorageError
 from tests.small_disk import small_disk
 from tests.tiny_adapter import make_adapter, reference

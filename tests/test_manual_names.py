@@ -8,7 +8,7 @@ import click
 import pytest
 
 from app.cli import main
-from app.client.listing_group import ListingGroup
+from app.client.options import ListingGroup
 from app.manual.site.manual_pages import DIRECTORY
 from app.run_settings import RunSettings
 from app.setting_variables import variable_of

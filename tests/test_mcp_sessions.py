@@ -20,9 +20,9 @@ from app.gateway.mcp_client.connection_pool import McpServers, McpTarget
 from app.gateway.mcp_client.mcp_calls import McpCaller
 from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.gateway.wire_request import WireRequest
+from app.processes.runner import open_mcp_servers
 from app.records import Json
 from app.settings import Settings
-from app.standalone_runner import open_mcp_servers
 from tests.ledger_project import until
 from tests.notebook_server import Notebook
 

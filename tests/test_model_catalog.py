@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from app.base.model_catalog import CATALOG, find_model, pulled
 from app.errors import ModelError
-from app.model_catalog import CATALOG, find_model, pulled
 from app.settings import Settings
 
 SMOL = CATALOG["smollm2-135m"]

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from app.model_server import model_dtype
+from app.model_server import device
 from app.model_server.decoder import Decoder, load_model
-from app.model_server.model_dtype import TOLERANCE, fast_bfloat16, moved_mass, product_seconds, resolve_dtype
+from app.model_server.device import TOLERANCE, fast_bfloat16, moved_mass, product_seconds, resolve_dtype
 from tests.tiny_model import make_model_dir
 
 
@@ -66,10 +66,10 @@ def times_as_fast(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """A CPU that has the instructions, and multiplies bfloat16 so many times as fast as float32."""
     seconds = {torch.float32: 1.0, torch.bfloat16: 1 / request.param}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
-    monkeypatch.setattr(model_dtype, "product_seconds", seconds.__getitem__)
-    model_dtype._multiplies_bfloat16_faster.cache_clear()
+    monkeypatch.setattr(device, "product_seconds", seconds.__getitem__)
+    device._multiplies_bfloat16_faster.cache_clear()
     yield request.param
-    model_dtype._multiplies_bfloat16_faster.cache_clear()
+    device._multiplies_bfloat16_faster.cache_clear()
 
 
 @pytest.mark.parametrize("saved", ["float32", "bfloat16"])
@@ -90,9 +90,9 @@ def test_auto_takes_bfloat16_only_for_weights_saved_so_and_where_it_is_fast(
 def test_what_is_fast_is_measured_where_the_cpu_has_instructions_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(product_seconds(dtype) > 0 for dtype in (torch.float32, torch.bfloat16))
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
-    model_dtype._multiplies_bfloat16_faster.cache_clear()
+    device._multiplies_bfloat16_faster.cache_clear()
     assert not fast_bfloat16("cpu", "many")
-    model_dtype._multiplies_bfloat16_faster.cache_clear()
+    device._multiplies_bfloat16_faster.cache_clear()
 
 
 def test_a_tiny_model_runs_in_bfloat16(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from app.engine.available_memory import memory_available
-from app.engine.model_memory import (
+from app.engine.memory import (
     WeightFormat,
     _shapes,
     adapter_bytes,
     check_fits,
     kept_bytes,
+    memory_available,
     served_needs,
     trained_needs,
     usual_format,
@@ -25,9 +25,9 @@ from app.engine.model_memory import (
 from app.errors import ModelError, ModelMemoryError
 from app.model_server import decoder
 from app.model_server.decoder import Decoder
-from app.model_server.device_memory import free_gpu_memory, report_exhaustion
-from app.model_server.fused_layers import weight_format
-from app.model_server.lora_layers import AdaptedLinear, AdapterSet
+from app.model_server.device import free_gpu_memory, report_exhaustion
+from app.model_server.layers import weight_format
+from app.model_server.lora import AdaptedLinear, AdapterSet
 from app.settings import Settings
 from tests.engine_process import engine_command
 from tests.support.every_row import every_row

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.model_catalog import DEFAULT_MODEL, SEED
+from app.base.model_catalog import DEFAULT_MODEL, SEED
 from tests.page_commands import ANYTHING, Shell, blocks, commands, matches
 from tests.processes import free_ports
 from tests.test_up import Up, client_of, running

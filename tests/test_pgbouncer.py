@@ -12,9 +12,9 @@ from app.db import projects
 from app.db.advisory_locks import swap_lock
 from app.db.database import Database, Sessions, open_database
 from app.db.notifications import NotificationListener
-from app.doctor.database_checks import check_addresses
 from app.errors import ConflictError
 from app.loop import faults_by_part
+from app.machine.doctor import check_addresses
 from app.settings import Settings
 from tests.ledger import Ledger
 from tests.ledger_project import ledger_key, until

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.client.sage_client import SageClient
+from app.client.server import SageClient
 from app.db import projects
 from app.db.database import Sessions
 from app.sandbox.forked_sandbox import ForkedSandbox

@@ -15,8 +15,7 @@ from sqlalchemy import select
 from app.db import projects, runners, tables, tasks
 from app.db.database import Sessions
 from app.db.tables import TaskState
-from app.machine.child_process import ChildProcess
-from app.machine.supervise import Supervisor
+from app.machine.supervise import ChildProcess, Supervisor
 from app.records import Stop
 from tests.ledger import Ledger
 from tests.ledger_project import put_ledger, until

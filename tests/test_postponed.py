@@ -12,8 +12,8 @@ from app.errors import AdapterError, AppError, EngineError, SandboxError
 from app.runner import task_journal
 from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.sandbox.forked_session import ForkedSession
 from app.sandbox.protocol import Observation
+from app.sandbox.session import ForkedSession
 from tests.ledger_policies import writing
 from tests.ledger_project import LedgerProject, until
 from tests.scripted_engine import Answer, ScriptedEngine, block

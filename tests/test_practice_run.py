@@ -11,10 +11,10 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from app.base.model_catalog import SEED
 from app.db import run_queue, runs, tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState, RunState
-from app.model_catalog import SEED
 from app.records import Json
 from tests.practised_project import practised_project
 from tests.processes import descendants, gone

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from app.model_server.model_dtype import fast_bfloat16
+from app.model_server.device import fast_bfloat16
 from tests.distributed_process import SETTINGS, new_learner, round_of
 from tests.tiny_model import make_model_dir
 from tests.trajectory_samples import rollout, sample_of

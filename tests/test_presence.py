@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from app.db import runners, tables, task_queue
-from app.engine.dispatcher import Occupancy
+from app.engine.dispatch import Occupancy
 from app.process_identity import pid_space
 from app.runner.presence import RunnerPresence
 from app.runner.process_limits import MemoryWatch

@@ -11,8 +11,8 @@ from huggingface_hub import constants
 
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import ChatTemplateError, ConflictError, ModelDownloadError, ModelHashError, StorageError
-from app.model_store.package_index import configured_indexes
-from app.model_store.pull import install, pull
+from app.machine.downloads import configured_indexes
+from app.machine.models import install, pull
 from tests.file_server import FileServer
 from tests.package_wheels import make_wheel, model_in_wheels, publish_wheels
 from tests.small_disk import small_disk

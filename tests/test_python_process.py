@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.model_catalog import SEED_DIR
-from app.model_store.model_checks import check_directory
+from app.base.model_catalog import SEED_DIR
+from app.machine.model_checks import check_directory
 from app.python_process import lower_limit, python_module
 
 ROOT = Path(__file__).parents[1]

@@ -8,15 +8,15 @@ import pytest
 from sqlalchemy import select
 from structlog.testing import capture_logs
 
-from app.api import health
 from app.api.http_server import Shutdown
-from app.api.readiness import hosted_failures, readiness_checks
 from app.db import releases, runners
 from app.db.database import Sessions, open_database
 from app.db.disk_space import DiskSpace
 from app.db.notifications import NotificationListener
-from app.engine.dispatcher import Occupancy
+from app.engine.dispatch import Occupancy
 from app.loop import Loop, faults_by_part
+from app.machine import routes as machine
+from app.machine.health import hosted_failures, readiness_checks
 from app.records import hosted
 from app.runner.presence import RunnerPresence
 from app.runner.process_limits import MemoryWatch
@@ -144,7 +144,7 @@ async def test_a_runner_whose_claims_fail_reports_it(project: LedgerProject, bar
 async def test_a_remark_that_cannot_be_made_is_left_out(
     committed: Sessions, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "_REMARK_SECONDS", 0.05)
+    monkeypatch.setattr(machine, "_REMARK_SECONDS", 0.05)
 
     async def hangs() -> str:
         await asyncio.Event().wait()
@@ -157,7 +157,7 @@ async def test_a_remark_that_cannot_be_made_is_left_out(
     async def says() -> str:
         return "a remark"
 
-    checks = health.remarks({"slow": hangs, "failing": fails, "made": says})
+    checks = machine.remarks({"slow": hangs, "failing": fails, "made": says})
     async with open_api_app(committed, database_url, checks) as api:
         with capture_logs() as logged:
             answer = await api.client.get("/readyz")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from app.errors import ChatTemplateError, GgufError, ModelError, ModelTokenizerError
-from app.model_store import gguf_header
-from app.model_store.convert import convert
+from app.machine import gguf as gguf_header
+from app.machine.gguf import convert
 from tests.support.every_row import every_row
 from tests.test_convert_gguf import ORIGIN
 from tests.tiny_gguf import write_gguf

@@ -7,9 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.engine.health_monitor import HealthChecks
-from app.engine.http_engine import HttpEngine
-from app.engine.noop_adapter import QueryShape, write_noop_adapter
+from app.engine.client import HttpEngine
+from app.engine.health import HealthChecks, QueryShape, write_noop_adapter
 from app.engine.protocol import Sampling
 from app.errors import EngineError, EngineRefusalError
 from tests.engine_process import engine_process

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.engine.health_monitor import HealthChecks
-from app.engine.http_engine import HttpEngine, Replica
+from app.engine.client import HttpEngine, Replica
+from app.engine.health import HealthChecks
 from app.engine.protocol import Sampling
 from app.errors import EngineError, EngineRefusalError
 from tests.engine_process import engine_process

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from app.adapters.files import WEIGHTS
-from app.model_catalog import SEED
+from app.base.model_catalog import SEED
+from app.engine.adapter_files import WEIGHTS
 from app.settings import Settings
 from trainer.environment import open_environment
 from trainer.evaluation.metrics import TaskResult

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.protocol import Sampling
-from app.engine.retry import RetryingEngine
+from app.engine.protocol import RetryingEngine, Sampling
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import EngineError, EngineRefusalError
 from tests.scripted_engine import END, ScriptedEngine, byte_tokenizer

@@ -12,12 +12,11 @@ import httpx
 import pytest
 
 from app.db.database import Sessions
-from app.engine.capability import ServerRequirements
-from app.engine.discovery import addresses_of
-from app.engine.health_monitor import HealthChecks
-from app.engine.http_engine import HttpEngine, Topology
-from app.engine.noop_adapter import QueryShape, write_noop_adapter
+from app.engine.client import HttpEngine, Topology
+from app.engine.dispatch import addresses_of
+from app.engine.health import HealthChecks, QueryShape, write_noop_adapter
 from app.engine.protocol import Completion, Sampling
+from app.engine.replica import ServerRequirements
 from app.errors import EngineError, EngineRefusalError, SettingError
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.hot_swap.loader import AdapterLoader

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 import torch
 
-from app.engine.model_memory import adapter_bytes, kept_bytes, usual_format, weights_in
+from app.engine.memory import adapter_bytes, kept_bytes, usual_format, weights_in
 from app.errors import ModelMemoryError
 from app.run_settings import RunKind, RunSettings
 from app.settings import Settings

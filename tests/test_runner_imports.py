@@ -23,7 +23,7 @@ from tests.test_asgi import environment
 
 RUNNER = """
 import sys
-from app import standalone_runner
+from app.processes import runner as standalone_runner
 from app.runner.execute import TaskExecutor
 
 execute = TaskExecutor.execute

@@ -18,8 +18,8 @@ import pytest_asyncio
 from app.errors import HostError, SandboxError
 from app.records import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.sandbox.forked_session import ForkedSession
 from app.sandbox.protocol import Function, Observation, SessionLimits
+from app.sandbox.session import ForkedSession
 
 _AT_ONCE = 6
 _LIMITS = SessionLimits(cpu_seconds=0.3, wall_seconds=10, calls=50, output_chars=20_000, frame_bytes=1 << 20)

@@ -12,8 +12,8 @@ import pytest_asyncio
 from app.errors import HostError
 from app.records import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.sandbox.hints import HINT
 from app.sandbox.protocol import SessionLimits
+from app.sandbox.wire import HINT
 from tests.sandbox_cases import mock_apis
 
 Report = list[list[str | None]]  # per turn: what was printed, and the last line of the error

@@ -7,8 +7,8 @@ import tracemalloc
 import pytest
 
 from app.records import Json
-from app.sandbox.frames import LENGTH_BYTES, MAX_NODES, pack, plain
-from app.sandbox.reader import CallMessage, MessageReader, SessionMessage, ViolationError
+from app.sandbox.confined_process import CallMessage, MessageReader, SessionMessage, ViolationError
+from app.sandbox.wire import LENGTH_BYTES, MAX_NODES, pack, plain
 from tests.processor_time import within
 
 _BYTES = 4 << 20

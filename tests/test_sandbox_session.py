@@ -12,7 +12,7 @@ import pytest
 from app.errors import HostError, SandboxError
 from app.records import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.sandbox.launch import find_bwrap
+from app.sandbox.forks import find_bwrap
 from app.sandbox.protocol import Function, Observation, RunStop, SessionLimits
 from tests.processes import descendants, gone
 from tests.support.every_row import every_row

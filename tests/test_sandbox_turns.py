@@ -10,8 +10,8 @@ import pytest_asyncio
 
 from app.records import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.sandbox.forked_session import ForkedSession
 from app.sandbox.protocol import RunStop, SessionLimits
+from app.sandbox.session import ForkedSession
 
 _LIMITS = SessionLimits(cpu_seconds=0.2, wall_seconds=60)
 _FORGED = """

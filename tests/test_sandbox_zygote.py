@@ -14,8 +14,8 @@ import pytest_asyncio
 from app.errors import SandboxError
 from app.records import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.sandbox.forked_session import ForkedSession
 from app.sandbox.protocol import SessionLimits
+from app.sandbox.session import ForkedSession
 from tests.processes import alive, descendants
 from tests.zygote_limits import limited, zygote_pid
 

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, Qwen2MoeConfig, StableLmConfig
 
 from app.errors import ModelError
 from app.model_server.decoder import Decoder, load_model
-from app.model_server.lora_layers import AdapterSet
+from app.model_server.lora import AdapterSet
 from tests.tiny_adapter import make_adapter, reference
 
 SIZES = {"vocab_size": 99, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "pad_token_id": 0}

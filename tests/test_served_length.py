@@ -8,12 +8,10 @@ import torch
 from transformers import AutoModelForCausalLM, MistralConfig, Phi3Config
 
 from app.engine.tokenizer import ChatTokenizer
+from app.model_server.api import CompletionRequest, EngineService, ParameterError
 from app.model_server.decoder import Decoder, load_model
-from app.model_server.lora_layers import AdapterSet
-from app.model_server.prometheus import EngineMetrics
-from app.model_server.scheduler import Scheduler
-from app.model_server.schemas import CompletionRequest, ParameterError
-from app.model_server.service import EngineService
+from app.model_server.lora import AdapterSet
+from app.model_server.scheduler import EngineMetrics, Scheduler
 from tests.tiny_model import write_tokenizer
 
 POSITIONS, WINDOW, SHORT = 256, 40, 50

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from app.doctor.host_checks import check_model
+from app.base.model_catalog import SEED_DIR
 from app.errors import ChatTemplateError, ModelError, ModelTokenizerError
-from app.model_catalog import SEED_DIR
-from app.model_store.model_checks import load_served
+from app.machine.doctor import check_model
+from app.machine.model_checks import load_served
 from app.settings import Settings
 from tests.test_chat import THOUGHTS_DROPPED
 from tests.test_refused_gguf import NUMBERED

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from app.base.model_catalog import DEFAULT_MODEL, SEED
 from app.errors import SettingError
-from app.model_catalog import DEFAULT_MODEL, SEED
 from app.settings import Settings
 from tests.support.every_row import every_row
 

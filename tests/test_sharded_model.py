@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from app.adapters.files import WEIGHTS
+from app.engine.adapter_files import WEIGHTS
 from app.errors import InvalidError, ModelError
 from tests.bench.bench_shard_memory import accounts, write_model
 from tests.distributed_process import SETTINGS

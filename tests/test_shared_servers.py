@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
 from app.engine.protocol import Sampling
 from app.errors import EngineRefusalError
 from tests.scripted_engine import ScriptedEngine, byte_tokenizer

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import update
 
-from app.client.sage_client import SageClient
+from app.client.server import SageClient
 from app.db import projects, releases, tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState

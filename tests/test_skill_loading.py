@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from app.sandbox.child.load_effects import LoadEffects
+from app.sandbox.child.skills import LoadEffects
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Function, RunStop, SessionLimits
 from tests.skill_sessions import LIMITS, SAME, run_turns

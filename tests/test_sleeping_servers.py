@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.engine.health_monitor import HealthChecks
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
+from app.engine.health import HealthChecks
 from app.engine.protocol import Sampling
 from app.errors import EngineError
 from tests.engine_process import engine_process

@@ -7,10 +7,10 @@ import torch
 from peft import PeftModel
 
 from app.adapters.bundled_adapter import BUNDLED
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
 from app.errors import AdapterError
 from app.hot_swap.load_everywhere import load_everywhere
-from app.model_store.pull import pull
+from app.machine.models import pull
 from app.settings import Settings
 from tests.engine_process import engine_process
 from tests.smollm2 import SMOL, download

@@ -10,8 +10,8 @@ from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
 from app.engine.tokenizer import ChatTokenizer
-from app.model_store.downloads import file_hash
-from app.model_store.pull import pull
+from app.machine.downloads import file_hash
+from app.machine.models import pull
 from tests.smollm2 import SMOL, download
 
 STRINGS = 10_000

@@ -10,11 +10,9 @@ import pytest
 import torch
 
 from app.model_server.decoder import Decoder, load_model
-from app.model_server.generation import GenerationChunk
-from app.model_server.lora_layers import AdapterSet
-from app.model_server.prometheus import EngineMetrics
-from app.model_server.scheduler import MAX_ROWS, Scheduler
-from app.model_server.speculation import LookupDrafter, draft_lengths
+from app.model_server.generation import GenerationChunk, LookupDrafter, draft_lengths
+from app.model_server.lora import AdapterSet
+from app.model_server.scheduler import MAX_ROWS, EngineMetrics, Scheduler
 from tests.test_engine_scheduler import begin
 from tests.tiny_adapter import make_adapter, reference
 from tests.tiny_model import make_model_dir

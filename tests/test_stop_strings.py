@@ -13,11 +13,8 @@ from app.agent.prompt_profiles import Profile
 from app.agent.rollout_loop import Agent, run_rollout
 from app.engine.protocol import Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer
-from app.model_server.generation import GenerationChunk
-from app.model_server.response import CompletionWriter
-from app.model_server.schemas import CompletionRequest
-from app.model_server.service import PreparedRequest
-from app.model_server.stop_strings import StopStrings
+from app.model_server.api import CompletionRequest, CompletionWriter, PreparedRequest
+from app.model_server.generation import GenerationChunk, StopStrings
 from app.records import Policy, Trajectory
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.ledger import Ledger

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from app.engine.protocol import Completion, Sampling
-from app.engine.routing import BLOCK_TOKENS
+from app.engine.replica import BLOCK_TOKENS
 from app.errors import EngineError, EngineRefusalError, ModelError
 from tests.tiny_adapter import make_adapter, reference
 from tests.tiny_model import make_model_dir

@@ -9,8 +9,8 @@ import pytest_asyncio
 from app.agent.prompt_profiles import PROFILES
 from app.records import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.sandbox.forked_session import ForkedSession
 from app.sandbox.protocol import Observation, RunStop, SessionLimits
+from app.sandbox.session import ForkedSession
 from tests.skill_sessions import run_turns
 from tests.support.every_row import every_row
 

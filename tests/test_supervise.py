@@ -13,9 +13,7 @@ import msgspec
 import pytest
 
 from app.liveness import UNRESPONSIVE
-from app.machine.child_process import ChildProcess
-from app.machine.logs import last_error, rotate
-from app.machine.supervise import ProcessError, Supervisor
+from app.machine.supervise import ChildProcess, ProcessError, Supervisor, last_error, rotate
 from tests.ledger_project import until
 from tests.processes import alive, free_ports, gone, is_open
 

@@ -11,10 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from app.machine import out_of_memory
-from app.machine.child_process import ChildProcess
-from app.machine.logs import last_error, rotate, rotation
-from app.machine.supervise import ProcessError, Supervisor
+from app.machine import supervise
+from app.machine.supervise import ChildProcess, ProcessError, Supervisor, last_error, rotate, rotation
 from app.settings import Settings
 from tests.processes import alive, free_ports
 from tests.small_filesystem import fill, small_filesystem
@@ -213,6 +211,6 @@ def test_the_reason_of_a_death_is_found_in_a_log_that_was_rotated_meanwhile(tmp_
 
 
 def test_the_kernel_says_how_many_processes_it_ended_for_lack_of_memory() -> None:
-    found = out_of_memory.kills()
+    found = supervise.kills()
     assert found is not None
     assert found >= 0

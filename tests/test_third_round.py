@@ -30,8 +30,8 @@ from app.gateway.mcp_client.tool_listing import fetch_listing
 from app.gateway.skill_guard import refusal
 from app.gateway.skill_manifest import PARAMETER
 from app.gateway.ssrf import PublicNetwork
-from app.machine.backup_archive import unpack_rows
-from app.model_store.convert import convert
+from app.machine.backup import unpack_rows
+from app.machine.gguf import convert
 from app.records import Stop
 from app.security.secret_values import SecretValues
 from app.security.shown_call import shown_call

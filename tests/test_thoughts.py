@@ -7,7 +7,7 @@ import pytest
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_full import Full
 from app.agent.rollout_loop import ResumeState
-from app.engine.thoughts import opened_thought
+from app.engine.tokenizer import opened_thought
 from app.records import Stop, Trajectory
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.extract import extract

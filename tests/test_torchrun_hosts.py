@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from app.adapters.files import WEIGHTS
+from app.engine.adapter_files import WEIGHTS
 from app.errors import InvalidError
 from tests.processes import free_ports
 from tests.team_learner import Outcome

@@ -11,11 +11,11 @@ import msgspec
 import psycopg
 import pytest
 
+from app.base.model_catalog import SEED
 from app.db import exams
 from app.db.database import Sessions
 from app.db.exams import NewExamTask
 from app.db.tables import ExamSource, ReleaseState
-from app.model_catalog import SEED
 from app.records import Probe
 from app.settings import Settings
 from tests.sleepy_server import sleepy_server

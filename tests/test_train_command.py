@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from app.client.sage_client import SageClient
+from app.client.server import SageClient
 from app.db import releases, run_queue
 from app.db.database import Sessions
 from app.db.tables import RunState

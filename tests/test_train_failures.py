@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from app.adapters.files import CONFIG, WEIGHTS
 from app.db import apis
 from app.db.database import Sessions
+from app.engine.adapter_files import CONFIG, WEIGHTS
 from app.records import Json
 from app.settings import Settings
 from tests.small_disk import small_disk

@@ -8,13 +8,12 @@ import pytest
 import torch
 
 from app.engine.protocol import Sampling
-from app.model_server import scheduler as scheduler_module
+from app.model_server import scheduler
+from app.model_server.blocks import as_ids
 from app.model_server.decoder import Decoder, load_model
 from app.model_server.generation import Generation, GenerationChunk
-from app.model_server.lora_layers import AdapterSet
-from app.model_server.prefix_cache import as_ids
-from app.model_server.prometheus import EngineMetrics
-from app.model_server.scheduler import Scheduler
+from app.model_server.lora import AdapterSet
+from app.model_server.scheduler import EngineMetrics, Scheduler
 from tests.tiny_model import make_model_dir
 
 TURNS, PROMPT, ANSWER, OBSERVATION = 4, 100, 10, 40
@@ -86,7 +85,7 @@ def test_the_prompts_of_many_agents_are_not_computed_again_each_turn(
 ) -> None:
     agents = Agents(model_dir, 16)
     computed = agents.play()
-    monkeypatch.setattr(scheduler_module, "_PASSED_OVER", 0)
+    monkeypatch.setattr(scheduler, "_PASSED_OVER", 0)
     in_order = Agents(model_dir, 16).play()
     assert computed < 1.6 * sum(agents.lengths)
     assert in_order > 1.5 * computed
@@ -97,7 +96,7 @@ def test_agents_that_fit_are_served_in_the_order_in_which_they_came(
 ) -> None:
     found = []
     for passed_over in (128, 0):
-        monkeypatch.setattr(scheduler_module, "_PASSED_OVER", passed_over)
+        monkeypatch.setattr(scheduler, "_PASSED_OVER", passed_over)
         agents = Agents(model_dir, 3)
         found.append((agents.play(), agents.steps))
     assert found[0] == found[1]

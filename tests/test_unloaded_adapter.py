@@ -6,8 +6,7 @@ import pytest
 
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import NotFoundError
-from app.model_server.schemas import CompletionRequest, LoadAdapterRequest
-from app.model_server.service import EngineService
+from app.model_server.api import CompletionRequest, EngineService, LoadAdapterRequest
 from tests.test_engine_scheduler import scheduling
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir

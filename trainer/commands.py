@@ -330,7 +330,7 @@ def export(  # noqa: PLR0913 - the command's options
 ) -> None:
     """Write the scored tasks of a running server as chats that TRL and LLaMA-Factory read."""
     # Imported here because all that a rollout needs takes a second, which `sage --help` need not wait for.
-    from app.client.sage_client import SageClient  # noqa: PLC0415
+    from app.client.server import SageClient  # noqa: PLC0415
     from trainer.sft.chats import (  # noqa: PLC0415
         ExportFilter,
         export_chats,

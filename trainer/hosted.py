@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import embedded_postgres, hosted_models, projects, tables
 from app.db.database import Sessions, open_database
-from app.engine.hosted.chat_model import ChatModel
+from app.engine.protocol import ChatModel
 from app.errors import InvalidError, SettingError, WrongUsageError
 from app.judge import NamedJudge
 from app.plugins import registry

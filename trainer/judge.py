@@ -9,8 +9,8 @@ from typing import Annotated
 import msgspec
 
 from app.agent.action import without_thoughts
-from app.engine.hosted.chat_model import ChatModel
 from app.engine.hosted.client import OpenAiChatModel, Remedies
+from app.engine.protocol import ChatModel
 from app.engine.tokenizer import Message
 from app.errors import InvalidError
 from app.records import Json, Trajectory, Turn

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from app.adapters.files import CONFIG, WEIGHTS, content_hash
+from app.engine.adapter_files import CONFIG, WEIGHTS, content_hash
 from app.publish import publish
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from app.adapters.files import CONFIG, WEIGHTS, check_present, content_hash, inspect, verify
 from app.adapters.place import is_intact, place
 from app.adapters.remote_store import open_remote, remote_errors
+from app.engine.adapter_files import CONFIG, WEIGHTS, check_present, content_hash, inspect, verify
 from app.errors import AdapterError, EngineError, StorageError, UnreadableAdapterError, first_line
 from app.scratch import scratch_directory
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from app.engine.thoughts import CLOSED_THOUGHT, OPEN_THOUGHT
+from app.engine.tokenizer import CLOSED_THOUGHT, OPEN_THOUGHT
 from app.untrusted.syntax_tree import parse
 
 _BLOCK = r"```(?P<language>[^\n`]*)\n(?P<code>.*?)(?P<fence>^[ \t]*```|\Z)"

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from app.engine.thoughts import opened_thought
-from app.engine.tokenizer import ChatTokenizer, Message
+from app.engine.tokenizer import ChatTokenizer, Message, opened_thought
 from app.records import Turn
 
 

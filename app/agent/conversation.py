@@ -7,8 +7,7 @@ from app.agent.action import extract_code, is_closed, through_code
 from app.agent.chat import Chat, Prompt
 from app.agent.complete_turn import complete_turn
 from app.agent.generation_span import answer_attributes, chat_span, completion_attributes, generation_span
-from app.engine.hosted.chat_model import ChatAnswer, ChatModel
-from app.engine.protocol import Engine, Sampling
+from app.engine.protocol import ChatAnswer, ChatModel, Engine, Sampling
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.records import CountedTokens, Turn
 

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from app.engine.hosted.chat_model import Tokens
-from app.engine.protocol import Completion, Sampling
+from app.engine.protocol import Completion, Sampling, Tokens
 from app.telemetry.phases import Attributes, Span, span
 
 _OPERATION = "text_completion"  # a prompt of tokens, not of messages

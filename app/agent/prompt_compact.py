@@ -9,8 +9,8 @@ from app.agent.observation import cut, error_of, last_line
 from app.apis.listed_app import ListedApp
 from app.engine.tokenizer import Message
 from app.records import Offer, Task
-from app.sandbox.hints import HINT
 from app.sandbox.protocol import Observation
+from app.sandbox.wire import HINT
 
 _LIMIT = 2000
 _ERROR_LIMIT = 400

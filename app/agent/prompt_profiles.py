@@ -16,8 +16,8 @@ from app.apis.listed_app import ListedApp
 from app.engine.tokenizer import ChatTokenizer, Message, read_card
 from app.errors import SettingError
 from app.records import Json, Offer, Task, hosted_id
-from app.sandbox.hints import HINT
 from app.sandbox.protocol import Observation, RunStop
+from app.sandbox.wire import HINT
 
 
 class Profile(Protocol):

@@ -19,8 +19,7 @@ from app.agent.prompt_profiles import HOSTED, Profile, prompt_hash
 from app.agent.repl import DivergedError, Repl, SessionStart
 from app.agent.stop_signal import SuspendedError
 from app.apis.listed_app import listed_apps
-from app.engine.hosted.chat_model import ChatModel
-from app.engine.protocol import Engine
+from app.engine.protocol import ChatModel, Engine
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.gateway.approval_gate import ApprovalWantedError
 from app.gateway.gateway import Gateway

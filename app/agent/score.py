@@ -10,8 +10,8 @@ import structlog
 from app.errors import InvalidError, SandboxError
 from app.gateway.gateway import Gateway
 from app.records import Json
-from app.sandbox.hints import HINT, NO_FUNCTIONS
 from app.sandbox.protocol import Observation, Sandbox, Session, SessionLimits
+from app.sandbox.wire import HINT, NO_FUNCTIONS
 
 log = structlog.get_logger(__name__)
 

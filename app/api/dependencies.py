@@ -7,7 +7,6 @@ from uuid import UUID
 import httpx
 import msgspec
 
-from app.api.health import ReadinessCheck
 from app.apis.document_reader import DocumentReader
 from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
@@ -15,12 +14,13 @@ from app.db.database import Sessions
 from app.db.disk_space import Disk
 from app.db.learning_outlook import Serving
 from app.db.notifications import NotificationListener
-from app.engine.dispatcher import Occupancy
+from app.engine.client import ModelServer
+from app.engine.dispatch import Occupancy
 from app.engine.model_scope import ModelScope
-from app.engine.model_server import ModelServer
 from app.engine.tokenizer import ChatTokenizer
 from app.gateway.mcp_client.mcp_commands import McpCommand
 from app.hot_swap.adapter_directory import AdapterDirectory
+from app.machine.routes import ReadinessCheck
 from app.project.project_settings import Limits
 from app.records import Offer
 from app.release.first_release import FirstRelease

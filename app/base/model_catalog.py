@@ -7,7 +7,7 @@ import msgspec
 from app.errors import ModelError
 
 SEED = "seed"
-SEED_DIR = Path(__file__).parent / "seed_policy"
+SEED_DIR = Path(__file__).parents[1] / "seed_policy"
 DEFAULT_MODEL = (
     "smollm2-135m"  # of every command; tests, benchmarks and the reproduction name the model themselves
 )

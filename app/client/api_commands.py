@@ -13,16 +13,13 @@ import click
 
 from app.client.credential_commands import connect_api, disconnect_api, list_credentials
 from app.client.credential_fields import read_credentials, read_secret
-from app.client.error_text import readable_error
-from app.client.given_text import text_of_file, text_of_stdin
-from app.client.listing import Listing, age, listing_of
-from app.client.listing_group import ListingGroup
 from app.client.missing_credentials import STATIC_TOKEN, show_missing, states
-from app.client.options import project_option, server_command
+from app.client.options import ListingGroup, project_option, server_command, text_of_file, text_of_stdin
 from app.client.trial_progress import QUESTIONS, summary_of, wait_for_trial
+from app.client.words import Listing, age, listing_of, readable_error
 
 if TYPE_CHECKING:
-    from app.client.server_session import ServerSession
+    from app.client.terminal import ServerSession
 
 _LISTING = Listing(
     ("name", "project", "has token", "trial", "age", "source"),

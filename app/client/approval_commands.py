@@ -6,12 +6,11 @@ from uuid import UUID
 
 import click
 
-from app.client.listing import Listing, arguments_text, listing_of
-from app.client.listing_group import ListingGroup
-from app.client.options import page_options, project_option, server_command
+from app.client.options import ListingGroup, page_options, project_option, server_command
+from app.client.words import Listing, arguments_text, listing_of
 
 if TYPE_CHECKING:
-    from app.client.server_session import ServerSession
+    from app.client.terminal import ServerSession
 
 APPROVAL_STATES = ("waiting", "approved", "refused", "expired", "withdrawn")
 _LISTING = listing_of("id", "state", "requested_at", "task_id", "operation", items="approvals")

@@ -8,12 +8,12 @@ from urllib.parse import quote
 import click
 
 from app.client.credential_fields import ask_fields, read_fields
-from app.client.listing import listing_of
 from app.client.missing_credentials import OAUTH_KINDS, STATIC_TOKEN, commands
 from app.client.options import project_option, server_command
+from app.client.words import listing_of
 
 if TYPE_CHECKING:
-    from app.client.server_session import ServerSession
+    from app.client.terminal import ServerSession
 
 _LISTING = listing_of("scheme", "principal", "kind", "state", "used_at", "failure")
 _UNKNOWN: Mapping[str, Any] = {"kind": "", "state": "missing", "ways": []}

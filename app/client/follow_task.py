@@ -9,11 +9,10 @@ from uuid import UUID
 
 import click
 
-from app.client.error_text import readable_error
-from app.client.sage_client import ServerError
-from app.client.server_session import ServerSession
+from app.client.server import ServerError
 from app.client.task_story import TaskStory
-from app.client.terminal_output import show_json
+from app.client.terminal import ServerSession, show_json
+from app.client.words import readable_error
 from app.security.visible_text import visible
 
 _SUCCESS = 0.5  # the least score of one

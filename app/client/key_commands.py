@@ -5,11 +5,11 @@ from uuid import UUID
 
 import click
 
-from app.client.listing import listing_of
 from app.client.options import server_command
+from app.client.words import listing_of
 
 if TYPE_CHECKING:
-    from app.client.server_session import ServerSession
+    from app.client.terminal import ServerSession
 
 KEY_SCOPES = ("tasks", "skills", "approvals", "admin")
 _LISTING = listing_of("id", "prefix", "project", "scopes", "created_at", "revoked_at", "name")

@@ -1,5 +1,8 @@
-"""Options of all commands that use a running server."""
+"""What commands that use a running server are given: its address and key, options that many have, and text in
+files.
+"""
 
+import sys
 from collections.abc import Callable
 from functools import wraps
 from ipaddress import ip_address
@@ -15,6 +18,39 @@ from app.security.admin_key_file import admin_key_file, data_dir_at, read_admin_
 from app.setting_lists import are_http
 from app.settings import Settings
 
+
+class ListingGroup(click.Group):
+    """Without a command it lists: `sage skills --state active` is `sage skills list --state active`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+def text_of_file(path: str | Path, about: str) -> str:
+    """Raises BadParameter, which names what it is `about`."""
+    try:
+        return _decoded(Path(path).read_bytes(), repr(str(path)), about)
+    except (OSError, ValueError) as error:  # a path may hold a NUL
+        raise click.BadParameter(f"{about}: {str(path)!r} cannot be read: {error}") from error
+
+
+def text_of_stdin(about: str) -> str:
+    """Raises BadParameter, which names what it is `about`."""
+    return _decoded(sys.stdin.buffer.read(), "standard input", about)
+
+
+def _decoded(content: bytes, name: str, about: str) -> str:
+    """In any locale, and without the byte order mark that some editors put first."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise click.BadParameter(
+            f"{about}: {name} is not UTF-8 at byte {error.start}: save it as UTF-8"
+        ) from error
+
+
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,7 +64,7 @@ def server_command(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def connected(*, url: str, key: str, as_json: bool, **options: Any) -> None:
         # Imported here because httpx and rich take a moment, which `sage --help` need not wait for.
-        from app.client.server_session import ServerSession  # noqa: PLC0415
+        from app.client.terminal import ServerSession  # noqa: PLC0415
 
         with ServerSession(url, key, as_json=as_json) as session:
             command(session, **options)

@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.client.listing import listing_of
-from app.client.listing_group import ListingGroup
-from app.client.options import server_command
+from app.client.options import ListingGroup, server_command
+from app.client.words import listing_of
 
 if TYPE_CHECKING:
-    from app.client.server_session import ServerSession
+    from app.client.terminal import ServerSession
 
 _LISTING = listing_of("name", "created_at", "id")
 

@@ -7,11 +7,10 @@ from uuid import UUID
 
 import click
 
-from app.client.given_text import text_of_file, text_of_stdin
-from app.client.options import project_option, server_command
+from app.client.options import project_option, server_command, text_of_file, text_of_stdin
 
 if TYPE_CHECKING:
-    from app.client.server_session import ServerSession
+    from app.client.terminal import ServerSession
 
 
 @click.command(

@@ -9,13 +9,12 @@ from uuid import UUID
 
 import click
 
-from app.client.listing import listing_of
-from app.client.listing_group import ListingGroup
-from app.client.options import page_options, project_option, server_command
+from app.client.options import ListingGroup, page_options, project_option, server_command
 from app.client.skill_folders import UnreadableFolder, read_folders, write_folder
+from app.client.words import listing_of
 
 if TYPE_CHECKING:
-    from app.client.server_session import ServerSession
+    from app.client.terminal import ServerSession
 
 SKILL_STATES = ("quarantined", "probation", "active", "superseded", "retired", "deleted")
 _LISTING = listing_of("id", "name", "version", "state", "created_at", "instruction", items="skills")

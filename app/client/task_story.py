@@ -8,9 +8,9 @@ from typing import Any, Self
 from rich.text import Text
 
 from app.agent.action import extract_code, words_before_code
-from app.client.listing import arguments_text
-from app.client.sage_client import ServerEvent
-from app.client.terminal_output import python_code, terminal
+from app.client.server import ServerEvent
+from app.client.terminal import python_code, terminal
+from app.client.words import arguments_text
 from app.plural import numbered
 from app.records import Stop, what_to_do
 from app.score_source import in_words

@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from app.client.error_text import readable_error
-from app.client.listing import Listing
-from app.client.sage_client import ServerError
+from app.client.server import ServerError
+from app.client.words import Listing, readable_error
 from app.security.visible_text import visible
 
 _SECONDS, _TO_BEGIN = 60.0, 10.0

@@ -1,4 +1,6 @@
-"""An engine over any number of model servers that speak vLLM's HTTP API and serve the same base model."""
+"""An engine over any number of model servers that speak vLLM's HTTP API and serve the same base model, and those
+servers as people see them.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -7,22 +9,54 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 import msgspec
 
-from app.engine.capability import Capabilities, ServerRequirements
-from app.engine.capability_probe import probe_capabilities
-from app.engine.discovery import Resolve, Servers, addresses_of
-from app.engine.dispatcher import Dispatcher, Occupancy
-from app.engine.embedder import HttpEmbedder
-from app.engine.health_monitor import HealthChecks, HealthMonitor
-from app.engine.model_server import ModelServer
+from app.engine.dispatch import Dispatcher, Occupancy, Resolve, Router, Servers, addresses_of
+from app.engine.health import HealthChecks, HealthMonitor, probe_capabilities
 from app.engine.protocol import Completion, Sampling
-from app.engine.replica import Replica, ReplicaLimits
-from app.engine.router import Router
-from app.engine.routing import hash_blocks
-from app.engine.vllm_api import ReplicaError
+from app.engine.replica import Capabilities, Replica, ReplicaLimits, ReplicaState, ServerRequirements, hash_blocks
+from app.engine.vllm import HttpEmbedder, ReplicaError
 from app.errors import EngineError, EngineRefusalError
+from app.records import BASE
+
+
+class ModelServer(msgspec.Struct, frozen=True, kw_only=True):
+    """`cause` is why it is out. `adapters` are those it has loaded, by hash."""
+
+    url: str  # without a password
+    state: ReplicaState
+    cause: str
+    in_flight: int  # generations of this process
+    max_in_flight: int
+    adapters: tuple[str, ...]
+    most_adapters: int | None
+    version: str
+
+    @classmethod
+    def of(cls, replica: Replica) -> Self:
+        known = replica.capabilities
+        return cls(
+            url=_without_user(replica.url),
+            state=replica.state,
+            cause="" if replica.alive or replica.cause is None else str(replica.cause),
+            in_flight=replica.in_flight,
+            max_in_flight=replica.max_in_flight,
+            adapters=tuple(sorted(replica.names - {BASE})),
+            most_adapters=known.max_loras if known else None,
+            version=known.version if known else "",
+        )
+
+
+def _without_user(url: str) -> str:
+    """
+    >>> _without_user("http://me:secret@gpu:8000/v1"), _without_user("http://gpu:8000")
+    ('http://gpu:8000/v1', 'http://gpu:8000')
+    """
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
 
 __all__ = ["HttpEmbedder", "HttpEngine", "Replica", "Topology"]
 

@@ -1,15 +1,23 @@
-"""The model servers of a deployment: named one by one, or found by resolving names again and again."""
+"""Which model server gets a request: the servers of a deployment, named or found by resolving names again and
+again; first come, first served, with a limit of requests per server; or a router in front of them that chooses
+itself.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from http import HTTPStatus
 from socket import SOCK_STREAM
 from urllib.parse import urlsplit
 
+import msgspec
 import structlog
 
-from app.engine.health_monitor import HealthMonitor
-from app.engine.replica import Replica
-from app.errors import EngineError
+from app.engine.health import HealthChecks, HealthMonitor, probe_generation
+from app.engine.protocol import Completion, Sampling
+from app.engine.replica import Replica, ReplicaLimits, ReplicaLoad, ReplicaState, choose_replica
+from app.engine.vllm import ReplicaError
+from app.errors import AdapterError, EngineError, EngineRefusalError, SettingError
 from app.loop import Loop
 
 log = structlog.get_logger(__name__)
@@ -126,3 +134,173 @@ class Servers:
         for replica in [each for each in self._leaving if not each.in_flight]:
             self._leaving.remove(replica)
             await replica.close()
+
+
+class Occupancy(msgspec.Struct, frozen=True):
+    """The load of the model servers at a moment."""
+
+    servers: dict[ReplicaState, int]
+    in_flight: int = 0  # generations sent to a server
+    waiting: int = 0  # generations that wait for a server
+
+
+class PendingRequest:
+    """A request that waits for one of the servers it has not tried."""
+
+    def __init__(self, model: str, blocks: Sequence[int], tried: Collection[Replica]) -> None:
+        self.model, self.blocks, self.tried = model, blocks, tried
+        self.assigned: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
+
+
+class Dispatcher:
+    """Call `dispatch` whenever a server joins or leaves, or its adapters change."""
+
+    def __init__(self, servers: Servers, *, everywhere: bool = False) -> None:
+        """`everywhere`: any live server may get a request, so all must have its model."""
+        self._servers, self._everywhere = servers, everywhere
+        self._pending: deque[PendingRequest] = deque()
+
+    @property
+    def occupancy(self) -> Occupancy:
+        replicas = self._servers.replicas
+        states = Counter(one.state for one in replicas)
+        return Occupancy(
+            {state: states[state] for state in ReplicaState},
+            sum(one.in_flight for one in replicas),
+            sum(not request.assigned.done() for request in self._pending),
+        )
+
+    async def acquire(self, model: str, blocks: Sequence[int], tried: Collection[Replica]) -> Replica:
+        """A server with capacity, which is then occupied: give it back with `release`.
+
+        Raises EngineRefusalError (404) if no live server has the model, EngineError if there is none left to try.
+        """
+        request = PendingRequest(model, blocks, tried)
+        self._pending.append(request)
+        self.dispatch()
+        try:
+            return await request.assigned
+        except asyncio.CancelledError:
+            if (
+                request.assigned.done()
+                and not request.assigned.cancelled()
+                and request.assigned.exception() is None
+            ):
+                self.release(request.assigned.result())
+            raise
+
+    def release(self, replica: Replica) -> None:
+        replica.in_flight -= 1
+        self.dispatch()
+
+    def dispatch(self) -> None:
+        """Assign what can be assigned, in order of arrival; a request for a rare model blocks no other."""
+        kept = deque[PendingRequest]()
+        while self._pending:
+            request = self._pending.popleft()
+            if not request.assigned.done() and not self._assign(request):
+                kept.append(request)
+        self._pending = kept
+
+    def _assign(self, request: PendingRequest) -> bool:
+        """False if the request has to wait."""
+        alive = [one for one in self._servers.replicas if one.alive]
+        having = [one for one in alive if request.model in one.names]
+        if self._everywhere and len(having) < len(alive):
+            having = []
+        eligible = [one for one in having if one not in request.tried]
+        free = [one for one in eligible if one.in_flight < one.max_in_flight]
+        if free:
+            loads = [ReplicaLoad(one.in_flight, one.recent.match(request.blocks)) for one in free]
+            replica = free[choose_replica(loads)]
+            replica.in_flight += 1
+            replica.recent.add(request.blocks)
+            request.assigned.set_result(replica)
+        elif not eligible and (error := self._failure(request)):
+            request.assigned.set_exception(error)
+        return request.assigned.done()
+
+    def _failure(self, request: PendingRequest) -> EngineError | None:
+        """The error of a request that no server will answer soon; None while a server is about to be ready."""
+        replicas = self._servers.replicas
+        if any(one.alive for one in replicas):
+            if request.tried:
+                return EngineError("all model servers were tried.")
+            return EngineRefusalError(f"no model server has `{request.model}`: load it.", HTTPStatus.NOT_FOUND)
+        if any(one.state in {ReplicaState.NEW, ReplicaState.RETURNING} for one in replicas):
+            return None
+        return self._servers.no_server_error()
+
+
+_ATTEMPTS = 3  # at a generation that a server behind it broke off
+_CONNECTIONS = 1024  # the dispatcher limits requests, by the number of servers
+
+
+class Router:
+    """The servers behind it load and prove adapters one by one; it must pass on token ids and logprobs unchanged.
+
+    It may send a request to any of its servers, so none is sent while one that answers has failed its proof.
+    """
+
+    def __init__(self, url: str, limits: ReplicaLimits, checks: HealthChecks, servers: Servers) -> None:
+        limits = msgspec.structs.replace(
+            limits, max_in_flight=_CONNECTIONS, max_failures=None, setting="SAGE_ENGINE_ROUTER_URL"
+        )
+        self._servers = servers
+        self.replica = Replica(url.rstrip("/"), limits, lambda: None)
+        checks = msgspec.structs.replace(checks, may_sleep=False)
+        self.monitor = HealthMonitor(self.replica, probe_generation, checks, _nothing, health="")
+
+    async def close(self) -> None:
+        await self.monitor.loop.stop()
+        await self.replica.close()
+
+    async def complete(
+        self, dispatcher: Dispatcher, prompt_ids: Sequence[int], *, model: str, sampling: Sampling
+    ) -> Completion:
+        """Raises EngineRefusalError: with 404 if a server behind it lacks the model; EngineError if no request may
+        be sent, or the generation was broken off repeatedly.
+        """
+        for attempt in range(1, _ATTEMPTS + 1):
+            await self.check()
+            slot = await dispatcher.acquire(model, (), ())
+            try:
+                return await self.replica.complete(prompt_ids, model=model, sampling=sampling)
+            except ReplicaError:
+                self._servers.recheck()
+                if attempt == _ATTEMPTS:
+                    raise
+            except EngineRefusalError as error:
+                if error.code == HTTPStatus.NOT_FOUND:
+                    self._servers.recheck()  # one of them was restarted, or is new
+                raise
+            finally:
+                dispatcher.release(slot)
+        raise AssertionError
+
+    async def check(self) -> None:
+        """Raises EngineError if no request may be sent."""
+        await self.monitor.checked.wait()
+        if self.fault:
+            raise EngineError(self.fault)
+
+    @property
+    def fault(self) -> str:
+        """Why no request may be sent; "" if requests may."""
+        if self.replica.cause is not None:
+            return f"the router {self.replica.url} is out: {self.replica.cause}"
+        unproven = [one for one in self._servers.replicas if _has_failed_proof(one)]
+        return "; ".join(
+            f"the router {self.replica.url} may send requests to {one.url}, which must not serve: {one.cause} "
+            "Restart or remove it"
+            for one in unproven
+        )
+
+
+def _has_failed_proof(replica: Replica) -> bool:
+    """It answers, but wrongly; one that is down gets no requests from a router."""
+    return isinstance(replica.cause, SettingError | AdapterError)
+
+
+async def _nothing(_: Replica) -> None:
+    """A router has no adapters of its own."""

@@ -1,8 +1,11 @@
-"""One model server: its loaded adapters, its state, and requests to it."""
+"""One model server: what it must be able to do and has proved, its loaded adapters, its state, requests to it,
+and by which load and cached prefixes it is chosen.
+"""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from enum import Enum
 from http import HTTPStatus
 from pathlib import Path
@@ -13,12 +16,8 @@ import httpx
 import msgspec
 import structlog
 
-from app.engine.capability import Capabilities
-from app.engine.completions import build_request, parse_completion
-from app.engine.group_lock import GroupLock
 from app.engine.protocol import Completion, Sampling
-from app.engine.routing import RecentPrefixes
-from app.engine.vllm_api import (
+from app.engine.vllm import (
     BrokenOffError,
     CompletionReply,
     InvalidResponseError,
@@ -26,11 +25,153 @@ from app.engine.vllm_api import (
     ReplicaError,
     UnreachableError,
     VersionReply,
+    build_request,
     open_client,
+    parse_completion,
     send,
 )
 from app.errors import AppError, EngineRefusalError
 from app.records import BASE
+
+PROBE_PREFIX = "capability-"  # of the names of adapters that are loaded only to probe a server
+
+
+class ServerRequirements(msgspec.Struct, frozen=True, kw_only=True):
+    """A field left at its default requires nothing."""
+
+    adapters: Path | None = None  # the adapter directory, which the server must see at the same path
+    model: Path | None = None  # the base model's directory, for the shapes of the probe adapter
+    rank: int = 0  # of the deployment's adapters
+    vocabulary: int = 2**31  # upper bound of token ids, exclusive
+    loras: int = 1  # adapters that must be usable at the same time
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """The capabilities of a server beyond those that all need: token ids, raw logprobs, loading at runtime."""
+
+    url: str
+    server: str = "vLLM"
+    version: str
+    max_model_len: int | None
+    max_loras: int | None  # None: not reported yet
+    rank: int | None  # an adapter of this rank was loaded and unloaded; None: not probed
+    note: str = ""  # why the rank was not probed
+
+
+BLOCK_TOKENS = 64
+_MAX_BLOCKS = 16_384  # remembered per replica: a million tokens, about what its cache holds
+MAX_IMBALANCE = 4  # requests more than the idlest replica that a prompt accepts for a cached prefix
+
+
+class ReplicaLoad(msgspec.Struct, frozen=True):
+    """A replica that may serve a prompt."""
+
+    in_flight: int
+    matched: int  # leading blocks of the prompt that it processed recently
+
+
+def hash_blocks(model: str, prompt_ids: Sequence[int]) -> tuple[int, ...]:
+    """One hash per whole block, over everything up to its end: equal only if the whole prefix is.
+
+    >>> short, long = hash_blocks("base", [7] * 64), hash_blocks("base", [7] * 130)
+    >>> len(long), long[:1] == short, hash_blocks("other", [7] * 64) == short
+    (2, True, False)
+    """
+    hashes, last = list[int](), hash(model)
+    for start in range(0, len(prompt_ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
+        last = hash((last, *prompt_ids[start : start + BLOCK_TOKENS]))
+        hashes.append(last)
+    return tuple(hashes)
+
+
+def choose_replica(loads: Sequence[ReplicaLoad]) -> int:
+    """The index of the replica to use: of those nearly as idle as the idlest, the one with the longest match.
+
+    >>> choose_replica([ReplicaLoad(2, 0), ReplicaLoad(1, 0)])
+    1
+    >>> choose_replica([ReplicaLoad(2, 9), ReplicaLoad(1, 0)])
+    0
+    >>> choose_replica([ReplicaLoad(6, 9), ReplicaLoad(1, 0)])
+    1
+    """
+    idle = min(load.in_flight for load in loads)
+    near = [index for index, load in enumerate(loads) if load.in_flight <= idle + MAX_IMBALANCE]
+    return min(near, key=lambda index: (-loads[index].matched, loads[index].in_flight))
+
+
+class RecentPrefixes:
+    """The blocks that a replica processed recently; the least recently used are dropped first."""
+
+    def __init__(self, max_blocks: int = _MAX_BLOCKS) -> None:
+        self._max_blocks = max_blocks
+        self._blocks: OrderedDict[int, None] = OrderedDict()
+
+    def add(self, blocks: Sequence[int]) -> None:
+        for block in reversed(blocks):  # blocks are useful only together with all blocks before them
+            self._blocks[block] = None
+            self._blocks.move_to_end(block)
+        while len(self._blocks) > self._max_blocks:
+            self._blocks.popitem(last=False)
+
+    def match(self, blocks: Iterable[int]) -> int:
+        """The number of leading blocks that were processed recently."""
+        known = 0
+        for block in blocks:
+            if block not in self._blocks:
+                break
+            known += 1
+        return known
+
+    def clear(self) -> None:
+        self._blocks.clear()
+
+
+class GroupLock:
+    """Admits any number of holders of one group at a time. First come, first served, so neither group starves."""
+
+    def __init__(self) -> None:
+        self._group = False  # of the holders
+        self._holders = 0
+        self._waiting: deque[tuple[bool, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def hold(self, group: bool) -> AsyncIterator[None]:
+        """Wait until no other group holds the lock."""
+        if self._waiting or (self._holders and self._group is not group):
+            await self._wait(group)
+        else:
+            self._admit(group)
+        try:
+            yield
+        finally:
+            self._holders -= 1
+            self._admit_next()
+
+    async def _wait(self, group: bool) -> None:
+        waiter = group, asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            await waiter[1]
+        except asyncio.CancelledError:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            elif not waiter[1].cancelled():  # admitted at the same moment
+                self._holders -= 1
+            self._admit_next()
+            raise
+
+    def _admit_next(self) -> None:
+        """Admit the head of the queue, as long as it is of one group."""
+        while self._waiting and (not self._holders or self._group is self._waiting[0][0]):
+            group, entered = self._waiting.popleft()
+            if not entered.cancelled():
+                self._admit(group)
+                entered.set_result(None)
+
+    def _admit(self, group: bool) -> None:
+        self._group = group
+        self._holders += 1
+
 
 log = structlog.get_logger(__name__)
 

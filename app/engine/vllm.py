@@ -1,11 +1,16 @@
-"""A client for vLLM's HTTP API: typed replies, and separate errors for faults of the server and of the request."""
+"""vLLM's HTTP API: typed replies, separate errors for faults of the server and of the request, the requests and
+replies of completions, and embeddings.
+"""
 
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
 import httpx
 import msgspec
+import numpy as np
 
+from app.engine.protocol import Completion, Sampling, Vector
 from app.errors import EngineError, EngineRefusalError
 from app.untrusted.http_transport import HttpTransport
 
@@ -132,3 +137,113 @@ def _reason(reply: httpx.Response) -> str:
         return str(reply.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
         return reply.text[:300]
+
+
+_PLAIN = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+"""Always sent: vLLM would otherwise take these from the model's generation_config.json."""
+
+
+def build_request(prompt: list[int], model: str, sampling: Sampling) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "seed": sampling.seed,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "logprobs": 0,  # of the sampled token only
+        "return_token_ids": True,
+        **_PLAIN,
+    }
+    if sampling.stop_strings:
+        body["stop"] = list(sampling.stop_strings)
+    if sampling.allowed_token_ids:
+        body["allowed_token_ids"] = list(sampling.allowed_token_ids)
+    return body
+
+
+def parse_completion(answer: CompletionReply, prompt: list[int], vocabulary: int, url: str) -> Completion:
+    """Raises InvalidResponseError for a reply to another prompt, or an incomplete one."""
+    if len(answer.choices) != 1:
+        raise InvalidResponseError(f"{url} returned {len(answer.choices)} choices for one prompt.")
+    choice = answer.choices[0]
+    ids, logprobs = tuple(_ids(choice, prompt, url)), tuple(choice.logprobs.token_logprobs)
+    if len(ids) != len(logprobs):
+        raise InvalidResponseError(f"{url} returned {len(ids)} tokens but {len(logprobs)} logprobs.")
+    if not all(0 <= token < vocabulary for token in ids):
+        raise InvalidResponseError(
+            f"{url} returned token ids outside the base model's vocabulary: does it serve another model?"
+        )
+    if choice.finish_reason not in {"stop", "length"}:
+        raise ReplicaError(f"{url} ended the generation early ({choice.finish_reason}): try again.")
+    return Completion(ids, logprobs, choice.finish_reason)
+
+
+def _ids(choice: ReplyChoice, prompt: list[int], url: str) -> list[int]:
+    if choice.token_ids is None or choice.prompt_token_ids is None:
+        raise InvalidResponseError(
+            f"{url} returned no token ids: it must support return_token_ids, as vLLM 0.10.2 and later do."
+        )
+    if choice.prompt_token_ids != prompt:
+        raise InvalidResponseError(f"{url} answered another prompt than the one sent: restart it.")
+    return choice.token_ids
+
+
+_AT_ONCE = 64
+_TIMEOUT = 600.0
+
+
+class HttpEmbedder:
+    """Embeds with one model. `open` asks the server for the model's name if none is given."""
+
+    def __init__(self, url: str, model: str = "") -> None:
+        self.url, self._model = url.rstrip("/"), model
+        self._http = open_client(_AT_ONCE, _TIMEOUT)
+
+    @classmethod
+    async def open(cls, url: str, model: str = "") -> Self:
+        """Raises EngineError if the server is unreachable, or serves several models and none was named."""
+        embedder = cls(url, model)
+        try:
+            return await embedder.resolve_model()
+        except EngineError:
+            await embedder.close()
+            raise
+
+    async def resolve_model(self) -> Self:
+        """Look up the model's name. Raises EngineError as `open` does; it may then be tried again."""
+        self._model = self._model or await self._only_model()
+        return self
+
+    @property
+    def model(self) -> str:
+        return self._model
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        if not texts:
+            return []
+        body = {"model": self._model, "input": list(texts), "encoding_format": "float"}
+        answer: EmbeddingReply = await send(self._http, "POST", f"{self.url}/v1/embeddings", EmbeddingReply, body)
+        rows = {row.index: row.embedding for row in answer.data}
+        if sorted(rows) != list(range(len(texts))):
+            raise EngineError(f"{self.url} returned {len(answer.data)} vectors for {len(texts)} texts.")
+        return [_unit(rows[position]) for position in range(len(texts))]
+
+    async def _only_model(self) -> str:
+        answer: ModelList = await send(self._http, "GET", f"{self.url}/v1/models", ModelList)
+        models = answer.data
+        candidates = [model.id for model in models if model.task == "embed"] or [model.id for model in models]
+        if len(candidates) != 1:
+            raise EngineError(f"{self.url} serves {', '.join(candidates) or 'nothing'}: name the embedding model.")
+        return candidates[0]
+
+
+def _unit(values: list[float]) -> Vector:
+    vector = np.asarray(values, np.float32)
+    length = float(np.linalg.norm(vector))
+    if not np.isfinite(length) or length == 0:
+        raise EngineError("the embedding model returned a zero or non-finite vector.")
+    return np.asarray(vector / length, np.float32)

@@ -12,8 +12,8 @@ from app.apis.media_types import EVENT_STREAM, is_binary_media, is_declared_json
 from app.errors import HostError
 from app.gateway.event_stream import events
 from app.records import CallResponse, Json
-from app.sandbox.frames import MAX_DEPTH, MAX_NODES
 from app.sandbox.protocol import RefusalError
+from app.sandbox.wire import MAX_DEPTH, MAX_NODES
 from app.untrusted.json_text import JsonError, decode_json
 
 _ERROR_CHARS = 500

@@ -3,7 +3,7 @@
 import re
 
 from app.records import Json
-from app.sandbox.frames import MAX_DEPTH, MAX_NODES
+from app.sandbox.wire import MAX_DEPTH, MAX_NODES
 from app.untrusted.json_text import JsonError, decode_json
 
 _LINE_END = re.compile(r"\r\n|\r|\n")

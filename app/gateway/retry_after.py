@@ -10,8 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from app.sandbox.protocol import RefusalError
-from app.sandbox.run_clock import stopped
+from app.sandbox.protocol import RefusalError, stopped
 
 _BUSY = (429, 503)
 _MENTIONED = re.compile(r"retry[- ]after", re.IGNORECASE)

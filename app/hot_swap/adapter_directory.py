@@ -4,9 +4,8 @@ import asyncio
 from functools import cached_property
 from pathlib import Path
 
-from app.adapters.compatibility import Shapes
-from app.adapters.files import AdapterFiles, base_shapes, verify
 from app.adapters.store import AdapterStore
+from app.engine.adapter_files import AdapterFiles, Shapes, base_shapes, verify
 
 
 class AdapterDirectory:

@@ -4,8 +4,8 @@ import structlog
 
 from app.db import adapters
 from app.db.database import Sessions
-from app.engine.capability import PROBE_PREFIX
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
+from app.engine.replica import PROBE_PREFIX
 from app.errors import EngineError
 from app.hot_swap.load_everywhere import NoRoomError
 from app.records import BASE

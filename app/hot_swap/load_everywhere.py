@@ -8,11 +8,10 @@ from pathlib import Path
 
 import structlog
 
-from app.engine.capability_probe import TOO_HIGH
-from app.engine.clear_nan_blocks import clear_nan_blocks
+from app.engine.health import TOO_HIGH, clear_nan_blocks
 from app.engine.protocol import Sampling
 from app.engine.replica import Replica
-from app.engine.vllm_api import ReplicaError
+from app.engine.vllm import ReplicaError
 from app.errors import AdapterError, EngineError, EngineRefusalError
 from app.hot_swap.gather_all import gather_all
 from app.hot_swap.replica_probe import record_probe, verify_replica

@@ -16,14 +16,13 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from app.adapters.files import AdapterFiles
 from app.db import adapters, audit, tables
 from app.db.advisory_locks import load_lock
 from app.db.database import TRANSIENT, Sessions
 from app.db.tables import AuditAction
-from app.engine.hosted.chat_model import OpenHosted
-from app.engine.http_engine import HttpEngine
-from app.engine.protocol import Completion, Sampling
+from app.engine.adapter_files import AdapterFiles
+from app.engine.client import HttpEngine
+from app.engine.protocol import Completion, OpenHosted, Sampling
 from app.engine.replica import Replica
 from app.engine.tokenizer import Message
 from app.errors import AdapterError, AppError, EngineError, EngineRefusalError

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Replica
-from app.engine.vllm_api import NonFiniteError
+from app.engine.vllm import NonFiniteError
 from app.errors import AdapterError, EngineError
 from app.hot_swap.gather_all import gather_all
 from app.hot_swap.verification import LogprobDifferences, verify_logprobs

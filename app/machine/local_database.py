@@ -1,23 +1,96 @@
-"""The configured database: the one at DATABASE_URL, or the embedded PostgreSQL of this machine."""
+"""The configured database, for `sage up` and for one command: the one at DATABASE_URL, or the embedded PostgreSQL
+of the data directory, which one `sage up` locks; and what other commands must know of the settings that it was
+started with.
+"""
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import click
+import msgspec
 from sqlalchemy import make_url
 
 from app.db import embedded_postgres
 from app.db.encrypted_rows import prepare_secrets
 from app.db.migrate import migrate
-from app.errors import DatabaseError, SettingError
+from app.errors import ConflictError, DatabaseError, SettingError, StorageError
+from app.exclusive_lock import exclusive_lock
 from app.loop import Loop
-from app.machine.data_dir_lock import DataDirLockedError, lock_data_dir
 from app.settings import Settings
+
+
+class DataDirLockedError(ConflictError):
+    """Another process uses this data directory."""
+
+
+@contextmanager
+def lock_data_dir(data_dir: Path) -> Iterator[None]:
+    """Create the directory, and lock it until the block or this process ends.
+
+    Raises DataDirLockedError if another process holds the lock, and SettingError if it cannot be written.
+    """
+    taken = DataDirLockedError(f"another `sage up` uses {data_dir}: stop it, or set SAGE_DATA_DIR")
+    with exclusive_lock(data_dir / "up.lock", taken):
+        yield
+
+
+class RunningSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Those of the model and its servers, as in `Settings`."""
+
+    model: str
+    model_url: str
+    prompt_profile: str
+    chat_template_kwargs: str
+    engine_urls: str
+    engine_port: int
+    has_model_key: bool = False
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        same = {name: getattr(settings, name) for name in cls.__struct_fields__ if name != "has_model_key"}
+        return cls(**same, has_model_key=bool(settings.model_key))
+
+    @classmethod
+    def find(cls, data_dir: Path) -> Self | None:
+        """Of the `sage up` that runs with this data directory, as the caller has made sure; None if it cannot be
+        read, or has not come so far.
+        """
+        try:
+            return msgspec.json.decode(_file(data_dir).read_bytes(), type=cls)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def apply(self, settings: Settings) -> Settings:
+        """The settings of another process, as if they were given these."""
+        own = {name: value for name, value in msgspec.structs.asdict(self).items() if name != "has_model_key"}
+        return msgspec.structs.replace(settings, **own)
+
+
+@contextmanager
+def noted_settings(settings: Settings) -> Iterator[None]:
+    """Has `RunningSettings.find` find them meanwhile. Raises StorageError if the file cannot be written."""
+    path = _file(settings.data_dir)
+    try:
+        path.unlink(missing_ok=True)  # of a process that was killed
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(RunningSettings.of(settings)))
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written ({error.strerror}): check SAGE_DATA_DIR") from error
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _file(data_dir: Path) -> Path:
+    return data_dir / "up.json"
+
 
 _WATCH_SECONDS = 1.0
 _RETRY_SECONDS = 3.0

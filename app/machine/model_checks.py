@@ -11,9 +11,8 @@ import msgspec
 
 from app import errors
 from app.agent.prompt_profiles import Profile, choose_profile, sample_opening
-from app.engine.model_memory import weights_in
-from app.engine.thoughts import CLOSED_THOUGHT, end_of, opened_thought
-from app.engine.tokenizer import ChatTokenizer, Message
+from app.engine.memory import weights_in
+from app.engine.tokenizer import CLOSED_THOUGHT, ChatTokenizer, Message, end_of, opened_thought
 from app.errors import ChatTemplateError, ModelError, ModelTokenizerError
 from app.python_process import lower_limit, python_module
 from app.records import Json

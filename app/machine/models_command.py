@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from app.adapters.bundled_adapter import BUNDLED
-from app.model_catalog import CATALOG, SEED, find_model, models_dir, pulled
+from app.base.model_catalog import CATALOG, SEED, find_model, models_dir, pulled
 from app.settings import Settings
 
 
@@ -57,7 +57,7 @@ def pull_command(name: str, source: Any, given: Path | None) -> None:
         return
     _check_options(name, source, given)
     from app.engine.tokenizer import read_card  # noqa: PLC0415
-    from app.model_store.pull import pull  # noqa: PLC0415  the conversion is imported only where it is used
+    from app.machine.models import pull  # noqa: PLC0415  the conversion is imported only where it is used
 
     data_dir = Settings.from_env().data_dir
     if name in CATALOG and not pulled(name, data_dir):
@@ -101,7 +101,7 @@ def show(name: str) -> None:
 
 
 def _show_directory(path: Path, settings: Settings) -> None:
-    from app.engine.model_memory import usual_need, weights_in  # noqa: PLC0415
+    from app.engine.memory import usual_need, weights_in  # noqa: PLC0415
     from app.engine.tokenizer import ChatTokenizer  # noqa: PLC0415
 
     tokenizer = ChatTokenizer.load(path)

@@ -10,12 +10,12 @@ from litestar.di import NamedDependency
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Db
-from app.api.health import ReadinessCheck, readiness
 from app.console.visit import Visitor, page
 from app.db import audit, environments, queue_depth, releases, runners, runs, tables
 from app.db.disk_space import Disk
 from app.db.tables import AuditAction
-from app.engine.model_server import ModelServer
+from app.engine.client import ModelServer
+from app.machine.routes import ReadinessCheck, readiness
 
 _SWAPS: Final = (AuditAction.ACTIVATED, AuditAction.REFUSED, AuditAction.RESTORED)
 _MEANINGS: Final = {

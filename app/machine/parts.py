@@ -13,14 +13,14 @@ from app.agent.prompt_profiles import Profile
 from app.db.database import Database, Sessions, open_database
 from app.db.notifications import NotificationListener
 from app.db.pooler import check_pooler
-from app.engine.capability import ServerRequirements
-from app.engine.health_monitor import HealthChecks
-from app.engine.http_engine import HttpEmbedder, HttpEngine, Topology
+from app.engine.client import HttpEmbedder, HttpEngine, Topology
+from app.engine.health import HealthChecks
+from app.engine.replica import ServerRequirements
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import SettingError
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.json_log import configure_logging
-from app.model_store.model_checks import load_served
+from app.machine.model_checks import load_served
 from app.run_settings import RunSettings
 from app.scratch import remove_left
 from app.security.encryption import KeyRing

@@ -1,10 +1,17 @@
-"""Supervises child processes: starts them, restarts those that die or hang, and stops them together."""
+"""Supervises child processes: starts each in a group and with a log file of its own, restarts those that die or
+hang, says why one ended, keeps the logs small, and stops them together.
+"""
 
 import asyncio
+import contextlib
+import os
+import shutil
 import signal
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Protocol, Self
 
 import click
 import httpx
@@ -12,16 +19,294 @@ import msgspec
 
 from app.db import runners
 from app.errors import AppError
-from app.liveness import LivenessListener
+from app.liveness import UNRESPONSIVE, LivenessListener
 from app.loop import Loop
-from app.machine.child_process import ChildProcess, StartedChild, start_child
-from app.machine.hang_watch import HangLimits, HangWatch, LivenessProbe, ReportProbe, UrlProbe
+from app.parent_death import end_with_parent
+from app.settings import Settings
+
+_SECONDS = 1.0  # between two looks at their sizes
+_TAIL_BYTES = 64 << 10  # of a log, read for the reason of a death
+
+
+def rotation(settings: Settings) -> Loop:
+    """While entered, keeps the logs in the data directory within SAGE_LOG_MB and SAGE_LOG_FILES."""
+
+    async def rotate_all() -> None:
+        for path in _logs(settings.data_dir):
+            rotate(path, settings.log_mb << 20, settings.log_files)
+
+    return Loop("rotate logs", rotate_all, _SECONDS, expected=(OSError,))
+
+
+def rotate(path: Path, max_bytes: int, keep: int) -> None:
+    """Empty a log beyond `max_bytes`, after a copy to `<name>.1`; older copies move on to `<name>.2` and so on, up
+    to `keep` of them. Its process goes on writing to the same file, which it must have opened to append.
+
+    On a full disk, what cannot be copied is dropped.
+    """
+    if not path.exists() or path.stat().st_size <= max_bytes:
+        return
+    copies = [path.with_name(f"{path.name}.{number}") for number in range(1, keep + 1)]
+    for older, newer in zip(reversed(copies[1:]), reversed(copies[:-1]), strict=True):
+        if newer.exists():
+            newer.replace(older)
+    if copies:
+        try:
+            shutil.copyfile(path, copies[0])
+        except OSError:
+            copies[0].unlink(missing_ok=True)
+    os.truncate(path, 0)
+
+
+def last_error(path: Path, start: int) -> str:
+    """One line about why a process died: the last error after byte `start`, or the last line."""
+    try:
+        lines = _tail(path, start)
+    except OSError as error:
+        return f"its log cannot be read: {error.strerror}"
+    errors = [line for line in lines if "Error: " in line]
+    return (errors or lines or ["it logged nothing"])[-1].removeprefix("Error: ")
+
+
+def says_what_to_mend(path: Path, start: int) -> bool:
+    """The last line after byte `start` is the message of a command that refuses to run."""
+    try:
+        return any(line.startswith("Error: ") for line in _tail(path, start)[-1:])
+    except OSError:
+        return False
+
+
+def _tail(path: Path, start: int) -> list[str]:
+    """The last lines after byte `start`, or of the whole log if it is shorter, because it was rotated."""
+    with path.open("rb") as log:
+        size = log.seek(0, os.SEEK_END)
+        log.seek(max(start if start <= size else 0, size - _TAIL_BYTES))
+        return log.read().decode(errors="replace").strip().splitlines()
+
+
+def _logs(data_dir: Path) -> Iterator[Path]:
+    yield from (data_dir / "logs").glob("*.log")
+    yield data_dir / "postgres" / "log"
+    yield from (data_dir / "runs").glob("*/log")
+
+
+_CGROUP = Path("/proc/self/cgroup")
+_MOUNT = Path("/sys/fs/cgroup")
+_MACHINE = Path("/proc/vmstat")
+
+
+def kills() -> int | None:
+    """How many it has ended in this process's cgroup, or else on this machine; None if it does not say."""
+    for path in [*_cgroup_files(), _MACHINE]:
+        try:
+            return counted(path.read_text())
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def counted(text: str) -> int:
+    """The counter in memory.events, memory.oom_control or vmstat. Raises ValueError if it is not there.
+
+    >>> counted("oom 3\\noom_kill 2\\noom_group_kill 0\\n")
+    2
+    """
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name == "oom_kill":
+            return int(value)
+    raise ValueError("it has no oom_kill")
+
+
+def _cgroup_files() -> list[Path]:
+    """Of version 2, or of the memory controller of version 1; as a container sees them, or the host."""
+    try:
+        rows = [row.split(":", 2) for row in _CGROUP.read_text().splitlines()]
+    except OSError:
+        return []
+    found = list[Path]()
+    for _, controllers, path in rows:
+        if controllers in ("", "memory"):
+            name = "memory.oom_control" if controllers else "memory.events"
+            root = _MOUNT / controllers
+            found += [root / path.lstrip("/") / name, root / name]
+    return found
+
+
+START_SECONDS = 120.0
+
+
+class ChildProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process to keep alive."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    ready: str = ""  # a URL that answers 200 once it is ready; "" if it has none
+    alive: str = ""  # a URL that answers, whatever it says, unless the process hangs; "" if it has none
+    starts_with: str = ""  # what it does before it is ready, if that takes long
+    start_seconds: float = START_SECONDS  # the most until it is ready, and until its first sign of life
+    reports: bool = False  # signs of life to NOTIFY_SOCKET, of which the supervisor sets the address
+
+
+class StartedChild(msgspec.Struct, frozen=True):
+    child: ChildProcess
+    process: asyncio.subprocess.Process
+    log: Path
+    log_start: int  # byte offset of the output of this start
+    oom_kills: int | None  # before it
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the process and all that it started."""
+        with contextlib.suppress(ProcessLookupError):  # already gone
+            os.killpg(self.process.pid, number)
+
+    async def end(self, seconds: float) -> None:
+        """SIGTERM, and SIGKILL after some seconds."""
+        if self.process.returncode is None:
+            self.signal(signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):  # SIGKILL follows
+                async with asyncio.timeout(seconds):
+                    await self.process.wait()
+        self.signal(signal.SIGKILL)  # with its child processes
+        await self.process.wait()
+
+    def cause_of_death(self) -> str:
+        """What follows the name of the child in a sentence, after it has ended."""
+        code = self.process.returncode or 0
+        if code >= 0:
+            return f"ended with exit code {code}: {self.last_error()}"
+        if -code == UNRESPONSIVE:
+            return f"did not respond, and its watchdog ended it; the log shows where (log: {self.log})"
+        name = signal.Signals(-code).name
+        return f"was killed by {name}{self._lack_of_memory() if name == 'SIGKILL' else ''}"
+
+    def refused(self) -> bool:
+        """It ended by itself and told people what to mend: another start would end the same."""
+        return self.process.returncode == 1 and says_what_to_mend(self.log, self.log_start)
+
+    def last_error(self) -> str:
+        return f"{last_error(self.log, self.log_start)} (log: {self.log})"
+
+    def _lack_of_memory(self) -> str:
+        before, now = self.oom_kills, kills()
+        if before is None or now is None:
+            return ", which may be the kernel's, for lack of memory"
+        return ", and the kernel ended a process for lack of memory meanwhile" if now > before else ""
+
+
+async def start_child(child: ChildProcess, logs: Path) -> StartedChild:
+    """Raises OSError if the system lacks memory, processes or disk space for it, or there is no such program."""
+    path = logs / f"{child.name}.log"
+    with path.open("ab") as output:
+        start = output.tell()
+        process = await asyncio.create_subprocess_exec(
+            *child.argv,
+            env=child.env,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # a group of its own, so that Ctrl-C reaches only the supervisor
+            preexec_fn=end_with_parent,
+        )
+    return StartedChild(child, process, path, start, kills())
+
+
+_PROBE_SECONDS = 10.0  # of one request
+_INTERVAL = 5.0  # seconds between two looks
+
+
+class HangLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds without a sign of life: of a process that has given one, and of one that starts."""
+
+    silent: float
+    start: float
+
+
+class LivenessProbe(Protocol):
+    """Asks one process."""
+
+    silence: str
+    """What a process has done that the probe does not hear of, in a sentence about it."""
+
+    async def is_alive(self, seconds: float) -> bool:
+        """Waits for at most so long."""
+
+    async def close(self) -> None: ...
+
+
+class UrlProbe:
+    """Requests a URL of the process. Every status is an answer."""
+
+    silence = "answered nothing"
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._client = httpx.AsyncClient(trust_env=False)
+
+    async def is_alive(self, seconds: float) -> bool:
+        try:
+            await self._client.get(self._url, timeout=seconds)
+        except httpx.HTTPError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+class ReportProbe:
+    """Reads the reports of the process: those from now on, not those of one that had the address before."""
+
+    silence = "gave no sign of life"
+
+    def __init__(self, listener: LivenessListener) -> None:
+        self._listener = listener
+        listener.heard()
+
+    async def is_alive(self, seconds: float) -> bool:  # noqa: ARG002  it need not wait
+        return self._listener.heard()
+
+    async def close(self) -> None:
+        """The listener outlives the process."""
+
+
+class HangWatch:
+    """While entered, calls `on_hang` once, with the reason, if there is no sign of life for so long."""
+
+    def __init__(self, probe: LivenessProbe, limits: HangLimits, on_hang: Callable[[str], None]) -> None:
+        self._probe, self._limits, self._on_hang = probe, limits, on_hang
+        self._allowed = max(limits.start, limits.silent)
+        self._silent = 0.0
+        self._interval = min(_INTERVAL, limits.silent / 4)
+        self._timeout = min(_PROBE_SECONDS, limits.silent / 2)
+        self._loop = Loop("watch a process", self._look, self._interval)
+
+    async def __aenter__(self) -> Self:
+        self._loop.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._loop.stop()
+        await self._probe.close()
+
+    async def _look(self) -> None:
+        """Count what was waited, not what a clock shows: the supervisor may have been stopped itself."""
+        began = time.monotonic()
+        if await self._probe.is_alive(self._timeout):
+            self._silent, self._allowed = 0.0, self._limits.silent
+            return
+        before = self._silent
+        self._silent += min(time.monotonic() - began, self._timeout) + self._interval
+        if before < self._allowed <= self._silent:
+            self._on_hang(f"{self._probe.silence} for {self._allowed:g} s")
+
 
 _STABLE_SECONDS = 60.0  # of uptime after which the restart backoff resets
 _RESTART_DELAYS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds
 _START_DEATHS = 3  # of a child, after which `ready` gives up
 _QUIET_SECONDS = 5.0  # a start that takes no longer is not reported
-_PROBE_SECONDS = 10.0  # longer than the timeout of the checks of /readyz
+_SUPERVISE_PROBE_SECONDS = 10.0  # longer than the timeout of the checks of /readyz
 
 
 class ProcessError(AppError):
@@ -86,7 +371,7 @@ class Supervisor:
         try:
             async with (
                 asyncio.timeout(kept.child.start_seconds),
-                httpx.AsyncClient(timeout=_PROBE_SECONDS, trust_env=False) as client,
+                httpx.AsyncClient(timeout=_SUPERVISE_PROBE_SECONDS, trust_env=False) as client,
             ):
                 while missing := await _not_ready(client, kept.child.ready):
                     self._raise_if_one_died()

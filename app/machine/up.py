@@ -1,36 +1,187 @@
-"""`sage up`: everything on one machine. Services that a setting names by URL are used instead of started."""
+"""`sage up`: everything on one machine. Services that a setting names by URL are used instead of started. Gets
+the model first, prints a link that signs in to the console, and fills the project `demo` for a first task
+within a minute.
+"""
 
 import asyncio
+import json
 import os
 import shlex
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlencode
 
 import click
+import httpx
 import msgspec
 
-from app.db import hosted_models, keys, projects
+from app.apis.api_documents import fetch_document, parse_document
+from app.base.model_catalog import CATALOG, models_dir, pulled
+from app.db import api_trials, apis, hosted_models, keys, manifests, projects, sign_ins
 from app.db.database import open_database
-from app.engine.hosted.client import Abilities
-from app.engine.model_memory import loading, loading_seconds
-from app.machine.child_process import START_SECONDS, ChildProcess
-from app.machine.console_link import console_link
-from app.machine.data_dir_lock import lock_data_dir
-from app.machine.demo import PROJECT, DemoIndex, first_task, register_demo
-from app.machine.local_database import run_database
-from app.machine.logs import rotation
-from app.machine.prepare_model import prepare_model
-from app.machine.running_settings import noted_settings
-from app.machine.supervise import Supervisor
+from app.engine.hosted.client import Abilities, Remedies
+from app.engine.hosted.probe import probe
+from app.engine.memory import loading, loading_seconds, memory_available, usual_need
+from app.errors import ApiDocumentError, EngineError, ModelError, SettingError
+from app.machine.local_database import lock_data_dir, noted_settings, run_database
+from app.machine.model_checks import load_served
+from app.machine.supervise import START_SECONDS, ChildProcess, Supervisor, rotation
 from app.ports import Port, base_url, check_ports
 from app.python_process import python_module
-from app.records import BASE, shown_model
+from app.records import BASE, Json, shown_model
+from app.release import manifest
 from app.release.first_release import FirstRelease
+from app.release.hosted_models import HostedModels
 from app.security.admin_key_file import admin_key_file, noted_place, read_admin_key, write_admin_key
 from app.setting_lists import urls_in
 from app.settings import Settings
+
+_PATIENCE = 20.0  # seconds, for an endpoint that answers that it is still loading its model
+_REMEDIES = Remedies(
+    key="correct SAGE_MODEL_KEY",
+    model="correct SAGE_MODEL or SAGE_MODEL_URL",
+    url="check SAGE_MODEL_URL, and that it runs",
+)
+
+
+def prepare_model(settings: Settings) -> Abilities | None:
+    """Pull a model of the catalogue that is not here. Returns what a hosted one can do.
+
+    Raises ModelError, and SettingError for one that cannot be served, or does not answer at its endpoint.
+    """
+    if settings.model_url:
+        return asyncio.run(_probed(settings))
+    _pull(settings)
+    try:
+        load_served(settings.model_dir, settings.prompt_profile, settings.template_kwargs)
+        if not settings.engine_urls:
+            click.echo(_memory(settings))
+    except ModelError as error:
+        raise SettingError(f"SAGE_MODEL={settings.model}: {error}") from error
+    return None
+
+
+def _pull(settings: Settings) -> None:
+    if settings.model not in CATALOG or pulled(settings.model, settings.data_dir):
+        return
+    from app.machine.models import pull  # noqa: PLC0415  takes a moment, which later starts need not wait for
+
+    model = CATALOG[settings.model]
+    click.echo(f"pulling {model.summary} to {models_dir(settings.data_dir)}")
+    pull(model.name, settings.data_dir)
+
+
+def _memory(settings: Settings) -> str:
+    free = memory_available()
+    here = "" if free is None else f"; {free >> 20:,} MB are free"
+    return f"model {settings.model}: up to {usual_need(settings.model_dir, settings)} of memory{here}"
+
+
+async def _probed(settings: Settings) -> Abilities:
+    url, model = settings.model_url, settings.model
+    if settings.engine_urls:
+        raise SettingError(
+            "SAGE_MODEL_URL and ENGINE_URLS are both set: unset one of them. A server with model servers gets "
+            "hosted models by `sage models add`"
+        )
+    opened = HostedModels.of(settings).connect(
+        url, model, settings.model_key, trusted=True, patience=_PATIENCE, remedies=_REMEDIES
+    )
+    async with opened as endpoint:
+        try:
+            found = await probe(endpoint)
+        except EngineError as error:
+            raise SettingError(str(error)) from error
+    length = f"{found.context:,} tokens" if found.context else "it does not say how long its context is"
+    remark = f"; {found.remark}" if found.remark else ""
+    click.echo(f"model {model} at {url}: it answers; {length}{remark}")
+    return found
+
+
+async def console_link(url: str, settings: Settings) -> str:
+    """A new link, good once and for minutes. `url` is the database.
+
+    Raises SettingError if the data directory has no valid admin key.
+    """
+    async with open_database(url) as database, database.sessions.begin() as session:
+        kept = read_admin_key(settings.data_dir)
+        found = await keys.by_secret(session, kept) if kept else None
+        if found is None:
+            file = admin_key_file(settings.data_dir.absolute())
+            raise SettingError(
+                f"{file} has no valid key: sign in with one at {_address(settings)}; `sage keys create-admin` "
+                "creates one"
+            )
+        secret = await sign_ins.offer_link(session, found[0].id)
+    return f"{_address(settings)}/sign-in?{urlencode({'link': secret})}"
+
+
+def _address(settings: Settings) -> str:
+    own = settings.public_url.rstrip("/") or base_url(settings.host, settings.port)
+    return f"{own}/console"
+
+
+PROJECT = "demo"
+
+
+class DemoIndex(msgspec.Struct, frozen=True):
+    """The body of /demo, which the demo services publish."""
+
+    documents: dict[str, str]  # the URL of each API's OpenAPI document
+    task: dict[str, str]  # a first task, as POST /v1/tasks takes it, without its project
+
+
+async def register_demo(url: str, services: str) -> DemoIndex:
+    """Bring the demo project's documents in line with those that the services publish. Safe to repeat.
+
+    `url` is the database. Raises ApiDocumentError if the services do not answer.
+    """
+    async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
+        index = await _fetch_index(client, f"{services}/demo")
+        documents = {
+            api: (source, await fetch_document(client, source)) for api, source in index.documents.items()
+        }
+    await _put(url, documents)
+    return index
+
+
+async def _fetch_index(client: httpx.AsyncClient, url: str) -> DemoIndex:
+    try:
+        answer = await client.get(url)
+        return msgspec.json.decode(answer.raise_for_status().content, type=DemoIndex)
+    except (httpx.HTTPError, msgspec.MsgspecError) as error:
+        raise ApiDocumentError(f"{url} cannot be read ({error}): set SAGE_DEMO_PORT to a free port") from error
+
+
+async def _put(url: str, documents: dict[str, tuple[str, dict[str, Json]]]) -> None:
+    async with open_database(url) as database, database.sessions.begin() as session:
+        project = await projects.by_name(session, PROJECT)
+        serving = await manifest.lock_active(session, project.id)
+        before = await manifests.api_tools(session, project.id)
+        for api, (source, document) in documents.items():
+            digest = parse_document(api, document, source=source).digest
+            row = await apis.put(session, project.id, api, source=source, document=document, digest=digest)
+            if api not in before:  # models are shown how to use these
+                await api_trials.renew(session, project.id, row.id, wanted=False)
+        now = await manifests.api_tools(session, project.id)
+        changed = [api for api in now if now[api] != before.get(api)]  # a rollback outlives a restart
+        await manifest.update_tools(session, serving, changed, manifest.SERVER)
+
+
+def first_task(address: str, task: dict[str, str]) -> list[str]:
+    """Shell lines that submit a task, follow its events and show its result."""
+    auth, body = '-H "Authorization: Bearer $KEY"', json.dumps(task | {"project": PROJECT})
+    named = f"--project {PROJECT} --scenario {shlex.quote(task['scenario'])}" if "scenario" in task else ""
+    return [
+        f"  sage run {shlex.quote(task['instruction'])} {named}   # or, without it:",
+        f"  curl -s {address}/v1/tasks {auth} -d '{body}'",
+        "  ID=...   # the id in that answer",
+        f"  curl -sN {address}/v1/tasks/$ID/events {auth}   # its events, as they happen",
+        f"  curl -s {address}/v1/tasks/$ID {auth}           # its state and result",
+    ]
+
 
 _SHOWN = 10  # projects that a line names
 

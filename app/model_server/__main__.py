@@ -5,12 +5,12 @@ from typing import get_args
 
 import click
 
-from app.engine.model_memory import loading
+from app.base.model_catalog import find_model
+from app.engine.memory import loading
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import ModelError, SettingError
 from app.garbage_collection import collect_seldom
 from app.guarded_output import guard_output
-from app.model_catalog import find_model
 from app.settings import EngineDtype, Settings
 
 

@@ -15,14 +15,26 @@ from transformers.cache_utils import DynamicLayer
 from transformers.configuration_utils import PretrainedConfig
 from transformers.utils import logging as transformers_logging
 
-from app.engine.model_memory import served_needs
+from app.engine.memory import served_needs
 from app.errors import ModelError, first_line
-from app.model_server.device_memory import check_memory, has_own_memory, report_exhaustion
-from app.model_server.fused_layers import fuse_layers, weight_format
-from app.model_server.int8_layers import PackedInt8Linear, is_quantized, quantize_layers
-from app.model_server.joined_layers import HalfLinear
+from app.model_server.device import (
+    INT8_TOLERANCE,
+    TOLERANCE,
+    check_memory,
+    has_own_memory,
+    moved_mass,
+    report_exhaustion,
+    saved_dtype,
+)
 from app.model_server.kv_cache import ATTENTION, BLOCK, PagedCache, register_attention
-from app.model_server.model_dtype import INT8_TOLERANCE, TOLERANCE, moved_mass, saved_dtype
+from app.model_server.layers import (
+    HalfLinear,
+    PackedInt8Linear,
+    fuse_layers,
+    is_quantized,
+    quantize_layers,
+    weight_format,
+)
 
 MB = 2**20
 Tables = Sequence[Sequence[int]]  # the blocks of each row

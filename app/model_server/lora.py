@@ -11,11 +11,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from app.adapters.files import LORA_KEY
+from app.engine.adapter_files import LORA_KEY
 from app.engine.tokenizer import read_json
 from app.errors import InvalidError, ModelError, NotFoundError
-from app.model_server.int8_layers import Int8Linear
-from app.model_server.joined_layers import JoinedLinear
+from app.model_server.layers import Int8Linear, JoinedLinear
 
 _NEUTRAL: dict[str, Any] = {
     "bias": "none",

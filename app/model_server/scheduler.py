@@ -1,4 +1,7 @@
-"""Continuous batching: one thread owns the model; requests join and leave between its forward passes."""
+"""Continuous batching: one thread owns the model; requests join and leave between its forward passes. Who is
+admitted to the KV cache and shares its blocks, how tokens are drawn, and what is counted, under vLLM's names
+where vLLM has the same metric.
+"""
 
 import math
 import threading
@@ -7,17 +10,241 @@ from collections.abc import Callable, Sequence
 from itertools import islice, zip_longest
 from queue import Empty, SimpleQueue
 
+import msgspec
+import numpy as np
 import torch
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from torch import Tensor
 
+from app.model_server.blocks import MIN_PREFIX, BlockPool, PrefixCache, as_ids, common_prefix
 from app.model_server.decoder import Decoder
-from app.model_server.generation import Generation
-from app.model_server.kv_memory import KvMemory
-from app.model_server.lora_layers import AdapterSet, LoraDelta
-from app.model_server.prefix_cache import common_prefix
-from app.model_server.prometheus import EngineMetrics
-from app.model_server.sampling import sample
-from app.model_server.speculation import LookupDrafter, draft_lengths
+from app.model_server.generation import Generation, LookupDrafter, draft_lengths
+from app.model_server.kv_cache import BLOCK, SINK, PagedCache
+from app.model_server.lora import AdapterSet, LoraDelta
+
+_LABELS = {"model_name": "base"}
+
+
+class EngineMetrics:
+    def __init__(self, max_loras: int = 1) -> None:
+        self._registry = CollectorRegistry()
+        self._running = self._gauge("vllm:num_requests_running", "Requests in the batch")
+        self._waiting = self._gauge(
+            "vllm:num_requests_waiting", "Requests that wait for a row of the batch, or for memory"
+        )
+        self._usage = self._gauge("vllm:kv_cache_usage_perc", "Part of the KV cache that running requests hold")
+        self._prompt = self._counter("vllm:prompt_tokens", "Prompt tokens of all requests")
+        self._generated = self._counter("vllm:generation_tokens", "Generated tokens of all requests")
+        self._queried = self._counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache")
+        self._hit = self._counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache")
+        self._drafts = self._counter("vllm:spec_decode_num_drafts", "Drafts that were verified")
+        self._drafted = self._counter("vllm:spec_decode_num_draft_tokens", "Drafted tokens that were verified")
+        self._accepted = self._counter("vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were accepted")
+        self._batch = Histogram(
+            "sage:batch_size",
+            "Rows of one forward pass",
+            list(_LABELS),
+            registry=self._registry,
+            buckets=[1, 2, 4, 8, 16, 32, 64, 128, 256],
+        ).labels(**_LABELS)
+
+        adapters = Gauge(
+            "vllm:lora_requests_info",
+            "Running stats on lora requests.",
+            ["max_lora", "waiting_lora_adapters", "running_lora_adapters"],
+            registry=self._registry,
+        )
+        adapters.labels(max_loras, "", "").set_to_current_time()
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, list(_LABELS), registry=self._registry).labels(**_LABELS)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, list(_LABELS), registry=self._registry).labels(**_LABELS)
+
+    def set_load(self, running: int, waiting: int, usage: float) -> None:
+        """`usage`: the part of the KV cache that running requests hold, 0 to 1."""
+        self._running.set(running)
+        self._waiting.set(waiting)
+        self._usage.set(usage)
+
+    def count_prompt(self, tokens: int, reused: int) -> None:
+        self._prompt.inc(tokens)
+        self._queried.inc(tokens)
+        self._hit.inc(reused)
+
+    def count_step(self, rows: int) -> None:
+        self._batch.observe(rows)
+
+    def count_draft(self, tokens: int, accepted: int) -> None:
+        self._drafts.inc()
+        self._drafted.inc(tokens)
+        self._accepted.inc(accepted)
+
+    def count_generated(self, tokens: int) -> None:
+        self._generated.inc(tokens)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+@torch.inference_mode()
+def sample(
+    logits: Tensor,
+    temperatures: Sequence[float],
+    uniforms: Sequence[float],
+    allowed: Sequence[Sequence[int]] = (),
+) -> tuple[list[int], list[float]]:
+    """One token per row and its logprob at temperature 1. logits: (n, vocabulary); uniforms in [0, 1).
+
+    A row with tokens in `allowed` samples one of them; its logprob stays unmasked. Temperature 0 is greedy.
+    Otherwise by the inverse of the cumulative distribution, summed in double precision, so that the tail of a
+    large vocabulary keeps its weight.
+    """
+    logprobs = torch.log_softmax(logits, -1)
+    if any(allowed):
+        logits = _masked(logits, allowed)
+    greedy = [temperature == 0 for temperature in temperatures]
+    if all(greedy):
+        chosen = logits.argmax(-1)
+    else:
+        chosen = _sample_by_inverse_cdf(logits, temperatures, uniforms)
+        if any(greedy):
+            chosen = torch.where(torch.tensor(greedy, device=logits.device), logits.argmax(-1), chosen)
+    return chosen.tolist(), logprobs.gather(-1, chosen[:, None])[:, 0].tolist()
+
+
+def _masked(logits: Tensor, allowed: Sequence[Sequence[int]]) -> Tensor:
+    masked = logits.clone()
+    for row, tokens in enumerate(allowed):
+        if tokens:
+            masked[row] = float("-inf")
+            masked[row, list(tokens)] = logits[row, list(tokens)]
+    return masked
+
+
+def _sample_by_inverse_cdf(logits: Tensor, temperatures: Sequence[float], uniforms: Sequence[float]) -> Tensor:
+    wide = torch.float32 if logits.device.type == "mps" else torch.float64  # MPS has no double precision
+    temperature = torch.tensor([temperature or 1.0 for temperature in temperatures], device=logits.device)
+    cumulative = torch.softmax(logits / temperature[:, None], -1).cumsum(-1, dtype=wide)
+    levels = torch.tensor(uniforms, dtype=wide, device=logits.device)[:, None] * cumulative[:, -1:]
+    tokens = torch.searchsorted(cumulative, levels, right=True)[:, 0]
+    return tokens.clamp_max(logits.shape[-1] - 1)
+
+
+class PrefixMatch(msgspec.Struct, frozen=True):
+    """The first `tokens` of a prompt are cached in these blocks."""
+
+    tokens: int
+    blocks: Sequence[int]
+
+
+class KvMemory:
+    """A generation is admitted once the blocks for its prompt and all of its max_tokens are guaranteed, so that
+    none is ever interrupted; each block is allocated when its first position is needed. Others keep away from
+    those that follow it while they can.
+    """
+
+    def __init__(self, cache: PagedCache) -> None:
+        self._cache = cache
+        self.prefixes = PrefixCache(self._keep, self._drop)
+        self.pool = BlockPool(range(SINK + 1, cache.count), self.prefixes.drop_oldest)
+        self._reserved = 0  # blocks that admitted generations may still allocate
+        self._claims: dict[Generation, range] = {}  # where each goes on, so that its blocks are consecutive
+
+    @property
+    def tokens(self) -> int:
+        """The longest sequence that fits."""
+        return self.pool.size * BLOCK
+
+    @property
+    def usage(self) -> float:
+        """The part of the blocks that running generations hold."""
+        return self.pool.in_use / self.pool.size
+
+    def match(self, generation: Generation, running: Sequence[Generation]) -> PrefixMatch:
+        """The longest prefix of the prompt computed with the same weights, by a finished or a running row.
+
+        The last token must run, for its logits.
+        """
+        ids = generation.prompt[:-1]
+        count, blocks = self.prefixes.longest_match(generation.adapter, ids)
+        for other in running:
+            if other.start == generation.start and (shared := common_prefix(other.prompt, ids)) > count:
+                count, blocks = shared, other.blocks
+        return PrefixMatch(count, blocks) if count >= MIN_PREFIX else PrefixMatch(0, ())
+
+    def may_evict(self, generation: Generation) -> bool:
+        """Whether it may cost cached prefixes to admit it."""
+        return self._reserved + _most_blocks(generation) > self.pool.free
+
+    def cached_tokens(self, generation: Generation) -> int:
+        """How many of its first tokens are cached, as of now."""
+        if generation.cached_version != self.prefixes.version:
+            generation.cached = self.prefixes.shared_tokens(generation.adapter, generation.prompt)
+            generation.cached_version = self.prefixes.version
+        return generation.cached
+
+    def admit(self, generation: Generation, match: PrefixMatch) -> bool:
+        """False if it has to wait until others finish. Full blocks are shared, the last one is copied."""
+        full, rest = divmod(match.tokens, BLOCK)
+        shared, needed = match.blocks[:full], _most_blocks(generation)
+        if self.pool.in_use + self._reserved + needed - self.pool.held(shared) > self.pool.size:
+            return False
+        self.pool.hold(shared)
+        generation.blocks, generation.computed = list(shared), match.tokens
+        self._reserved += needed - full
+        if rest:
+            # Eviction may free the source, and hand it out as the target: then there is nothing to copy.
+            self._allocate(generation)
+            self._cache.copy(match.blocks[full], generation.blocks[full])
+        return True
+
+    def extend(self, generation: Generation, length: int) -> None:
+        """Allocate the blocks of the first `length` positions."""
+        while len(generation.blocks) * BLOCK < length:
+            self._allocate(generation)
+
+    def release(self, generation: Generation, *, keep: bool) -> None:
+        """Keep what has run of a generation that ends for others, as long as there is room."""
+        if keep:
+            length = len(generation.prompt) + len(generation.ids) - 1 if generation.ids else generation.computed
+            ids = np.concatenate([generation.prompt, as_ids(generation.ids)])[:length]
+            self.prefixes.add(generation.adapter, ids, tuple(generation.blocks[: -(-length // BLOCK)]))
+        self._free(generation)
+
+    def discard(self, generation: Generation) -> None:
+        """Free the blocks of a generation whose values are not finite."""
+        if freed := self._free(generation):
+            self._cache.zero(freed)
+
+    def _allocate(self, generation: Generation) -> None:
+        claim = self._claims.pop(generation, None)
+        if not claim or not self.pool.is_free(claim[0]):
+            wanted = _most_blocks(generation) - len(generation.blocks)
+            claim = self.pool.find_run(wanted, self._claims.values())
+        self.pool.hold(claim[:1])
+        generation.blocks.append(claim[0])
+        self._claims[generation] = claim[1:]
+        self._reserved -= 1
+
+    def _free(self, generation: Generation) -> list[int]:
+        self._reserved -= _most_blocks(generation) - len(generation.blocks)
+        self._claims.pop(generation, None)
+        blocks, generation.blocks = generation.blocks, []
+        return self.pool.release(blocks)
+
+    def _keep(self, blocks: Sequence[int]) -> None:
+        self.pool.keep(blocks)
+
+    def _drop(self, blocks: Sequence[int]) -> None:
+        self.pool.drop(blocks)
+
+
+def _most_blocks(generation: Generation) -> int:
+    """The last token that is sampled does not run."""
+    return -(-(len(generation.prompt) + generation.max_tokens - 1) // BLOCK)
+
 
 MAX_ROWS = 64
 _PREFILL_TOKENS = 2048  # of one pass; between two decoding steps fewer than twice as many

@@ -13,14 +13,12 @@ import uvicorn
 
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import ModelError
+from app.model_server.api import EngineService, create_app
 from app.model_server.decoder import MB, Decoder, load_model
+from app.model_server.device import resolve_dtype
 from app.model_server.embeddings import EmbeddingModel
-from app.model_server.lora_layers import AdapterSet
-from app.model_server.model_dtype import resolve_dtype
-from app.model_server.prometheus import EngineMetrics
-from app.model_server.routes import create_app
-from app.model_server.scheduler import SWITCH_INTERVAL, Scheduler
-from app.model_server.service import EngineService
+from app.model_server.lora import AdapterSet
+from app.model_server.scheduler import SWITCH_INTERVAL, EngineMetrics, Scheduler
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):

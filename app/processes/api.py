@@ -1,29 +1,115 @@
-"""Composes the API process. It accepts tasks and shows them; runners execute them."""
+"""Composes the API process, which accepts tasks and shows them; runners execute them. Its routes, those of the
+console, and the dependencies that handlers name.
+"""
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
-from litestar import Litestar
+from litestar import Litestar, Request, Router
+from litestar.datastructures import State
+from litestar.di import Provide
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.adapters.bundled_adapter import BundledAdapter
 from app.agent.prompt_profiles import prompt_hash, prompt_text
-from app.api.app import create_app
+from app.api.access import provide_access
+from app.api.allowed_methods import answer_options
+from app.api.api_call import ApiCallController
+from app.api.api_changes import ApiChangeController
+from app.api.api_content import api_readers
+from app.api.api_credentials import CredentialController
+from app.api.api_operations import ApiOperationController
+from app.api.api_practice import ApiPracticeController
+from app.api.api_trial import ApiTrialController
+from app.api.apis import ApiController
+from app.api.approvals import ApprovalController
+from app.api.audit import AuditController
+from app.api.canaries import CanaryController
+from app.api.chat_completions.routes import ChatController, ChatModelController
+from app.api.datasets import DatasetController
 from app.api.dependencies import Dependencies
-from app.api.health import remarks
+from app.api.environments import EnvironmentController
+from app.api.erasure import ErasureController
+from app.api.exams import ExamController
+from app.api.feedback import FeedbackController
 from app.api.http_server import Shutdown
-from app.api.readiness import hosted_failures, readiness_checks
-from app.api.scope_check import ScopeCheck
+from app.api.json_request import JsonRequest
+from app.api.judge_agreement import JudgeController
+from app.api.key_gate import KeyGate
+from app.api.keys import KeyController
+from app.api.manual import manual_routes
+from app.api.mcp_server.endpoint import mcp, running_server
+from app.api.oauth_callback import client_document, oauth_callback
+from app.api.openapi_pages import docs_routes, openapi_config
+from app.api.problem import HANDLERS
+from app.api.project_access import authorize
+from app.api.projects import ProjectController
+from app.api.release_diff import ReleaseDiffController
+from app.api.releases import ReleaseController
+from app.api.replays import ReplayController
+from app.api.request_log import log_requests
+from app.api.run_events import RunEventsController
+from app.api.runners import RunnerController
+from app.api.runs import RunController
+from app.api.schedule import ScheduleController
+from app.api.secrets import SecretController
+from app.api.shadows import ShadowController
+from app.api.skill_folders import SkillFolderController
+from app.api.skill_runs import SkillRunController
+from app.api.skills import SkillController
+from app.api.statistics import StatisticsController
+from app.api.task_events import TaskEventsController
+from app.api.task_export import ExportController
+from app.api.tasks import TaskController
+from app.api.trajectories import TrajectoryController
+from app.api.watches import WatchController
+from app.api.webhooks import WebhookController
 from app.apis.document_reader import DocumentReader
 from app.broker.celery_broker import worker_notifier
-from app.composition import Parts, load_parts, open_listener, open_services
-from app.console.routes import console_router
+from app.console.api import ApiPage
+from app.console.api_operation import OperationPage
+from app.console.apis import ApiPages
+from app.console.approvals import ApprovalPages
+from app.console.assets import show_asset
+from app.console.audit import AuditPages
+from app.console.exams import ExamPages
+from app.console.feedback import FeedbackPages
+from app.console.home import HomePages
+from app.console.keys import KeyPages
+from app.console.problem_pages import PROBLEM_PAGES, show_nothing
+from app.console.projects import ProjectPages
+from app.console.release_changes import ReleaseChangePages
+from app.console.release_compare import ReleaseComparePages
+from app.console.release_page import ReleasePage
+from app.console.releases import ReleasePages
+from app.console.run_page import RunDetailPage
+from app.console.runs import RunPages
+from app.console.schedule import SchedulePages
+from app.console.secrets import SecretPages
+from app.console.secure_headers import secure_headers
+from app.console.session import authorize_visit
+from app.console.sign_in import SessionPages, SignInPages
+from app.console.skill_changes import SkillChangePages
+from app.console.skill_page import SkillDetailPage
+from app.console.skills import SkillPages
+from app.console.task import TaskDetailPage
+from app.console.task_changes import TaskChanges
+from app.console.task_replay import ReplayPages
+from app.console.tasks import TaskPages
+from app.console.usage import UsagePages
+from app.console.visit import provide_visit
+from app.console.webhooks import WebhookPages
 from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
+from app.db.database import reading
 from app.db.disk_space import DiskSpace
 from app.db.learning_outlook import Serving
 from app.db.migrate import check_schema
+from app.engine.hosted.pages import HostedModelPages
+from app.engine.hosted.routes import HostedModelController
 from app.engine.model_scope import ModelScope
 from app.engine.tokenizer import read_card
 from app.garbage_collection import freeze_memory
@@ -32,6 +118,10 @@ from app.gateway.http_client import open_client
 from app.gateway.mcp_client.mcp_commands import read_commands
 from app.gateway.own_services import OwnServices
 from app.hot_swap.loader import AdapterLoader
+from app.machine.health import ScopeCheck, hosted_failures, readiness_checks
+from app.machine.pages import HealthPages
+from app.machine.parts import Parts, load_parts, open_listener, open_services
+from app.machine.routes import REQUESTS, healthz, livez, metrics, readyz, remarks
 from app.ports import base_url
 from app.project.project_settings import Limits
 from app.project.webhook_sender import WebhookSender
@@ -45,6 +135,167 @@ from app.runner.approval_expiry import ApprovalExpiry
 from app.runner.retention_loop import RetentionLoop
 from app.runner.verifier_sender import VerifierSender
 
+_PAGES: list[Any] = [
+    HomePages,
+    TaskPages,
+    TaskDetailPage,
+    TaskChanges,
+    ReplayPages,
+    ApprovalPages,
+    FeedbackPages,
+    ApiPages,
+    ApiPage,
+    OperationPage,
+    SkillPages,
+    SkillDetailPage,
+    SkillChangePages,
+    ReleasePages,
+    ReleasePage,
+    ReleaseComparePages,
+    ReleaseChangePages,
+    RunPages,
+    RunDetailPage,
+    SchedulePages,
+    ExamPages,
+    HostedModelPages,
+    SecretPages,
+    ProjectPages,
+    KeyPages,
+    UsagePages,
+    AuditPages,
+    WebhookPages,
+    HealthPages,
+    SessionPages,
+    show_nothing,
+]
+
+
+def console_router() -> Router:
+    pages = Router(
+        "/",
+        route_handlers=_PAGES,
+        guards=[authorize_visit],
+        dependencies={"visit": Provide(provide_visit)},
+    )
+    return Router(
+        "/console",
+        route_handlers=[pages, SignInPages, show_asset],
+        middleware=[secure_headers],
+        exception_handlers=PROBLEM_PAGES,
+        include_in_schema=False,
+    )
+
+
+_CONTROLLERS = [
+    TaskController,
+    ErasureController,
+    TaskEventsController,
+    ChatController,
+    ChatModelController,
+    ApprovalController,
+    TrajectoryController,
+    ExportController,
+    StatisticsController,
+    SkillController,
+    SkillRunController,
+    SkillFolderController,
+    FeedbackController,
+    JudgeController,
+    ApiController,
+    ApiChangeController,
+    ApiCallController,
+    ApiTrialController,
+    ApiPracticeController,
+    ApiOperationController,
+    CredentialController,
+    SecretController,
+    HostedModelController,
+    ProjectController,
+    KeyController,
+    ReleaseController,
+    ReleaseDiffController,
+    CanaryController,
+    WatchController,
+    ShadowController,
+    ReplayController,
+    AuditController,
+    RunController,
+    DatasetController,
+    ExamController,
+    RunEventsController,
+    ScheduleController,
+    EnvironmentController,
+    WebhookController,
+    RunnerController,
+]
+_MAX_BODY_BYTES = 32 << 20  # room for 1,000 tasks of 20,000 characters
+
+OpenDependencies = Callable[[], AbstractAsyncContextManager[Dependencies]]
+"""Opens the dependencies when the application starts, and closes them when it stops."""
+
+
+def create_app(open_dependencies: OpenDependencies, others: Sequence[Router] = ()) -> Litestar:
+    """`others` are served beside the API."""
+    v1 = Router(
+        "/v1",
+        route_handlers=_CONTROLLERS,
+        guards=[authorize],
+        security=[{"key": []}],
+        dependencies={"access": Provide(provide_access)},
+    )
+
+    @asynccontextmanager
+    async def lifespan(app: Litestar) -> AsyncIterator[None]:
+        async with open_dependencies() as dependencies:
+            app.state["dependencies"] = dependencies
+            app.state["key_gate"] = KeyGate()
+            async with running_server(dependencies) as app.state["mcp"]:
+                yield
+
+    provided = {name: _provide(name) for name in Dependencies.__struct_fields__}
+    return Litestar(
+        route_handlers=[
+            v1,
+            healthz,
+            livez,
+            readyz,
+            metrics,
+            oauth_callback,
+            client_document,
+            mcp,
+            *docs_routes(),
+            *manual_routes(),
+            *others,
+        ],
+        dependencies={
+            "session": Provide(_open_session),
+            "readers": Provide(api_readers, sync_to_thread=False),
+            **provided,
+        },
+        exception_handlers=HANDLERS,
+        middleware=[log_requests, REQUESTS.middleware, answer_options],
+        openapi_config=openapi_config(version("sage-server")),
+        request_class=JsonRequest,
+        request_max_body_size=_MAX_BODY_BYTES,
+        lifespan=[lifespan],
+        logging_config=None,
+    )
+
+
+async def _open_session(state: State, request: Request[Any, Any, Any]) -> AsyncIterator[AsyncSession]:
+    """One database session per request. Anything not committed when the handler returns is rolled back."""
+    sessions = state["dependencies"].sessions
+    async with reading(sessions) if request.method == "GET" else sessions() as opened:
+        yield opened
+
+
+def _provide(name: str) -> Provide:
+    def provide(state: State) -> object:
+        return getattr(state["dependencies"], name)
+
+    return Provide(provide, sync_to_thread=False)
+
+
 __all__ = ["app", "create_app"]
 
 _CONNECTIONS = 20  # to the database, kept open
@@ -53,7 +304,7 @@ _FETCH_SECONDS = 30.0  # for an OpenAPI document
 
 
 def app(shutdown: Shutdown | None = None) -> Litestar:
-    """The application that `uvicorn --factory app.asgi:app` serves. Raises what `load_parts` raises.
+    """The application that `uvicorn --factory app.processes.api:app` serves. Raises what `load_parts` raises.
 
     Services that may still be starting, such as the database or the engine, are checked by /readyz.
     """

@@ -13,12 +13,10 @@ from uvicorn.loops.auto import auto_loop_factory
 
 from app.agent.limits import RolloutLimits
 from app.agent.rollout_loop import Agent
-from app.composition import Parts, load_parts, open_listener, open_services
 from app.db.disk_space import DiskSpace
 from app.db.notifications import NotificationListener
-from app.engine.http_engine import HttpEngine
-from app.engine.protocol import Engine
-from app.engine.retry import RetryingEngine
+from app.engine.client import HttpEngine
+from app.engine.protocol import Engine, RetryingEngine
 from app.errors import AppError, SettingError
 from app.garbage_collection import freeze_memory
 from app.gateway.certificates import Certificates
@@ -30,6 +28,7 @@ from app.hot_swap.loader import AdapterLoader
 from app.judge import NamedJudge, load_judge
 from app.liveness import LivenessReporter
 from app.low_priority import lower_priority
+from app.machine.parts import Parts, load_parts, open_listener, open_services
 from app.plugins import registry
 from app.process_identity import new_owner
 from app.project.project_settings import Limits

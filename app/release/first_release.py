@@ -14,9 +14,9 @@ from uuid import uuid4
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.adapters.bundled_adapter import BundledAdapter
-from app.adapters.files import AdapterFiles
 from app.adapters.store import AdapterStore
 from app.db import adapters, hosted_models, projects, tables
+from app.engine.adapter_files import AdapterFiles
 from app.records import hosted
 from app.settings import Settings
 

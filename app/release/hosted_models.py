@@ -13,8 +13,8 @@ import msgspec
 
 from app.db import costs, hosted_models, tables
 from app.db.database import TRANSIENT, Sessions, keys_of
-from app.engine.hosted.chat_model import ChatAnswer, ChatModel, Tokens, Told
 from app.engine.hosted.client import Abilities, OpenAiChatModel, Remedies, WithheldError, open_http
+from app.engine.protocol import ChatAnswer, ChatModel, Tokens, Told
 from app.engine.tokenizer import Message
 from app.errors import EngineError
 from app.gateway.certificates import Certificates

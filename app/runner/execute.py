@@ -17,7 +17,7 @@ from app.credentials.stored_credentials import StoredCredentials
 from app.db import costs, offers, proven_calls, suspects, tables, task_queue, trajectories
 from app.db.database import UNAVAILABLE, Sessions, direct, is_lost_connection, reading
 from app.db.tables import Exploration, TaskState
-from app.engine.hosted.chat_model import OpenTelling, Tokens
+from app.engine.protocol import OpenTelling, Tokens
 from app.errors import AppError, EngineError, InvalidError, SandboxError, first_line, public_text
 from app.gateway.approval_gate import ApprovalGate
 from app.gateway.gateway import ExplorationEndedError, Gateway

@@ -3,7 +3,7 @@
 from app.db import releases, tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
-from app.engine.hosted.chat_model import MAX_BROKEN
+from app.engine.protocol import MAX_BROKEN
 from app.errors import AdapterError, AppError, EngineError, EngineRefusalError, SandboxError
 
 _MAX_SANDBOX_FAILURES = 3

@@ -10,7 +10,7 @@ import structlog
 from app.db import runners, tables
 from app.db.database import TRANSIENT, Sessions
 from app.db.runners import CLAIMS, ESSENTIAL, SANDBOX, RunnerReport
-from app.engine.dispatcher import Occupancy
+from app.engine.dispatch import Occupancy
 from app.errors import HostError, SandboxError, first_line
 from app.guarded_output import dropped_lines
 from app.loop import Loop, faults_by_part, running_loops

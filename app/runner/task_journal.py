@@ -32,8 +32,8 @@ from app.db import (
 )
 from app.db.database import TRANSIENT, Sessions, direct, reading, retry_while_unavailable
 from app.db.tables import Exploration
-from app.engine.hosted.chat_model import Tokens
 from app.engine.model_scope import ModelScope
+from app.engine.protocol import Tokens
 from app.errors import ConflictError, first_line
 from app.gateway.call_journal import InDoubtError
 from app.gateway.gateway import ExplorationEndedError

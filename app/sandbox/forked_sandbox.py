@@ -11,14 +11,12 @@ from typing import Self
 
 from app.errors import SandboxError
 from app.records import Json
-from app.sandbox import seccomp
+from app.sandbox import forks
 from app.sandbox.cgroup import ControlGroups, SharedLimits, UnusableCgroupError
 from app.sandbox.confined_process import ConfinedProcess, UnusableSkillError
-from app.sandbox.fork import Fork
-from app.sandbox.forked_session import ForkedSession
-from app.sandbox.launch import Zygote, find_bwrap, launch
+from app.sandbox.forks import Fork, Zygote, find_bwrap, launch
 from app.sandbox.protocol import Function, HostCall, SessionLimits
-from app.sandbox.skill_processes import SkillProcesses
+from app.sandbox.session import ForkedSession, SkillProcesses
 from app.scarcity import shortage_of
 
 _CHECK = "start-check"  # a project of no tasks
@@ -56,7 +54,7 @@ class ForkedSandbox:
         """Start the zygote and check that a session opens. Raises SandboxError with what to install."""
         if sys.platform != "linux":
             raise SandboxError("the sandbox needs Linux: run the server in its container")
-        self._bpf = await asyncio.to_thread(seccomp.build)
+        self._bpf = await asyncio.to_thread(forks.build)
         if not self._why_no_bwrap and find_bwrap() is None:
             self._why_no_bwrap = "not installed"
         if self._shared is not None:

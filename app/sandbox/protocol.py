@@ -1,6 +1,11 @@
-"""The sandbox that runs the agent's code. Failing code is an observation; a failing sandbox is an error."""
+"""The sandbox that runs the agent's code: failing code is an observation, a failing sandbox is an error. And the
+wall clock of a run, which stands still while a host call waits for a time that an API named.
+"""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -136,3 +141,33 @@ class Sandbox(Protocol):
     async def load_error(self, function: Function, limits: SessionLimits) -> str | None:
         """Load a function in a process that is thrown away. The reason why it cannot be offered, or None."""
         ...
+
+
+_running: ContextVar[asyncio.Timeout | None] = ContextVar("run_clock", default=None)
+
+
+@contextmanager
+def running(clock: asyncio.Timeout) -> Iterator[None]:
+    """Let the host calls made within stop the clock."""
+    token = _running.set(clock)
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
+@contextmanager
+def stopped() -> Iterator[None]:
+    """The run has as much time left afterwards as before. Does nothing outside a run."""
+    clock = _running.get()
+    end = None if clock is None or clock.expired() else clock.when()
+    if clock is None or end is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    left = end - loop.time()
+    clock.reschedule(None)
+    try:
+        yield
+    finally:
+        clock.reschedule(loop.time() + left)

@@ -17,7 +17,7 @@ import time
 import warnings
 from contextlib import suppress
 
-from app.sandbox.child import code_runner, confine, modules, serial
+from app.sandbox.child import code_runner, confine, standard_library
 from app.sandbox.child.channel import HostChannel
 
 _NOBODY = 65534
@@ -28,8 +28,8 @@ def main() -> None:
     """Serve until the host closes the control socket. Every session dies with this process."""
     os.environ["TZ"] = "UTC"
     time.tzset()
-    kept = modules.preload()
-    serial.install()
+    kept = standard_library.preload()
+    standard_library.install()
     warnings.simplefilter("ignore")  # they contain paths of this machine, and no model reads them
     for name in ("exit", "quit"):  # usually defined by the `site` module, which is not loaded
         setattr(builtins, name, sys.exit)

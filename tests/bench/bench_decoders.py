@@ -31,9 +31,9 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 from app.engine.tokenizer import ChatTokenizer
 from app.model_server.decoder import Decoder, load_model
+from app.model_server.generation import LookupDrafter, draft_lengths
 from app.model_server.kv_cache import BLOCK
-from app.model_server.sampling import sample
-from app.model_server.speculation import LookupDrafter, draft_lengths
+from app.model_server.scheduler import sample
 
 _CONTEXT = range(400, 800)  # tokens before a turn
 _STREAMS = (1, 16)

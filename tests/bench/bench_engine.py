@@ -21,9 +21,8 @@ from transformers import PreTrainedModel
 from app.engine.protocol import Sampling
 from app.model_server.decoder import Decoder, load_model
 from app.model_server.generation import Generation, GenerationChunk
-from app.model_server.lora_layers import AdapterSet
-from app.model_server.prometheus import EngineMetrics
-from app.model_server.scheduler import Scheduler
+from app.model_server.lora import AdapterSet
+from app.model_server.scheduler import EngineMetrics, Scheduler
 
 SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"
 ROWS = (1, 8, 32)

@@ -28,8 +28,7 @@ from litestar import Litestar
 from app.db import embedded_postgres, keys, projects
 from app.db.database import open_database
 from app.db.migrate import migrate
-from app.machine.child_process import ChildProcess
-from app.machine.supervise import Supervisor
+from app.machine.supervise import ChildProcess, Supervisor
 from tests.bench.isolation_attacks import Attack, attacks, hostile_services
 from tests.bench.results_file import write_results
 from tests.encryption_keys import TEST_KEYS

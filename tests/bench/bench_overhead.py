@@ -27,7 +27,7 @@ from typing import Any
 import click
 from tqdm import tqdm
 
-from app.client.sage_client import SageClient
+from app.client.server import SageClient
 from tests.bench.deepen import deepen
 from tests.bench.results_file import write_results
 from tests.bench.straight import Request, Straight

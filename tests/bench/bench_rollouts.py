@@ -22,7 +22,7 @@ import torch
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
 from app.engine.protocol import Completion, Engine, Sampling
 from app.engine.tokenizer import ChatTokenizer
 from app.run_settings import RunSettings

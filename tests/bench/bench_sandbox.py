@@ -9,8 +9,8 @@ from time import perf_counter
 
 from app.records import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.sandbox.forked_session import ForkedSession
 from app.sandbox.protocol import SessionLimits
+from app.sandbox.session import ForkedSession
 
 _LIVE = 50
 

@@ -23,7 +23,7 @@ import numpy as np
 from app.db import adapters, audit, embedded_postgres, projects, releases, tables
 from app.db.database import Sessions, open_database
 from app.db.migrate import migrate
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
 from app.hot_swap.loader import AdapterLoader
 from app.hot_swap.swap_report import SwapReport
 from app.release.promote import Promoter

@@ -7,8 +7,8 @@ import msgspec
 
 from app.records import Use
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.sandbox.forked_session import DEFINED
 from app.sandbox.protocol import Function, Observation, Session, SessionLimits
+from app.sandbox.session import DEFINED
 
 
 class InSessionSandbox:

@@ -31,7 +31,7 @@ import msgspec
 from tqdm import tqdm
 
 from app.client.options import server_options
-from app.client.sage_client import SageClient
+from app.client.server import SageClient
 from app.errors import AppError
 from app.ports import check_port
 from app.run_settings import read_settings

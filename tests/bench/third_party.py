@@ -23,7 +23,7 @@ import click
 import httpx
 
 from app.client.options import server_options
-from app.client.sage_client import SageClient
+from app.client.server import SageClient
 from app.errors import AppError
 from app.ports import check_port
 from tests.bench.other_server import OtherServer, OtherTask, S

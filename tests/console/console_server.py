@@ -11,12 +11,12 @@ import httpx
 from playwright.async_api import BrowserContext
 from sqlalchemy import update
 
-from app.api.health import ReadinessCheck
 from app.api.http_server import Shutdown
-from app.api.readiness import readiness_checks
 from app.db import keys, releases, sign_ins, tables
 from app.db.database import Sessions, open_database
 from app.db.disk_space import DiskSpace
+from app.machine.health import readiness_checks
+from app.machine.routes import ReadinessCheck
 from app.records import BASE
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings

@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import BrowserContext, expect
 
 from app.db import keys
-from app.machine.console_link import console_link
+from app.machine.up import console_link
 from app.security.admin_key_file import write_admin_key
 from app.settings import Settings
 from tests.console.conftest import CheckPage, open_console

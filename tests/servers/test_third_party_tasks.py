@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.client.sage_client import SageClient
+from app.client.server import SageClient
 from app.db.database import Sessions
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.bench.other_server import Expected, OtherServer, OtherTask, is_answer

@@ -9,8 +9,8 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
-from app.adapters.files import WEIGHTS, content_hash
-from app.model_catalog import SEED
+from app.base.model_catalog import SEED
+from app.engine.adapter_files import WEIGHTS, content_hash
 from app.settings import Settings
 from tests.tiny_adapter import plain_model
 from tests.vllm.server import SEED_POLICY

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
 from tests.vllm.adapters import RANK, make_adapter
 from tests.vllm.server import SLOTS, WITH_LORA, VllmServer
 from trainer.learning.adapter import PublishedAdapter

@@ -5,7 +5,7 @@ from pathlib import Path
 from app.db import releases, tables
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.hot_swap.loader import AdapterLoader
 from tests.rows import project_row

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.capability import ServerRequirements
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
+from app.engine.replica import ServerRequirements
 from app.errors import SettingError
 from tests.vllm.adapters import RANK
 from tests.vllm.conftest import Servers

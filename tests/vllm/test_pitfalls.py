@@ -12,13 +12,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.adapters.files import WEIGHTS
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
-from app.engine.health_monitor import HealthChecks
-from app.engine.http_engine import HttpEngine
-from app.engine.retry import RetryingEngine
-from app.engine.vllm_api import NonFiniteError
+from app.engine.adapter_files import WEIGHTS
+from app.engine.client import HttpEngine
+from app.engine.health import HealthChecks
+from app.engine.protocol import RetryingEngine
+from app.engine.vllm import NonFiniteError
 from app.errors import AdapterError
 from tests.vllm.adapters import (
     Weights,

@@ -9,7 +9,7 @@ import pytest
 
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
 from app.engine.protocol import Completion, Sampling
 from app.errors import AdapterError
 from tests.vllm.adapters import make_adapter

@@ -12,9 +12,9 @@ import pytest
 
 from app.db.database import Sessions
 from app.db.tables import ReleaseState
-from app.engine.health_monitor import HealthChecks
-from app.engine.http_engine import HttpEngine, Topology
-from app.engine.retry import RetryingEngine
+from app.engine.client import HttpEngine, Topology
+from app.engine.health import HealthChecks
+from app.engine.protocol import RetryingEngine
 from tests.faulty_proxy import COMPLETIONS, Forward, Reply, faulty_proxy
 from tests.vllm.adapters import make_adapter, reference
 from tests.vllm.live_requests import off_by, random_prompt, sampling

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import httpx
 
+from app.base.model_catalog import SEED
 from app.db import audit
 from app.db.database import Sessions
 from app.db.tables import AuditAction, ReleaseState
-from app.engine.http_engine import HttpEngine
-from app.model_catalog import SEED
+from app.engine.client import HttpEngine
 from app.release.promote import Promoter
 from app.settings import Settings
 from tests.training_project import ProgressRecorder, TrainingProject

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from app.engine.health_monitor import HealthChecks
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
+from app.engine.health import HealthChecks
 from app.engine.protocol import Completion
 from app.errors import EngineError, SettingError
 from tests.vllm.adapters import make_adapter

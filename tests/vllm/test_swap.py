@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from app.db.database import Sessions
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
 from app.errors import AdapterError
 from app.hot_swap.loader import AdapterLoader
 from tests.vllm.loader_setup import open_loader

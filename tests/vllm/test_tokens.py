@@ -5,7 +5,7 @@ import asyncio
 import httpx
 import pytest
 
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
 from app.engine.protocol import Sampling
 from tests.vllm.adapters import reference
 from tests.vllm.live_requests import metric, off_by, random_prompt, sampling, spoken, tokenizer, until

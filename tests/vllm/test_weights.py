@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
 from app.engine.protocol import Completion
 from app.errors import EngineRefusalError
 from tests.vllm.live_requests import off_by, random_prompt, sampling, spoken

@@ -10,7 +10,7 @@ from app.run_settings import PRACTICE, RunKind, RunSettings
 from trainer.cli.tables import show_result
 
 if TYPE_CHECKING:
-    from app.client.server_session import ServerSession
+    from app.client.terminal import ServerSession
 
 
 @click.command()

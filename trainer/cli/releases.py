@@ -15,8 +15,8 @@ from app.settings import Settings
 from trainer.cli.tables import RELEASES, release_evidence
 
 if TYPE_CHECKING:
-    from app.client.sage_client import SageClient
-    from app.client.server_session import ServerSession
+    from app.client.server import SageClient
+    from app.client.terminal import ServerSession
 
 
 @click.command()

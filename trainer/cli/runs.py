@@ -9,7 +9,7 @@ from app.client.options import page_options, project_option, server_command
 from trainer.cli.tables import RUNS, run_fields, show_result
 
 if TYPE_CHECKING:
-    from app.client.server_session import ServerSession
+    from app.client.terminal import ServerSession
 
 _STATES = ("queued", "running", "done", "failed", "cancelled")
 

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from app.client.error_text import readable_error
-from app.client.listing import Listing
+from app.client.words import Listing, readable_error
 
 if TYPE_CHECKING:
-    from app.client.server_session import ServerSession
+    from app.client.terminal import ServerSession
 
 
 def show_result(session: "ServerSession", run: Mapping[str, Any]) -> None:

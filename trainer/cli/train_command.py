@@ -13,7 +13,7 @@ from app.run_settings import RunKind, RunSettings, read_settings
 from trainer.cli.tables import show_result
 
 if TYPE_CHECKING:
-    from app.client.server_session import ServerSession
+    from app.client.terminal import ServerSession
 
 
 @click.command(

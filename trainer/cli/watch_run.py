@@ -6,7 +6,7 @@ from uuid import UUID
 import click
 from tqdm import tqdm
 
-from app.client.sage_client import SageClient
+from app.client.server import SageClient
 from app.errors import AppError
 
 _SHOWN = ("reward_1", "reward_2", "outcome", "trained_fraction")  # shown next to the bar, where a step has them

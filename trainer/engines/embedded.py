@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from app.engine.protocol import Completion, Sampling, Vector
-from app.engine.routing import RecentPrefixes, ReplicaLoad, choose_replica, hash_blocks
+from app.engine.replica import RecentPrefixes, ReplicaLoad, choose_replica, hash_blocks
 from app.errors import EngineError, EngineRefusalError, ModelError
 from app.model_server.embeddings import EmbeddingModel
 from app.python_process import python_module

@@ -11,14 +11,12 @@ import torch
 from app.engine.protocol import Completion
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import AppError, ModelError
+from app.model_server.api import CompletionRequest, EngineService, LoadAdapterRequest
 from app.model_server.decoder import Decoder, load_model
-from app.model_server.lora_layers import AdapterSet
-from app.model_server.model_dtype import resolve_dtype
-from app.model_server.prometheus import EngineMetrics
-from app.model_server.scheduler import SWITCH_INTERVAL, Scheduler
-from app.model_server.schemas import CompletionRequest, LoadAdapterRequest
+from app.model_server.device import resolve_dtype
+from app.model_server.lora import AdapterSet
+from app.model_server.scheduler import SWITCH_INTERVAL, EngineMetrics, Scheduler
 from app.model_server.serve import resolve_device
-from app.model_server.service import EngineService
 from trainer.engines.embedded import (
     CancelRequest,
     EngineReply,

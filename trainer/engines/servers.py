@@ -19,7 +19,7 @@ import httpx
 import msgspec
 import structlog
 
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
 from app.engine.protocol import Completion, Sampling
 from app.errors import EngineError, EngineRefusalError, SettingError, first_line
 from app.parent_death import end_with_parent

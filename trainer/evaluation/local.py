@@ -16,7 +16,7 @@ import structlog
 
 from app.agent.prompt_profiles import adapter_profile
 from app.agent.rollout_loop import Agent, hosted_agent
-from app.engine.hosted.chat_model import OpenHosted
+from app.engine.protocol import OpenHosted
 from app.errors import EngineError, EngineRefusalError, InvalidError
 from app.records import BASE, Json, Policy, Trajectory, hosted_id
 from app.settings import Settings

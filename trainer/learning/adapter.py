@@ -28,8 +28,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from app.adapters.files import CONFIG, WEIGHTS, content_hash
 from app.adapters.place import place
+from app.engine.adapter_files import CONFIG, WEIGHTS, content_hash
 from app.errors import InvalidError, StorageError, first_line
 from app.records import Json, Probe, ProbePoint
 from app.scratch import scratch_directory

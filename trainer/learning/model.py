@@ -34,10 +34,9 @@ from transformers import (
 from transformers.configuration_utils import PretrainedConfig
 from transformers.integrations.liger import apply_liger_kernel
 
-from app.engine.model_memory import trained_needs
+from app.engine.memory import trained_needs
 from app.errors import InvalidError, ModelError, StorageError, first_line
-from app.model_server.device_memory import check_memory, has_own_memory, report_exhaustion
-from app.model_server.model_dtype import resolve_dtype
+from app.model_server.device import check_memory, has_own_memory, report_exhaustion, resolve_dtype
 from app.publish import publish
 from trainer.learning.batch import Batch, Sample, pad
 

@@ -23,8 +23,7 @@ from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
 from app.apis.listed_app import listed_apps
 from app.engine.protocol import Completion, Sampling
-from app.engine.thoughts import after_thought
-from app.engine.tokenizer import ChatTokenizer
+from app.engine.tokenizer import ChatTokenizer, after_thought
 from app.errors import InvalidError
 from app.records import Offer, Policy, Task, Turn
 from app.skills.in_memory_library import InMemoryLibrary

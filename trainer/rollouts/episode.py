@@ -19,8 +19,7 @@ import msgspec
 from app.agent.hooks import RolloutHooks
 from app.agent.prompt_profiles import Profile
 from app.agent.rollout_loop import Agent, ResumeState, run_rollout
-from app.engine.hosted.chat_model import ChatModel
-from app.engine.protocol import Engine
+from app.engine.protocol import ChatModel, Engine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import AppError, WorldError
 from app.gateway.gateway import Gateway

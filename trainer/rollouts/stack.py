@@ -9,7 +9,7 @@ import msgspec
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_profiles import choose_profile
 from app.agent.rollout_loop import Agent
-from app.engine.retry import RetryingEngine
+from app.engine.protocol import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.setting_lists import urls_in

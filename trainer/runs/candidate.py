@@ -23,7 +23,7 @@ from app.apis.builtin import with_builtins
 from app.db import adapters, evaluations, projects, releases, skill_changes, skills, tables
 from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
-from app.engine.hosted.chat_model import ChatModel
+from app.engine.protocol import ChatModel
 from app.errors import AdapterError, EngineRefusalError, InvalidError
 from app.records import Json
 from app.release import manifest as release_manifest

@@ -19,8 +19,7 @@ from app.agent.prompt_profiles import choose_profile
 from app.apis.listed_app import ListedApp
 from app.db import learning, releases, tables
 from app.db.database import Sessions
-from app.engine.available_memory import memory_available
-from app.engine.model_memory import MemoryNeed, check_fits, served_needs, trained_needs, usual_format
+from app.engine.memory import MemoryNeed, check_fits, memory_available, served_needs, trained_needs, usual_format
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
 from app.records import BASE, Task, hosted_id

@@ -16,7 +16,7 @@ from app.agent.prompt_profiles import PROFILES
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
 from app.apis.listed_app import ListedApp, listed_apps
-from app.client.sage_client import SageClient
+from app.client.server import SageClient
 from app.datasets.chat_lines import ChatRecord, from_line
 from app.engine.tokenizer import Message
 from app.errors import InvalidError

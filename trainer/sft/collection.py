@@ -26,11 +26,9 @@ from app.agent.rollout_loop import Agent
 from app.apis.builtin import with_builtins
 from app.apis.listed_app import ListedApp, listed_apps
 from app.datasets.chat_lines import ChatRecord
-from app.engine.hosted.chat_model import ChatModel
 from app.engine.hosted.client import OpenAiChatModel, Remedies, WithheldError
-from app.engine.protocol import Completion, Sampling
-from app.engine.thoughts import after_thought
-from app.engine.tokenizer import ChatTokenizer, Message
+from app.engine.protocol import ChatModel, Completion, Sampling
+from app.engine.tokenizer import ChatTokenizer, Message, after_thought
 from app.errors import AppError, InvalidError, ModelError
 from app.records import Json, Offer, Policy, Task
 from app.sandbox.forked_sandbox import ForkedSandbox

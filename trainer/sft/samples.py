@@ -13,8 +13,7 @@ from app.agent.chat import Chat
 from app.agent.prompt_profiles import Profile
 from app.apis.listed_app import ListedApp
 from app.datasets.chat_lines import ChatRecord
-from app.engine.thoughts import after_thought
-from app.engine.tokenizer import ChatTokenizer
+from app.engine.tokenizer import ChatTokenizer, after_thought
 from app.errors import InvalidError, ModelError
 from app.records import Trajectory, Turn
 from app.sandbox.protocol import Observation, RunStop

@@ -21,12 +21,12 @@ import httpx
 import msgspec
 from tqdm import tqdm
 
-from app.adapters.files import content_hash
+from app.base.model_catalog import SEED
 from app.client.options import server_options
-from app.client.sage_client import SageClient
+from app.client.server import SageClient
+from app.engine.adapter_files import content_hash
 from app.errors import InvalidError
 from app.guarded_output import guard_output
-from app.model_catalog import SEED
 from app.parent_death import end_with_parent
 from app.ports import check_port
 from app.python_process import python_module
@@ -183,7 +183,7 @@ def _build_adapter(options: BootstrapOptions) -> None:
     if options.drill_steps is not None:
         raise click.UsageError("--drill-steps is for the seed policy: an adapter has no drills")
     # As above.
-    from app.model_store.pull import pull  # noqa: PLC0415
+    from app.machine.models import pull  # noqa: PLC0415
     from trainer.learning.model import pick_device  # noqa: PLC0415
     from trainer.worlds.base_adapter.bootstrap import AdapterPlan, bootstrap_adapter, new_recipe, serving_advice
 

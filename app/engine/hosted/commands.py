@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.client.listing import listing_of
 from app.client.options import project_option, server_command
+from app.client.words import listing_of
 from app.errors import WrongUsageError
 
 if TYPE_CHECKING:
-    from app.client.server_session import ServerSession
+    from app.client.terminal import ServerSession
 
 _LISTING = listing_of("name", "model", "url", "has_key", "price_in", "price_out", "probed_at", "failure")
 

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Db
-from app.api.hosted_models import HostedModelRequest, HostedModelView, add_hosted, probe_hosted, remove_hosted
 from app.console.forms import Form, read_form
 from app.console.visit import Visit, Visitor, after_change, page
 from app.db import hosted_models
+from app.engine.hosted.routes import HostedModelRequest, HostedModelView, add_hosted, probe_hosted, remove_hosted
 from app.errors import AppError
 from app.release.hosted_models import HostedModels
 

@@ -17,8 +17,8 @@ from app.gateway.mcp_client.connection_pool import McpServers, McpTarget
 from app.gateway.mcp_client.exchange import Exchange, ForgottenError
 from app.gateway.wire_request import WireRequest
 from app.records import Json
-from app.sandbox.frames import MAX_DEPTH, MAX_NODES
 from app.sandbox.protocol import Answer, RefusalError
+from app.sandbox.wire import MAX_DEPTH, MAX_NODES
 from app.untrusted.json_text import JsonError, decode_json
 
 _ERROR_CHARS = 500

@@ -5,8 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from app.sandbox.child.channel import HostChannel
-from app.sandbox.child.responses import Response
+from app.sandbox.child.channel import HostChannel, Response
 
 _CROSSING = "apis"
 _SHOWN = 3  # other apps

@@ -1,16 +1,99 @@
-"""The sandbox's end of its only socket: calls the host, one call at a time."""
+"""The sandbox's end of its only socket: calls the host, one call at a time. With the soft CPU limit, which must
+not interrupt a frame, and the whole answers of APIs.
+"""
 
 import base64
 import builtins
 import json
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
-from app.sandbox.call_arguments import encode_arguments
-from app.sandbox.child.cpu import CpuLimit
-from app.sandbox.child.responses import Headers
-from app.sandbox.frames import LENGTH_BYTES, pack
+from app.sandbox.wire import LENGTH_BYTES, encode_arguments, pack
+
+
+class Headers(dict[str, str]):
+    """Headers by lower-case name. A look-up takes any case."""
+
+    def __getitem__(self, name: str, /) -> str:
+        return super().__getitem__(name.lower())
+
+    def __contains__(self, name: object, /) -> bool:
+        return super().__contains__(name.lower() if isinstance(name, str) else name)
+
+    def get(self, name: str, default: Any = None, /) -> Any:
+        return super().get(name.lower(), default)
+
+
+class Response:
+    """`value` is what the call alone returns; `status` is None if the host answered it."""
+
+    __slots__ = ("headers", "status", "value")
+
+    def __init__(self, value: Any, status: int | None, headers: dict[str, str]) -> None:
+        self.value = value
+        self.status = status
+        self.headers = Headers(headers)
+
+    def __repr__(self) -> str:
+        return f"<Response {self.status}>"
+
+
+class CpuLimit:
+    """A timer of the process's CPU time. Never raises in the middle of a message to the host."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._armed = False
+        self._masked = False
+        self._pending = False
+        self.raised: TimeoutError | None = None
+        signal.signal(signal.SIGVTALRM, self._on_timer)
+
+    def arm(self, seconds: float | None = None) -> None:
+        """Restart the timer. It raises repeatedly, for code that catches everything."""
+        seconds = seconds or self.seconds
+        self.raised, self._pending, self._armed = None, False, True
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds / 4)
+
+    def spend(self, seconds: float) -> None:
+        """Take time off what is left, since another process used it for this one."""
+        left, interval = signal.getitimer(signal.ITIMER_VIRTUAL)
+        if self._armed:
+            signal.setitimer(signal.ITIMER_VIRTUAL, max(left - seconds, 0.001), interval)
+
+    def disarm(self) -> None:
+        self._armed = False
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Defer the exception to the end of this block."""
+        outer, self._masked = self._masked, True
+        try:
+            yield
+        finally:
+            self._masked = outer
+        if self._pending and not outer:
+            self._raise()
+
+    def _on_timer(self, _signal: int, _frame: FrameType | None) -> None:
+        if not self._armed:
+            return
+        if self._masked:
+            self._pending = True
+        else:
+            self._raise()
+
+    def _raise(self) -> None:
+        self._pending = False
+        if self._armed:
+            self.raised = TimeoutError(f"the code used more than {self.seconds:g} s of CPU time")
+            raise self.raised
+
 
 _loads = json.loads
 _decode64 = base64.b64decode

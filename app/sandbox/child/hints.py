@@ -1,18 +1,21 @@
-"""Says what a failed subscript could have found: the keys of the dict, or that it is a text or a list.
-
-The value is found again from the frame that raised; no expression of the agent's is run again.
+"""What failed code could have meant: the keys of the dict that it asked for another, or that the value is a text
+or a list; and for an undefined name an app or operation, a module, or a function given for the task. The
+value is found again from the frame that raised; no expression is evaluated twice.
 """
 
 import ast
 import difflib
 import itertools
 import linecache
+import sys
+from collections.abc import Sequence
 from types import FrameType, TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from app.sandbox.child.api_proxies import Apis, operations_named
 from app.sandbox.child.channel import HostChannel
-from app.sandbox.child.traces import shown_file
-from app.sandbox.hints import NOTE
+from app.sandbox.child.exceptions import shown_file
+from app.sandbox.wire import NO_FUNCTIONS, NOTE
 
 _MAX_SOURCE = 100_000  # characters
 _SHOWN = 20  # keys
@@ -117,3 +120,55 @@ def _listed(value: dict[Any, Any]) -> str:
     keys = itertools.islice(value, _SHOWN)
     shown = [str(each)[:_MAX_KEY] if type(each) in (str, int) else f"a {type(each).__name__}" for each in keys]
     return ", ".join(shown) + (", ..." if len(value) > _SHOWN else "")
+
+
+_NAME_SHOWN = 3  # operations
+_LISTED = 300  # characters, of functions
+_NAME_COMPARED = 500  # names
+_NAME_CLOSE = 0.8
+
+
+class KnownNames(NamedTuple):
+    """What code of a process can call. `functions` are those given for the task, None in the process of one."""
+
+    apis: Apis
+    functions: Sequence[str] | None = None
+
+
+def add_name_hint(error: BaseException, known: KnownNames) -> None:
+    """Add a note to the error of a name that is not defined, if there is something to say about it."""
+    name = getattr(error, "name", None)
+    if type(error) is not NameError or type(name) is not str or hasattr(error, "__notes__"):
+        return
+    called = failed_node(error, ast.Call) is not None
+    hint = _of_apis(name, known.apis, called=called) or _defined(name, error)
+    if not hint and name in sys.stdlib_module_names and failed_node(error, ast.Attribute) is not None:
+        hint = f"import {name}"
+    if not hint and called and known.functions is not None:
+        hint = _of_functions(name, known.functions)
+    if hint:
+        error.add_note(f"{NOTE}{hint}")
+
+
+def _of_apis(name: str, apis: Apis, *, called: bool) -> str:
+    if name in dir(apis):
+        return f"it is apis.{name}"
+    found = operations_named(apis, name)[:_NAME_SHOWN] if called else []
+    return f"did you mean {' or '.join(found)}?" if found else ""
+
+
+def _defined(name: str, error: BaseException) -> str:
+    """The nearest name that is defined there."""
+    tb = last_frame(error)
+    names = (
+        [] if tb is None else [each for each in (*tb.tb_frame.f_locals, *tb.tb_frame.f_globals) if each[:1] != "_"]
+    )
+    near = difflib.get_close_matches(name, names[:_NAME_COMPARED], n=1, cutoff=_NAME_CLOSE)
+    return f"did you mean {near[0]}?" if near else ""
+
+
+def _of_functions(name: str, functions: Sequence[str]) -> str:
+    if not functions:
+        return NO_FUNCTIONS
+    nearest = sorted(functions, key=lambda each: -difflib.SequenceMatcher(None, name, each).ratio())
+    return f"the functions given for this task are {', '.join(nearest)}"[:_LISTED]

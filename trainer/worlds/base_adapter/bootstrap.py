@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import save_file
 from tqdm import tqdm
 
-from app.adapters.files import CONFIG, WEIGHTS, content_hash
 from app.agent.prompt_profiles import choose_profile
+from app.base.model_catalog import CATALOG
+from app.engine.adapter_files import CONFIG, WEIGHTS, content_hash
 from app.engine.tokenizer import ChatTokenizer, read_card
 from app.errors import InvalidError, StorageError
-from app.model_catalog import CATALOG
 from app.scratch import scratch_directory
 from app.settings import Settings
 from trainer.atomic_write import write_atomically

@@ -17,8 +17,7 @@ import msgspec
 import torch
 from transformers import PreTrainedModel
 
-from app.engine.available_memory import memory_available
-from app.engine.model_memory import MemoryNeed, check_fits, trained_needs
+from app.engine.memory import MemoryNeed, check_fits, memory_available, trained_needs
 from app.engine.tokenizer import ChatTokenizer
 from app.parent_death import exit_with_parent
 from trainer.atomic_write import write_atomically

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from app.agent.limits import RolloutLimits
-from app.model_catalog import SEED
+from app.base.model_catalog import SEED
 from app.run_settings import RunKind, RunSettings
 from trainer.worlds.office.expert import Faults
 from trainer.worlds.recipes import HELD_OUT

@@ -11,12 +11,12 @@ import msgspec
 import torch
 
 from app.adapters.bundled_adapter import BundledAdapter
-from app.adapters.files import content_hash
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_profiles import adapter_profile, choose_profile
+from app.base.model_catalog import SEED, find_model
+from app.engine.adapter_files import content_hash
 from app.engine.tokenizer import ChatTokenizer, read_card
 from app.errors import InvalidError
-from app.model_catalog import SEED, find_model
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from trainer.environment import open_environment

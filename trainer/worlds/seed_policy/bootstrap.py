@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
-from app.engine.http_engine import HttpEngine
+from app.engine.client import HttpEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
 from app.sandbox.forked_sandbox import ForkedSandbox

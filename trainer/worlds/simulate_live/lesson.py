@@ -12,8 +12,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from app.client.sage_client import SageClient
-from app.model_catalog import SEED
+from app.base.model_catalog import SEED
+from app.client.server import SageClient
 from app.settings import Settings
 from trainer.sft.collection import CollectionSettings, ExpertAccess, collect
 from trainer.worlds.simulate_live.simulation import ended_run

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from app.client.sage_client import SageClient, ServerError
+from app.client.server import SageClient, ServerError
 from app.errors import InvalidError
 from app.records import Json
 from trainer.atomic_write import write_atomically
